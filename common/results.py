@@ -1,0 +1,193 @@
+"""What a run leaves behind: a line per epoch as it happens, and one atomic, versioned result that seals it."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+from pydantic import BaseModel, ConfigDict
+
+from common import spec
+from common.spec import Spec
+
+SCHEMA_VERSION = 1
+
+Status = Literal["ok", "failed", "diverged", "killed", "not parallel", "not available"]
+
+RESULT_FILE = "result.json"
+EVENTS_FILE = "events.jsonl"
+
+
+class ResultError(ValueError):
+    """A stored result cannot be read: torn, of another version, or not a result."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+
+class Metrics(_Frozen):
+    """Scores of one pass over one split."""
+
+    loss: float
+    """Mean cross-entropy over examples."""
+    accuracy: float
+    """num_correct / num_examples, in 0..1."""
+    num_correct: int
+    num_examples: int
+
+
+class EpochRecord(_Frozen):
+    """One pass over the training split, and the validation that followed it."""
+
+    epoch: int
+    """From 1."""
+    steps: int
+    images: int
+    learning_rate: float
+    """Of the epoch's last step."""
+    train: Metrics
+    """Over the epoch, each batch scored before its update, with augmentation and dropout."""
+    validation: Metrics | None
+    timed_seconds: float
+    """Wall time of the epoch's timed steps; the run's first step is left out (see phases.first_step_seconds)."""
+    timed_steps: int
+    timed_images: int
+    input_wait_seconds: float
+    """The part of timed_seconds in which the training loop waited for its next batch."""
+    evaluation_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """Seconds for all the epoch's steps at the pace of the timed ones."""
+        return self.timed_seconds * self.steps / self.timed_steps if self.timed_steps else float("nan")
+
+    @property
+    def images_per_second(self) -> float:
+        return self.timed_images / self.timed_seconds if self.timed_seconds else float("nan")
+
+
+class Phases(_Frozen):
+    """Wall time of the process by phase; the six of them add up to wall_seconds."""
+
+    import_seconds: float
+    """Process start until the framework is imported and its devices are set up."""
+    build_seconds: float
+    """Data from the cache, model, initial weights, optimizer; for several processes, their rendezvous too."""
+    first_step_seconds: float
+    """The first update: tracing, compiling, first touch of memory."""
+    training_seconds: float
+    """All other updates, their wait for input included."""
+    input_wait_seconds: float
+    """Part of training_seconds."""
+    evaluation_seconds: float
+    other_seconds: float
+    wall_seconds: float
+
+
+class RunResult(_Frozen):
+    """Everything that one run of one framework says of itself."""
+
+    schema_version: int = SCHEMA_VERSION
+    framework: str
+    spec: Spec
+    status: Status
+    reason: str | None = None
+    """Why the status is not ok, for the reader of a table."""
+    repeat: int = 0
+    implementation: str | None = None
+    """What the mode really was here, e.g. `nn.DataParallel` or `replicas in CPU threads`."""
+    device: str | None = None
+    devices: list[str] = []
+    threads: dict[str, int] = {}
+    """Intra-op, inter-op, loader workers and ranks that the core budget was spent on."""
+    cores_used: float | None = None
+    """CPU seconds over wall seconds during training, all processes of the run: at most the budget."""
+    epochs: list[EpochRecord] = []
+    test: Metrics | None = None
+    first_step_loss: float | None = None
+    """Mean loss of the first batch before any update, to full precision: equal in both frameworks up to rounding."""
+    phases: Phases | None = None
+    peak_memory_mib: float | None = None
+    """Largest resident memory of the run, its ranks and workers summed."""
+    device_peak_memory_mib: float | None = None
+    order_hash: str | None = None
+    """SHA-256 over the int64 ids of the training examples in the order in which they were trained on."""
+    data_hash: str | None = None
+    weights_hash: str | None = None
+    """SHA-256 over the initial weights."""
+    predictions_hash: str | None = None
+    """SHA-256 over the int64 labels predicted for the test split."""
+    class_names: list[str] = []
+    versions: dict[str, str] = {}
+    machine: dict[str, Any] = {}
+    started_at: str | None = None
+    """UTC, ISO 8601."""
+
+
+def save(result: RunResult, directory: Path) -> Path:
+    """Seal a run: write result.json whole or not at all."""
+    path = directory / RESULT_FILE
+    write_atomically(path, result.model_dump_json(indent=1))
+    return path
+
+
+def load(path: Path) -> RunResult:
+    """Read a sealed result.
+
+    Raises:
+        ResultError: the file is torn, no result, or of another schema version.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        version = values.get("schema_version") if isinstance(values, dict) else None
+        if version != SCHEMA_VERSION:
+            raise ResultError(
+                f"{path} has another schema_version. Received: {version!r}, needed: {SCHEMA_VERSION}. Run it again with this version."
+            )
+        values["spec"] = spec.from_json(json.dumps(values["spec"]))
+        return RunResult.model_validate(values)
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError, KeyError, pydantic.ValidationError) as error:
+        raise ResultError(f"{path} is not a whole result ({type(error).__name__}: {error}). Run it again.") from None
+
+
+def append_event(directory: Path, event: str, **values: Any) -> None:
+    """Add one line to events.jsonl and push it to the operating system, so that a kill loses no finished epoch."""
+    line = json.dumps({"event": event, **values})
+    with open(directory / EVENTS_FILE, "a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+def read_events(directory: Path) -> list[dict[str, Any]]:
+    """The whole lines of events.jsonl; a last line torn by a kill is left out."""
+    path = directory / EVENTS_FILE
+    if not path.exists():
+        return []
+    events: list[dict[str, Any]] = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            events.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return events
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace a file whole or not at all, also when the power fails in between."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+

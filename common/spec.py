@@ -1,0 +1,347 @@
+"""What to run: one frozen, validated description that every part of the suite reads.
+
+A spec comes from YAML, JSON or the command line, and travels to the twins as JSON. Everything that can be judged
+without a framework is judged here; devices, possible modes and a framework's own switches are judged by the twin's
+`describe` (see `check_against`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import os
+import re
+from pathlib import Path
+from typing import Any, Literal, Self, cast
+
+import pydantic
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+MODELS = ("simple_cnn", "mini_xception", "resnet18")
+MODES = ("serial", "data_parallel", "multi_process")
+INPUTS = ("inline", "workers")
+Precision = Literal["float32", "float64"]
+BatchNormStatistics = Literal["per_replica", "synchronised"]
+
+
+class SpecError(ValueError):
+    """A spec was refused. The message names the field, the value received, and the fix."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
+
+
+class Data(_Frozen):
+    source: str = Field("digits", min_length=1)
+    """`digits`, `cifar10`, or the path of an image folder or of an archive of one."""
+    image_size: int | None = Field(None, ge=1, le=4096)
+    """Height and width in pixels to which images are resized once, when cached; None keeps their own size."""
+    limit: int | None = Field(None, ge=1)
+    """Number of training examples to keep (seeded draw); validation and test shrink in proportion."""
+
+
+class Optimizer(_Frozen):
+    name: Literal["sgd", "adam"] = "sgd"
+    learning_rate: float = Field(0.05, gt=0)
+    momentum: float = Field(0.9, ge=0, lt=1)
+    """SGD only."""
+    beta_1: float = Field(0.9, ge=0, lt=1)
+    """Adam only."""
+    beta_2: float = Field(0.999, ge=0, lt=1)
+    """Adam only."""
+    epsilon: float = Field(1e-8, gt=0)
+    """Adam only; added after the bias correction, as in the paper and in PyTorch."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Coupled: added to the gradient, as the L2 penalty weight_decay / 2 * |w|^2 would."""
+    native: bool = False
+    """Use the framework's own optimizer in place of the shared update rule; the twins then part (see docs)."""
+
+
+class Schedule(_Frozen):
+    name: Literal["constant", "step", "exponential", "cosine"] = "constant"
+    step_size: int = Field(10, ge=1)
+    """`step`: epochs between two drops."""
+    gamma: float = Field(0.1, gt=0, le=1)
+    """`step`: factor at each drop; `exponential`: factor at each epoch."""
+    warmup_steps: int = Field(0, ge=0)
+    """Steps over which the learning rate rises linearly to its full value."""
+    scaling: Literal["none", "linear", "sqrt"] = "none"
+    """Factor on the learning rate from the number of replicas R: 1, R, or the square root of R."""
+
+
+class Augmentation(_Frozen):
+    horizontal_flip: bool = False
+    """Mirror each training image left to right with probability 1/2."""
+    shift_px: int = Field(0, ge=0)
+    """Shift each training image by up to this many pixels both ways, zeros moving in: a padded random crop."""
+
+
+class Paths(_Frozen):
+    cache_dir: str | None = None
+    """Where decoded data and downloads are kept; None: the user's cache folder."""
+
+
+class Spec(_Frozen):
+    """One training run. Field order is the order of the tables and of the YAML file."""
+
+    model: str = "simple_cnn"
+    """`simple_cnn`, `mini_xception`, `resnet18`, or the dotted name of a module that defines `architecture`."""
+    data: Data = Data()  # pyright: ignore[reportCallIssue]
+    optimizer: Optimizer = Optimizer()  # pyright: ignore[reportCallIssue]
+    schedule: Schedule = Schedule()  # pyright: ignore[reportCallIssue]
+    loss: Literal["sparse_categorical_crossentropy", "categorical_crossentropy"] = "sparse_categorical_crossentropy"
+    epochs: int | None = Field(None, ge=1)
+    """Full passes over the training split; exactly one of epochs and steps is set (neither: 2 epochs)."""
+    steps: int | None = Field(None, ge=1)
+    """Optimizer updates, the last epoch cut short where they end."""
+    global_batch_size: int = Field(64, ge=1)
+    precision: Precision = "float32"
+    mode: str = "serial"
+    replicas: int = Field(1, ge=1)
+    input: str = "inline"
+    workers: int = Field(0, ge=0)
+    """Input workers: loader processes (PyTorch) or parallel map calls (TensorFlow)."""
+    cores: int = Field(default_factory=lambda: available_cores(), ge=1)
+    """CPU cores that the whole run may use, replicas and input workers included. Default: all that this process may use."""
+    seed: int = Field(0, ge=0, lt=2**63)
+    augmentation: Augmentation = Augmentation()  # pyright: ignore[reportCallIssue]
+    batch_norm_statistics: BatchNormStatistics = "per_replica"
+    """Over each replica's shard, or over the global batch (then a parallel run is serial's mathematics)."""
+    framework_options: dict[str, Any] = {}
+    """The framework's own switches, by the names that its `describe` lists."""
+    paths: Paths = Paths()  # pyright: ignore[reportCallIssue]
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _two_epochs_unless_told(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("epochs") is None and values.get("steps") is None:
+            values = {**values, "epochs": 2}
+        return values
+
+    @pydantic.model_validator(mode="after")
+    def _consistent(self, info: pydantic.ValidationInfo) -> Self:
+        if self.model not in MODELS and not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", self.model):
+            raise SpecError(
+                f"model is unknown. Received: {self.model!r}. Use {_or(MODELS)}{_did_you_mean(self.model, MODELS)}, or "
+                "`package.module` of your own model."
+            )
+        for field, names in (("mode", MODES), ("input", INPUTS)):
+            value = getattr(self, field)
+            if value not in names:
+                raise SpecError(f"{field} is unknown. Received: {value!r}. Use {_or(names)}{_did_you_mean(value, names)}.")
+        if self.epochs is not None and self.steps is not None:
+            raise SpecError(f"epochs and steps exclude each other. Received: {self.epochs} and {self.steps}. Set one of them.")
+        if self.mode == "serial" and self.replicas != 1:
+            raise SpecError(f"replicas must be 1 in mode serial. Received: {self.replicas}. Use 1, or a parallel mode.")
+        if self.mode != "serial" and self.replicas < 2:
+            raise SpecError(
+                f"replicas must be at least 2 in mode {self.mode}: one replica is serial. Received: {self.replicas}. Use 2."
+            )
+        remainder = self.global_batch_size % self.replicas
+        if remainder:
+            lower = self.global_batch_size - remainder
+            choices = [str(size) for size in (lower, lower + self.replicas) if size]
+            raise SpecError(
+                f"global_batch_size must divide evenly over replicas. Received: {self.global_batch_size} over "
+                f"{self.replicas}. Use {' or '.join(choices)}."
+            )
+        if self.input == "workers" and self.workers < 1:
+            raise SpecError(f"workers must be at least 1 with input workers. Received: {self.workers}. Use 2, or input inline.")
+        if self.input == "inline" and self.workers:
+            raise SpecError(f"workers must be 0 with input inline. Received: {self.workers}. Use 0, or input workers.")
+        recorded = bool(info.context and info.context.get("recorded"))  # read back from another machine's result
+        if self.cores > available_cores() and not recorded:
+            raise SpecError(
+                f"cores exceeds what this process may use. Received: {self.cores}. Use 1 to {available_cores()}."
+            )
+        return self
+
+    @property
+    def per_replica_batch_size(self) -> int:
+        return self.global_batch_size // self.replicas
+
+    def learning_rate(self, step: int, steps_per_epoch: int, total_steps: int) -> float:
+        """The learning rate of one update: the base rate, scaled for replicas, warmed up and scheduled.
+
+        `step` and `exponential` change between epochs as torch.optim's StepLR and ExponentialLR do; `cosine` falls at
+        every step to reach zero just after the last one (Loshchilov & Hutter 2017, without restarts); warm-up is
+        linear, as in Goyal et al. 2017, from whose paper the linear scaling comes too.
+
+        Args:
+            step: updates done before this one, from 0.
+            steps_per_epoch: at least 1.
+            total_steps: updates of the whole run.
+        """
+        schedule, replicas = self.schedule, self.replicas
+        rate = self.optimizer.learning_rate * {"none": 1.0, "linear": replicas, "sqrt": math.sqrt(replicas)}[schedule.scaling]
+        epoch = step // steps_per_epoch
+        if schedule.name == "step":
+            rate *= schedule.gamma ** (epoch // schedule.step_size)
+        elif schedule.name == "exponential":
+            rate *= schedule.gamma**epoch
+        elif schedule.name == "cosine":
+            rate *= 0.5 * (1.0 + math.cos(math.pi * step / total_steps))
+        if step < schedule.warmup_steps:
+            rate *= (step + 1) / schedule.warmup_steps
+        return rate
+
+    def to_json(self) -> str:
+        return self.model_dump_json(indent=2)
+
+    def with_fields(self, **fields: Any) -> Spec:
+        """A copy with these top-level fields changed, validated again."""
+        return build({**self.model_dump(), **fields})
+
+
+def build(values: dict[str, Any]) -> Spec:
+    """A spec from nested plain values; every refusal is a SpecError that names field, value and fix."""
+    try:
+        return Spec.model_validate(values)
+    except pydantic.ValidationError as error:
+        raise SpecError("\n".join(_explain(detail) for detail in error.errors())) from None
+
+
+def from_json(text: str | bytes) -> Spec:
+    """Read back a spec that was judged before: by its sender, or by the machine whose result records it.
+
+    It is history, not a request, so it may name more cores than this process may use.
+    """
+    return Spec.model_validate_json(text, context={"recorded": True})
+
+
+def load(path: str | Path) -> Spec:
+    """Read a spec from a .yaml, .yml or .json file."""
+    return build(read_values(path))
+
+
+def read_values(path: str | Path) -> dict[str, Any]:
+    """The plain values of a spec file, not yet judged, so that the command line can add to them."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"spec file cannot be read. Received: {path} ({error}). Use a .yaml or .json file.") from None
+    try:
+        # YAML is a superset of JSON but for tabs and long keys; read each by its own rules.
+        values = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise SpecError(f"spec file {path} is not valid {path.suffix.lstrip('.') or 'YAML'}: {error}. Mend the file.") from None
+    if values is None:
+        values = {}
+    if not isinstance(values, dict):
+        raise SpecError(f"spec file {path} must hold a mapping of fields. Received: {type(values).__name__}. Use `field: value` lines.")
+    return cast(dict[str, Any], values)
+
+
+def overlay(values: dict[str, Any], assignments: dict[str, Any]) -> dict[str, Any]:
+    """Set dotted fields, e.g. {"optimizer.learning_rate": 0.01}, over nested values; None leaves a field alone."""
+    merged = json.loads(json.dumps(values))
+    for dotted, value in assignments.items():
+        if value is None:
+            continue
+        *parents, leaf = dotted.split(".")
+        target = merged
+        for parent in parents:
+            target = target.setdefault(parent, {})
+            if not isinstance(target, dict):
+                raise SpecError(f"{dotted} cannot be set: {parent} is not a group of fields. Received: {target!r}.")
+        target[leaf] = value
+    return merged
+
+
+def parse_assignments(assignments: list[str]) -> dict[str, Any]:
+    """Read `field=value` words of the command line; values are read as YAML, so 1e-3, true and null mean what they say."""
+    parsed: dict[str, Any] = {}
+    for assignment in assignments:
+        field, equals, text = assignment.partition("=")
+        if not equals or not field:
+            raise SpecError(f"--set takes field=value. Received: {assignment!r}. Use e.g. --set optimizer.learning_rate=0.01.")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise SpecError(f"--set {field} has a value that cannot be read. Received: {text!r} ({error}).") from None
+        if isinstance(value, str):  # YAML 1.1 takes 1e-3 for a string; the field's own type decides in the end.
+            try:
+                value = float(value)
+            except ValueError:
+                pass
+        parsed[field] = value
+    return parsed
+
+
+def check_against(spec: Spec, description: dict[str, Any]) -> str | None:
+    """Hold a spec against what a framework says of itself on this machine.
+
+    Args:
+        spec: the run to judge.
+        description: the twin's `describe` JSON: `modes` {name: {"available": bool, "reason": str,
+            "max_replicas": int | None, "batch_norm_statistics": [...]}}, `options` {name: {"values": [...]}}.
+
+    Returns:
+        None where the run can start, else "not available: ..." with the reason, for the table's row.
+
+    Raises:
+        SpecError: the spec names a switch, or a value of one, that the framework does not have.
+    """
+    options = description["options"]
+    for name, value in spec.framework_options.items():
+        if name not in options:
+            raise SpecError(
+                f"framework_options.{name} is unknown to {description['framework']}. Received: {value!r}. "
+                f"Use {_or(tuple(options))}{_did_you_mean(name, tuple(options))}."
+            )
+        if value not in options[name]["values"]:
+            raise SpecError(
+                f"framework_options.{name} has a value that {description['framework']} does not know. Received: {value!r}. "
+                f"Use {_or(tuple(str(choice) for choice in options[name]['values']))}."
+            )
+    mode = description["modes"][spec.mode]
+    if not mode["available"]:
+        return f"not available: {mode['reason']}"
+    if mode["max_replicas"] is not None and spec.replicas > mode["max_replicas"]:
+        return f"not available: needs {spec.replicas} {mode['resource']}, found {mode['max_replicas']}"
+    if spec.batch_norm_statistics not in mode["batch_norm_statistics"]:
+        return f"not available: {mode['implementation']} has no {spec.batch_norm_statistics} BatchNorm"
+    return None
+
+
+def available_cores() -> int:
+    """CPU cores that this process may use, by its affinity."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _explain(detail: Any) -> str:
+    field = ".".join(str(part) for part in detail["loc"]) or "spec"
+    received = detail.get("input")
+    if detail["type"] == "extra_forbidden":
+        names = _field_names(detail["loc"][:-1])
+        name = str(detail["loc"][-1])
+        return f"{field} is not a field. Received: {received!r}.{_did_you_mean(name, names, sentence=True)} Fields here: {', '.join(names)}."
+    cause = detail.get("ctx", {}).get("error")
+    if isinstance(cause, SpecError):
+        return str(cause)
+    return f"{field} is refused: {detail['msg']}. Received: {received!r}. Change {field}."
+
+
+def _field_names(location: tuple[Any, ...]) -> tuple[str, ...]:
+    model: type[BaseModel] = Spec
+    for part in location:
+        annotation = model.model_fields[str(part)].annotation
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            break
+        model = annotation
+    return tuple(model.model_fields)
+
+
+def _or(names: tuple[str, ...]) -> str:
+    return " or ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else (names[0] if names else "nothing: there is none")
+
+
+def _did_you_mean(name: str, names: tuple[str, ...], *, sentence: bool = False) -> str:
+    close = difflib.get_close_matches(name, names, n=1)
+    if not close:
+        return ""
+    return f" Did you mean {close[0]}?" if sentence else f" (did you mean {close[0]}?)"
