@@ -1,0 +1,125 @@
+"""The one seeded order, and the augmentation and dropout draws, that both twins receive.
+
+Whatever the framework, the mode, the number of replicas or of input workers, step s of epoch e trains on the same
+examples in the same order, with the same flips, shifts and dropout masks: they depend on the seed alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from common.architectures import Architecture
+from common.sharding import shard
+from common.spec import Spec, SpecError
+
+
+class _Stream(IntEnum):
+    """Which draw a random stream serves; the numbers are part of every stored order and never change."""
+
+    ORDER = 1
+    FLIP = 2
+    SHIFT = 3
+    DROPOUT = 4
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """All draws of one epoch, by position in its order.
+
+    Attributes:
+        ids: int64 [N], indices into the training split.
+        flips: bool [N], mirror left to right; None where the run does not flip.
+        shifts: int64 [N, 2], pixels by which (rows, columns) of the source are read further on; None without shifts.
+        masks: one bool [N, units] for each dropout of the architecture, true where a value is kept.
+    """
+
+    ids: npt.NDArray[np.int64]
+    flips: npt.NDArray[np.bool_] | None
+    shifts: npt.NDArray[np.int64] | None
+    masks: tuple[npt.NDArray[np.bool_], ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every batch of a run, before it starts."""
+
+    spec: Spec
+    architecture: Architecture
+    num_examples: int
+
+    def __post_init__(self) -> None:
+        last = self.num_examples % self.spec.global_batch_size or self.spec.global_batch_size
+        if last < self.spec.replicas:
+            raise SpecError(
+                f"global_batch_size leaves a last batch of {last} of {self.num_examples} training examples, fewer than "
+                f"replicas. Received: global_batch_size {self.spec.global_batch_size}, replicas {self.spec.replicas}. "
+                "Change global_batch_size or data.limit."
+            )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return -(-self.num_examples // self.spec.global_batch_size)
+
+    @property
+    def total_steps(self) -> int:
+        return self.spec.steps if self.spec.steps is not None else self.steps_per_epoch * (self.spec.epochs or 0)
+
+    @property
+    def epochs(self) -> int:
+        return -(-self.total_steps // self.steps_per_epoch)
+
+    def steps_in(self, epoch: int) -> int:
+        """Steps of one epoch, from 1; the last may be cut short by `steps`."""
+        return min(self.steps_per_epoch, self.total_steps - (epoch - 1) * self.steps_per_epoch)
+
+    def learning_rate(self, step: int) -> float:
+        return self.spec.learning_rate(step, self.steps_per_epoch, self.total_steps)
+
+    def batch(self, step_in_epoch: int) -> tuple[int, int]:
+        """The half-open range of positions of one global batch."""
+        start = step_in_epoch * self.spec.global_batch_size
+        return start, min(start + self.spec.global_batch_size, self.num_examples)
+
+    def bounds(self, epoch: int, world_size: int, rank: int) -> list[tuple[int, int]]:
+        """For each step of an epoch, the positions that one process loads: its shard of the global batch."""
+        ranges: list[tuple[int, int]] = []
+        for step in range(self.steps_in(epoch)):
+            start, stop = self.batch(step)
+            low, high = shard(stop - start, world_size, rank)
+            ranges.append((start + low, start + high))
+        return ranges
+
+    def draw(self, epoch: int) -> Epoch:
+        """The draws of one epoch, from 1."""
+        augmentation, n = self.spec.augmentation, self.num_examples
+        limit = augmentation.shift_px
+        return Epoch(
+            ids=self._generator(_Stream.ORDER, epoch).permutation(n).astype(np.int64),
+            flips=self._generator(_Stream.FLIP, epoch).random(n) < 0.5 if augmentation.horizontal_flip else None,
+            shifts=self._generator(_Stream.SHIFT, epoch).integers(-limit, limit + 1, (n, 2)) if limit else None,
+            masks=tuple(
+                self._generator(_Stream.DROPOUT, epoch, index).random((n, dropout.units), np.float32) >= dropout.rate
+                for index, dropout in enumerate(self.architecture.dropouts)
+            ),
+        )
+
+    def _generator(self, stream: _Stream, epoch: int, index: int = 0) -> np.random.Generator:
+        key = np.array([self.spec.seed, (stream << 56) | (index << 40) | epoch], np.uint64)
+        return np.random.Generator(np.random.Philox(key=key))
+
+
+@functools.lru_cache(maxsize=2)
+def draw(plan: Plan, epoch: int) -> Epoch:
+    """`plan.draw(epoch)`, kept while an input worker serves the steps of an epoch."""
+    return plan.draw(epoch)
+
+
+def order_digest(ids: npt.NDArray[np.int64]) -> str:
+    """SHA-256 over the ids of the examples in the order in which a run trained on them."""
+    return hashlib.sha256(np.ascontiguousarray(ids, "<i8").tobytes()).hexdigest()

@@ -1,0 +1,121 @@
+"""The machine under a run: what it is, and the limits that both frameworks are held to."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+PROJECT_ROOT = Path(__file__).resolve().parent.parent
+
+# glibc's mallopt(3) parameters.
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
+_KEEP_BYTES = 2**31 - 1
+
+
+def keep_freed_memory() -> bool:
+    """Keep glibc's allocator from giving freed pages back to the kernel.
+
+    A training step frees and asks for the same hundreds of megabytes again; by default every step then pays for them in
+    page faults, in one framework more than in the other. Called in every process of every run, before its first tensor.
+
+    Returns:
+        Whether it was done: only glibc has the knobs.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    libc = ctypes.CDLL(None)
+    # M_MMAP_THRESHOLD is capped at 32 MiB, less than one activation of a large batch: so no mmap at all.
+    settings = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, _KEEP_BYTES), (_M_TOP_PAD, 64 * 2**20))
+    return all(libc.mallopt(parameter, value) for parameter, value in settings)
+
+
+def cpu_budget(cores: int) -> list[int]:
+    """The CPUs that a run of so many cores is held to: the first of those that this process may use."""
+    return sorted(os.sched_getaffinity(0))[:cores] if hasattr(os, "sched_getaffinity") else list(range(cores))
+
+
+def hold_to(cpus: list[int]) -> None:
+    """Hold this process, and all that it starts from now on, to these CPUs. Call before a framework is imported."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cpus)
+
+
+def family() -> list[psutil.Process]:
+    """This process and its living descendants (input workers)."""
+    me = psutil.Process()
+    return [me, *me.children(recursive=True)]
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and its living descendants."""
+    total = 0.0
+    for process in family():
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system
+    return total
+
+
+def peak_memory_mib() -> float:
+    """Largest resident memory so far of this process and its living descendants, each at its own peak, summed.
+
+    Pages that they share (libraries, a memory-mapped data set) count in each.
+    """
+    total_kib = 0
+    for process in family():
+        try:
+            status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
+        except OSError:
+            continue
+        total_kib += next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")), 0)
+    return total_kib / 1024
+
+
+@cache
+def describe() -> dict[str, Any]:
+    """Processor, cores, memory, system, Python, and the commit of the code."""
+    return {
+        "processor": _processor(),
+        "cores": psutil.cpu_count(logical=False) or 0,
+        "logical_cores": psutil.cpu_count() or 0,
+        "memory_mib": round(psutil.virtual_memory().total / 2**20),
+        "system": platform.platform(),
+        "python": sys.version.split()[0],
+        **_commit(),
+    }
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Installed versions of these distributions."""
+    return {package: importlib.metadata.version(package) for package in packages}
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+def _commit() -> dict[str, Any]:
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(PROJECT_ROOT), *arguments], capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
+    except (OSError, subprocess.SubprocessError):
+        return {"commit": None, "dirty": None}

@@ -1,0 +1,28 @@
+"""Scores from integer label arrays, the same for every framework and mode."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.metrics import accuracy_score
+
+from common.results import Metrics
+
+
+def metrics(labels: npt.NDArray[np.int64], predictions: npt.NDArray[np.int64], loss_sum: float) -> Metrics:
+    """Accuracy and mean loss of one pass.
+
+    Args:
+        labels: int64 [N], N at least 1.
+        predictions: int64 [N].
+        loss_sum: cross-entropy summed over the N examples.
+    """
+    num_correct = int(accuracy_score(labels, predictions, normalize=False))
+    return from_counts(num_correct, len(labels), loss_sum)
+
+
+def from_counts(num_correct: int, num_examples: int, loss_sum: float) -> Metrics:
+    """The same scores where the counting was done on the device."""
+    return Metrics(
+        loss=loss_sum / num_examples, accuracy=num_correct / num_examples, num_correct=num_correct, num_examples=num_examples
+    )

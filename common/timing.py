@@ -1,0 +1,83 @@
+"""One clock for both frameworks: wall time by phase, the device synchronised on both sides."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import psutil
+
+from common.results import Phases
+
+STARTED_VARIABLE = "CONVTWINS_STARTED"
+"""A launcher of ranks passes its own start here, so that a rank's wall time counts from the command."""
+
+
+def process_started() -> float:
+    """When the run was started, in seconds since 1970 (to about 0.01 s: the kernel's own record)."""
+    passed_on = os.environ.get(STARTED_VARIABLE)
+    return float(passed_on) if passed_on else psutil.Process().create_time()
+
+
+class Stopwatch:
+    """Adds up wall time by phase; what no phase claims is `other`.
+
+    Args:
+        synchronize: waits until the device has done all that was asked of it.
+        started: seconds since 1970 at which the run began; the time until now is the import phase.
+    """
+
+    def __init__(self, synchronize: Callable[[], None], started: float) -> None:
+        self._synchronize = synchronize
+        self._import_seconds = max(time.time() - started, 0.0)
+        self._created = time.perf_counter()
+        self._seconds = {"build": 0.0, "first_step": 0.0, "training": 0.0, "evaluation": 0.0}
+        self._input_wait_seconds = 0.0
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[Timer]:
+        """Time a block, from a synchronised device to a synchronised device."""
+        self._synchronize()
+        timer = Timer()
+        try:
+            yield timer
+        finally:
+            self._synchronize()
+            timer.seconds = time.perf_counter() - timer.start
+            self._seconds[name] += timer.seconds
+            if name == "training":
+                self._input_wait_seconds += timer.input_wait_seconds
+
+    def phases(self) -> Phases:
+        """The phases until now; they add up to the wall time."""
+        wall = self._import_seconds + time.perf_counter() - self._created
+        claimed = self._import_seconds + sum(self._seconds.values())
+        return Phases(
+            import_seconds=self._import_seconds,
+            build_seconds=self._seconds["build"],
+            first_step_seconds=self._seconds["first_step"],
+            training_seconds=self._seconds["training"],
+            input_wait_seconds=self._input_wait_seconds,
+            evaluation_seconds=self._seconds["evaluation"],
+            other_seconds=wall - claimed,
+            wall_seconds=wall,
+        )
+
+
+class Timer:
+    """One timed block; `seconds` stands when the block has ended."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.input_wait_seconds = 0.0
+        self.start = time.perf_counter()
+
+    @contextmanager
+    def waiting_for_input(self) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.input_wait_seconds += time.perf_counter() - start
