@@ -1,0 +1,1 @@
+"""The comparison: the only part that sees both frameworks, and it imports neither."""

@@ -1,0 +1,179 @@
+"""Start a twin as a process of its own, and end it with everything that it started.
+
+This is the only place that names the twins' modules: a third framework is one more line here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+FRAMEWORKS = {"pytorch": "pytorch_impl", "tensorflow": "tensorflow_impl"}
+
+PROJECT_ROOT = Path(__file__).resolve().parent.parent
+
+# A run's threads and its place among ranks are the spec's to set, never the shell's.
+_DROPPED_PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "TF_", "TORCH_", "TORCHELASTIC_", "XLA_", "KERAS_", "MALLOC_", "PMI_", "OMPI_")
+_DROPPED = frozenset(
+    {
+        "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "BLIS_NUM_THREADS", "GLIBC_TUNABLES",
+        "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT",
+        "CONVTWINS_STARTED",
+    }
+)  # fmt: skip
+
+# Asks the kernel to end the process with its parent (PR_SET_PDEATHSIG, Linux), then becomes the twin. A setting made
+# between fork and exec would need preexec_fn, which can deadlock in a threaded parent; this one survives the exec.
+_TIED_TO_PARENT = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]): sys.exit(1)
+os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
+"""
+
+_GRACE_SECONDS = 5.0
+_DESCRIBE_SECONDS = 300.0
+_LAST_LINES = 8
+
+
+class LaunchError(RuntimeError):
+    """A twin cannot be started, or does not answer as agreed."""
+
+
+@cache
+def describe(framework: str) -> dict[str, Any]:
+    """What a framework says of itself on this machine: versions, devices, modes, options.
+
+    Asked once per process, for importing a framework takes seconds.
+
+    Raises:
+        LaunchError: the twin failed, hung, or printed something else than a JSON object.
+    """
+    command = _command(framework, ["describe"])
+    try:
+        answer = subprocess.run(
+            command, check=False, env=_environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            errors="replace", timeout=_DESCRIBE_SECONDS,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise LaunchError(f"{framework} did not describe itself within {_DESCRIBE_SECONDS:.0f} s. Run: {_shown(framework)}") from None
+    last_lines = "\n".join(answer.stderr.splitlines()[-_LAST_LINES:])
+    if answer.returncode != 0:
+        raise LaunchError(
+            f"{framework} cannot describe itself ({exit_words(answer.returncode)}). Run: {_shown(framework)}\n{last_lines}".rstrip()
+        )
+    try:
+        description = json.loads(answer.stdout)
+    except json.JSONDecodeError:
+        description = None
+    if not isinstance(description, dict):
+        raise LaunchError(
+            f"{framework} must describe itself as a JSON object. Received: {answer.stdout[:200]!r}. Run: {_shown(framework)}\n"
+            f"{last_lines}".rstrip()
+        )
+    return description
+
+
+def start(framework: str, arguments: Sequence[str], *, log: Path) -> subprocess.Popen[bytes]:
+    """Start `python -m <twin> arguments...` in a session of its own; its stdout and stderr go to the log file.
+
+    The process ends with the thread that called (so call from the main one); end it earlier, and all that it started, with `stop`. The working directory
+    stays the caller's.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "ab") as file:
+        return subprocess.Popen(
+            _command(framework, arguments), env=_environment(), stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End a started process and all its descendants: SIGTERM, five seconds' wait, SIGKILL. Does nothing twice."""
+    descendants = _descendants(process)
+    _signal_all(process, descendants, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_GRACE_SECONDS)
+    _, alive = psutil.wait_procs(descendants, timeout=1.0)
+    _signal_all(process, alive, signal.SIGKILL)
+    process.wait()
+
+
+def call(framework: str, arguments: Sequence[str], *, log: Path) -> int:
+    """Start a twin and wait for it; whatever happens, nothing of it is left running.
+
+    Returns:
+        Its exit code, negative for the signal that ended it.
+    """
+    process = start(framework, arguments, log=log)
+    try:
+        return process.wait()
+    finally:
+        stop(process)
+
+
+def exit_words(code: int) -> str:
+    """An exit code as a reader wants it: `exit code 1`, or `killed by SIGKILL`."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+def _module(framework: str) -> str:
+    if framework not in FRAMEWORKS:
+        raise LaunchError(f"framework is unknown. Received: {framework!r}. Use {' or '.join(FRAMEWORKS)}.")
+    return FRAMEWORKS[framework]
+
+
+def _command(framework: str, arguments: Sequence[str]) -> list[str]:
+    twin = ["-m", _module(framework), *arguments]
+    if sys.platform != "linux":
+        return [sys.executable, *twin]
+    return [sys.executable, "-I", "-S", "-c", _TIED_TO_PARENT, str(os.getpid()), *twin]
+
+
+def _shown(framework: str) -> str:
+    return f"python -m {_module(framework)} describe"
+
+
+def _environment() -> dict[str, str]:
+    kept = {
+        name: value for name, value in os.environ.items() if name not in _DROPPED and not name.startswith(_DROPPED_PREFIXES)
+    }
+    # The project first, then the caller's folder (for models of their own), as `python -m` would have it.
+    paths = [str(PROJECT_ROOT), os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return kept | {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONSAFEPATH": "1",
+        "PYTHONUNBUFFERED": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
+
+
+def _descendants(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """Also those that moved to another session; none where the process has ended."""
+    try:
+        return psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _signal_all(process: subprocess.Popen[bytes], descendants: list[psutil.Process], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)  # its session: the group's id is the process's
+    for descendant in descendants:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            descendant.send_signal(number)
