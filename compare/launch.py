@@ -23,14 +23,11 @@ FRAMEWORKS = {"pytorch": "pytorch_impl", "tensorflow": "tensorflow_impl"}
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 
 # A run's threads and its place among ranks are the spec's to set, never the shell's.
-_DROPPED_PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "TF_", "TORCH_", "TORCHELASTIC_", "XLA_", "KERAS_", "MALLOC_", "PMI_", "OMPI_")
+_DROPPED_PREFIXES = tuple("OMP_ GOMP_ KMP_ MKL_ TF_ TORCH_ TORCHELASTIC_ XLA_ KERAS_ MALLOC_ PMI_ OMPI_".split())
 _DROPPED = frozenset(
-    {
-        "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "BLIS_NUM_THREADS", "GLIBC_TUNABLES",
-        "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT",
-        "CONVTWINS_STARTED",
-    }
-)  # fmt: skip
+    "OPENBLAS_NUM_THREADS NUMEXPR_NUM_THREADS VECLIB_MAXIMUM_THREADS BLIS_NUM_THREADS GLIBC_TUNABLES RANK WORLD_SIZE "
+    "LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK ROLE_RANK MASTER_ADDR MASTER_PORT CONVTWINS_STARTED".split()
+)
 
 # Asks the kernel to end the process with its parent (PR_SET_PDEATHSIG, Linux), then becomes the twin. A setting made
 # between fork and exec would need preexec_fn, which can deadlock in a threaded parent; this one survives the exec.
@@ -62,16 +59,21 @@ def describe(framework: str) -> dict[str, Any]:
     command = _command(framework, ["describe"])
     try:
         answer = subprocess.run(
-            command, check=False, env=_environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            errors="replace", timeout=_DESCRIBE_SECONDS,
-        )  # fmt: skip
+            command,
+            check=False,
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_DESCRIBE_SECONDS,
+        )
     except subprocess.TimeoutExpired:
-        raise LaunchError(f"{framework} did not describe itself within {_DESCRIBE_SECONDS:.0f} s. Run: {_shown(framework)}") from None
+        raise LaunchError(f"{framework} gave no description in {_DESCRIBE_SECONDS:.0f} s. Run: {_shown(framework)}") from None
     last_lines = "\n".join(answer.stderr.splitlines()[-_LAST_LINES:])
     if answer.returncode != 0:
-        raise LaunchError(
-            f"{framework} cannot describe itself ({exit_words(answer.returncode)}). Run: {_shown(framework)}\n{last_lines}".rstrip()
-        )
+        ending = exit_words(answer.returncode)
+        raise LaunchError(f"{framework} cannot describe itself ({ending}). Run: {_shown(framework)}\n{last_lines}".rstrip())
     try:
         description = json.loads(answer.stdout)
     except json.JSONDecodeError:
@@ -87,15 +89,19 @@ def describe(framework: str) -> dict[str, Any]:
 def start(framework: str, arguments: Sequence[str], *, log: Path) -> subprocess.Popen[bytes]:
     """Start `python -m <twin> arguments...` in a session of its own; its stdout and stderr go to the log file.
 
-    The process ends with the thread that called (so call from the main one); end it earlier, and all that it started, with `stop`. The working directory
-    stays the caller's.
+    The process ends with the thread that called, so call from the main one; end it earlier, and all that it started,
+    with `stop`. The working directory stays the caller's.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    with open(log, "ab") as file:
+    with log.open("ab") as file:
         return subprocess.Popen(
-            _command(framework, arguments), env=_environment(), stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+            _command(framework, arguments),
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
             start_new_session=True,
-        )  # fmt: skip
+        )
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
@@ -154,7 +160,7 @@ def _environment() -> dict[str, str]:
         name: value for name, value in os.environ.items() if name not in _DROPPED and not name.startswith(_DROPPED_PREFIXES)
     }
     # The project first, then the caller's folder (for models of their own), as `python -m` would have it.
-    paths = [str(PROJECT_ROOT), os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(PROJECT_ROOT), str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
     return kept | {
         "PYTHONPATH": os.pathsep.join(paths),
         "PYTHONSAFEPATH": "1",
