@@ -1,0 +1,69 @@
+# `make help` lists the targets. Everything runs in .venv, which `make setup` builds from requirements.lock.
+
+PYTHON ?= python3
+PRESET ?= digits
+DIR ?= $(patsubst %/,%,$(firstword $(shell ls -td results/*/ 2>/dev/null)))
+
+BIN := .venv/bin
+STAMP := .venv/.installed-lock
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup format check test test-all bench compare report clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Build .venv from requirements.lock (PYTHON=python3.12 to choose the interpreter)
+
+# The stamp holds the lock that was installed, and is written last: an interrupted set-up starts again, a finished one does not.
+$(STAMP): requirements.lock
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else \
+	    "Python must be 3.11 to 3.13. Received: $(PYTHON) = %d.%d. Use make PYTHON=python3.12 (or 3.11, 3.13)." % v)'
+	@if cmp -s requirements.lock $@; then touch $@; else \
+	    set -e; \
+	    echo "Setting up .venv (PyTorch and TensorFlow, about 3 GB to download)"; \
+	    rm -rf .venv; \
+	    $(PYTHON) -m venv .venv; \
+	    $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes -r requirements.lock; \
+	    cp requirements.lock $@; \
+	fi
+
+format: setup ## Format the code and mend what ruff can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+check: setup ## Format, lint, types and the two house tests: before every commit
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/pyright --project pyright-twins.json
+	$(PYTEST) tests/house
+
+test: MARKERS := not slow
+test: setup run-tests ## The quick suite, each framework in its own process
+
+test-all: MARKERS := slow or not slow
+test-all: setup run-tests ## The quick suite and the slow tests
+
+# One process must never import both frameworks. pytest's exit code 5 (nothing collected) fails here like any other.
+.PHONY: run-tests
+run-tests: setup
+	$(PYTEST) -m "$(MARKERS)" tests/house tests/common tests/compare
+	$(PYTEST) -m "$(MARKERS)" tests/twins --framework pytorch
+	$(PYTEST) -m "$(MARKERS)" tests/twins --framework tensorflow
+	$(PYTEST) -m "$(MARKERS)" tests/parity
+
+bench: setup ## Time the frameworks with pytest-benchmark
+	$(PYTEST) tests/benchmarks --benchmark-only
+
+compare: setup ## The head-to-head: train in both frameworks, serially and in parallel (PRESET=digits)
+	$(BIN)/python -m compare run --preset $(PRESET)
+
+report: setup ## Tables and plots again from stored results (DIR=results/..., else the newest)
+	@test -n "$(DIR)" || { echo "There are no results to report. Run make compare, or give DIR=<folder of a comparison>." >&2; exit 2; }
+	$(BIN)/python -m compare report "$(DIR)"
+
+clean: ## Remove caches and build leftovers; results and .venv stay
+	rm -rf .pytest_cache .ruff_cache .hypothesis .benchmarks .coverage build dist *.egg-info
+	find . -path ./.venv -prune -o -path ./results -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
