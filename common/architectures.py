@@ -126,7 +126,7 @@ Layer = Conv | DepthwiseConv | BatchNorm | ReLU | MaxPool | GlobalAveragePool | 
 class Parameter:
     """One named array of a model, in the canonical layout.
 
-    name: `<layer>.<role>`; role: kernel (conv HWIO; depthwise HWC1; dense IO), bias, gamma, beta, mean, variance.
+    name: `<layer>.<role>`; role: kernel (conv HWIO, where a depthwise one has I = 1; dense IO), bias, gamma, beta, mean, variance.
     """
 
     name: str
@@ -179,7 +179,8 @@ def resolve(model: str, num_classes: int, image_size: int) -> Architecture:
     architecture = module.architecture(num_classes, image_size)
     if not isinstance(architecture, Architecture):
         raise SpecError(
-            f"model {model}: architecture() must return a common.architectures.Architecture. Received: {type(architecture).__name__}."
+            f"model {model}: architecture() must return a common.architectures.Architecture. "
+            f"Received: {type(architecture).__name__}."
         )
     names = [layer.name for layer in architecture.leaves()]
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -194,7 +195,8 @@ def user_module(model: str) -> ModuleType:
         return importlib.import_module(model)
     except ImportError as error:
         raise SpecError(
-            f"model {model} cannot be imported ({error}). Use {', '.join(MODELS)}, or a module on PYTHONPATH that defines architecture."
+            f"model {model} cannot be imported ({error}). Use {', '.join(MODELS)}, or a module on PYTHONPATH that defines "
+            "architecture."
         ) from None
 
 
@@ -266,7 +268,14 @@ def resnet18(num_classes: int, image_size: int) -> Architecture:
     def conv(name: str, channels: int, width: int, kernel_size: int, stride: int) -> Conv:
         pad = kernel_size // 2
         return Conv(
-            name, channels, width, kernel_size, stride, ((pad, pad), (pad, pad)), bias=False, initializer="kaiming_normal_fan_out"
+            name,
+            channels,
+            width,
+            kernel_size,
+            stride,
+            ((pad, pad), (pad, pad)),
+            bias=False,
+            initializer="kaiming_normal_fan_out",
         )
 
     layers: list[Layer] = [
@@ -325,16 +334,19 @@ def _parameters(layer: Layer) -> Iterator[Parameter]:
         if layer.bias:
             yield Parameter(f"{layer.name}.bias", (layer.out_channels,), "zeros", area * layer.in_channels, True)
     elif isinstance(layer, DepthwiseConv):
-        shape = (layer.kernel_size, layer.kernel_size, layer.channels, 1)
+        shape = (layer.kernel_size, layer.kernel_size, 1, layer.channels)
         yield Parameter(f"{layer.name}.kernel", shape, layer.initializer, layer.kernel_size**2, True)
     elif isinstance(layer, BatchNorm):
-        for role, initializer, trainable in (
+        roles: tuple[tuple[str, Initializer, bool], ...] = (
             ("gamma", "ones", True),
             ("beta", "zeros", True),
             ("mean", "zeros", False),
             ("variance", "ones", False),
-        ):
+        )
+        for role, initializer, trainable in roles:
             yield Parameter(f"{layer.name}.{role}", (layer.channels,), initializer, 0, trainable)
     elif isinstance(layer, Dense):
-        yield Parameter(f"{layer.name}.kernel", (layer.in_features, layer.out_features), layer.initializer, layer.in_features, True)
+        yield Parameter(
+            f"{layer.name}.kernel", (layer.in_features, layer.out_features), layer.initializer, layer.in_features, True
+        )
         yield Parameter(f"{layer.name}.bias", (layer.out_features,), layer.bias_initializer, layer.in_features, True)

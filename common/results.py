@@ -12,7 +12,7 @@ import pydantic
 from pydantic import BaseModel, ConfigDict
 
 from common import spec
-from common.spec import Spec
+from common.spec import Spec, SpecError
 
 SCHEMA_VERSION = 1
 
@@ -147,18 +147,19 @@ def load(path: Path) -> RunResult:
         version = values.get("schema_version") if isinstance(values, dict) else None
         if version != SCHEMA_VERSION:
             raise ResultError(
-                f"{path} has another schema_version. Received: {version!r}, needed: {SCHEMA_VERSION}. Run it again with this version."
+                f"{path} has another schema_version. Received: {version!r}, needed: {SCHEMA_VERSION}. "
+                "Run it again with this version."
             )
         values["spec"] = spec.from_json(json.dumps(values["spec"]))
         return RunResult.model_validate(values)
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError, KeyError, pydantic.ValidationError) as error:
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError, KeyError, SpecError, pydantic.ValidationError) as error:
         raise ResultError(f"{path} is not a whole result ({type(error).__name__}: {error}). Run it again.") from None
 
 
 def append_event(directory: Path, event: str, **values: Any) -> None:
     """Add one line to events.jsonl and push it to the operating system, so that a kill loses no finished epoch."""
     line = json.dumps({"event": event, **values})
-    with open(directory / EVENTS_FILE, "a", encoding="utf-8") as file:
+    with (directory / EVENTS_FILE).open("a", encoding="utf-8") as file:
         file.write(line + "\n")
 
 
@@ -179,15 +180,15 @@ def read_events(directory: Path) -> list[dict[str, Any]]:
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace a file whole or not at all, also when the power fails in between."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        temporary.chmod(0o644)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
-

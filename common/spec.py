@@ -7,6 +7,7 @@ without a framework is judged here; devices, possible modes and a framework's ow
 
 from __future__ import annotations
 
+import copy
 import difflib
 import json
 import math
@@ -154,9 +155,7 @@ class Spec(_Frozen):
             raise SpecError(f"workers must be 0 with input inline. Received: {self.workers}. Use 0, or input workers.")
         recorded = bool(info.context and info.context.get("recorded"))  # read back from another machine's result
         if self.cores > available_cores() and not recorded:
-            raise SpecError(
-                f"cores exceeds what this process may use. Received: {self.cores}. Use 1 to {available_cores()}."
-            )
+            raise SpecError(f"cores exceeds what this process may use. Received: {self.cores}. Use 1 to {available_cores()}.")
         return self
 
     @property
@@ -209,7 +208,10 @@ def from_json(text: str | bytes) -> Spec:
 
     It is history, not a request, so it may name more cores than this process may use.
     """
-    return Spec.model_validate_json(text, context={"recorded": True})
+    try:
+        return Spec.model_validate_json(text, context={"recorded": True})
+    except pydantic.ValidationError as error:
+        raise SpecError("\n".join(_explain(detail) for detail in error.errors())) from None
 
 
 def load(path: str | Path) -> Spec:
@@ -232,13 +234,15 @@ def read_values(path: str | Path) -> dict[str, Any]:
     if values is None:
         values = {}
     if not isinstance(values, dict):
-        raise SpecError(f"spec file {path} must hold a mapping of fields. Received: {type(values).__name__}. Use `field: value` lines.")
+        raise SpecError(
+            f"spec file {path} must hold a mapping of fields. Received: {type(values).__name__}. Use `field: value` lines."
+        )
     return cast(dict[str, Any], values)
 
 
 def overlay(values: dict[str, Any], assignments: dict[str, Any]) -> dict[str, Any]:
     """Set dotted fields, e.g. {"optimizer.learning_rate": 0.01}, over nested values; None leaves a field alone."""
-    merged = json.loads(json.dumps(values))
+    merged = copy.deepcopy(values)
     for dotted, value in assignments.items():
         if value is None:
             continue
@@ -319,7 +323,8 @@ def _explain(detail: Any) -> str:
     if detail["type"] == "extra_forbidden":
         names = _field_names(detail["loc"][:-1])
         name = str(detail["loc"][-1])
-        return f"{field} is not a field. Received: {received!r}.{_did_you_mean(name, names, sentence=True)} Fields here: {', '.join(names)}."
+        nearest = _did_you_mean(name, names, sentence=True)
+        return f"{field} is not a field. Received: {received!r}.{nearest} Fields here: {', '.join(names)}."
     cause = detail.get("ctx", {}).get("error")
     if isinstance(cause, SpecError):
         return str(cause)
@@ -337,7 +342,9 @@ def _field_names(location: tuple[Any, ...]) -> tuple[str, ...]:
 
 
 def _or(names: tuple[str, ...]) -> str:
-    return " or ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else (names[0] if names else "nothing: there is none")
+    return (
+        " or ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else (names[0] if names else "nothing: there is none")
+    )
 
 
 def _did_you_mean(name: str, names: tuple[str, ...], *, sentence: bool = False) -> str:
