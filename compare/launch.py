@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,10 +24,10 @@ FRAMEWORKS = {"pytorch": "pytorch_impl", "tensorflow": "tensorflow_impl"}
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 
 # A run's threads and its place among ranks are the spec's to set, never the shell's.
-_DROPPED_PREFIXES = tuple("OMP_ GOMP_ KMP_ MKL_ TF_ TORCH_ TORCHELASTIC_ XLA_ KERAS_ MALLOC_ PMI_ OMPI_".split())
-_DROPPED = frozenset(
-    "OPENBLAS_NUM_THREADS NUMEXPR_NUM_THREADS VECLIB_MAXIMUM_THREADS BLIS_NUM_THREADS GLIBC_TUNABLES RANK WORLD_SIZE "
-    "LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK ROLE_RANK MASTER_ADDR MASTER_PORT CONVTWINS_STARTED".split()
+_DROPPED = re.compile(
+    "(OMP|GOMP|KMP|MKL|TF|TORCH|TORCHELASTIC|XLA|KERAS|MALLOC|PMI|OMPI)_.*"
+    "|(OPENBLAS|NUMEXPR)_NUM_THREADS|(VECLIB_MAXIMUM|BLIS_NUM)_THREADS|GLIBC_TUNABLES"
+    "|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_RANK|MASTER_ADDR|MASTER_PORT|CONVTWINS_STARTED"
 )
 
 # Asks the kernel to end the process with its parent (PR_SET_PDEATHSIG, Linux), then becomes the twin. A setting made
@@ -156,9 +157,7 @@ def _shown(framework: str) -> str:
 
 
 def _environment() -> dict[str, str]:
-    kept = {
-        name: value for name, value in os.environ.items() if name not in _DROPPED and not name.startswith(_DROPPED_PREFIXES)
-    }
+    kept = {name: value for name, value in os.environ.items() if not _DROPPED.fullmatch(name)}
     # The project first, then the caller's folder (for models of their own), as `python -m` would have it.
     paths = [str(PROJECT_ROOT), str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
     return kept | {

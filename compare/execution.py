@@ -1,0 +1,115 @@
+"""One run of one row: a process of its own, watched while it works, and a sealed result whatever becomes of it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from common import results
+from common.results import EpochRecord, ResultError, RunResult, Status
+from compare import launch, store
+from compare.matrix import Row
+
+Watch = Callable[[list[dict[str, Any]]], None]
+"""Called now and then with the run's events so far."""
+
+_POLL_SECONDS = 0.25
+_REASON_LENGTH = 300
+
+
+def execute(row: Row, repeat: int, folder: Path, watch: Watch) -> RunResult:
+    """Run one row once and seal its result.
+
+    A run that dies, or that is interrupted, is sealed here with its reason and its epochs so far.
+    """
+    directory = store.run_folder(folder, row.id, repeat)
+    store.clear(directory)
+    spec_file, log = directory / store.SPEC_FILE, directory / store.LOG_FILE
+    results.write_atomically(spec_file, row.spec.to_json())
+    memory_kills = _memory_kills()
+    process = launch.start(row.framework, ["run", str(spec_file), "--out", str(directory), "--repeat", str(repeat)], log=log)
+    try:
+        _wait(process, directory, watch)
+    except BaseException:
+        launch.stop(process)
+        _seal(row, repeat, folder, "killed", "interrupted")
+        raise
+    launch.stop(process)
+    status: Status = "killed" if process.returncode < 0 else "failed"
+    return _seal(row, repeat, folder, status, _reason(process.returncode, log, _memory_kills() > memory_kills))
+
+
+def _wait(process: subprocess.Popen[bytes], directory: Path, watch: Watch) -> None:
+    events = directory / results.EVENTS_FILE
+    size = -1
+    while True:
+        try:
+            process.wait(_POLL_SECONDS)
+            return
+        except subprocess.TimeoutExpired:
+            now = events.stat().st_size if events.exists() else 0
+            if now != size:
+                size = now
+                watch(results.read_events(directory))
+
+
+def _seal(row: Row, repeat: int, folder: Path, status: Status, reason: str) -> RunResult:
+    """The run's own result where it wrote one for this spec, else one made from its events."""
+    try:
+        sealed = store.sealed(folder, row, repeat)
+    except ResultError as error:
+        sealed, reason = None, f"{reason}; {error}"
+    if sealed is not None:
+        return sealed
+    directory = store.run_folder(folder, row.id, repeat)
+    events = results.read_events(directory)
+    made = RunResult(
+        framework=row.framework,
+        spec=row.spec,
+        status=status,
+        reason=reason,
+        repeat=repeat,
+        epochs=_epochs(events),
+        first_step_loss=next((event.get("loss") for event in events if event.get("event") == "first_step"), None),
+    )
+    results.save(made, directory)
+    return made
+
+
+def _epochs(events: list[dict[str, Any]]) -> list[EpochRecord]:
+    records: list[EpochRecord] = []
+    for event in events:
+        if event.get("event") != "epoch":
+            continue
+        try:
+            records.append(EpochRecord.model_validate({name: event.get(name) for name in EpochRecord.model_fields}))
+        except pydantic.ValidationError:
+            continue  # a line torn by the kill may still be JSON
+    return records
+
+
+def _reason(code: int, log: Path, lacked_memory: bool) -> str:
+    words = launch.exit_words(code) if code else "ended without a result"
+    if lacked_memory:
+        return f"{words}; out of memory: the kernel ended a process for lack of it meanwhile"
+    last = "" if code == -signal.SIGKILL else _last_line(log)  # a killed process said nothing of its end
+    return f"{words}: {last}" if last else words
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")[:_REASON_LENGTH]
+
+
+def _memory_kills() -> int:
+    """How many processes the kernel has ended for lack of memory since the machine started; 0 where it does not say."""
+    try:
+        lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)

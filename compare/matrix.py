@@ -1,0 +1,94 @@
+"""What a comparison runs: one row for each framework, mode and core budget, judged before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from common import architectures, spec
+from common.batches import Plan
+from common.datasets import Dataset
+from common.spec import Spec, SpecError
+
+
+class Row(BaseModel):
+    """One configuration of one framework, run once for each repeat."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    """Name of the row in folders and tables, e.g. `pytorch-data_parallel-2replicas`."""
+    framework: str
+    spec: Spec
+    unavailable: str | None = None
+    """`not available: ...` where this machine cannot do it; such a row is not run."""
+
+
+def rows(values: dict[str, Any], frameworks: Sequence[str], modes: Sequence[str], replicas: int) -> list[Row]:
+    """Every row, in the order of the tables: serial on one core and on all, then each parallel mode on all cores.
+
+    Args:
+        values: the spec's nested plain values; `mode`, `replicas` and, for the one-core row, `cores` are set here.
+        frameworks: names of `launch.FRAMEWORKS`.
+        modes: of `spec.MODES`.
+        replicas: of the parallel modes.
+
+    Raises:
+        SpecError: a row's spec is refused.
+    """
+    for what, names in (("frameworks", frameworks), ("modes", modes)):
+        if not names or len(set(names)) != len(names):
+            raise SpecError(f"{what} must name each once, and at least one. Received: {','.join(names)!r}.")
+    made: list[Row] = []
+    for framework in frameworks:
+        for mode in modes:
+            parallel = spec.build({**values, "mode": mode, "replicas": 1 if mode == "serial" else replicas})
+            budgets = sorted({1, parallel.cores}) if mode == "serial" else [parallel.cores]
+            for cores in budgets:
+                made.append(
+                    Row(id=_row_id(framework, parallel, cores), framework=framework, spec=parallel.with_fields(cores=cores))
+                )
+    return made
+
+
+def judge(made: Sequence[Row], descriptions: Mapping[str, dict[str, Any]]) -> list[Row]:
+    """Hold every row against its framework, and give each framework those of the switches that it has.
+
+    Args:
+        made: the rows.
+        descriptions: each framework's `describe`.
+
+    Raises:
+        SpecError: no framework has a switch that the spec names, or not the value.
+    """
+    known = {name for description in descriptions.values() for name in description["options"]}
+    judged: list[Row] = []
+    for row in made:
+        description = descriptions[row.framework]
+        options = {
+            name: value
+            for name, value in row.spec.framework_options.items()
+            if name in description["options"] or name not in known  # known to none: refused below
+        }
+        own = row.spec.with_fields(framework_options=options)
+        judged.append(row.model_copy(update={"spec": own, "unavailable": spec.check_against(own, description)}))
+    return judged
+
+
+def check_data(made: Sequence[Row], dataset: Dataset) -> None:
+    """Hold every row against the data: the model takes its images, and each replica has an example at every step.
+
+    Raises:
+        SpecError: it does not.
+    """
+    for row in made:
+        architecture = architectures.resolve(row.spec.model, len(dataset.class_names), dataset.image_size)
+        Plan(row.spec, architecture, len(dataset.train))
+
+
+def _row_id(framework: str, run: Spec, cores: int) -> str:
+    if run.mode == "serial":
+        return f"{framework}-serial-{cores}core{'s' if cores > 1 else ''}"
+    return f"{framework}-{run.mode}-{run.replicas}replicas"

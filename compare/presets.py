@@ -1,0 +1,57 @@
+"""Named comparisons: each a small function that returns a whole one."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field
+from typing import Any
+
+from common.spec import MODES, SpecError
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Spec values, and the settings of the matrix around them; the command line overrides both."""
+
+    values: dict[str, Any] = field(default_factory=dict[str, Any])
+    modes: tuple[str, ...] = MODES
+    replicas: int = 2
+    repeats: int = 1
+
+
+def digits() -> Preset:
+    """Handwritten digits and a plain CNN: no download, a few minutes on two cores."""
+    return Preset(
+        values={
+            "model": "simple_cnn",
+            "data": {"source": "digits"},
+            "optimizer": {"name": "sgd", "learning_rate": 0.05, "momentum": 0.9},
+            "epochs": 3,
+            "global_batch_size": 64,
+        },
+    )
+
+
+def cifar10_minixception() -> Preset:
+    """The published CIFAR-10 report: MiniXception, Adam, batch 64, here with every run on the same images."""
+    return Preset(
+        values={
+            "model": "mini_xception",
+            "data": {"source": "cifar10"},
+            "optimizer": {"name": "adam", "learning_rate": 1e-3},
+            "epochs": 8,
+            "global_batch_size": 64,
+        },
+    )
+
+
+PRESETS = {"digits": digits, "cifar10-minixception": cifar10_minixception}
+
+
+def preset(name: str) -> Preset:
+    """A preset by its name."""
+    if name not in PRESETS:
+        close = difflib.get_close_matches(name, PRESETS, n=1, cutoff=0.5)
+        hint = f" Did you mean {close[0]}?" if close else ""
+        raise SpecError(f"preset is unknown. Received: {name!r}. Use {' or '.join(PRESETS)}.{hint}")
+    return PRESETS[name]()

@@ -1,0 +1,226 @@
+"""The folder of a comparison: its plan, one subfolder for each run, and a lock so that two never share it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import filelock
+import pydantic
+from pydantic import BaseModel, ConfigDict
+
+from common import results
+from common.results import ResultError, RunResult
+from compare.matrix import Row
+
+SCHEMA_VERSION = 1
+
+PLAN_FILE = "compare.json"
+RUNS_FOLDER = "runs"
+LOG_FILE = "log.txt"
+SPEC_FILE = "spec.json"
+_LOCK_FILE = ".lock"
+
+
+class FolderError(ValueError):
+    """A results folder cannot be used. The message says why, and what to do."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+
+class ProofRecord(_Frozen):
+    """What the comparison keeps of its proof."""
+
+    verdict: str
+    """proved, not proved, or not claimed."""
+    sentence: str
+    mode_verdicts: dict[str, dict[str, str]] = {}
+    """framework: {mode: verdict}."""
+    rungs: list[dict[str, Any]] = []
+
+
+class Comparison(_Frozen):
+    """compare.json: what is compared, and with what."""
+
+    schema_version: int = SCHEMA_VERSION
+    created_at: str
+    """UTC, ISO 8601."""
+    argv: list[str]
+    rows: list[Row]
+    repeats: int
+    data_name: str
+    data_hash: str
+    data_notes: list[str] = []
+    class_names: list[str] = []
+    versions: dict[str, dict[str, str]]
+    """framework: {package: version}."""
+    machine: dict[str, Any]
+    proof: ProofRecord | None = None
+    """None until it has been run."""
+
+
+class Stored(_Frozen):
+    """A comparison as its folder holds it."""
+
+    comparison: Comparison
+    runs: dict[str, dict[int, RunResult]]
+    """Row id: {repeat: result}; runs that are missing are not in it."""
+    set_aside: list[str]
+    """Why each stored result that cannot be read was left out."""
+
+
+def run_folder(folder: Path, row_id: str, repeat: int) -> Path:
+    return folder / RUNS_FOLDER / f"{row_id}-r{repeat}"
+
+
+@contextmanager
+def locked(folder: Path) -> Generator[None]:
+    """Hold a results folder, made where it is missing.
+
+    Raises:
+        FolderError: another comparison holds it, or it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = filelock.FileLock(folder / _LOCK_FILE, timeout=0)
+        lock.acquire()
+    except filelock.Timeout:
+        raise FolderError(f"Another comparison is running in {folder}. Wait for it, or choose another --out.") from None
+    except OSError as error:
+        raise FolderError(f"Results cannot be written to {folder} ({error}). Choose another --out.") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def claim(folder: Path, wanted: Comparison) -> Comparison:
+    """Take a locked folder for a comparison, new or the same again.
+
+    Returns:
+        The comparison to go on with: the stored one where it is the same, with the larger number of repeats.
+
+    Raises:
+        FolderError: the folder holds another comparison, or files of another kind.
+    """
+    if not (folder / PLAN_FILE).exists():
+        others = sorted(path.name for path in folder.iterdir() if path.name != _LOCK_FILE)
+        if others:
+            raise FolderError(
+                f"{folder} holds files that are no comparison's ({others[0]}). Choose an empty folder with --out."
+            )
+        return wanted
+    stored = read_plan(folder)
+    difference = _difference(stored, wanted)
+    if difference:
+        raise FolderError(
+            f"{folder} holds the results of another comparison ({difference}). Choose another --out, or remove it."
+        )
+    repeats = max(stored.repeats, wanted.repeats)
+    return stored.model_copy(update={"repeats": repeats})
+
+
+def write_plan(folder: Path, comparison: Comparison) -> None:
+    results.write_atomically(folder / PLAN_FILE, comparison.model_dump_json(indent=1))
+
+
+def read_plan(folder: Path) -> Comparison:
+    """The comparison of a folder.
+
+    Raises:
+        FolderError: there is none, or it cannot be read.
+    """
+    path = folder / PLAN_FILE
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FolderError(
+            f"{folder} holds no comparison: there is no {PLAN_FILE}. Name the folder that `run` printed."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise FolderError(f"{path} cannot be read ({error}). Run the comparison again in another folder.") from None
+    version = values.get("schema_version") if isinstance(values, dict) else None
+    if version != SCHEMA_VERSION:
+        raise FolderError(
+            f"{path} has another schema_version. Received: {version!r}, needed: {SCHEMA_VERSION}. Run the comparison again in "
+            "another folder."
+        )
+    try:
+        # Read as a record: it may come from a machine with more cores than this one.
+        return Comparison.model_validate(values, context={"recorded": True})
+    except pydantic.ValidationError as error:
+        raise FolderError(f"{path} is not a whole comparison ({error}). Run it again in another folder.") from None
+
+
+def sealed(folder: Path, row: Row, repeat: int) -> RunResult | None:
+    """The result of one run; None where it has none.
+
+    Raises:
+        ResultError: the file is torn, or the result of another spec.
+    """
+    path = run_folder(folder, row.id, repeat) / results.RESULT_FILE
+    if not path.exists():
+        return None
+    result = results.load(path)
+    if result.spec != row.spec or result.framework != row.framework:
+        raise ResultError(f"{path} is the result of another spec. Run it again.")
+    return result
+
+
+def read(folder: Path) -> Stored:
+    """A comparison with all its results so far; torn ones are named and left out.
+
+    Raises:
+        FolderError: the folder holds no comparison.
+    """
+    comparison = read_plan(folder)
+    runs: dict[str, dict[int, RunResult]] = {row.id: {} for row in comparison.rows}
+    set_aside: list[str] = []
+    for row in comparison.rows:
+        for repeat in range(comparison.repeats):
+            try:
+                result = sealed(folder, row, repeat)
+            except ResultError as error:
+                set_aside.append(str(error).replace(f"{folder}/", ""))
+                continue
+            if result is not None:
+                runs[row.id][repeat] = result
+    return Stored(comparison=comparison, runs=runs, set_aside=set_aside)
+
+
+def clear(directory: Path) -> None:
+    """Make way for a run: an earlier attempt that left something keeps it under a number."""
+    if directory.exists() and any(directory.iterdir()):
+        attempt = 1
+        while directory.with_name(f"{directory.name}.attempt{attempt}").exists():
+            attempt += 1
+        directory.rename(directory.with_name(f"{directory.name}.attempt{attempt}"))
+    directory.mkdir(parents=True, exist_ok=True)
+
+
+def _difference(stored: Comparison, wanted: Comparison) -> str | None:
+    """What makes two comparisons different ones; None where the one can go on as the other."""
+    if (stored_ids := _ids(stored.rows)) != (wanted_ids := _ids(wanted.rows)):
+        return f"its rows are {', '.join(stored_ids)}; asked for: {', '.join(wanted_ids)}"
+    for before, now in zip(stored.rows, wanted.rows, strict=True):
+        for field in type(now.spec).model_fields:
+            if getattr(before.spec, field) != getattr(now.spec, field):
+                return f"{field} of {now.id} is {_plain(before, field)} there; asked for: {_plain(now, field)}"
+    if stored.data_hash != wanted.data_hash:
+        return "its data had other content"
+    if stored.versions != wanted.versions:
+        return "it ran other versions of the frameworks"
+    return None
+
+
+def _ids(rows: Sequence[Row]) -> list[str]:
+    return [row.id for row in rows]
+
+
+def _plain(row: Row, field: str) -> str:
+    return json.dumps(row.spec.model_dump(mode="json")[field])
