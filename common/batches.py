@@ -6,7 +6,6 @@ examples in the same order, with the same flips, shifts and dropout masks: they 
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from dataclasses import dataclass
 from enum import IntEnum
@@ -52,6 +51,8 @@ class Plan:
     spec: Spec
     architecture: Architecture
     num_examples: int
+    reverse_batches: bool = False
+    """Turn each batch back to front: the same mathematics summed in another order, the yardstick of rounding."""
 
     def __post_init__(self) -> None:
         last = self.num_examples % self.spec.global_batch_size or self.spec.global_batch_size
@@ -99,7 +100,7 @@ class Plan:
         """The draws of one epoch, from 1."""
         augmentation, n = self.spec.augmentation, self.num_examples
         limit = augmentation.shift_px
-        return Epoch(
+        drawn = Epoch(
             ids=self._generator(_Stream.ORDER, epoch).permutation(n).astype(np.int64),
             flips=self._generator(_Stream.FLIP, epoch).random(n) < 0.5 if augmentation.horizontal_flip else None,
             shifts=self._generator(_Stream.SHIFT, epoch).integers(-limit, limit + 1, (n, 2)) if limit else None,
@@ -108,16 +109,20 @@ class Plan:
                 for index, dropout in enumerate(self.architecture.dropouts)
             ),
         )
+        return self._reversed(drawn) if self.reverse_batches else drawn
+
+    def _reversed(self, epoch: Epoch) -> Epoch:
+        positions = np.concatenate([np.arange(*self.batch(step))[::-1] for step in range(self.steps_per_epoch)])
+        return Epoch(
+            ids=epoch.ids[positions],
+            flips=None if epoch.flips is None else epoch.flips[positions],
+            shifts=None if epoch.shifts is None else epoch.shifts[positions],
+            masks=tuple(mask[positions] for mask in epoch.masks),
+        )
 
     def _generator(self, stream: _Stream, epoch: int, index: int = 0) -> np.random.Generator:
         key = np.array([self.spec.seed, (stream << 56) | (index << 40) | epoch], np.uint64)
         return np.random.Generator(np.random.Philox(key=key))
-
-
-@functools.lru_cache(maxsize=2)
-def draw(plan: Plan, epoch: int) -> Epoch:
-    """`plan.draw(epoch)`, kept while an input worker serves the steps of an epoch."""
-    return plan.draw(epoch)
 
 
 def order_digest(ids: npt.NDArray[np.int64]) -> str:

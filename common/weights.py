@@ -76,7 +76,7 @@ def _draw(parameter: Parameter, seed: int) -> npt.NDArray[np.float64]:
         return np.ones(shape)
     name_key = int.from_bytes(hashlib.sha256(parameter.name.encode()).digest()[:8], "little")
     generator = np.random.Generator(np.random.Philox(key=np.array([seed, name_key], np.uint64)))
-    # Kernels are [..., in, out]; a depthwise kernel's one output per channel sees its window alone.
+    # Kernels are [..., in, out].
     fan_in = parameter.fan_in
     fan_out = fan_in // shape[-2] * shape[-1] if len(shape) > 1 else shape[0]
     if parameter.initializer == "glorot_uniform":  # Glorot & Bengio 2010

@@ -1,0 +1,201 @@
+"""The command line that both twins share: `python -m <twin> describe | models | run | trace`.
+
+A twin's `__main__` gives its parts as callables, so that the CPU budget and the allocator are settled before its
+framework is imported, and so that the launcher of several ranks never imports it at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from common import architectures, datasets, machine, processes, results, spec, timing, tracing, weights
+from common.batches import Plan
+from common.spec import Spec
+from common.training import Diverged, Run, Trainer, is_first_rank
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_DATA_REFUSED = 0, 1, 2, 4
+
+
+@dataclass(frozen=True)
+class Twin:
+    """What one framework brings to a run."""
+
+    describe: Callable[[], dict[str, Any]]
+    """Devices, modes possible here, switches: JSON-ready."""
+    configure: Callable[[Spec], None]
+    """Settle threads and devices; called once, before any tensor is made."""
+    build: Callable[[Spec, architectures.Architecture, Plan, datasets.Dataset, weights.Weights], tracing.TraceableTrainer]
+    """The Trainer of the spec's mode."""
+    summarize: Callable[[architectures.Architecture], dict[str, Any]]
+    """Layers, output shapes and values of the model as the framework has built it: JSON-ready."""
+    synchronize: Callable[[], None]
+    device_peak_memory_mib: Callable[[], float | None]
+    device: str
+    versions: dict[str, str]
+
+
+def main(
+    framework: str,
+    load_twin: Callable[[], Twin],
+    rank_environments: Callable[[Spec], list[dict[str, str]]],
+    argv: Sequence[str] | None = None,
+) -> int:
+    """Do one command.
+
+    Args:
+        framework: its name in results.
+        load_twin: imports the framework.
+        rank_environments: what tells each rank of a multi_process run who it is.
+        argv: the words behind `python -m <twin>`; None: those of this process.
+
+    Returns:
+        The exit code.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m {framework}_impl", description=f"The {framework} twin.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("describe", help="devices, modes and switches of this framework on this machine, as JSON")
+    for command, what in (
+        ("models", "the model of a spec as the framework has built it, as JSON"),
+        ("run", "train: DIR/events.jsonl grows, DIR/result.json seals"),
+        ("trace", "record the arrays of a few steps for the parity proof (safetensors)"),
+    ):
+        subparser = commands.add_parser(command, help=what)
+        subparser.add_argument("spec", type=Path, metavar="SPEC.json")
+        if command == "run":
+            subparser.add_argument("--out", type=Path, required=True, metavar="DIR")
+            subparser.add_argument("--repeat", type=int, default=0, help="which repeat this is, for the result")
+        if command == "trace":
+            subparser.add_argument("--out", type=Path, required=True, metavar="FILE")
+            subparser.add_argument("--reverse-batches", action="store_true", help="sum in another order: the yardstick")
+    arguments = parser.parse_args(argv)
+    if arguments.command == "describe":
+        print(json.dumps(load_twin().describe(), indent=1))
+        return EXIT_OK
+
+    processes.die_with_parent()
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        read = spec.from_json(arguments.spec.read_bytes())
+    except (OSError, ValueError) as error:
+        print(f"{arguments.spec} is not a spec: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    if arguments.command == "models":
+        print(json.dumps(load_twin().summarize(_architecture(read)), indent=1))
+        return EXIT_OK
+    started = timing.process_started()
+    if read.mode == "multi_process" and "RANK" not in os.environ:
+        return _launch(framework, read, arguments, rank_environments, started)
+    machine.hold_to(_cpus(read))
+    machine.keep_freed_memory()
+    if arguments.command == "trace":
+        return _trace(load_twin(), read, arguments.out, arguments.reverse_batches)
+    return _run(framework, load_twin(), read, arguments.out, arguments.repeat, started)
+
+
+def _run(framework: str, twin: Twin, read: Spec, out: Path, repeat: int, started: float) -> int:
+    out.mkdir(parents=True, exist_ok=True)
+    twin.configure(read)
+    stopwatch = timing.Stopwatch(twin.synchronize, started)
+    run = Run(framework, read, twin.versions, out, repeat, stopwatch)
+    status: results.Status = "ok"
+    reason = None
+    code = EXIT_OK
+    try:
+        with stopwatch.phase("build"):
+            dataset, plan, trainer = _build(twin, read, run)
+        run.train(trainer, plan, dataset)
+    except Diverged as error:
+        status, reason, code = "diverged", str(error), EXIT_FAILED
+    except (Exception, KeyboardInterrupt) as error:
+        traceback.print_exc()
+        status, reason, code = "failed", f"{type(error).__name__}: {_first_line(error)}", EXIT_FAILED
+        if isinstance(error, KeyboardInterrupt):
+            status, reason, code = "killed", "interrupted", 128 + signal.SIGINT
+        if isinstance(error, datasets.DataRefused):
+            code = EXIT_DATA_REFUSED
+    if is_first_rank():
+        run.know(device=twin.device, device_peak_memory_mib=twin.device_peak_memory_mib())
+        results.save(run.result(status, reason), out)
+        results.append_event(out, "end", status=status)
+    return code
+
+
+def _build(twin: Twin, read: Spec, run: Run) -> tuple[datasets.Dataset, Plan, Trainer]:
+    dataset, plan, initial, trainer = _prepare(twin, read, reverse_batches=False)
+    run.know(
+        data_hash=dataset.content_hash, weights_hash=weights.digest(initial), class_names=list(dataset.class_names)
+    )
+    return dataset, plan, trainer
+
+
+def _prepare(
+    twin: Twin, read: Spec, *, reverse_batches: bool
+) -> tuple[datasets.Dataset, Plan, weights.Weights, tracing.TraceableTrainer]:
+    dataset = datasets.load(read.data, seed=read.seed, cache_dir=read.paths.cache_dir)
+    architecture = architectures.resolve(read.model, len(dataset.class_names), dataset.image_size)
+    plan = Plan(read, architecture, len(dataset.train.labels), reverse_batches)
+    initial = weights.initial(architecture, read.seed)
+    return dataset, plan, initial, twin.build(read, architecture, plan, dataset, initial)
+
+
+def _trace(twin: Twin, read: Spec, out: Path, reverse_batches: bool) -> int:
+    twin.configure(read)
+    dataset, plan, initial, trainer = _prepare(twin, read, reverse_batches=reverse_batches)
+    arrays = tracing.trace(trainer, plan, dataset, initial)
+    if is_first_rank():
+        weights.save(arrays, out)
+    return EXIT_OK
+
+
+def _architecture(read: Spec) -> architectures.Architecture:
+    dataset = datasets.load(read.data, seed=read.seed, cache_dir=read.paths.cache_dir)
+    return architectures.resolve(read.model, len(dataset.class_names), dataset.image_size)
+
+
+def _launch(
+    framework: str,
+    read: Spec,
+    arguments: argparse.Namespace,
+    rank_environments: Callable[[Spec], list[dict[str, str]]],
+    started: float,
+) -> int:
+    """Run the command in `replicas` processes on this machine; where one dies, end the others and say which."""
+    machine.hold_to(machine.cpu_budget(read.cores))
+    command = [sys.executable, "-m", f"{framework}_impl", *sys.argv[1:]]
+    environments = [{**environment, timing.STARTED_VARIABLE: repr(started)} for environment in rank_environments(read)]
+    failure = processes.run_ranks(command, environments)
+    if failure is None:
+        return EXIT_OK
+    print(failure, file=sys.stderr)
+    if arguments.command == "run" and not (arguments.out / results.RESULT_FILE).exists():
+        stopwatch = timing.Stopwatch(lambda: None, started)
+        results.save(Run(framework, read, {}, arguments.out, arguments.repeat, stopwatch).result("failed", failure), arguments.out)
+    return EXIT_FAILED
+
+
+def _cpus(read: Spec) -> list[int]:
+    """The CPUs of this process: the whole budget, or for a rank its own share where there is one for each."""
+    cpus = machine.cpu_budget(read.cores)
+    share = read.cores // read.replicas
+    if read.mode != "multi_process" or share == 0:
+        return cpus
+    local_rank = int(os.environ.get("LOCAL_RANK", os.environ["RANK"]))
+    return cpus[local_rank * share : (local_rank + 1) * share]
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:500]

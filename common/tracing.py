@@ -1,0 +1,98 @@
+"""What the parity proof looks at: the arrays of a few training steps, through the very code that is timed."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from common.batches import Plan
+from common.datasets import Dataset
+from common.training import Batch, Trainer
+from common.weights import Weights
+
+PIXEL_STEPS = 3
+"""Steps whose augmented images are kept whole."""
+
+
+class TraceableTrainer(Trainer, Protocol):
+    """A Trainer that lets its model be looked into."""
+
+    def load_weights(self, weights: Weights) -> None:
+        """Set every parameter and statistic of every replica."""
+        ...
+
+    def weights(self) -> Weights:
+        """Every parameter and statistic of replica 0 by canonical name, as the model has them."""
+        ...
+
+    def gradients(self, batch: Batch, num_examples: int) -> Weights:
+        """Gradients of the mean loss by canonical name. Serial mode only; changes BatchNorm statistics."""
+        ...
+
+    def logits(self, batch: Batch, *, training: bool) -> npt.NDArray[np.floating]:
+        """[N, classes] of replica 0. In training mode it changes BatchNorm statistics."""
+        ...
+
+
+def trace(trainer: TraceableTrainer, plan: Plan, dataset: Dataset, initial: Weights) -> dict[str, npt.NDArray[np.generic]]:
+    """Train `plan.total_steps` steps and record them.
+
+    Returns:
+        ids: int64 [examples], as trained on; loss: [steps], mean over each global batch before its update;
+        num_correct: int64 [steps]; stepped/<parameter>: after one step; logits/final: eval mode, on the first batch.
+        In serial mode also initial/<parameter>, gradient/<parameter>, logits/train and logits/eval before the first
+        step, images/<step> (uint8) of the first steps, and decoded: uint8 [32], SHA-256 of the decoded examples.
+    """
+    arrays: dict[str, npt.NDArray[np.generic]] = {}
+    serial = plan.spec.mode == "serial"
+    first: Batch | None = None
+    ids: list[npt.NDArray[np.int64]] = []
+    losses: list[npt.NDArray[np.float64]] = []
+    correct: list[npt.NDArray[np.int64]] = []
+    batches = trainer.batches()
+    for step in range(plan.total_steps):
+        epoch, step_in_epoch = divmod(step, plan.steps_per_epoch)
+        start, stop = plan.batch(step_in_epoch)
+        batch = next(batches)
+        if first is None:
+            first = batch
+            if serial:
+                arrays |= _examine(trainer, batch, stop - start, initial)
+        if serial and step < PIXEL_STEPS:
+            arrays[f"images/{step}"] = np.asarray(batch.images)
+        loss, num_correct = trainer.train_step(batch, stop - start, plan.learning_rate(step))
+        losses.append(trainer.all_reduce(trainer.fetch([loss]).astype(np.float64)))
+        correct.append(trainer.all_reduce(trainer.fetch([num_correct]).astype(np.int64)))
+        low, high = plan.bounds(epoch + 1, trainer.world_size, trainer.rank)[step_in_epoch]
+        own = np.zeros(stop - start, np.int64)
+        own[low - start : high - start] = np.asarray(batch.ids)
+        ids.append(trainer.all_reduce(own))
+        if step == 0:
+            trainer.share_statistics()
+            arrays |= {f"stepped/{name}": array for name, array in trainer.weights().items()}
+    assert first is not None, "a plan has at least one step"
+    trainer.share_statistics()
+    arrays |= {
+        "ids": np.concatenate(ids),
+        "loss": np.concatenate(losses),
+        "num_correct": np.concatenate(correct),
+        "logits/final": trainer.logits(first, training=False),
+    }
+    if serial:
+        decoded = hashlib.sha256(np.ascontiguousarray(dataset.train.images[np.sort(arrays["ids"])]).tobytes())
+        arrays["decoded"] = np.frombuffer(decoded.digest(), np.uint8)
+    return arrays
+
+
+def _examine(trainer: TraceableTrainer, batch: Batch, num_examples: int, initial: Weights) -> dict[str, npt.NDArray[np.generic]]:
+    """Look at the untrained model, then put it back as it was."""
+    arrays: dict[str, npt.NDArray[np.generic]] = {f"initial/{name}": array for name, array in trainer.weights().items()}
+    arrays["logits/eval"] = trainer.logits(batch, training=False)
+    arrays["logits/train"] = trainer.logits(batch, training=True)
+    trainer.load_weights(initial)
+    arrays |= {f"gradient/{name}": array for name, array in trainer.gradients(batch, num_examples).items()}
+    trainer.load_weights(initial)
+    return arrays

@@ -1,0 +1,244 @@
+"""The run that both twins share: which batch comes when, what is timed, what is written down.
+
+A twin brings a `Trainer`: its model, optimizer, input and communication. Nothing in here knows a framework, so neither
+can be timed or scored by another rule than its twin.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from common import machine, metrics, results
+from common.architectures import Architecture
+from common.batches import Plan, order_digest
+from common.datasets import Dataset, Split
+from common.results import EpochRecord, Metrics, RunResult, Status
+from common.sharding import shard
+from common.spec import Spec
+from common.timing import Stopwatch
+
+
+class Batch(NamedTuple):
+    """What the input hands to the model: one process's shard of one global batch.
+
+    ids: int64 [N]; images: uint8 [N, H, W, 3], augmented; labels: int64 [N]; masks: one bool [N, units] a dropout.
+    The arrays are the framework's own tensors, on the host.
+    """
+
+    ids: Any
+    images: Any
+    labels: Any
+    masks: tuple[Any, ...]
+
+
+class Trainer(Protocol):
+    """One process of one mode in one framework.
+
+    A mode of several processes has one Trainer in each; `rank` and `world_size` count processes, not replicas.
+    """
+
+    implementation: str
+    devices: list[str]
+    threads: dict[str, int]
+    rank: int
+    world_size: int
+
+    def batches(self) -> Iterator[Batch]:
+        """This process's shard of every global batch of the run, in order."""
+        ...
+
+    def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
+        """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
+        ...
+
+    def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
+        """(sum of losses, on the device; int64 [N] predicted labels) of one batch in evaluation mode."""
+        ...
+
+    def fetch(self, values: list[Any]) -> npt.NDArray[Any]:
+        """Device scalars to one host array of the same length."""
+        ...
+
+    def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The sum over processes, in every process; float64 or int64."""
+        ...
+
+    def share_statistics(self) -> None:
+        """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all that was asked of it."""
+        ...
+
+
+class Diverged(ArithmeticError):
+    """The loss is not a finite number any more."""
+
+
+class Run:
+    """One training run as it goes: what has been measured so far, and the result made of it."""
+
+    def __init__(self, framework: str, spec: Spec, versions: dict[str, str], out: Path, repeat: int, stopwatch: Stopwatch) -> None:
+        self._spec = spec
+        self._out = out
+        self._stopwatch = stopwatch
+        self._epochs: list[EpochRecord] = []
+        self._order: list[npt.NDArray[np.int64]] = []
+        self._cpu_seconds = 0.0
+        self._timed_seconds = 0.0
+        self._facts: dict[str, Any] = {
+            "framework": framework,
+            "spec": spec,
+            "repeat": repeat,
+            "versions": versions,
+            "machine": machine.describe(),
+            "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+
+    def know(self, **facts: Any) -> None:
+        """Fields of the result that are known by now, so that a failed run's row has them too."""
+        self._facts.update(facts)
+
+    def result(self, status: Status, reason: str | None = None) -> RunResult:
+        return RunResult(
+            status=status,
+            reason=reason,
+            epochs=self._epochs,
+            phases=self._stopwatch.phases(),
+            order_hash=order_digest(np.concatenate(self._order)) if self._order else None,
+            cores_used=self._cpu_seconds / self._timed_seconds if self._timed_seconds else None,
+            **self._facts,
+        )
+
+    def train(self, trainer: Trainer, plan: Plan, dataset: Dataset) -> None:
+        """Train and validate epoch by epoch, then score the test split.
+
+        Raises:
+            Diverged: a loss of the epoch is NaN or infinite; epochs before it are kept.
+        """
+        self.know(implementation=trainer.implementation, devices=trainer.devices, threads=trainer.threads)
+        self._event("start", total_epochs=plan.epochs, total_steps=plan.total_steps, steps_per_epoch=plan.steps_per_epoch)
+        with self._stopwatch.phase("build"):
+            batches = trainer.batches()
+        for epoch in range(1, plan.epochs + 1):
+            self._epoch(epoch, trainer, plan, dataset, batches)
+        with self._stopwatch.phase("evaluation"):
+            test, predictions = evaluate(trainer, dataset.test, self._spec.global_batch_size)
+        memory = trainer.all_reduce(np.array([machine.peak_memory_mib()]))
+        self.know(test=test, predictions_hash=order_digest(predictions), peak_memory_mib=float(memory[0]))
+
+    def _epoch(self, epoch: int, trainer: Trainer, plan: Plan, dataset: Dataset, batches: Iterator[Batch]) -> None:
+        steps = plan.steps_in(epoch)
+        first_step = (epoch - 1) * plan.steps_per_epoch
+        batch_sizes = [stop - start for start, stop in map(plan.batch, range(steps))]
+        outputs: list[tuple[Any, Any]] = []
+        ids: list[Any] = []
+
+        def train(timer: Any, step: int) -> None:
+            with timer.waiting_for_input():
+                batch = next(batches)
+            outputs.append(trainer.train_step(batch, batch_sizes[step], plan.learning_rate(first_step + step)))
+            ids.append(batch.ids)
+
+        timed = range(steps)
+        if epoch == 1:
+            with self._stopwatch.phase("first_step") as timer:
+                train(timer, 0)
+            timed = range(1, steps)
+            first_loss = float(trainer.all_reduce(trainer.fetch([outputs[0][0]]).astype(np.float64))[0])
+            self.know(first_step_loss=first_loss)
+            self._event("first_step", seconds=timer.seconds, loss=first_loss)
+        cpu_seconds = machine.cpu_seconds()
+        with self._stopwatch.phase("training") as timer:
+            for step in timed:
+                train(timer, step)
+        cpu_seconds = trainer.all_reduce(np.array([machine.cpu_seconds() - cpu_seconds]))
+        self._cpu_seconds += float(cpu_seconds[0])
+        self._timed_seconds += timer.seconds
+
+        losses = trainer.all_reduce(trainer.fetch([loss for loss, _ in outputs]).astype(np.float64))
+        num_correct = trainer.all_reduce(trainer.fetch([correct for _, correct in outputs]).astype(np.int64))
+        self._order.append(_gather(trainer, plan, epoch, ids))
+        if not np.isfinite(losses).all():
+            step = int(np.argmin(np.isfinite(losses)))
+            raise Diverged(f"loss is {losses[step]} at epoch {epoch}, step {step + 1}; try a smaller optimizer.learning_rate")
+        with self._stopwatch.phase("evaluation") as evaluation:
+            trainer.share_statistics()
+            validation, _ = evaluate(trainer, dataset.validation, self._spec.global_batch_size)
+        record = EpochRecord(
+            epoch=epoch,
+            steps=steps,
+            images=sum(batch_sizes),
+            learning_rate=plan.learning_rate(first_step + steps - 1),
+            train=metrics.from_counts(int(num_correct.sum()), sum(batch_sizes), float(losses @ np.array(batch_sizes))),
+            validation=validation,
+            timed_seconds=timer.seconds,
+            timed_steps=len(timed),
+            timed_images=sum(batch_sizes[step] for step in timed),
+            input_wait_seconds=timer.input_wait_seconds,
+            evaluation_seconds=evaluation.seconds,
+        )
+        self._epochs.append(record)
+        self._event("epoch", **record.model_dump())
+
+    def _event(self, event: str, **values: Any) -> None:
+        if is_first_rank():
+            results.append_event(self._out, event, time=time.time(), **values)
+
+
+def is_first_rank() -> bool:
+    """Whether this process writes the run's files: the only one, or rank 0 of several."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def evaluate(trainer: Trainer, split: Split, batch_size: int) -> tuple[Metrics, npt.NDArray[np.int64]]:
+    """Score every example of a split exactly once, over all replicas.
+
+    Args:
+        trainer: each of its processes scores its shard of the split.
+        split: N examples.
+        batch_size: examples per forward pass of one process.
+
+    Returns:
+        The metrics, and int64 [N] predicted labels, the same in every process.
+    """
+    n = len(split.labels)
+    low, high = shard(n, trainer.world_size, trainer.rank)
+    predictions, times_scored = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    losses: list[Any] = []
+    for start in range(low, high, batch_size):
+        part = slice(start, min(start + batch_size, high))
+        loss, predictions[part] = trainer.score(split.images[part], split.labels[part])
+        times_scored[part] += 1
+        losses.append(loss)
+    if not (trainer.all_reduce(times_scored) == 1).all():
+        raise AssertionError("an example was not scored exactly once")
+    loss_sum = trainer.fetch(losses).astype(np.float64).sum() if losses else 0.0
+    total_loss = trainer.all_reduce(np.array([loss_sum]))
+    predictions = trainer.all_reduce(predictions)
+    return metrics.metrics(split.labels, predictions, float(total_loss[0])), predictions
+
+
+def _gather(trainer: Trainer, plan: Plan, epoch: int, ids: list[Any]) -> npt.NDArray[np.int64]:
+    """The ids that all processes really trained on, in the order of the global batches."""
+    stop = plan.batch(plan.steps_in(epoch) - 1)[1]
+    gathered = np.zeros(stop, np.int64)
+    for (start, end), own in zip(plan.bounds(epoch, trainer.world_size, trainer.rank), ids, strict=True):
+        gathered[start:end] = np.asarray(own)
+    return trainer.all_reduce(gathered)
+
+
+def relative_difference(a: float, b: float) -> float:
+    """|a - b| over the larger of the two; 0 where both are 0."""
+    scale = max(abs(a), abs(b))
+    return abs(a - b) / scale if scale and math.isfinite(scale) else (0.0 if a == b else math.inf)

@@ -1,0 +1,79 @@
+"""Batch normalisation, over each replica's own shard or over the global batch."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from common import architectures
+
+
+class ReplicaGroup(Protocol):
+    """How the replicas of one training step add up their tensors."""
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum over replicas, the same in each; its gradient is the sum of the gradients."""
+        ...
+
+
+def build(layer: architectures.BatchNorm, group: ReplicaGroup | None) -> nn.Module:
+    """The layer for an architecture's entry.
+
+    Args:
+        layer: channels, momentum and epsilon.
+        group: the replicas to share statistics with; None normalises over the replica's own examples.
+    """
+    if group is None:
+        return BatchNorm(layer.channels, eps=layer.epsilon, momentum=layer.momentum)
+    return SynchronisedBatchNorm(group, layer.channels, eps=layer.epsilon, momentum=layer.momentum)
+
+
+# Twin: this is torch's own layer; Keras' keeps the biased running variance, so the other twin states its own.
+BatchNorm = nn.BatchNorm2d
+
+
+class SynchronisedBatchNorm(nn.BatchNorm2d):
+    """BatchNorm over the global batch, by differentiable all-reduces of count, sum and squared deviations.
+
+    Two passes, so that the variance is no difference of large numbers. It runs wherever the replicas can add tensors up,
+    in CPU processes and threads too.
+    """
+
+    def __init__(self, group: ReplicaGroup, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._group = group
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Normalise [N, C, H, W]; in training mode with the statistics of all replicas' examples."""
+        if not self.training:
+            return super().forward(inputs)
+        axes = (0, 2, 3)
+        count_here = inputs.new_full((1,), inputs.numel() // inputs.shape[1])
+        totals = _AllReduce.apply(torch.cat([inputs.sum(axes), count_here]), self._group)
+        count = totals[-1].detach()
+        mean = totals[:-1] / count
+        centred = inputs - mean[:, None, None]
+        variance = _AllReduce.apply(centred.square().sum(axes), self._group) / count
+        with torch.no_grad():
+            assert self.running_mean is not None and self.running_var is not None and self.momentum is not None
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(variance * (count / (count - 1)), self.momentum)
+            assert self.num_batches_tracked is not None
+            self.num_batches_tracked += 1
+        scale = self.weight * torch.rsqrt(variance + self.eps)
+        return centred * scale[:, None, None] + self.bias[:, None, None]
+
+
+class _AllReduce(torch.autograd.Function):
+    """The group's sum, differentiable: what each replica's loss says of the sum adds up too."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, group: ReplicaGroup) -> torch.Tensor:
+        ctx.group = group
+        return group.all_reduce(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None]:
+        return ctx.group.all_reduce(gradients[0]), None

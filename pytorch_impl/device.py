@@ -1,0 +1,102 @@
+"""Devices, threads and switches: what this framework has on this machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from common import machine
+from common.spec import Spec
+
+
+def kind() -> str:
+    """`cuda` where there is a GPU, else `cpu`."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def gpus() -> list[str]:
+    """The names of the GPUs that this process sees."""
+    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+
+
+def describe() -> dict[str, Any]:
+    """Devices, modes possible here, switches and versions, JSON-ready; `common.spec.check_against` holds a spec to it."""
+    found = len(gpus())
+    return {
+        "framework": "pytorch",
+        "versions": versions(),
+        "devices": [{"name": name, "kind": "cuda"} for name in gpus()] or [{"name": "cpu", "kind": "cpu"}],
+        "modes": {
+            "serial": {
+                "available": True,
+                "reason": None,
+                "max_replicas": 1,
+                "resource": "device",
+                "implementation": "one replica",
+                "batch_norm_statistics": ["per_replica", "synchronised"],
+            },
+            "data_parallel": {
+                "available": found != 1,
+                "reason": "needs 2 CUDA devices, found 1" if found == 1 else None,
+                "max_replicas": found or None,
+                "resource": "CUDA devices",
+                "implementation": "nn.DataParallel" if found else "replicas in CPU threads",
+                # Twin: nn.DataParallel copies the model at every forward pass and has no synchronised BatchNorm.
+                "batch_norm_statistics": ["per_replica"] if found else ["per_replica", "synchronised"],
+            },
+            "multi_process": {
+                "available": found != 1,
+                "reason": "needs 2 CUDA devices, found 1" if found == 1 else None,
+                "max_replicas": found or None,
+                "resource": "CUDA devices",
+                "implementation": f"DistributedDataParallel, {'nccl' if found else 'gloo'}",
+                "batch_norm_statistics": ["per_replica", "synchronised"],
+            },
+        },
+        # Twin: each framework has switches of its own; the other twin lists its own here.
+        "options": {
+            "memory_format": {
+                "values": ["contiguous", "channels_last"],
+                "default": "contiguous",
+                "help": "layout of images and activations in memory: NCHW or NHWC",
+            },
+        },
+    }
+
+
+def versions() -> dict[str, str]:
+    """Installed versions of the framework's packages."""
+    return machine.versions("torch", "torchvision")
+
+
+def configure(spec: Spec) -> None:
+    """Settle threads and precision for this process; call once, before any tensor is made."""
+    torch.set_num_threads(intra_op_threads(spec))
+    torch.set_num_interop_threads(1)
+    # float32 means float32: the reduced precision of tensor cores is a switch, never a default.
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+
+
+def intra_op_threads(spec: Spec) -> int:
+    """Threads that one operation may use, so that all replicas together keep to the core budget."""
+    return max(spec.cores // spec.replicas, 1)
+
+
+def synchronize() -> None:
+    """Wait until the device has done all that was asked of it."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def peak_memory_mib() -> float | None:
+    """Largest memory so far on this process's devices, summed; None on a CPU."""
+    if not torch.cuda.is_available():
+        return None
+    return sum(torch.cuda.max_memory_allocated(index) for index in range(torch.cuda.device_count())) / 2**20
+
+
+def dtype(spec: Spec) -> torch.dtype:
+    """The framework's name of the spec's precision."""
+    return {"float32": torch.float32, "float64": torch.float64}[spec.precision]

@@ -1,0 +1,31 @@
+"""Scoring: the model in evaluation mode, one batch at a time."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from pytorch_impl import input, train
+
+
+def score(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, *, loss: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Score one batch.
+
+    Args:
+        model: its BatchNorm uses the running statistics.
+        images: uint8 [N, H, W, 3].
+        labels: int64 [N].
+        loss: the spec's loss.
+
+    Returns:
+        (loss_sum, predictions): cross-entropy summed over the N examples, and int64 [N] predicted labels.
+    """
+    predicted = logits(model, images)
+    return train.share_of_loss(predicted, labels, 1, loss), predicted.argmax(1)
+
+
+def logits(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    """Logits [N, classes] of images uint8 [N, H, W, 3] in evaluation mode."""
+    model.eval()
+    with torch.inference_mode():
+        return model(input.scale(images, next(model.parameters()).dtype))

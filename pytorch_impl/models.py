@@ -1,0 +1,194 @@
+"""The CNNs, built from `common.architectures`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torchvision
+from torch import nn
+
+from common import architectures
+from common.architectures import Architecture, Layer
+from pytorch_impl import batch_norm
+from pytorch_impl.batch_norm import ReplicaGroup
+
+
+def build(architecture: Architecture, precision: str, group: ReplicaGroup | None = None) -> nn.Module:
+    """A model that takes images [N, H, W, 3] in 0..1, in the framework's layout, and the dropout masks; it returns logits.
+
+    Args:
+        architecture: what to build; a user's own model may bring its own builder for this framework.
+        precision: `float32` or `float64`.
+        group: replicas that BatchNorm shares its statistics with; None: per replica.
+
+    Returns:
+        The model with the framework's own initial weights; `weights.load` sets the shared ones.
+    """
+    if architecture.name == "resnet18":
+        # Twin: torchvision's own; the other twin builds it from the architecture.
+        model: nn.Module = torchvision.models.resnet18(
+            num_classes=architecture.num_classes,
+            norm_layer=lambda channels: batch_norm.build(architectures.BatchNorm("", channels), group),
+        )
+    else:
+        builder = user_builder(architecture)
+        model = builder(architecture, precision, group) if builder else Network(architecture, group)
+    return model.to({"float32": torch.float32, "float64": torch.float64}[precision])
+
+
+def user_builder(architecture: Architecture) -> Any | None:
+    """`build_<framework>(architecture, precision, group)` of a user's own model module; None: the architecture says it all."""
+    if architecture.name in architectures.MODELS or "." not in architecture.name:
+        return None
+    return getattr(architectures.user_module(architecture.name), "build_pytorch", None)
+
+
+class Network(nn.Module):
+    """An architecture, layer by layer."""
+
+    def __init__(self, architecture: Architecture, group: ReplicaGroup | None) -> None:
+        super().__init__()
+        self.layers = architecture.layers
+        for layer in architecture.leaves():
+            self.add_module(attribute_name(layer.name), _module(layer, group))
+
+    def forward(self, images: torch.Tensor, *masks: torch.Tensor) -> torch.Tensor:
+        """Logits [N, classes] of images [N, 3, H, W]; masks bool [N, units], one for each dropout."""
+        return self._through(self.layers, images, iter(masks))
+
+    def _through(self, layers: tuple[Layer, ...], x: torch.Tensor, masks: Any) -> torch.Tensor:
+        for layer in layers:
+            if isinstance(layer, architectures.Residual):
+                x = self._through(layer.body, x, masks) + self._through(layer.shortcut, x, masks)
+                x = torch.relu(x) if layer.relu else x
+            elif isinstance(layer, architectures.Dropout):
+                x = self.get_submodule(attribute_name(layer.name))(x, next(masks, None))
+            else:
+                x = self.get_submodule(attribute_name(layer.name))(x)
+        return x
+
+
+def find_layer(model: nn.Module, name: str) -> nn.Module:
+    """A layer of a model by its name in the architecture."""
+    return model.get_submodule(attribute_name(name) if isinstance(model, Network) else name)
+
+
+def attribute_name(name: str) -> str:
+    """The name under which a model holds a layer."""
+    # Twin: a dot separates modules in torch, so names with dots (resnet18's) need another sign.
+    return name.replace(".", "_")
+
+
+def summarize(architecture: Architecture) -> dict[str, Any]:
+    """What was really built: each layer's name, kind, output shape (NHWC) and number of values, JSON-ready."""
+    model = build(architecture, "float32").eval()
+    rows: list[dict[str, Any]] = []
+
+    def record(name: str, kind: str) -> Any:
+        def hook(module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
+            shape = list(output.shape[1:])
+            rows.append(
+                {
+                    "name": name,
+                    "kind": kind,
+                    # Twin: torch keeps channels first.
+                    "output_shape": [*shape[1:], shape[0]] if len(shape) == 3 else shape,
+                    "values": sum(array.numel() for array in _arrays(module)),
+                }
+            )
+
+        return hook
+
+    for layer in architecture.leaves():
+        if not isinstance(layer, architectures.ReLU):
+            find_layer(model, layer.name).register_forward_hook(record(layer.name, type(layer).__name__))
+    size = architecture.image_size
+    masks = [torch.ones((1, dropout.units), dtype=torch.bool) for dropout in architecture.dropouts]
+    with torch.no_grad():
+        model(torch.zeros((1, 3, size, size)), *masks)
+    return {
+        "framework": "pytorch",
+        "model": architecture.name,
+        "layers": rows,
+        "values": sum(array.numel() for array in _arrays(model)),
+        "trainable_values": sum(parameter.numel() for parameter in model.parameters()),
+    }
+
+
+def _arrays(module: nn.Module) -> list[torch.Tensor]:
+    """Parameters and statistics; not the count of batches, which nothing uses."""
+    return [*module.parameters(), *(buffer for buffer in module.buffers() if buffer.is_floating_point())]
+
+
+def _module(layer: Layer, group: ReplicaGroup | None) -> nn.Module:
+    match layer:
+        case architectures.Conv():
+            return _padded(
+                layer.padding,
+                lambda padding: nn.Conv2d(
+                    layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride, padding, bias=layer.bias
+                ),
+            )
+        case architectures.DepthwiseConv():
+            return _padded(
+                layer.padding,
+                lambda padding: nn.Conv2d(
+                    layer.channels, layer.channels, layer.kernel_size, layer.stride, padding, groups=layer.channels, bias=False
+                ),
+            )
+        case architectures.BatchNorm():
+            return batch_norm.build(layer, group)
+        case architectures.ReLU():
+            return nn.ReLU()
+        case architectures.MaxPool():
+            return _padded(layer.padding, lambda padding: nn.MaxPool2d(layer.kernel_size, layer.stride, padding), -torch.inf)
+        case architectures.GlobalAveragePool():
+            return GlobalAveragePool()
+        case architectures.Flatten():
+            return Flatten()
+        case architectures.Dense():
+            return nn.Linear(layer.in_features, layer.out_features)
+        case architectures.Dropout():
+            return MaskedDropout(layer.rate)
+        case architectures.Residual():
+            raise TypeError("a Residual is no leaf")
+
+
+def _padded(padding: architectures.Padding, build_layer: Any, value: float = 0.0) -> nn.Module:
+    (top, bottom), (left, right) = padding
+    # Twin: torch's layers pad both sides alike; the lopsided padding of TensorFlow's `same` needs a step of its own.
+    if (top, left) == (bottom, right):
+        return build_layer((top, left))
+    layer = build_layer(0)
+    layer.register_forward_pre_hook(lambda module, inputs: nn.functional.pad(inputs[0], (left, right, top, bottom), value=value))
+    return layer
+
+
+class GlobalAveragePool(nn.Module):
+    """Mean over height and width."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[N, C, H, W] to [N, C]."""
+        return x.mean((2, 3))
+
+
+class Flatten(nn.Module):
+    """All of an example's values in NHWC order."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[N, C, H, W] to [N, H * W * C]."""
+        # Twin: channels last, as TensorFlow has them, so that the next dense kernel means the same.
+        return x.permute(0, 2, 3, 1).flatten(1)
+
+
+class MaskedDropout(nn.Module):
+    """Dropout whose mask comes with the batch, so that both frameworks drop the same values."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.scale = 1.0 / (1.0 - rate)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """[N, units] with mask bool [N, units]; the identity in evaluation mode."""
+        return x * mask * self.scale if self.training and mask is not None else x

@@ -1,0 +1,160 @@
+"""Mode data_parallel: the replicas of one process, each on its shard of every batch."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from common.sharding import shard
+from common.training import Batch
+from common.weights import Weights
+from pytorch_impl import device, evaluate, optim, train, weights
+from pytorch_impl.parallel.serial import Serial
+
+
+class DataParallel(Serial):
+    """nn.DataParallel over CUDA devices; without them, replicas in CPU threads, and the result says so."""
+
+    def _build(self) -> None:
+        replicas = self._spec.replicas
+        # Twin: nn.DataParallel is CUDA only, so the CPU has threads here; MirroredStrategy takes logical CPU devices.
+        self._threads: _Threads | None = None
+        if self._device.type == "cuda":
+            self.devices = [f"cuda:{index}" for index in range(replicas)]
+            self._model = self._new_model(None)
+            self._wrapped = torch.nn.DataParallel(self._model, device_ids=list(range(replicas)))
+        else:
+            self.devices = ["cpu"] * replicas
+            self._threads = _Threads(replicas)
+            synchronised = self._spec.batch_norm_statistics == "synchronised"
+            self._model = self._new_model(self._threads if synchronised else None)
+            self._replicas = [self._model, *(self._replica() for _ in range(1, replicas))]
+        self._optimizer = optim.build(self._spec.optimizer, list(self._model.parameters()))
+
+    def _replica(self) -> torch.nn.Module:
+        """A copy with its own gradients and statistics, over the same weights: nothing needs to be sent back."""
+        replica = copy.deepcopy(self._model, {id(self._threads): self._threads})
+        for own, shared in zip(replica.parameters(), self._model.parameters(), strict=True):
+            own.data = shared.data
+        return replica
+
+    def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
+        """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
+        if self._threads is None:
+            self._step += 1
+            images, labels, masks = self._to_device(batch)
+            return train.train_step(
+                _Scattered(self._wrapped),
+                self._optimizer,
+                images,
+                labels,
+                masks,
+                num_examples,
+                learning_rate,
+                self._step,
+                loss=self._spec.loss,
+            )
+        self._step += 1
+
+        def one(rank: int) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
+            start, stop = shard(num_examples, self._spec.replicas, rank)
+            replica = self._replicas[rank]
+            replica.train()
+            masks = tuple(mask[start:stop] for mask in batch.masks)
+            loss, num_correct = train.forward(
+                replica, batch.images[start:stop], batch.labels[start:stop], masks, num_examples, self._spec.loss
+            )
+            return loss.detach(), num_correct, train.gradients(replica, loss)
+
+        losses, num_correct, gradients = zip(*self._threads.run(one), strict=True)
+        summed = [torch.stack(parts).sum(0) for parts in zip(*gradients, strict=True)]
+        self._optimizer.apply(summed, learning_rate, self._step)
+        return torch.stack(losses).sum(), torch.stack(num_correct).sum()
+
+    def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
+        """(sum of losses, on the device; int64 [N] predicted labels) of one batch in evaluation mode."""
+        if self._threads is None:
+            loss, predictions = evaluate.score(
+                _Scattered(self._wrapped), self._tensor(images), self._tensor(labels), loss=self._spec.loss
+            )
+            return loss, predictions.cpu().numpy()
+
+        def one(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+            start, stop = shard(len(labels), self._spec.replicas, rank)
+            return evaluate.score(
+                self._replicas[rank], self._tensor(images[start:stop]), self._tensor(labels[start:stop]), loss=self._spec.loss
+            )
+
+        losses, predictions = zip(*self._threads.run(one), strict=True)
+        return torch.stack(losses).sum(), torch.cat(predictions).numpy()
+
+    def share_statistics(self) -> None:
+        """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
+        if self._threads is None:
+            return  # nn.DataParallel keeps those of its first replica alone
+        for replica in self._replicas[1:]:
+            for own, first in zip(replica.buffers(), self._model.buffers(), strict=True):
+                own.copy_(first)
+
+    def load_weights(self, values: Weights) -> None:
+        """Set every parameter and statistic of every replica."""
+        weights.load(self._model, self._architecture, values)
+        self.share_statistics()
+
+
+class _Scattered(torch.nn.Module):
+    """nn.DataParallel with the parameters' dtype in reach; inputs are split evenly over the devices, in order."""
+
+    def __init__(self, wrapped: torch.nn.DataParallel[Any]) -> None:
+        super().__init__()
+        self.wrapped = wrapped
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return self.wrapped(*inputs)
+
+
+class _Threads:
+    """One thread for each replica; inside a step they add tensors up, for synchronised BatchNorm."""
+
+    def __init__(self, replicas: int) -> None:
+        self._replicas = replicas
+        self._barrier = threading.Barrier(replicas)
+        self._parts: list[torch.Tensor | None] = [None] * replicas
+        self._own = threading.local()
+        self._pool = ThreadPoolExecutor(
+            replicas, "replica", initializer=torch.set_num_threads, initargs=(max(torch.get_num_threads(), 1),)
+        )
+
+    def run(self, work: Any) -> list[Any]:
+        """work(rank) in every thread at once; where one fails, none waits for it."""
+
+        def one(rank: int) -> Any:
+            self._own.rank = rank
+            try:
+                return work(rank)
+            except threading.BrokenBarrierError:
+                raise
+            except BaseException:
+                self._barrier.abort()
+                raise
+
+        futures = [self._pool.submit(one, rank) for rank in range(self._replicas)]
+        errors = [error for future in futures if (error := future.exception()) is not None]
+        if errors:
+            self._barrier.reset()
+            raise next((error for error in errors if not isinstance(error, threading.BrokenBarrierError)), errors[0])
+        return [future.result() for future in futures]
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum over replicas, the same in each; its gradient is the sum of the gradients."""
+        self._parts[self._own.rank] = tensor
+        self._barrier.wait()
+        total = torch.stack([part for part in self._parts if part is not None]).sum(0)
+        self._barrier.wait()  # nobody overwrites a part before all have read it
+        return total

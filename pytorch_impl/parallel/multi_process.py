@@ -1,0 +1,69 @@
+"""Mode multi_process: one process a replica, gradients averaged by ring all-reduce while they are computed."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+
+from common.training import Batch
+from pytorch_impl import optim, train
+from pytorch_impl.parallel.serial import Serial
+
+
+class MultiProcess(Serial):
+    """DistributedDataParallel over gloo (CPU) or nccl (CUDA); the rendezvous is torchrun's environment."""
+
+    def _build(self) -> None:
+        self.rank = int(os.environ["RANK"])
+        self.world_size = int(os.environ["WORLD_SIZE"])
+        cuda = self._device.type == "cuda"
+        if cuda:
+            self._device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+            torch.cuda.set_device(self._device)
+        if not distributed.is_initialized():
+            distributed.init_process_group("nccl" if cuda else "gloo", device_id=self._device if cuda else None)
+        self.devices = [f"rank {rank}: {self._device.type}" for rank in range(self.world_size)]
+        self._synchronised = self._spec.batch_norm_statistics == "synchronised"
+        self._model = self._new_model(_Ranks() if self._synchronised else None)
+        self._wrapped = DistributedDataParallel(
+            self._model, device_ids=[self._device.index] if cuda else None, broadcast_buffers=False
+        )
+        self._optimizer = optim.build(self._spec.optimizer, list(self._model.parameters()))
+
+    def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
+        """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
+        self._step += 1
+        images, labels, masks = self._to_device(batch)
+        self._wrapped.train()
+        loss, num_correct = train.forward(self._wrapped, images, labels, masks, num_examples, self._spec.loss)
+        # DDP takes the mean over ranks; the shares of the loss add up, so each counts world_size times.
+        gradients = train.gradients(self._wrapped, loss * self.world_size)
+        self._optimizer.apply(gradients, learning_rate, self._step)
+        return loss.detach(), num_correct
+
+    def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The sum over processes, in every process; float64 or int64."""
+        tensor = self._tensor(values)
+        distributed.all_reduce(tensor)
+        return tensor.cpu().numpy()
+
+    def share_statistics(self) -> None:
+        """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
+        for buffer in self._model.buffers():
+            distributed.broadcast(buffer, 0)
+
+
+class _Ranks:
+    """Adding tensors up over processes, for synchronised BatchNorm."""
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum over replicas, the same in each; its gradient is the sum of the gradients."""
+        total = tensor.clone()
+        distributed.all_reduce(total)
+        return total

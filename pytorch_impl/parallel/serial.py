@@ -1,0 +1,128 @@
+"""Mode serial: one replica on one device; the other modes start from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from common.architectures import Architecture
+from common.batches import Plan
+from common.datasets import Dataset
+from common.spec import Spec
+from common.training import Batch
+from common.weights import Weights
+from pytorch_impl import device, evaluate, input, models, optim, train, weights
+from pytorch_impl.batch_norm import ReplicaGroup
+
+
+class Serial:
+    """One replica on one device."""
+
+    rank = 0
+    world_size = 1
+
+    def __init__(self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, initial: Weights) -> None:
+        self._spec = spec
+        self._architecture = architecture
+        self._plan = plan
+        self._dataset = dataset
+        self._step = 0
+        self._device = torch.device(device.kind())
+        self.devices = [str(self._device)]
+        self.threads = {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads(), "input": spec.workers}
+        self.implementation = device.describe()["modes"][spec.mode]["implementation"]
+        self._build()
+        self.load_weights(initial)
+
+    def _build(self) -> None:
+        self._model = self._new_model(None)
+        self._optimizer = optim.build(self._spec.optimizer, list(self._model.parameters()))
+
+    def _new_model(self, group: ReplicaGroup | None) -> torch.nn.Module:
+        # Twin: a switch of torch alone; TensorFlow's kernels on the CPU are NHWC.
+        memory_format = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}[
+            self._spec.framework_options.get("memory_format", "contiguous")
+        ]
+        model = models.build(self._architecture, self._spec.precision, group)
+        model.register_forward_pre_hook(
+            lambda module, inputs: (inputs[0].contiguous(memory_format=memory_format), *inputs[1:])
+        )
+        return model.to(self._device, memory_format=memory_format)
+
+    def batches(self) -> Iterator[Batch]:
+        """This process's shard of every global batch of the run, in order."""
+        return input.batches(self._plan, self._dataset.train, self.world_size, self.rank)
+
+    def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
+        """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
+        self._step += 1
+        images, labels, masks = self._to_device(batch)
+        return train.train_step(
+            self._model,
+            self._optimizer,
+            images,
+            labels,
+            masks,
+            num_examples,
+            learning_rate,
+            self._step,
+            loss=self._spec.loss,
+        )
+
+    def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
+        """(sum of losses, on the device; int64 [N] predicted labels) of one batch in evaluation mode."""
+        loss, predictions = evaluate.score(self._model, self._tensor(images), self._tensor(labels), loss=self._spec.loss)
+        return loss, predictions.cpu().numpy()
+
+    def fetch(self, values: list[Any]) -> npt.NDArray[Any]:
+        """Device scalars to one host array of the same length."""
+        return torch.stack(values).cpu().numpy()
+
+    def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The sum over processes, in every process; float64 or int64."""
+        return values
+
+    def share_statistics(self) -> None:
+        """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all that was asked of it."""
+        device.synchronize()
+
+    def load_weights(self, values: Weights) -> None:
+        """Set every parameter and statistic of every replica."""
+        weights.load(self._model, self._architecture, values)
+
+    def weights(self) -> Weights:
+        """Every parameter and statistic of replica 0 by canonical name, as the model has them."""
+        return weights.extract(self._model, self._architecture)
+
+    def gradients(self, batch: Batch, num_examples: int) -> Weights:
+        """Gradients of the mean loss by canonical name. Serial mode only; changes BatchNorm statistics."""
+        images, labels, masks = self._to_device(batch)
+        self._model.train()
+        loss, _ = train.forward(self._model, images, labels, masks, num_examples, self._spec.loss)
+        return weights.extract_gradients(self._model, self._architecture, train.gradients(self._model, loss))
+
+    def logits(self, batch: Batch, *, training: bool) -> npt.NDArray[np.floating]:
+        """[N, classes] of replica 0. In training mode it changes BatchNorm statistics."""
+        images, _, masks = self._to_device(batch)
+        if not training:
+            return evaluate.logits(self._model, images).cpu().numpy()
+        self._model.train()
+        with torch.no_grad():
+            return self._model(input.scale(images, device.dtype(self._spec)), *masks).cpu().numpy()
+
+    def _to_device(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...]]:
+        return (
+            batch.images.to(self._device, non_blocking=True),
+            batch.labels.to(self._device, non_blocking=True),
+            tuple(mask.to(self._device, non_blocking=True) for mask in batch.masks),
+        )
+
+    def _tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
+        return torch.tensor(array, device=self._device)

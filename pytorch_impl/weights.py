@@ -1,0 +1,70 @@
+"""Between the canonical weights of `common.weights` and the model's own arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from common.architectures import Architecture
+from common.weights import Weights
+from pytorch_impl import models
+
+# Twin: torch names and lays out its arrays in its own way. Role -> attribute.
+_ATTRIBUTES = {
+    "kernel": "weight",
+    "bias": "bias",
+    "gamma": "weight",
+    "beta": "bias",
+    "mean": "running_mean",
+    "variance": "running_var",
+}
+
+
+def load(model: nn.Module, architecture: Architecture, weights: Mapping[str, npt.NDArray[np.floating]]) -> None:
+    """Set every parameter and statistic of a model from canonical arrays, rounded to the model's precision."""
+    with torch.no_grad():
+        for parameter in architecture.parameters():
+            array = torch.from_numpy(np.ascontiguousarray(_to_framework(parameter.name, weights[parameter.name])))
+            _tensor(model, parameter.name).copy_(array)
+
+
+def extract(model: nn.Module, architecture: Architecture) -> Weights:
+    """Every parameter and statistic of a model by canonical name, in the canonical layout and the model's precision."""
+    return {
+        parameter.name: _to_canonical(parameter.name, _tensor(model, parameter.name))
+        for parameter in architecture.parameters()
+    }
+
+
+def extract_gradients(model: nn.Module, architecture: Architecture, gradients: list[torch.Tensor]) -> Weights:
+    """The gradient of every trainable parameter by canonical name, from a list in the order of the model's own."""
+    by_variable = {id(variable): gradient for variable, gradient in zip(model.parameters(), gradients, strict=True)}
+    return {
+        parameter.name: _to_canonical(parameter.name, by_variable[id(_tensor(model, parameter.name))])
+        for parameter in architecture.parameters()
+        if parameter.trainable
+    }
+
+
+def _tensor(model: nn.Module, name: str) -> torch.Tensor:
+    layer, _, role = name.rpartition(".")
+    return getattr(models.find_layer(model, layer), _ATTRIBUTES[role])
+
+
+def _to_framework(name: str, array: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+    if not name.endswith(".kernel"):
+        return array
+    if array.ndim == 2:  # dense: IO to OI
+        return array.T
+    return array.transpose(3, 2, 0, 1)  # HWIO to OIHW
+
+
+def _to_canonical(name: str, tensor: torch.Tensor) -> npt.NDArray[np.floating]:
+    array = tensor.detach().cpu().numpy().copy()
+    if not name.endswith(".kernel"):
+        return array
+    return array.T if array.ndim == 2 else array.transpose(2, 3, 1, 0)

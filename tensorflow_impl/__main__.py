@@ -1,0 +1,28 @@
+"""`python -m <twin> describe | models | run | trace`."""
+
+from __future__ import annotations
+
+import sys
+
+from common import entry
+from tensorflow_impl import rendezvous
+
+
+def load_twin() -> entry.Twin:
+    """Import the framework and gather the twin's parts."""
+    from tensorflow_impl import device, models, parallel
+
+    return entry.Twin(
+        describe=device.describe,
+        configure=device.configure,
+        build=parallel.build,
+        summarize=models.summarize,
+        synchronize=device.synchronize,
+        device_peak_memory_mib=device.peak_memory_mib,
+        device=device.kind(),
+        versions=device.versions(),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(entry.main("tensorflow", load_twin, rendezvous.environments))

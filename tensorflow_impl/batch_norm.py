@@ -1,0 +1,108 @@
+"""Batch normalisation, over each replica's own shard or over the global batch."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import keras
+import tensorflow as tf
+
+from common import architectures
+
+
+class ReplicaGroup(Protocol):
+    """How the replicas of one training step add up their tensors."""
+
+    def all_reduce(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The sum over replicas, the same in each; its gradient is the sum of the gradients."""
+        ...
+
+
+def build(layer: architectures.BatchNorm, group: ReplicaGroup | None, **options: Any) -> keras.layers.Layer:
+    """The layer for an architecture's entry.
+
+    Args:
+        layer: channels, momentum and epsilon.
+        group: the replicas to share statistics with; None normalises over the replica's own examples.
+        **options: Keras' own: name and dtype.
+    """
+    if group is None:
+        return BatchNorm(layer.channels, eps=layer.epsilon, momentum=layer.momentum, **options)
+    return SynchronisedBatchNorm(group, layer.channels, eps=layer.epsilon, momentum=layer.momentum, **options)
+
+
+# Twin: Keras' own layer keeps the biased running variance and takes E[x^2] - E[x]^2; the other twin has torch's layer.
+class BatchNorm(keras.layers.Layer):
+    """BatchNorm over the replica's own examples; the running variance takes the unbiased variance of the batch."""
+
+    def __init__(self, channels: int, *, eps: float, momentum: float, **options: Any) -> None:
+        super().__init__(**options)
+        self._eps = eps
+        self._momentum = momentum
+        # Each replica keeps the statistics of its own shards; outside of a replica, those of the first are read.
+        statistics = {"trainable": False, "synchronization": "on_read", "aggregation": "only_first_replica"}
+        self.gamma = self.add_weight(shape=(channels,), initializer="ones", name="gamma")
+        self.beta = self.add_weight(shape=(channels,), initializer="zeros", name="beta")
+        self.mean = self.add_weight(shape=(channels,), initializer="zeros", name="mean", **statistics)
+        self.variance = self.add_weight(shape=(channels,), initializer="ones", name="variance", **statistics)
+
+    def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """Normalise [N, H, W, C]; in training mode with the statistics of the replica's own examples."""
+        if inputs.dtype == tf.float64:  # the fused kernel has no float64
+            return self._two_pass(inputs) if training else self._normalised(inputs - self.mean, self.variance)
+        normalised, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
+            x=inputs,
+            scale=self.gamma,
+            offset=self.beta,
+            # In training mode the kernel takes no statistics in; it gives the batch's out, the variance unbiased.
+            mean=tf.constant([], inputs.dtype) if training else self.mean,
+            variance=tf.constant([], inputs.dtype) if training else self.variance,
+            epsilon=self._eps,
+            is_training=training,
+        )
+        if training:
+            self._update(mean, variance)
+        return normalised
+
+    def _two_pass(self, inputs: tf.Tensor) -> tf.Tensor:
+        axes = (0, 1, 2)
+        count = tf.cast(tf.size(inputs) // inputs.shape[-1], inputs.dtype)
+        centred = inputs - tf.reduce_sum(inputs, axes) / count
+        variance = tf.reduce_sum(tf.square(centred), axes) / count
+        self._update(tf.reduce_sum(inputs, axes) / count, variance * (count / (count - 1)))
+        return self._normalised(centred, variance)
+
+    def _normalised(self, centred: tf.Tensor, variance: tf.Tensor) -> tf.Tensor:
+        scale = self.gamma * tf.math.rsqrt(variance + self._eps)
+        return centred * scale + self.beta
+
+    def _update(self, mean: tf.Tensor, unbiased_variance: tf.Tensor) -> None:
+        momentum = tf.constant(self._momentum, mean.dtype)
+        self.mean.assign(self.mean + momentum * (mean - self.mean))
+        self.variance.assign(self.variance + momentum * (unbiased_variance - self.variance))
+
+
+class SynchronisedBatchNorm(BatchNorm):
+    """BatchNorm over the global batch, by differentiable all-reduces of count, sum and squared deviations.
+
+    Two passes, so that the variance is no difference of large numbers. It runs wherever the replicas can add tensors up,
+    in CPU processes and threads too.
+    """
+
+    def __init__(self, group: ReplicaGroup, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._group = group
+
+    def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """Normalise [N, H, W, C]; in training mode with the statistics of all replicas' examples."""
+        if not training:
+            return super().call(inputs, training=False)
+        axes = (0, 1, 2)
+        count_here = tf.cast(tf.size(inputs) // inputs.shape[-1], inputs.dtype)
+        totals = self._group.all_reduce(tf.concat([tf.reduce_sum(inputs, axes), count_here[None]], 0))
+        count = tf.stop_gradient(totals[-1])
+        mean = totals[:-1] / count
+        centred = inputs - mean
+        variance = self._group.all_reduce(tf.reduce_sum(tf.square(centred), axes)) / count
+        self._update(mean, variance * (count / (count - 1)))
+        return self._normalised(centred, variance)

@@ -1,0 +1,110 @@
+"""Devices, threads and switches: what this framework has on this machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from common import machine
+from common.spec import Spec
+
+
+def kind() -> str:
+    """`cuda` where there is a GPU, else `cpu`."""
+    return "cuda" if gpus() else "cpu"
+
+
+def gpus() -> list[str]:
+    """The names of the GPUs that this process sees."""
+    return [
+        tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name) for gpu in tf.config.list_physical_devices("GPU")
+    ]
+
+
+def describe() -> dict[str, Any]:
+    """Devices, modes possible here, switches and versions, JSON-ready; `common.spec.check_against` holds a spec to it."""
+    found = len(gpus())
+    return {
+        "framework": "tensorflow",
+        "versions": versions(),
+        "devices": [{"name": name, "kind": "cuda"} for name in gpus()] or [{"name": "cpu", "kind": "cpu"}],
+        "modes": {
+            "serial": {
+                "available": True,
+                "reason": None,
+                "max_replicas": 1,
+                "resource": "device",
+                "implementation": "one replica",
+                "batch_norm_statistics": ["per_replica", "synchronised"],
+            },
+            "data_parallel": {
+                "available": found != 1,
+                "reason": "needs 2 CUDA devices, found 1" if found == 1 else None,
+                "max_replicas": found or None,
+                "resource": "CUDA devices",
+                "implementation": f"MirroredStrategy, {'GPUs' if found else 'logical CPU devices'}",
+                # Twin: the strategy's replicas can add tensors up inside a step on every device.
+                "batch_norm_statistics": ["per_replica", "synchronised"],
+            },
+            "multi_process": {
+                "available": found != 1,
+                "reason": "needs 2 CUDA devices, found 1" if found == 1 else None,
+                "max_replicas": found or None,
+                "resource": "CUDA devices",
+                "implementation": f"MultiWorkerMirroredStrategy, {'nccl' if found else 'ring'}",
+                "batch_norm_statistics": ["per_replica", "synchronised"],
+            },
+        },
+        # Twin: each framework has switches of its own; the other twin lists its own here.
+        "options": {
+            "jit_compile": {
+                "values": [False, True],
+                "default": False,
+                "help": "compile the training step with XLA",
+            },
+        },
+    }
+
+
+def versions() -> dict[str, str]:
+    """Installed versions of the framework's packages."""
+    return machine.versions("tensorflow", "keras")
+
+
+def configure(spec: Spec) -> None:
+    """Settle threads and precision for this process; call once, before any tensor is made."""
+    in_process = spec.replicas if spec.mode == "data_parallel" else 1
+    # Twin: logical devices share one pool of intra-op threads, and their replicas run on the inter-op pool.
+    tf.config.threading.set_intra_op_parallelism_threads(intra_op_threads(spec) * in_process)
+    tf.config.threading.set_inter_op_parallelism_threads(in_process)
+    if in_process > 1 and not gpus():
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * in_process)
+    for gpu in tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.set_memory_growth(gpu, True)
+    # float32 means float32: the reduced precision of tensor cores is a switch, never a default.
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+
+
+def intra_op_threads(spec: Spec) -> int:
+    """Threads that one operation may use, so that all replicas together keep to the core budget."""
+    return max(spec.cores // spec.replicas, 1)
+
+
+def synchronize() -> None:
+    """Wait until the device has done all that was asked of it."""
+    if gpus():
+        tf.test.experimental.sync_devices()
+
+
+def peak_memory_mib() -> float | None:
+    """Largest memory so far on this process's devices, summed; None on a CPU."""
+    if not gpus():
+        return None
+    return sum(tf.config.experimental.get_memory_info(f"GPU:{index}")["peak"] for index in range(len(gpus()))) / 2**20
+
+
+def dtype(spec: Spec) -> tf.DType:
+    """The framework's name of the spec's precision."""
+    return {"float32": tf.float32, "float64": tf.float64}[spec.precision]

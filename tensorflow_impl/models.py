@@ -1,0 +1,152 @@
+"""The CNNs, built from `common.architectures`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from common import architectures
+from common.architectures import Architecture, Layer
+from tensorflow_impl import batch_norm
+from tensorflow_impl.batch_norm import ReplicaGroup
+
+
+def build(architecture: Architecture, precision: str, group: ReplicaGroup | None = None) -> keras.Model:
+    """A model that takes images [N, H, W, 3] in 0..1, in the framework's layout, and the dropout masks; it returns logits.
+
+    Args:
+        architecture: what to build; a user's own model may bring its own builder for this framework.
+        precision: `float32` or `float64`.
+        group: replicas that BatchNorm shares its statistics with; None: per replica.
+
+    Returns:
+        The model with the framework's own initial weights; `weights.load` sets the shared ones.
+    """
+    builder = user_builder(architecture)
+    if builder:
+        return builder(architecture, precision, group)
+    size = architecture.image_size
+    images = keras.Input((size, size, 3), dtype=precision, name="images")
+    masks = [keras.Input((dropout.units,), dtype="bool", name=f"{dropout.name}_mask") for dropout in architecture.dropouts]
+    network = _Builder(precision, group, iter(masks))
+    return keras.Model([images, *masks], network.through(architecture.layers, images), name=architecture.name)
+
+
+def user_builder(architecture: Architecture) -> Any | None:
+    """`build_<framework>(architecture, precision, group)` of a user's own model module; None: the architecture says it all."""
+    if architecture.name in architectures.MODELS or "." not in architecture.name:
+        return None
+    return getattr(architectures.user_module(architecture.name), "build_tensorflow", None)
+
+
+def find_layer(model: keras.Model, name: str) -> keras.layers.Layer:
+    """A layer of a model by its name in the architecture."""
+    return model.get_layer(name)
+
+
+def summarize(architecture: Architecture) -> dict[str, Any]:
+    """What was really built: each layer's name, kind, output shape (NHWC) and number of values, JSON-ready."""
+    model = build(architecture, "float32")
+    rows: list[dict[str, Any]] = []
+    for layer in architecture.leaves():
+        if not isinstance(layer, architectures.ReLU):
+            built = find_layer(model, layer.name)
+            rows.append(
+                {
+                    "name": layer.name,
+                    "kind": type(layer).__name__,
+                    "output_shape": list(built.output.shape[1:]),
+                    "values": sum(int(tf.size(variable.value)) for variable in built.variables),
+                }
+            )
+    return {
+        "framework": "tensorflow",
+        "model": architecture.name,
+        "layers": rows,
+        "values": sum(int(tf.size(variable.value)) for variable in model.variables),
+        "trainable_values": sum(int(tf.size(variable.value)) for variable in model.trainable_variables),
+    }
+
+
+class _Builder:
+    """Calls Keras layers one after another, every default that differs between the frameworks written out."""
+
+    def __init__(self, precision: str, group: ReplicaGroup | None, masks: Any) -> None:
+        self._precision = precision
+        self._group = group
+        self._masks = masks
+
+    def through(self, layers: tuple[Layer, ...], x: Any) -> Any:
+        for layer in layers:
+            if isinstance(layer, architectures.Residual):
+                x = keras.layers.Add(name=layer.name, dtype=self._precision)(
+                    [self.through(layer.body, x), self.through(layer.shortcut, x)]
+                )
+                x = keras.layers.ReLU(name=f"{layer.name}.out", dtype=self._precision)(x) if layer.relu else x
+            elif isinstance(layer, architectures.Dropout):
+                x = MaskedDropout(layer.rate, name=layer.name, dtype=self._precision)(x, next(self._masks))
+            else:
+                x = self._apply(layer, x)
+        return x
+
+    def _apply(self, layer: Layer, x: Any) -> Any:
+        options: dict[str, Any] = {"name": layer.name, "dtype": self._precision}
+        match layer:
+            case architectures.Conv():
+                x, padding = self._padded(layer, x)
+                return keras.layers.Conv2D(
+                    layer.out_channels, layer.kernel_size, layer.stride, padding, use_bias=layer.bias, **options
+                )(x)
+            case architectures.DepthwiseConv():
+                x, padding = self._padded(layer, x)
+                return keras.layers.DepthwiseConv2D(layer.kernel_size, layer.stride, padding, use_bias=False, **options)(x)
+            case architectures.BatchNorm():
+                return batch_norm.build(layer, self._group, **options)(x)
+            case architectures.ReLU():
+                return keras.layers.ReLU(**options)(x)
+            case architectures.MaxPool():
+                x, padding = self._padded(layer, x, float("-inf"))
+                return keras.layers.MaxPooling2D(layer.kernel_size, layer.stride, padding, **options)(x)
+            case architectures.GlobalAveragePool():
+                return keras.layers.GlobalAveragePooling2D(**options)(x)
+            case architectures.Flatten():
+                return keras.layers.Flatten(**options)(x)
+            case architectures.Dense():
+                return keras.layers.Dense(layer.out_features, **options)(x)
+            case _:
+                raise TypeError(f"{type(layer).__name__} is no leaf")
+
+    def _padded(self, layer: Any, x: Any, value: float = 0.0) -> tuple[Any, str]:
+        # Twin: the layers know `same` and `valid` only; symmetric padding under a stride needs a step of its own.
+        if layer.padding == architectures.no_padding:
+            return x, "valid"
+        if layer.padding == architectures.same_padding(x.shape[1], layer.kernel_size, layer.stride):
+            return x, "same"
+        return Padding(layer.padding, value, name=f"{layer.name}.padding", dtype=self._precision)(x), "valid"
+
+
+class Padding(keras.layers.Layer):
+    """Pad height and width with a value."""
+
+    def __init__(self, padding: architectures.Padding, value: float, **options: Any) -> None:
+        super().__init__(**options)
+        self._padding = [(0, 0), *padding, (0, 0)]
+        self._value = value
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        """[N, H, W, C] to [N, top + H + bottom, left + W + right, C]."""
+        return tf.pad(x, self._padding, constant_values=self._value)
+
+
+class MaskedDropout(keras.layers.Layer):
+    """Dropout whose mask comes with the batch, so that both frameworks drop the same values."""
+
+    def __init__(self, rate: float, **options: Any) -> None:
+        super().__init__(**options)
+        self.scale = 1.0 / (1.0 - rate)
+
+    def call(self, x: tf.Tensor, mask: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """[N, units] with mask bool [N, units]; the identity in evaluation mode."""
+        return x * tf.cast(mask, x.dtype) * tf.constant(self.scale, x.dtype) if training else x

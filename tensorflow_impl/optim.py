@@ -1,0 +1,137 @@
+"""The update rules: the same formula in both twins, and the framework's own optimizers by choice."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import keras
+import tensorflow as tf
+
+from common import spec
+
+
+class Optimizer(Protocol):
+    """What a training step asks of an optimizer."""
+
+    def apply(self, gradients: list[tf.Tensor], learning_rate: tf.Tensor, step: tf.Tensor) -> None:
+        """Update every variable once; `step` counts from 1."""
+        ...
+
+
+def build(settings: spec.Optimizer, variables: list[Any]) -> Optimizer:
+    """The optimizer of a spec for a model's trainable variables."""
+    if settings.native:
+        return Native(settings, variables)
+    return {"sgd": SGD, "adam": Adam}[settings.name](settings, variables)
+
+
+class SGD:
+    """Momentum as in PyTorch: b = momentum b + g; w = w - learning_rate b; weight decay is added to g.
+
+    The learning rate stands outside the buffer, so that a schedule acts at once (Sutskever et al. 2013 fold it in).
+    """
+
+    def __init__(self, settings: spec.Optimizer, variables: list[Any]) -> None:
+        self._settings = settings
+        self._variables = [variable.value for variable in variables]
+        self._buffers = _zeros_like(self._variables)
+
+    def apply(self, gradients: list[tf.Tensor], learning_rate: tf.Tensor, step: tf.Tensor) -> None:
+        """Update every variable once; `step` counts from 1."""
+
+        def update(variable: Any, gradient: tf.Tensor, buffer: Any) -> None:
+            # Twin: the fused kernel states this very formula, in the variable's own precision.
+            tf.raw_ops.ResourceApplyMomentum(
+                var=variable.handle,
+                accum=buffer.handle,
+                lr=tf.cast(learning_rate, variable.dtype),
+                grad=_decayed(gradient, variable, self._settings),
+                momentum=tf.constant(self._settings.momentum, variable.dtype),
+            )
+
+        _update_all(update, self._variables, gradients, self._buffers)
+
+
+class Adam:
+    """Kingma & Ba 2015, epsilon added after the bias correction; weight decay is added to g.
+
+    m = beta_1 m + (1 - beta_1) g; v = beta_2 v + (1 - beta_2) g^2;
+    w = w - learning_rate / (1 - beta_1^t) m / (sqrt(v) / sqrt(1 - beta_2^t) + epsilon).
+    """
+
+    def __init__(self, settings: spec.Optimizer, variables: list[Any]) -> None:
+        self._settings = settings
+        self._variables = [variable.value for variable in variables]
+        self._means = _zeros_like(self._variables)
+        self._squares = _zeros_like(self._variables)
+
+    def apply(self, gradients: list[tf.Tensor], learning_rate: tf.Tensor, step: tf.Tensor) -> None:
+        """Update every variable once; `step` counts from 1."""
+        beta_1 = tf.constant(self._settings.beta_1, tf.float64)
+        beta_2 = tf.constant(self._settings.beta_2, tf.float64)
+        power_1, power_2 = beta_1 ** tf.cast(step, tf.float64), beta_2 ** tf.cast(step, tf.float64)
+        # Twin: the fused kernel adds its epsilon before the bias correction; scaled like this it is the formula above.
+        epsilon = tf.constant(self._settings.epsilon, tf.float64) * tf.sqrt(1.0 - power_2)
+        numbers = {"lr": learning_rate, "beta1_power": power_1, "beta2_power": power_2, "beta1": beta_1, "beta2": beta_2}
+
+        def update(variable: Any, gradient: tf.Tensor, mean: Any, square: Any) -> None:
+            tf.raw_ops.ResourceApplyAdam(
+                var=variable.handle,
+                m=mean.handle,
+                v=square.handle,
+                grad=_decayed(gradient, variable, self._settings),
+                epsilon=tf.cast(epsilon, variable.dtype),
+                **{name: tf.cast(number, variable.dtype) for name, number in numbers.items()},
+            )
+
+        _update_all(update, self._variables, gradients, self._means, self._squares)
+
+
+class Native:
+    """The framework's own SGD or Adam with the spec's numbers; its rule differs between the twins."""
+
+    def __init__(self, settings: spec.Optimizer, variables: list[Any]) -> None:
+        self._variables = variables
+        # Twin: Keras decouples weight decay (AdamW) and multiplies it with the learning rate; None, not 0, turns it off.
+        weight_decay = settings.weight_decay or None
+        if settings.name == "sgd":
+            self._optimizer: keras.optimizers.Optimizer = keras.optimizers.SGD(
+                settings.learning_rate, momentum=settings.momentum, weight_decay=weight_decay
+            )
+        else:
+            self._optimizer = keras.optimizers.Adam(
+                settings.learning_rate,
+                beta_1=settings.beta_1,
+                beta_2=settings.beta_2,
+                epsilon=settings.epsilon,
+                weight_decay=weight_decay,
+            )
+        self._optimizer.build(variables)
+
+    def apply(self, gradients: list[tf.Tensor], learning_rate: tf.Tensor, step: tf.Tensor) -> None:
+        """Update every variable once; `step` counts from 1."""
+        self._optimizer.learning_rate.assign(tf.cast(learning_rate, tf.float32))
+        # Under a strategy Keras adds the replicas' gradients up itself.
+        self._optimizer.apply(gradients, self._variables)
+
+
+def _zeros_like(variables: list[Any]) -> list[tf.Variable]:
+    return [tf.Variable(tf.zeros(variable.shape, variable.dtype), trainable=False) for variable in variables]
+
+
+def _decayed(gradient: tf.Tensor, variable: Any, settings: spec.Optimizer) -> tf.Tensor:
+    if not settings.weight_decay:
+        return gradient
+    return gradient + tf.constant(settings.weight_decay, variable.dtype) * variable
+
+
+def _update_all(update: Any, variables: list[Any], gradients: list[tf.Tensor], *slots: list[Any]) -> None:
+    """Add the replicas' gradients up, then update every replica's copy alike."""
+
+    # Twin: a strategy wants both done outside of the replicas; the other twin's modes add up before they call apply.
+    def merged(strategy: tf.distribute.Strategy, gradients: list[Any]) -> None:
+        summed = strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, list(zip(gradients, variables, strict=True)))
+        for variable, *arguments in zip(variables, summed, *slots, strict=True):
+            strategy.extended.update(variable, update, args=tuple(arguments), group=False)
+
+    tf.distribute.get_replica_context().merge_call(merged, args=(gradients,))

@@ -1,0 +1,18 @@
+"""The modes: how the replicas of one training step work together."""
+
+from __future__ import annotations
+
+from common.architectures import Architecture
+from common.batches import Plan
+from common.datasets import Dataset
+from common.spec import Spec
+from common.weights import Weights
+from tensorflow_impl.parallel.data_parallel import DataParallel
+from tensorflow_impl.parallel.multi_process import MultiProcess
+from tensorflow_impl.parallel.serial import Serial
+
+
+def build(spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, weights: Weights) -> Serial:
+    """The Trainer of a spec's mode, its model set to the initial weights."""
+    mode = {"serial": Serial, "data_parallel": DataParallel, "multi_process": MultiProcess}[spec.mode]
+    return mode(spec, architecture, plan, dataset, weights)

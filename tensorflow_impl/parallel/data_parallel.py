@@ -1,0 +1,68 @@
+"""Mode data_parallel: the replicas of one process, each on its shard of every batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_impl import device, evaluate, train
+from tensorflow_impl.parallel.serial import Serial
+
+
+class DataParallel(Serial):
+    """MirroredStrategy over GPUs; without them, over logical CPU devices, and the result says so."""
+
+    def _new_strategy(self) -> tf.distribute.Strategy:
+        kind = "GPU" if device.gpus() else "CPU"
+        self.devices = [f"{kind}:{index}" for index in range(self._spec.replicas)]
+        return tf.distribute.MirroredStrategy(self.devices)
+
+    def _train_replicas(self, images: Any, labels: Any, masks: Any, num_examples: Any, learning_rate: Any, step: Any) -> Any:
+        def one() -> Any:
+            part = _own_part(images)
+            return train.train_step(
+                self._model,
+                self._optimizer,
+                images[part],
+                labels[part],
+                tuple(mask[part] for mask in masks),
+                num_examples,
+                learning_rate,
+                step,
+                loss=self._spec.loss,
+            )
+
+        losses, num_correct = self._strategy.run(one)
+        return (
+            self._strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None),
+            self._strategy.reduce(tf.distribute.ReduceOp.SUM, num_correct, axis=None),
+        )
+
+    def _score_replicas(self, images: Any, labels: Any) -> Any:
+        def one() -> Any:
+            part = _own_part(images)
+            return evaluate.score(self._model, images[part], labels[part], loss=self._spec.loss)
+
+        losses, predictions = self._strategy.run(one)
+        return (
+            self._strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None),
+            tf.concat(self._strategy.experimental_local_results(predictions), 0),
+        )
+
+    def share_statistics(self) -> None:
+        """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
+        for variable in self._statistics():
+            first, *others = self._strategy.experimental_local_results(variable)
+            for other in others:
+                other.assign(first)
+
+def _own_part(batch: tf.Tensor) -> slice:
+    """The calling replica's shard of a global batch: as `common.sharding.shard`, in the graph."""
+    context = tf.distribute.get_replica_context()
+    replicas = tf.constant(context.num_replicas_in_sync)
+    rank = tf.cast(context.replica_id_in_sync_group, replicas.dtype)
+    size = tf.shape(batch)[0]
+    base, extra = size // replicas, size % replicas
+    start = rank * base + tf.minimum(rank, extra)
+    return slice(start, start + base + tf.cast(rank < extra, size.dtype))

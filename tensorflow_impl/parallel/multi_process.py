@@ -1,0 +1,51 @@
+"""Mode multi_process: one process a replica, gradients averaged by ring all-reduce while they are computed."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from tensorflow_impl import device, train
+from tensorflow_impl.parallel.serial import Serial
+
+
+class MultiProcess(Serial):
+    """MultiWorkerMirroredStrategy, ring (CPU) or nccl (GPU); the rendezvous is TF_CONFIG."""
+
+    def _new_strategy(self) -> tf.distribute.Strategy:
+        self.rank = int(os.environ["RANK"])
+        self.world_size = int(os.environ["WORLD_SIZE"])
+        self.devices = [f"rank {rank}: {device.kind()}" for rank in range(self.world_size)]
+        implementation = tf.distribute.experimental.CommunicationImplementation
+        options = tf.distribute.experimental.CommunicationOptions(
+            implementation=implementation.NCCL if device.gpus() else implementation.RING
+        )
+        return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+
+    def _train_replicas(self, images: Any, labels: Any, masks: Any, num_examples: Any, learning_rate: Any, step: Any) -> Any:
+        def one() -> Any:
+            return train.train_step(
+                self._model, self._optimizer, images, labels, masks, num_examples, learning_rate, step, loss=self._spec.loss
+            )
+
+        losses, num_correct = self._strategy.run(one)
+        return self._strategy.experimental_local_results(losses)[0], self._strategy.experimental_local_results(num_correct)[0]
+
+    def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The sum over processes, in every process; float64 or int64."""
+
+        @tf.function
+        def total(tensor: tf.Tensor) -> Any:
+            return self._strategy.run(lambda: tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tensor))
+
+        return self._strategy.experimental_local_results(total(tf.constant(values)))[0].numpy()
+
+    def share_statistics(self) -> None:
+        """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
+        for variable in self._statistics():
+            own = self._strategy.experimental_local_results(variable)[0]
+            own.assign(self.all_reduce(own.numpy() if self.rank == 0 else np.zeros_like(own.numpy())))

@@ -1,0 +1,159 @@
+"""Mode serial: one replica on one device; the other modes start from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from common.architectures import Architecture, BatchNorm
+from common.batches import Plan
+from common.datasets import Dataset
+from common.spec import Spec
+from common.training import Batch
+from common.weights import Weights
+from tensorflow_impl import device, evaluate, input, models, optim, train, weights
+from tensorflow_impl.batch_norm import ReplicaGroup
+
+
+class Serial:
+    """One replica on one device."""
+
+    rank = 0
+    world_size = 1
+
+    def __init__(self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, initial: Weights) -> None:
+        self._spec = spec
+        self._architecture = architecture
+        self._plan = plan
+        self._dataset = dataset
+        self._step = 0
+        self.devices = [device.kind()]
+        self.threads = {
+            "intra_op": tf.config.threading.get_intra_op_parallelism_threads(),
+            "inter_op": tf.config.threading.get_inter_op_parallelism_threads(),
+            "input": spec.workers,
+        }
+        self.implementation = device.describe()["modes"][spec.mode]["implementation"]
+        self._strategy = self._new_strategy()
+        self._build()
+        self._compile()
+        self.load_weights(initial)
+
+    def _new_strategy(self) -> tf.distribute.Strategy:
+        return tf.distribute.get_strategy()
+
+    def _build(self) -> None:
+        with self._strategy.scope():
+            synchronised = self._spec.batch_norm_statistics == "synchronised" and self._spec.replicas > 1
+            self._model = self._new_model(_Replicas() if synchronised else None)
+            self._optimizer = optim.build(self._spec.optimizer, self._model.trainable_variables)
+
+    def _new_model(self, group: ReplicaGroup | None) -> keras.Model:
+        return models.build(self._architecture, self._spec.precision, group)
+
+    def _compile(self) -> None:
+        """Fix the shapes with a free batch dimension, so that the last, smaller batch is not traced again."""
+        size = self._architecture.image_size
+        images = tf.TensorSpec((None, size, size, 3), tf.uint8)
+        labels = tf.TensorSpec((None,), tf.int64)
+        masks = tuple(tf.TensorSpec((None, dropout.units), tf.bool) for dropout in self._architecture.dropouts)
+        whole, real = tf.TensorSpec((), tf.int64), tf.TensorSpec((), tf.float64)
+        # Twin: TensorFlow compiles the step to a graph; PyTorch runs it eagerly.
+        self._train = tf.function(
+            self._train_replicas,
+            input_signature=(images, labels, masks, whole, real, whole),
+            jit_compile=self._spec.framework_options.get("jit_compile", False) or None,
+        )
+        self._score = tf.function(self._score_replicas, input_signature=(images, labels))
+
+    def _train_replicas(self, images: Any, labels: Any, masks: Any, num_examples: Any, learning_rate: Any, step: Any) -> Any:
+        return train.train_step(
+            self._model, self._optimizer, images, labels, masks, num_examples, learning_rate, step, loss=self._spec.loss
+        )
+
+    def _score_replicas(self, images: Any, labels: Any) -> Any:
+        return evaluate.score(self._model, images, labels, loss=self._spec.loss)
+
+    def batches(self) -> Iterator[Batch]:
+        """This process's shard of every global batch of the run, in order."""
+        return input.batches(self._plan, self._dataset.train, self.world_size, self.rank)
+
+    def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
+        """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
+        self._step += 1
+        return self._train(
+            batch.images,
+            batch.labels,
+            batch.masks,
+            tf.constant(num_examples, tf.int64),
+            tf.constant(learning_rate, tf.float64),
+            tf.constant(self._step, tf.int64),
+        )
+
+    def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
+        """(sum of losses, on the device; int64 [N] predicted labels) of one batch in evaluation mode."""
+        loss, predictions = self._score(tf.constant(images), tf.constant(labels))
+        return loss, predictions.numpy()
+
+    def fetch(self, values: list[Any]) -> npt.NDArray[Any]:
+        """Device scalars to one host array of the same length."""
+        return tf.stack(values).numpy()
+
+    def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The sum over processes, in every process; float64 or int64."""
+        return values
+
+    def share_statistics(self) -> None:
+        """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all that was asked of it."""
+        device.synchronize()
+
+    def load_weights(self, values: Weights) -> None:
+        """Set every parameter and statistic of every replica."""
+        weights.load(self._model, self._architecture, values)
+
+    def weights(self) -> Weights:
+        """Every parameter and statistic of replica 0 by canonical name, as the model has them."""
+        return weights.extract(self._model, self._architecture)
+
+    def gradients(self, batch: Batch, num_examples: int) -> Weights:
+        """Gradients of the mean loss by canonical name. Serial mode only; changes BatchNorm statistics."""
+
+        @tf.function
+        def compute() -> list[tf.Tensor]:
+            with tf.GradientTape() as tape:
+                loss, _ = train.forward(self._model, batch.images, batch.labels, batch.masks, num_examples, self._spec.loss)
+            return train.gradients(self._model, loss, tape)
+
+        return weights.extract_gradients(self._model, self._architecture, compute())
+
+    def logits(self, batch: Batch, *, training: bool) -> npt.NDArray[np.floating]:
+        """[N, classes] of replica 0. In training mode it changes BatchNorm statistics."""
+        if not training:
+            return evaluate.logits(self._model, batch.images).numpy()
+        return self._model([input.scale(batch.images, device.dtype(self._spec)), *batch.masks], training=True).numpy()
+
+    def _statistics(self) -> list[Any]:
+        return [
+            variable.value
+            for layer in self._architecture.leaves()
+            if isinstance(layer, BatchNorm)
+            for variable in models.find_layer(self._model, layer.name).non_trainable_variables
+        ]
+
+
+class _Replicas:
+    """Adding tensors up over the strategy's replicas, for synchronised BatchNorm."""
+
+    def all_reduce(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The sum over replicas, the same in each; its gradient is the sum of the gradients."""
+        if not tf.distribute.in_cross_replica_context():
+            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tensor)
+        return tensor  # Keras builds the model's graph outside of any replica

@@ -1,0 +1,23 @@
+"""How the ranks of a multi_process run on this machine find each other."""
+
+from __future__ import annotations
+
+import json
+
+from common import processes
+from common.spec import Spec
+
+
+def environments(spec: Spec) -> list[dict[str, str]]:
+    """The environment of each rank, as torchrun sets it."""
+    # Twin: TF_CONFIG says where every worker listens; the other twin has torchrun's variables alone.
+    workers = [f"127.0.0.1:{port}" for port in processes.free_ports(spec.replicas)]
+    return [
+        {
+            "TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}),
+            "WORLD_SIZE": str(spec.replicas),
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+        }
+        for rank in range(spec.replicas)
+    ]
