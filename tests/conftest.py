@@ -1,0 +1,44 @@
+"""What all tests share: which twin is under test, and where the real data lies."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+PROJECT = Path(__file__).parents[1]
+
+# No deadline: a shared machine may stall any example. In CI the same examples every time, so that red means changed.
+hypothesis.settings.register_profile("convtwins", deadline=None, derandomize="CI" in os.environ)
+hypothesis.settings.load_profile("convtwins")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--framework",
+        choices=("pytorch", "tensorflow"),
+        help="the twin that tests/twins hold to their contract; one a process, for the two frameworks cannot share one",
+    )
+
+
+@pytest.fixture(scope="session")
+def framework(request: pytest.FixtureRequest) -> str:
+    name = request.config.getoption("--framework")
+    if name is None:
+        raise pytest.UsageError("tests/twins need to know the twin. Use --framework pytorch or --framework tensorflow.")
+    return name
+
+
+@pytest.fixture(scope="session")
+def test_data() -> Callable[[str], Path]:
+    """Gives the path of a file of real data by name, or skips the test where it is missing."""
+    folder = Path(os.environ.get("CONVTWINS_TEST_DATA", PROJECT.parent / "shared" / "data"))
+
+    def find(name: str) -> Path:
+        path = folder / name
+        if not path.exists():
+            pytest.skip(f"{name} is not in {folder} (set CONVTWINS_TEST_DATA)")
+        return path
+
+    return find
