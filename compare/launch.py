@@ -139,21 +139,15 @@ def exit_words(code: int) -> str:
         return f"killed by signal {-code}"
 
 
-def _module(framework: str) -> str:
-    if framework not in FRAMEWORKS:
-        raise LaunchError(f"framework is unknown. Received: {framework!r}. Use {' or '.join(FRAMEWORKS)}.")
-    return FRAMEWORKS[framework]
-
-
 def _command(framework: str, arguments: Sequence[str]) -> list[str]:
-    twin = ["-m", _module(framework), *arguments]
+    twin = ["-m", FRAMEWORKS[framework], *arguments]
     if sys.platform != "linux":
         return [sys.executable, *twin]
     return [sys.executable, "-I", "-S", "-c", _TIED_TO_PARENT, str(os.getpid()), *twin]
 
 
 def _shown(framework: str) -> str:
-    return f"python -m {_module(framework)} describe"
+    return f"python -m {FRAMEWORKS[framework]} describe"
 
 
 def _environment() -> dict[str, str]:

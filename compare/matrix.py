@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from common import architectures, spec
 from common.batches import Plan
 from common.datasets import Dataset
 from common.spec import Spec, SpecError
+from compare import launch
 
 
 class Row(BaseModel):
@@ -38,9 +40,8 @@ def rows(values: dict[str, Any], frameworks: Sequence[str], modes: Sequence[str]
     Raises:
         SpecError: a row's spec is refused.
     """
-    for what, names in (("frameworks", frameworks), ("modes", modes)):
-        if not names or len(set(names)) != len(names):
-            raise SpecError(f"{what} must name each once, and at least one. Received: {','.join(names)!r}.")
+    _check_names("frameworks", frameworks, tuple(launch.FRAMEWORKS))
+    _check_names("modes", modes, spec.MODES)
     made: list[Row] = []
     for framework in frameworks:
         for mode in modes:
@@ -86,6 +87,18 @@ def check_data(made: Sequence[Row], dataset: Dataset) -> None:
     for row in made:
         architecture = architectures.resolve(row.spec.model, len(dataset.class_names), dataset.image_size)
         Plan(row.spec, architecture, len(dataset.train))
+
+
+def _check_names(what: str, names: Sequence[str], known: Sequence[str]) -> None:
+    if not names or len(set(names)) != len(names):
+        raise SpecError(
+            f"{what} must name at least one, and each once. Received: {','.join(names)!r}. Use some of {', '.join(known)}."
+        )
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f" Did you mean {close[0]}?" if close else ""
+            raise SpecError(f"{what} names one that is unknown. Received: {name!r}. Use some of {', '.join(known)}.{hint}")
 
 
 def _row_id(framework: str, run: Spec, cores: int) -> str:

@@ -1,0 +1,19 @@
+"""`python -m compare COMMAND`: the command line, one function a command."""
+
+from __future__ import annotations
+
+import typer
+
+from compare import report, run
+
+app = typer.Typer(
+    help="Train the same CNN in two frameworks, serially and in parallel; prove it is the same training; compare honestly.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command("run")(run.command)
+app.command("report")(report.command)
+
+if __name__ == "__main__":
+    app(prog_name="python -m compare")

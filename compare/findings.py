@@ -1,0 +1,111 @@
+"""What the figures allow to be said, in sentences that stand with the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import combinations
+
+from pydantic import BaseModel, ConfigDict
+
+from common.results import RunResult
+from compare import statistics
+from compare.statistics import interval_words
+from compare.store import Stored
+from compare.summary import FAILURES, Summary, ratio_of_seconds
+
+
+class Findings(BaseModel):
+    """Sentences by subject; each list may be empty."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    sameness: list[str]
+    """The proof, and what the timed runs themselves show."""
+    frameworks: list[str]
+    """Which framework is faster, for each configuration that both ran."""
+    modes: list[str]
+    """Which parallel modes pay."""
+    troubles: list[str]
+    """Runs that failed, are missing or broke their budget."""
+
+
+def findings(stored: Stored, summaries: Sequence[Summary]) -> Findings:
+    return Findings(
+        sameness=_sameness(stored, summaries),
+        frameworks=_frameworks(stored, summaries),
+        modes=[sentence for summary in summaries if (sentence := _pays(summary))],
+        troubles=_troubles(stored, summaries),
+    )
+
+
+def _sameness(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
+    proof = stored.comparison.proof
+    runs = [result for repeats in stored.runs.values() for result in repeats.values()]
+    sentences = [
+        f"Identical training: {proof.verdict}. {proof.sentence}"
+        if proof
+        else "Identical training: not claimed. It was not examined."
+    ]
+    known = [summary for summary in summaries if summary.first_step_difference is not None]
+    if known:
+        worst = max(known, key=lambda summary: summary.first_step_difference or 0.0)
+        sentences.append(
+            f"First step of the timed {worst.precision} runs: losses differ between the frameworks by at most "
+            f"{worst.first_step_difference:.1e} (relative; {worst.mode})."
+        )
+    sentences += filter(
+        None,
+        [
+            _equal(runs, "data", lambda result: result.data_hash),
+            _equal(runs, "initial weights", lambda result: result.weights_hash),
+            _equal([run for run in runs if run.status == "ok"], "order of examples", lambda result: result.order_hash),
+        ],
+    )
+    return sentences
+
+
+def _equal(runs: Sequence[RunResult], what: str, pick: Callable[[RunResult], str | None]) -> str | None:
+    known = [value for run in runs if (value := pick(run)) is not None]
+    if not known:
+        return None
+    kinds = len(set(known))
+    if len(known) == 1:
+        return f"Same {what}: one run alone has nothing to be compared with."
+    if kinds == 1:
+        return f"Same {what} in all {len(known)} runs that recorded it."
+    return f"NOT the same {what}: {kinds} different among {len(known)} runs. Their figures do not compare."
+
+
+def _frameworks(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
+    rows = {row.id: row for row in stored.comparison.rows}
+    sentences: list[str] = []
+    for first, second in combinations(summaries, 2):
+        same = ("mode", "replicas", "cores", "input", "workers", "precision")
+        if first.framework == second.framework or any(getattr(first, field) != getattr(second, field) for field in same):
+            continue
+        seconds = ratio_of_seconds(stored, slow=rows[second.id], fast=rows[first.id])
+        if seconds:
+            configuration = first.name.removeprefix(f"{first.framework} ")
+            sentences.append(f"{configuration}: {statistics.faster(seconds, first.framework, second.framework)}.")
+    return sentences
+
+
+def _pays(summary: Summary) -> str | None:
+    speedup = summary.speedup_same_cores
+    if summary.pays is None or speedup is None:
+        return None
+    cores = f"{summary.cores} core{'s' if summary.cores > 1 else ''}"
+    return f"{summary.name}: {summary.pays}; {interval_words(speedup)} times serial on {cores}."
+
+
+def _troubles(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
+    sentences = [f"Set aside: {reason}" for reason in stored.set_aside]
+    for summary in summaries:
+        if summary.status in FAILURES:
+            done = f"after {summary.epochs_done} epochs" if summary.epochs_done != 1 else "after 1 epoch"
+            sentences.append(f"{summary.name}: {summary.status} {done}: {summary.reason}.")
+        elif summary.status != "ok":
+            sentences.append(f"{summary.name}: {summary.status}: {summary.reason}.")
+        if summary.exceeds_budget:
+            sentences.append(f"{summary.name}: used {summary.cores_used:.2f} cores of a budget of {summary.cores}.")
+    return sentences

@@ -1,0 +1,176 @@
+"""The plots of a comparison, as PNG and SVG: the same figures as the tables, no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from compare.statistics import Ratio
+from compare.summary import FAILURES, Epoch, Summary
+
+FORMATS = ("png", "svg")
+
+# Okabe & Ito's palette, told apart with every kind of colour blindness; yellow is left out, too pale for lines.
+_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
+_LINE_STYLES = ("-", "--", ":", "-.")
+_MARKERS = ("o", "s", "^", "D")
+_SETTINGS: dict[Any, Any] = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "text.parse_math": False,  # a `$` in a name is a dollar sign
+    "svg.hashsalt": "convtwins",  # the same results give the same file
+    "svg.fonttype": "none",
+}
+
+
+def write(summaries: Sequence[Summary], folder: Path) -> list[Path]:
+    """Write every plot that the figures allow; a plot with nothing to show is not made.
+
+    Returns:
+        The files written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    files: list[Path] = []
+    with mpl.rc_context(_SETTINGS):
+        for name, draw in _PLOTS.items():
+            figure = Figure(figsize=(9, 5), layout="constrained")
+            FigureCanvasAgg(figure)
+            if not draw(figure, [summary for summary in summaries if shown(summary)]):
+                continue
+            absent = left_out(summaries)
+            if absent:
+                figure.text(0.01, -0.02, f"Left out: {absent}", fontsize=8, va="top")
+            for suffix in FORMATS:
+                path = folder / f"{name}.{suffix}"
+                metadata = {"Date": None} if suffix == "svg" else {"Software": None}
+                figure.savefig(path, dpi=150, bbox_inches="tight", metadata=metadata)
+                files.append(path)
+    return files
+
+
+def shown(summary: Summary) -> bool:
+    """Whether a row has figures that may stand beside those of others."""
+    return summary.repeats_done > 0 and summary.status not in FAILURES
+
+
+def left_out(summaries: Sequence[Summary]) -> str:
+    """The rows that no plot shows, by name and reason: `tensorflow multi_process x2 (killed)`."""
+    return ", ".join(f"{summary.name} ({summary.status})" for summary in summaries if not shown(summary))
+
+
+def _loss(figure: Figure, summaries: Sequence[Summary]) -> bool:
+    return _curves(figure, summaries, "loss", lambda epoch: epoch.train_loss, lambda epoch: epoch.validation_loss)
+
+
+def _accuracy(figure: Figure, summaries: Sequence[Summary]) -> bool:
+    return _curves(figure, summaries, "accuracy", lambda epoch: epoch.train_accuracy, lambda epoch: epoch.validation_accuracy)
+
+
+def _curves(
+    figure: Figure,
+    summaries: Sequence[Summary],
+    what: str,
+    train: Callable[[Epoch], float],
+    validation: Callable[[Epoch], float | None],
+) -> bool:
+    axes: list[Axes] = list(figure.subplots(1, 2, sharey=True))
+    for axis, split, pick in ((axes[0], "training", train), (axes[1], "validation", validation)):
+        axis.set(title=f"{split} {what}", xlabel="epoch")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        for summary, style in zip(summaries, _styles(summaries), strict=True):
+            points = [(epoch.epoch, value) for epoch in summary.epochs if (value := pick(epoch)) is not None]
+            axis.plot([x for x, _ in points], [y for _, y in points], label=summary.name, **style)
+    axes[0].set_ylabel(what)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    return any(summary.epochs for summary in summaries)
+
+
+def _seconds(figure: Figure, summaries: Sequence[Summary]) -> bool:
+    timed = [summary for summary in summaries if summary.epoch_seconds]
+    axis: Axes = figure.subplots()
+    for place, summary in enumerate(timed):
+        seconds = summary.epoch_seconds
+        assert seconds is not None
+        spread = [[seconds.median - seconds.low], [seconds.high - seconds.median]]
+        axis.barh(place, seconds.median, color=_colour(summary, timed), xerr=spread if seconds.n > 1 else None, capsize=3)
+        axis.annotate(f" {seconds.median:.2f}", (seconds.high, place), va="center", fontsize=9)
+    _name_rows(axis, [summary.name for summary in timed])
+    axis.set(title="Seconds per epoch (median; whiskers: 25 % to 75 % quantile)", xlabel="seconds")
+    return bool(timed)
+
+
+def _speedup(figure: Figure, summaries: Sequence[Summary]) -> bool:
+    against: tuple[tuple[str, Callable[[Summary], Ratio | None]], ...] = (
+        ("serial on 1 core", lambda summary: summary.speedup_one_core),
+        ("serial on the same cores", lambda summary: summary.speedup_same_cores),
+    )
+    compared = [summary for summary in summaries if any(pick(summary) for _, pick in against)]
+    axis: Axes = figure.subplots()
+    for index, (base, pick) in enumerate(against):
+        for place, summary in enumerate(compared):
+            ratio = pick(summary)
+            if ratio is None:
+                continue
+            whiskers = None
+            if ratio.low is not None and ratio.high is not None and ratio.decided:
+                whiskers = [[ratio.value - ratio.low], [ratio.high - ratio.value]]
+            y = place + 0.2 * (2 * index - 1)
+            axis.barh(y, ratio.value, 0.38, color=_COLOURS[index], label=f"against {base}", xerr=whiskers, capsize=3)
+            end = ratio.high if whiskers and ratio.high is not None else ratio.value
+            axis.annotate(f" {ratio.value:.2f}", (end, y), va="center", fontsize=9)
+    axis.axvline(1.0, color="black", linewidth=1)
+    _name_rows(axis, [summary.name for summary in compared])
+    axis.set(title="Speed-up by seconds per epoch (whiskers: 95 % interval, from 5 repeats on)", xlabel="times as fast")
+    handles, labels = axis.get_legend_handles_labels()
+    unique = dict(zip(labels, handles, strict=True))
+    figure.legend(unique.values(), unique.keys(), loc="outside lower center", ncols=2, frameon=False)
+    return bool(compared)
+
+
+_PLOTS: dict[str, Callable[[Figure, Sequence[Summary]], bool]] = {
+    "loss": _loss,
+    "accuracy": _accuracy,
+    "seconds_per_epoch": _seconds,
+    "speedup": _speedup,
+}
+
+
+def _styles(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
+    """A colour for each mode; line and marker for each framework, so that twins that lie on each other both show."""
+    frameworks = list(dict.fromkeys(summary.framework for summary in summaries))
+    modes = list(dict.fromkeys(summary.name.removeprefix(summary.framework) for summary in summaries))
+    styles: list[dict[str, Any]] = []
+    for summary in summaries:
+        framework = frameworks.index(summary.framework)
+        styles.append(
+            {
+                "color": _COLOURS[modes.index(summary.name.removeprefix(summary.framework)) % len(_COLOURS)],
+                "linestyle": _LINE_STYLES[framework % len(_LINE_STYLES)],
+                "marker": _MARKERS[framework % len(_MARKERS)],
+                "markersize": 7 - 3 * min(framework, 1),
+                "linewidth": 2.6 - 1.2 * min(framework, 1),
+            }
+        )
+    return styles
+
+
+def _colour(summary: Summary, summaries: Sequence[Summary]) -> str:
+    frameworks = list(dict.fromkeys(other.framework for other in summaries))
+    return _COLOURS[frameworks.index(summary.framework) % len(_COLOURS)]
+
+
+def _name_rows(axis: Axes, names: Sequence[str]) -> None:
+    axis.set_yticks(range(len(names)), names)
+    axis.invert_yaxis()
+    axis.grid(axis="y", visible=False)

@@ -1,0 +1,267 @@
+"""`python -m compare run`: judge everything first, then prove, run, and report."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from common import datasets, machine, spec
+from common.datasets import DataRefused
+from common.results import ResultError
+from common.spec import SpecError
+from compare import execution, launch, matrix, presets, report, store
+from compare.launch import LaunchError
+from compare.matrix import Row
+from compare.presets import Preset
+from compare.progress import Display, display
+from compare.store import Comparison, FolderError, ProofRecord
+
+EXIT_RUN_FAILED, EXIT_USAGE, EXIT_DATA_REFUSED = 1, 2, 4
+
+
+class Interrupted(BaseException):
+    """SIGINT or SIGTERM arrived."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks for, all of it read and none of it judged."""
+
+    settings: Preset
+    frameworks: list[str]
+    out: Path | None
+    prove: bool
+
+
+def command(
+    preset: Annotated[str | None, typer.Option(help=f"A named comparison: {', '.join(presets.PRESETS)}.")] = None,
+    spec_file: Annotated[Path | None, typer.Option("--spec", help="A spec file (.yaml or .json).")] = None,
+    data: Annotated[str | None, typer.Option(help="digits, cifar10, or an image folder or archive.")] = None,
+    model: Annotated[str | None, typer.Option(help=f"{', '.join(spec.MODELS)}, or package.module of your own.")] = None,
+    frameworks: Annotated[str, typer.Option(help="Which, with commas.")] = ",".join(launch.FRAMEWORKS),
+    modes: Annotated[str | None, typer.Option(help=f"Which of {', '.join(spec.MODES)}, with commas. Default: all.")] = None,
+    replicas: Annotated[int | None, typer.Option(help="Replicas of the parallel modes. Default: 2.")] = None,
+    input_: Annotated[str | None, typer.Option("--input", help=f"How batches are fed: {' or '.join(spec.INPUTS)}.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Input workers.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the training split.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Training examples to keep.")] = None,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Runs of each row; verdicts need 5.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of order, weights, augmentation and splits.")] = None,
+    cores: Annotated[int | None, typer.Option(help="CPU cores that each run may use. Default: all.")] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", help="field=value of the spec, e.g. optimizer.momentum=0.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Results folder. Default: results/<time>-<model>-<data>.")] = None,
+    proof: Annotated[bool, typer.Option(help="Prove first that both frameworks train the same.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Train the same CNN in every framework and mode, and compare."""
+    options = {
+        "data.source": data,
+        "model": model,
+        "replicas": replicas,
+        "input": input_,
+        "workers": workers,
+        "epochs": epochs,
+        "data.limit": limit,
+        "seed": seed,
+        "cores": cores,
+    }
+    try:
+        settings = _settings(preset, spec_file, options, assignments or [])
+        if modes is not None:
+            settings = replace(settings, modes=tuple(_names(modes)))
+        if repeats is not None:
+            settings = replace(settings, repeats=repeats)
+        code = run(Request(settings, _names(frameworks), out, proof), as_json=as_json)
+    except (SpecError, FolderError) as error:
+        typer.echo(str(error), err=True)
+        code = EXIT_USAGE
+    except DataRefused as error:
+        typer.echo(str(error), err=True)
+        code = EXIT_DATA_REFUSED
+    except LaunchError as error:
+        typer.echo(str(error), err=True)
+        code = EXIT_RUN_FAILED
+    except Interrupted as interruption:
+        code = 128 + interruption.number
+    raise typer.Exit(code)
+
+
+def run(request: Request, *, as_json: bool) -> int:
+    """Do a whole comparison and print its report.
+
+    Returns:
+        The exit code: 0, 1 where a run failed, 130 or 143 where it was interrupted.
+
+    Raises:
+        SpecError, DataRefused, LaunchError, FolderError: nothing was trained.
+        Interrupted: before anything was trained.
+    """
+    code = 0
+    with _interruptible(), display(Console(stderr=True)) as shown:
+        wanted = _judged(request, shown)
+        folder = request.out or _default_folder(wanted)
+        with store.locked(folder):
+            comparison = store.claim(folder, wanted)
+            store.write_plan(folder, comparison)
+            try:
+                if request.prove and not _has_proof(comparison):
+                    comparison = _prove(comparison, request, folder, shown)
+                    store.write_plan(folder, comparison)
+                _run_all(comparison, folder, shown)
+            except Interrupted as interruption:
+                code = 128 + interruption.number
+            shown.say("report")
+            made = report.make(folder)
+    report.show(made, folder, as_json=as_json)
+    return code or made.exit_code
+
+
+def order(rows: Sequence[Row], repeats: int) -> list[tuple[Row, int]]:
+    """The runs in the order in which they are made: A B, then B A, and so on.
+
+    So a machine that grows warmer or busier favours no row.
+    """
+    runnable = [row for row in rows if row.unavailable is None]
+    return [(row, repeat) for repeat in range(repeats) for row in (runnable if repeat % 2 == 0 else reversed(runnable))]
+
+
+def _settings(preset: str | None, spec_file: Path | None, options: dict[str, Any], assignments: list[str]) -> Preset:
+    """The preset or spec file with the options over it, and `--set` over these."""
+    if preset is not None and spec_file is not None:
+        raise SpecError(f"--preset and --spec exclude each other. Received: {preset} and {spec_file}. Use one of them.")
+    settings = presets.preset(preset) if preset is not None else Preset()
+    values = settings.values
+    if spec_file is not None:
+        values = spec.read_values(spec_file)
+    for asked in (options, spec.parse_assignments(assignments)):
+        for field, other in (("epochs", "steps"), ("steps", "epochs")):
+            if asked.get(field) is not None:
+                values = {name: value for name, value in values.items() if name != other}
+        values = spec.overlay(values, asked)
+    # A spec that names a mode is compared with serial; the matrix sets mode and replicas of each row itself.
+    mode, replicas = values.pop("mode", None), values.pop("replicas", None)
+    if mode is not None:
+        settings = replace(settings, modes=tuple(dict.fromkeys(("serial", str(mode)))))
+    if isinstance(replicas, int) and not (mode == "serial" and replicas == 1):
+        settings = replace(settings, replicas=replicas)
+    return replace(settings, values=values)
+
+
+def _judged(request: Request, shown: Display) -> Comparison:
+    """Every run, checked against the frameworks, the machine and the data before the first one starts."""
+    settings = request.settings
+    rows = matrix.rows(settings.values, request.frameworks, settings.modes, settings.replicas)
+    shown.say("asking the frameworks what they can do here")
+    with ThreadPoolExecutor() as pool:
+        descriptions = dict(zip(request.frameworks, pool.map(launch.describe, request.frameworks), strict=True))
+    rows = matrix.judge(rows, descriptions)
+    shown.say("reading the data")
+    run_spec = rows[0].spec
+    dataset = datasets.load(run_spec.data, seed=run_spec.seed, cache_dir=run_spec.paths.cache_dir)
+    matrix.check_data(rows, dataset)
+    return Comparison(
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        argv=sys.argv[1:],
+        rows=rows,
+        repeats=settings.repeats,
+        data_name=dataset.name,
+        data_hash=dataset.content_hash,
+        data_notes=list(dataset.notes),
+        class_names=list(dataset.class_names),
+        versions={framework: description["versions"] for framework, description in descriptions.items()},
+        machine=machine.describe(),
+    )
+
+
+def _has_proof(comparison: Comparison) -> bool:
+    return comparison.proof is not None and comparison.proof.verdict == "proved"
+
+
+def _prove(comparison: Comparison, request: Request, folder: Path, shown: Display) -> Comparison:
+    """The comparison with its proof; a proof that breaks off proves nothing, and the runs go on."""
+    from compare import parity  # here, because the report and the twins' tests need none of it
+
+    modes = list(dict.fromkeys(row.spec.mode for row in comparison.rows if row.unavailable is None))
+    replicas = request.settings.replicas
+    shown.say("proof")
+    try:
+        proof = parity.prove(
+            comparison.rows[0].spec, request.frameworks, modes, replicas=replicas, out=folder / "proof", progress=shown.say
+        )
+    except LaunchError as error:
+        record = ProofRecord(verdict="not proved", sentence=f"The proof broke off: {error}")
+    else:
+        record = ProofRecord(
+            verdict=proof.verdict,
+            sentence=proof.sentence,
+            mode_verdicts={
+                framework: {mode: proof.mode_verdict(framework, mode) for mode in modes} for framework in request.frameworks
+            },
+            rungs=[rung.model_dump(mode="json") for rung in proof.rungs],
+        )
+    return comparison.model_copy(update={"proof": record})
+
+
+def _run_all(comparison: Comparison, folder: Path, shown: Display) -> None:
+    """Every run that has no good result yet."""
+    jobs = [(row, repeat) for row, repeat in order(comparison.rows, comparison.repeats) if not _is_done(folder, row, repeat)]
+    shown.plan([row.id for row, _ in jobs])
+    for row, repeat in jobs:
+        label = f"{row.id} ({repeat + 1} of {comparison.repeats})" if comparison.repeats > 1 else row.id
+        shown.begin(row.id, label)
+        execution.execute(row, repeat, folder, shown.watch)
+        shown.end()
+
+
+def _is_done(folder: Path, row: Row, repeat: int) -> bool:
+    try:
+        result = store.sealed(folder, row, repeat)
+    except ResultError:
+        return False
+    return result is not None and result.status in ("ok", "not parallel")
+
+
+@contextmanager
+def _interruptible() -> Generator[None]:
+    """Turn the first SIGINT or SIGTERM into Interrupted; those that follow wait until the children are ended."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
+        raise Interrupted(number)
+
+    before = [signal.signal(number, interrupt) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _default_folder(comparison: Comparison) -> Path:
+    data = re.sub(r"[^\w.-]+", "-", comparison.data_name)
+    now = datetime.now().astimezone()
+    return Path("results") / f"{now:%Y%m%d-%H%M%S}-{comparison.rows[0].spec.model}-{data}"
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]

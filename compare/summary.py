@@ -1,0 +1,281 @@
+"""What a comparison has found: one record for each row, computed once for every table and plot."""
+
+from __future__ import annotations
+
+import statistics as python_statistics
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from common.results import EpochRecord, Metrics, Phases, RunResult
+from common.training import relative_difference
+from compare.matrix import Row
+from compare.statistics import Ratio, Spread, paired_ratio, pays, spread
+from compare.store import Comparison, Stored
+
+BUDGET_TOLERANCE = 1.05
+"""Measured cores over budgeted ones from which a row is said to exceed its budget: clocks and start-up blur the rest."""
+
+_Value = TypeVar("_Value")
+
+FAILURES = ("failed", "diverged", "killed")
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
+
+
+class Scores(_Frozen):
+    """Final scores of one split over the repeats."""
+
+    accuracy: Spread | None
+    loss: Spread | None
+
+
+class Epoch(_Frozen):
+    """Medians of one epoch over the repeats; `n` repeats reached it."""
+
+    epoch: int
+    train_loss: float
+    train_accuracy: float
+    validation_loss: float | None
+    validation_accuracy: float | None
+    seconds: float | None
+    n: int
+
+
+class Summary(_Frozen):
+    """One row: what was run, what came of it, and how it compares."""
+
+    id: str
+    framework: str
+    mode: str
+    implementation: str | None
+    device: str | None
+    replicas: int
+    input: str
+    workers: int
+    cores: int
+    cores_used: float | None
+    """CPU seconds over wall seconds in training; the largest of the repeats, for the budget is kept in each."""
+    precision: str
+    status: str
+    """The worst of the repeats: of RunResult's, or `not run`."""
+    reason: str | None
+    repeats_done: int
+    repeats: int
+    epochs_done: int
+    steps: int | None
+    images: int | None
+    """Trained on, over all epochs of one run."""
+    train: Scores
+    validation: Scores
+    test: Scores
+    epoch_seconds: Spread | None
+    """Over repeats, of the run's median epoch: its steps without the run's first, evaluation apart."""
+    images_per_second: Spread | None
+    wall_seconds: Spread | None
+    phases: Phases | None
+    """Median of each phase over the repeats."""
+    speedup_one_core: Ratio | None
+    """Epoch seconds of serial on one core over this row's."""
+    speedup_same_cores: Ratio | None
+    """Epoch seconds of serial on the same cores over this row's."""
+    parallel_efficiency: float | None
+    """Speed-up over the ratio of resources: cores against one core; on accelerators, replicas against one device."""
+    pays: str | None
+    """For parallel modes: whether it beats serial on the same cores."""
+    peak_memory_mib: float | None
+    device_peak_memory_mib: float | None
+    parity: str
+    first_step_loss: float | None
+    first_step_difference: float | None
+    """Largest relative difference of the first loss to the other frameworks' rows of the same configuration."""
+    epochs: list[Epoch]
+
+    @property
+    def name(self) -> str:
+        """The row for a reader: `pytorch serial, 1 core` or `tensorflow data_parallel x2`."""
+        if self.mode == "serial":
+            return f"{self.framework} serial, {self.cores} core{'s' if self.cores > 1 else ''}"
+        return f"{self.framework} {self.mode} x{self.replicas}"
+
+    @property
+    def exceeds_budget(self) -> bool:
+        return self.cores_used is not None and self.cores_used > self.cores * BUDGET_TOLERANCE
+
+
+def summarize(stored: Stored) -> list[Summary]:
+    """All rows of a comparison, in its order."""
+    return [_summary(row, stored) for row in stored.comparison.rows]
+
+
+def measured(stored: Stored, row: Row) -> dict[int, RunResult]:
+    """The repeats of a row whose figures count; those that did not end well are told apart, and never averaged in."""
+    return {repeat: result for repeat, result in stored.runs[row.id].items() if result.status in ("ok", "not parallel")}
+
+
+def median_epoch_seconds(result: RunResult) -> float:
+    """Median over the run's epochs, each at the pace of its timed steps."""
+    return spread_median([epoch.seconds for epoch in result.epochs])
+
+
+def spread_median(values: Sequence[float]) -> float:
+    """Median of the finite values, NaN where there is none."""
+    found = spread(values)
+    return found.median if found else float("nan")
+
+
+def _summary(row: Row, stored: Stored) -> Summary:
+    comparison = stored.comparison
+    results = [stored.runs[row.id][repeat] for repeat in sorted(stored.runs[row.id])]
+    good = list(measured(stored, row).values())
+    shown = good or results
+    status, reason = _status(row, results, comparison.repeats)
+    one_core = _speedup(stored, _serial(comparison, row, cores=1), row)
+    same_cores = _speedup(stored, _serial(comparison, row, cores=row.spec.cores), row)
+    parallel = row.spec.mode != "serial"
+    return Summary(
+        id=row.id,
+        framework=row.framework,
+        mode=row.spec.mode,
+        implementation=_first(shown, lambda result: result.implementation),
+        device=_first(shown, lambda result: result.device),
+        replicas=row.spec.replicas,
+        input=row.spec.input,
+        workers=row.spec.workers,
+        cores=row.spec.cores,
+        cores_used=max((result.cores_used for result in good if result.cores_used is not None), default=None),
+        precision=row.spec.precision,
+        status=status,
+        reason=reason,
+        repeats_done=len(good),
+        repeats=comparison.repeats,
+        epochs_done=max((len(result.epochs) for result in shown), default=0),
+        steps=_first(good, lambda result: sum(epoch.steps for epoch in result.epochs)),
+        images=_first(good, lambda result: sum(epoch.images for epoch in result.epochs)),
+        train=_scores(good, lambda result: result.epochs[-1].train if result.epochs else None),
+        validation=_scores(good, lambda result: result.epochs[-1].validation if result.epochs else None),
+        test=_scores(good, lambda result: result.test),
+        epoch_seconds=spread([median_epoch_seconds(result) for result in good]),
+        images_per_second=spread([spread_median([epoch.images_per_second for epoch in result.epochs]) for result in good]),
+        wall_seconds=spread([result.phases.wall_seconds for result in good if result.phases]),
+        phases=_phases(good),
+        speedup_one_core=one_core,
+        speedup_same_cores=same_cores if parallel else None,
+        parallel_efficiency=_efficiency(row, _first(good, lambda result: result.device), one_core, same_cores),
+        pays=pays(same_cores) if parallel else None,
+        peak_memory_mib=_largest(good, lambda result: result.peak_memory_mib),
+        device_peak_memory_mib=_largest(good, lambda result: result.device_peak_memory_mib),
+        parity=_parity(comparison, row),
+        first_step_loss=_first(results, lambda result: result.first_step_loss),
+        first_step_difference=_first_step_difference(stored, row),
+        epochs=_epochs([result.epochs for result in shown]),
+    )
+
+
+def _status(row: Row, results: Sequence[RunResult], repeats: int) -> tuple[str, str | None]:
+    if row.unavailable:
+        return "not available", row.unavailable.removeprefix("not available: ")
+    bad = [result for result in results if result.status != "ok"]
+    for status in (*FAILURES, "not available", "not parallel"):
+        found = [result for result in bad if result.status == status]
+        if found:
+            which = f"{len(found)} of {repeats} repeats: " if repeats > 1 else ""
+            return status, f"{which}{found[0].reason or 'no reason given'}"
+    if len(results) < repeats:
+        return "not run", f"{repeats - len(results)} of {repeats} repeats have no result"
+    return "ok", None
+
+
+def _serial(comparison: Comparison, row: Row, cores: int) -> Row | None:
+    """The row that a speed-up of this one is given against."""
+    for other in comparison.rows:
+        if other.framework == row.framework and other.spec.mode == "serial" and other.spec.cores == cores:
+            return other
+    return None
+
+
+def _speedup(stored: Stored, base: Row | None, row: Row) -> Ratio | None:
+    if base is None or base.id == row.id:
+        return None
+    return ratio_of_seconds(stored, base, row)
+
+
+def ratio_of_seconds(stored: Stored, slow: Row, fast: Row) -> Ratio | None:
+    """Epoch seconds of one row over another's, paired by repeat; a row that was not parallel as asked has none."""
+    ours = {repeat: result for repeat, result in measured(stored, fast).items() if result.status == "ok"}
+    theirs = {repeat: result for repeat, result in measured(stored, slow).items() if result.status == "ok"}
+    both = sorted(ours.keys() & theirs.keys())
+    return paired_ratio([(median_epoch_seconds(theirs[repeat]), median_epoch_seconds(ours[repeat])) for repeat in both])
+
+
+def _efficiency(row: Row, device: str | None, one_core: Ratio | None, same_cores: Ratio | None) -> float | None:
+    if device is not None and not device.startswith("cpu"):
+        return same_cores.value / row.spec.replicas if same_cores else None
+    return one_core.value / row.spec.cores if one_core else None
+
+
+def _parity(comparison: Comparison, row: Row) -> str:
+    if comparison.proof is None:
+        return "not claimed"
+    return comparison.proof.mode_verdicts.get(row.framework, {}).get(row.spec.mode, "not claimed")
+
+
+def _first_step_difference(stored: Stored, row: Row) -> float | None:
+    """Over all repeats of the rows that differ from this one by their framework alone."""
+    twins = [
+        other
+        for other in stored.comparison.rows
+        if other.framework != row.framework
+        and other.spec.model_copy(update={"framework_options": row.spec.framework_options}) == row.spec
+    ]
+    own = _first_losses(stored, [row])
+    differences = [relative_difference(ours, theirs) for ours in own for theirs in _first_losses(stored, twins)]
+    return max(differences, default=None)
+
+
+def _first_losses(stored: Stored, rows: Sequence[Row]) -> set[float]:
+    runs = [result for row in rows for result in stored.runs[row.id].values()]
+    return {result.first_step_loss for result in runs if result.first_step_loss is not None}
+
+
+def _scores(results: Sequence[RunResult], pick: Callable[[RunResult], Metrics | None]) -> Scores:
+    picked = [metrics for result in results if (metrics := pick(result)) is not None]
+    return Scores(accuracy=spread([metrics.accuracy for metrics in picked]), loss=spread([metrics.loss for metrics in picked]))
+
+
+def _phases(results: Sequence[RunResult]) -> Phases | None:
+    found = [result.phases for result in results if result.phases]
+    if not found:
+        return None
+    return Phases(**{name: python_statistics.median(getattr(phases, name) for phases in found) for name in Phases.model_fields})
+
+
+def _epochs(runs: Sequence[list[EpochRecord]]) -> list[Epoch]:
+    made: list[Epoch] = []
+    for index in range(max((len(epochs) for epochs in runs), default=0)):
+        records = [epochs[index] for epochs in runs if len(epochs) > index]
+        validations = [record.validation for record in records if record.validation]
+        seconds = spread([record.seconds for record in records])
+        made.append(
+            Epoch(
+                epoch=index + 1,
+                train_loss=spread_median([record.train.loss for record in records]),
+                train_accuracy=spread_median([record.train.accuracy for record in records]),
+                validation_loss=spread_median([scores.loss for scores in validations]) if validations else None,
+                validation_accuracy=spread_median([scores.accuracy for scores in validations]) if validations else None,
+                seconds=seconds.median if seconds else None,
+                n=len(records),
+            )
+        )
+    return made
+
+
+def _first(results: Sequence[RunResult], pick: Callable[[RunResult], _Value | None]) -> _Value | None:
+    return next((value for result in results if (value := pick(result)) is not None), None)
+
+
+def _largest(results: Sequence[RunResult], pick: Callable[[RunResult], float | None]) -> float | None:
+    return max((value for result in results if (value := pick(result)) is not None), default=None)

@@ -1,0 +1,373 @@
+"""The tables of a comparison as plain data, and that data as terminal text, Markdown, CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich import box
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from common.results import Phases
+from compare.statistics import Ratio, Spread
+from compare.summary import Epoch, Summary
+
+Cell = str | int | float | Spread | Ratio | None
+
+MISSING = "-"
+_EPOCHS_ON_TERMINAL = 8
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its key in the rows, its heading, and how its numbers are written."""
+
+    key: str
+    heading: str
+    digits: int | None = None
+    """Digits behind the point; None: text and whole numbers, -1: powers of ten."""
+    terminal: bool = True
+
+
+@dataclass(frozen=True)
+class Table:
+    name: str
+    """Name of its files."""
+    title: str
+    columns: tuple[Column, ...]
+    rows: list[dict[str, Cell]]
+    spreads_on_terminal: bool = True
+    note: str = ""
+
+
+_RUN = (Column("framework", "framework"), Column("run", "mode"))
+
+
+def documents(summaries: Sequence[Summary]) -> list[Table]:
+    """Every table that is written to the results folder."""
+    return [
+        main_table(summaries),
+        accuracy_table(summaries),
+        seconds_table(summaries),
+        speedup_table(summaries),
+        phases_table(summaries),
+        *(epochs_down(summaries, *figure) for figure in _EPOCH_FIGURES),
+        epochs_table(summaries),
+    ]
+
+
+def on_terminal(summaries: Sequence[Summary]) -> list[Table]:
+    """The tables that are printed: narrower, epochs running across."""
+    return [
+        main_table(summaries),
+        accuracy_table(summaries),
+        speedup_table(summaries),
+        phases_table(summaries),
+        *(epochs_across(summaries, *figure) for figure in (_EPOCH_FIGURES[0], _EPOCH_FIGURES[2])),
+    ]
+
+
+def main_table(summaries: Sequence[Summary]) -> Table:
+    columns = (
+        *_RUN,
+        Column("implementation", "implementation", terminal=False),
+        Column("device", "device", terminal=False),
+        Column("replicas", "replicas", terminal=False),
+        Column("input", "input", terminal=False),
+        Column("workers", "workers", terminal=False),
+        Column("cores", "cores"),
+        Column("cores_used", "cores used", 2, terminal=False),
+        Column("precision", "precision", terminal=False),
+        Column("epochs", "epochs"),
+        Column("steps", "steps", terminal=False),
+        Column("images", "images", terminal=False),
+        *(
+            Column(f"{split}_{score}", f"{split} {score}", 4, terminal=split == "test")
+            for split in ("train", "validation", "test")
+            for score in ("accuracy", "loss")
+        ),
+        Column("epoch_seconds", "seconds per epoch", 2),
+        Column("images_per_second", "images/s", 0),
+        Column("wall_seconds", "wall seconds", 1, terminal=False),
+        Column("speedup_one_core", "speed-up, 1 core", 2),
+        Column("speedup_same_cores", "speed-up, same cores", 2),
+        Column("parallel_efficiency", "parallel efficiency", 2, terminal=False),
+        Column("pays", "pays", terminal=False),
+        Column("peak_memory_mib", "peak memory MiB", 0, terminal=False),
+        Column("device_peak_memory_mib", "device memory MiB", 0, terminal=False),
+        Column("parity", "same training"),
+        Column("first_step_difference", "first-step difference", -1, terminal=False),
+        Column("status", "status"),
+        Column("reason", "reason", terminal=False),
+    )
+    rows = [
+        _run_cells(summary)
+        | {column.key: getattr(summary, column.key) for column in columns if column.key in Summary.model_fields}
+        | {
+            f"{split}_{score}": getattr(getattr(summary, split), score)
+            for split in ("train", "validation", "test")
+            for score in ("accuracy", "loss")
+        }
+        | {"epochs": summary.epochs_done}
+        for summary in summaries
+    ]
+    return Table(
+        "comparison",
+        "Comparison",
+        columns,
+        rows,
+        spreads_on_terminal=False,
+        note="Accuracy and loss: test split, after the last epoch. Speed-up: against the same framework's serial run, by "
+        "seconds per epoch.",
+    )
+
+
+def accuracy_table(summaries: Sequence[Summary]) -> Table:
+    scores = [(split, score) for split in ("train", "validation", "test") for score in ("accuracy", "loss")]
+    columns = (*_RUN, *(Column(f"{split}_{score}", f"{split} {score}", 4) for split, score in scores))
+    rows = [
+        _run_cells(summary) | {f"{split}_{score}": getattr(getattr(summary, split), score) for split, score in scores}
+        for summary in summaries
+    ]
+    return Table("accuracy", "Accuracy and loss by mode", columns, rows, note="Median over repeats (25 % to 75 % quantile).")
+
+
+def seconds_table(summaries: Sequence[Summary]) -> Table:
+    columns = (
+        *_RUN,
+        Column("epoch_seconds", "seconds per epoch", 3),
+        Column("training_seconds", "training seconds", 2),
+        Column("wall_seconds", "wall seconds", 1),
+        Column("images_per_second", "images/s", 1),
+    )
+    rows = [
+        _run_cells(summary)
+        | {
+            "epoch_seconds": summary.epoch_seconds,
+            "training_seconds": summary.phases.training_seconds if summary.phases else None,
+            "wall_seconds": summary.wall_seconds,
+            "images_per_second": summary.images_per_second,
+        }
+        for summary in summaries
+    ]
+    return Table(
+        "seconds",
+        "Seconds by mode",
+        columns,
+        rows,
+        note="Median over repeats (25 % to 75 % quantile). An epoch's seconds are its training steps, without the run's first.",
+    )
+
+
+def speedup_table(summaries: Sequence[Summary]) -> Table:
+    columns = (
+        *_RUN,
+        Column("cores", "cores"),
+        Column("cores_used", "cores used", 2),
+        Column("speedup_one_core", "against serial, 1 core", 2),
+        Column("speedup_same_cores", "against serial, same cores", 2),
+        Column("parallel_efficiency", "parallel efficiency", 2),
+        Column("pays", "pays"),
+    )
+    rows = [
+        _run_cells(summary)
+        | {column.key: getattr(summary, column.key) for column in columns if column.key in Summary.model_fields}
+        for summary in summaries
+    ]
+    return Table("speedup", "Speed-up", columns, rows, note="Geometric mean of the ratios of paired repeats (95 % t-interval).")
+
+
+def phases_table(summaries: Sequence[Summary]) -> Table:
+    names = [name for name in Phases.model_fields if name != "input_wait_seconds"]
+    heading = {"training_seconds": "training", "wall_seconds": "all"}
+    columns = (
+        *_RUN,
+        *(Column(name, heading.get(name, name.removesuffix("_seconds").replace("_", " ")), 2) for name in names),
+        Column("input_wait_seconds", "input wait", 2),
+        Column("peak_memory_mib", "peak MiB", 0),
+    )
+    rows: list[dict[str, Cell]] = [
+        _run_cells(summary)
+        | {name: getattr(summary.phases, name) if summary.phases else None for name in Phases.model_fields}
+        | {"peak_memory_mib": summary.peak_memory_mib}
+        for summary in summaries
+    ]
+    return Table(
+        "phases", "Wall seconds by phase", columns, rows, note="Median over repeats. The wait for input is part of training."
+    )
+
+
+def epochs_table(summaries: Sequence[Summary]) -> Table:
+    """All figures of all epochs, one epoch of one row a line."""
+    figures = ("train_loss", "train_accuracy", "validation_loss", "validation_accuracy", "seconds")
+    columns = (*_RUN, Column("epoch", "epoch"), *(Column(name, name.replace("_", " "), 4) for name in figures))
+    rows: list[dict[str, Cell]] = [
+        _run_cells(summary) | {"epoch": epoch.epoch} | {name: getattr(epoch, name) for name in figures}
+        for summary in summaries
+        for epoch in summary.epochs
+    ]
+    return Table("epochs", "Epoch by epoch", columns, rows, note="Median over repeats.")
+
+
+def epochs_down(summaries: Sequence[Summary], name: str, title: str, digits: int, pick: Callable[[Epoch], Cell]) -> Table:
+    """One figure as the published reports lay it out: epochs down, runs across."""
+    columns = (Column("epoch", "epoch"), *(Column(summary.id, summary.name, digits) for summary in summaries))
+    last = max((len(summary.epochs) for summary in summaries), default=0)
+    rows: list[dict[str, Cell]] = [
+        {"epoch": index + 1}
+        | {summary.id: pick(summary.epochs[index]) if index < len(summary.epochs) else None for summary in summaries}
+        for index in range(last)
+    ]
+    return Table(name, title, columns, rows, note="Median over repeats.")
+
+
+def epochs_across(summaries: Sequence[Summary], name: str, title: str, digits: int, pick: Callable[[Epoch], Cell]) -> Table:
+    """The same figure for a terminal: runs down, at most eight epochs across, the first and the last among them."""
+    last = max((len(summary.epochs) for summary in summaries), default=0)
+    count = min(last, _EPOCHS_ON_TERMINAL)
+    shown = [1 + round(index * (last - 1) / max(count - 1, 1)) for index in range(count)]
+    columns = (*_RUN, *(Column(str(epoch), f"epoch {epoch}", digits) for epoch in shown))
+    rows = [
+        _run_cells(summary) | {str(epoch.epoch): pick(epoch) for epoch in summary.epochs if epoch.epoch in shown}
+        for summary in summaries
+    ]
+    return Table(
+        name, title, columns, rows, note="" if count == last else f"{count} of {last} epochs; all of them in the report."
+    )
+
+
+_EPOCH_FIGURES: tuple[tuple[str, str, int, Callable[[Epoch], Cell]], ...] = (
+    ("epoch_train_accuracy", "Training accuracy by epoch", 4, lambda epoch: epoch.train_accuracy),
+    ("epoch_validation_accuracy", "Validation accuracy by epoch", 4, lambda epoch: epoch.validation_accuracy),
+    ("epoch_seconds", "Seconds by epoch", 2, lambda epoch: epoch.seconds),
+)
+
+
+def to_rich(table: Table) -> RichTable:
+    """For the terminal."""
+    made = RichTable(title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    columns = [column for column in table.columns if column.terminal]
+    for column in columns:
+        text = column.digits is None and any(isinstance(row.get(column.key), str) for row in table.rows)
+        made.add_column(Text(column.heading), justify="left" if text else "right", overflow="fold")
+    for row in table.rows:
+        made.add_row(*(Text(written(row.get(column.key), column, table.spreads_on_terminal)) for column in columns))
+    if table.note:
+        made.caption, made.caption_justify = Text(table.note), "left"
+    return made
+
+
+def to_markdown(table: Table) -> str:
+    """A GitHub-flavoured Markdown table under its heading."""
+    lines = [
+        f"### {table.title}",
+        "",
+        _markdown_row([column.heading for column in table.columns]),
+        _markdown_row(["---" if column.digits is None else "---:" for column in table.columns], escape=False),
+        *(_markdown_row([written(row.get(column.key), column) for column in table.columns]) for row in table.rows),
+    ]
+    if table.note:
+        lines += ["", table.note]
+    return "\n".join(lines) + "\n"
+
+
+def to_csv(table: Table) -> str:
+    """Full precision; a spread or a ratio takes three columns: its value, `_low` and `_high`.
+
+    Text that a spreadsheet would run as a formula is given an apostrophe in front.
+    """
+    wide = {
+        column.key for column in table.columns if any(isinstance(row.get(column.key), Spread | Ratio) for row in table.rows)
+    }
+    output = io.StringIO()
+    writer = csv.writer(output, lineterminator="\n")
+    header: list[str] = []
+    for column in table.columns:
+        header += [column.key, f"{column.key}_low", f"{column.key}_high"] if column.key in wide else [column.key]
+    writer.writerow([_csv_text(word) for word in header])
+    for row in table.rows:
+        cells: list[str] = []
+        for column in table.columns:
+            cell = row.get(column.key)
+            if isinstance(cell, Spread | Ratio):
+                value = cell.median if isinstance(cell, Spread) else cell.value
+                cells += [_csv_number(value), _csv_number(cell.low), _csv_number(cell.high)]
+            else:
+                plain = _csv_text(cell) if isinstance(cell, str) else _csv_number(cell)
+                cells += [plain, "", ""] if column.key in wide else [plain]
+        writer.writerow(cells)
+    return output.getvalue()
+
+
+def to_plain(table: Table) -> dict[str, Any]:
+    """For JSON: numbers that JSON does not know become null."""
+    return {
+        "name": table.name,
+        "title": table.title,
+        "columns": [{"key": column.key, "heading": column.heading} for column in table.columns],
+        "rows": [{column.key: plain(row.get(column.key)) for column in table.columns} for row in table.rows],
+        "note": table.note,
+    }
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it."""
+    if isinstance(value, Spread | Ratio):
+        return value.model_dump()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def written(cell: Cell, column: Column, with_spread: bool = True) -> str:
+    """A cell for a reader."""
+    if isinstance(cell, Spread | Ratio):
+        value = _number(cell.median if isinstance(cell, Spread) else cell.value, column.digits)
+        if not with_spread or cell.n == 1 or cell.low is None or cell.high is None:
+            return value
+        return f"{value} ({_number(cell.low, column.digits)} to {_number(cell.high, column.digits)})"
+    if cell is None:
+        return MISSING
+    return one_line(cell) if isinstance(cell, str) else _number(cell, column.digits)
+
+
+def one_line(text: str) -> str:
+    """Text from outside (a log's last line) without line breaks, escape sequences and direction marks."""
+    return _CONTROL.sub(" ", text).strip()
+
+
+def escaped(text: str) -> str:
+    """Text for Markdown, on one line, that means itself."""
+    return re.sub(r"([\\|`*_<>\[\]])", r"\\\1", one_line(text))
+
+
+def _run_cells(summary: Summary) -> dict[str, Cell]:
+    return {"framework": summary.framework, "run": summary.name.removeprefix(f"{summary.framework} ")}
+
+
+def _number(value: float, digits: int | None) -> str:
+    if not math.isfinite(value):
+        return str(value)
+    if digits is None:
+        return str(value)
+    return f"{value:.1e}" if digits < 0 else f"{value:.{digits}f}"
+
+
+def _markdown_row(cells: Sequence[str], escape: bool = True) -> str:
+    if escape:
+        cells = [escaped(cell) for cell in cells]
+    return f"| {' | '.join(cells)} |"
+
+
+def _csv_text(text: str) -> str:
+    text = one_line(text)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+
+
+def _csv_number(value: float | None) -> str:
+    return "" if value is None else repr(value)
