@@ -126,7 +126,7 @@ Layer = Conv | DepthwiseConv | BatchNorm | ReLU | MaxPool | GlobalAveragePool | 
 class Parameter:
     """One named array of a model, in the canonical layout.
 
-    name: `<layer>.<role>`; role: kernel (conv HWIO, where a depthwise one has I = 1; dense IO), bias, gamma, beta, mean, variance.
+    name: `<layer>.<role>`; role: kernel (conv HWIO, depthwise with I = 1; dense IO), bias, gamma, beta, mean, variance.
     """
 
     name: str
