@@ -104,7 +104,10 @@ def recognise(files: Sequence[str]) -> Layout | None:
 
 def build(tree: Tree, layout: Layout, image_size: int | None, pixels: PixelFile) -> Contents:
     """Read all batches into the cache, in the official order; `image_size` as in `decode.decode`."""
-    batches = {name: _checked(layout.read(content, name), name) for name, content in tree.read(layout.files)}
+    batches: dict[str, _Batch] = {}
+    for name, content in tree.read(layout.files):
+        where = f"{name} in {tree.path}"
+        batches[name] = _checked(layout.read(content, where), where)
     in_order = [batches[name] for name in layout.files]
     labels = np.concatenate([labels for _, labels in in_order])
     pixels.allocate(len(labels), image_size or _SIZE_PX)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,16 @@ from numpy.typing import NDArray
 
 class DataRefused(ValueError):
     """Data was refused. The message names the file or field, the value received, and the fix."""
+
+
+MAX_NAMED = 20
+"""Files or classes that one refusal names."""
+
+
+def listed(names: Sequence[str]) -> str:
+    """`a, b, c`, or after twenty of them `... and 7 more`."""
+    more = f" and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

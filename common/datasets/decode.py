@@ -13,7 +13,7 @@ import PIL
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from common.datasets.dataset import DataRefused
+from common.datasets.dataset import MAX_NAMED, DataRefused
 from common.preprocessing.cache import PixelFile
 from common.spec import available_cores
 
@@ -21,8 +21,6 @@ SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")
 )
 MAX_PIXELS = 50_000_000
-MAX_NAMED = 20
-"""Bad files that one refusal names."""
 
 RULE = f"1, Pillow {PIL.__version__}"
 """Names how pixels come about. The number grows when `decode` or `resize` changes what it returns."""
@@ -80,7 +78,7 @@ def resize(images: NDArray[np.uint8], image_size: int | None) -> NDArray[np.uint
     return np.stack([np.asarray(_resized(Image.fromarray(image), image_size)) for image in images])
 
 
-def decode_all(files: Iterable[_Row], num_files: int, image_size: int | None, pixels: PixelFile) -> None:
+def decode_all(files: Iterable[_Row], *, num_files: int, image_size: int | None, pixels: PixelFile, source: object) -> None:
     """Decode files on all cores and write them to the cache, without ever holding all of them.
 
     Args:
@@ -88,6 +86,7 @@ def decode_all(files: Iterable[_Row], num_files: int, image_size: int | None, pi
         num_files: how many files there are.
         image_size: as in `decode`.
         pixels: receives every image at its row.
+        source: where the files come from, for refusals.
 
     Raises:
         DataRefused: naming the files that are no images, or whose sizes differ or are not square.
@@ -104,21 +103,21 @@ def decode_all(files: Iterable[_Row], num_files: int, image_size: int | None, pi
         if first is None:
             if height != width:
                 raise DataRefused(
-                    f"images must be square. Received: {name!r} of {width} x {height} pixels. "
+                    f"images in {source} must be square. Received: {name!r} of {width} x {height} pixels. "
                     "Use `--set data.image_size=64` to resize all of them."
                 )
             first = (name, image.shape)
             pixels.allocate(num_files, height)
         elif image.shape != first[1]:
             raise DataRefused(
-                f"images must all be of one size. Received: {first[0]!r} of {first[1][1]} x {first[1][0]} pixels and "
-                f"{name!r} of {width} x {height}. Use `--set data.image_size=64` to resize all of them."
+                f"images in {source} must all be of one size. Received: {first[0]!r} of {first[1][1]} x {first[1][0]} pixels "
+                f"and {name!r} of {width} x {height}. Use `--set data.image_size=64` to resize all of them."
             )
         pixels.write(row, image[np.newaxis])
     if refused:
         count = f"more than {MAX_NAMED}" if len(refused) > MAX_NAMED else str(len(refused))
         raise DataRefused(
-            f"files cannot be read as images. Received {count}:\n  "
+            f"{source} holds files that cannot be read as images. Received {count}:\n  "
             + "\n  ".join(refused[:MAX_NAMED])
             + "\nReplace them or take them out."
         )

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from common.datasets import decode
-from common.datasets.dataset import DataRefused
+from common.datasets.dataset import DataRefused, listed
 from common.datasets.splits import SPLITS
 from common.datasets.trees import Tree
 from common.preprocessing.cache import Contents, PixelFile
@@ -42,13 +42,20 @@ def read_manifest(files: Sequence[str], tree: Path) -> Manifest:
         DataRefused: a file that is no image by its suffix, another layout, or splits whose classes differ.
     """
     _refuse_other_files(files, tree)
-    examples: list[tuple[int, str, str]] = []  # (split, class, file)
     paths: dict[str, tuple[str, ...]] = {file: PurePosixPath(file).parts for file in files}
     skip = _wrapping_folders(list(paths.values()))
-    divided = _is_divided({file: parts[skip:] for file, parts in paths.items()}, tree)
+    paths = {file: parts[skip:] for file, parts in paths.items()}
+    divided = all(_is_split(parts[0]) for parts in paths.values())
+    if divided:
+        _refuse_other_splits({parts[0] for parts in paths.values()}, tree)
+    outside = sorted(file for file, parts in paths.items() if len(parts) != (3 if divided else 2))
+    if outside:
+        raise DataRefused(
+            f"{tree} has images outside of the layout. Received: {listed([repr(file) for file in outside])}. {_LAYOUT}"
+        )
+    examples: list[tuple[int, str, str]] = []  # (split, class, file)
     for file, parts in paths.items():
-        split = SPLITS.index(_SPLIT_OF[parts[skip].lower()]) if divided else 0
-        examples.append((split, parts[-2], file))
+        examples.append((SPLITS.index(_SPLIT_OF[parts[0].lower()]) if divided else 0, parts[-2], file))
     examples.sort()
     class_names = tuple(sorted({class_name for _, class_name, _ in examples}))
     if len(class_names) < 2:
@@ -77,19 +84,17 @@ def build(tree: Tree, files: Sequence[str], image_size: int | None, pixels: Pixe
         for file, content in tree.read(manifest.rows):
             yield manifest.rows[file], file, content
 
-    decode.decode_all(contents(), len(manifest.rows), image_size, pixels)
+    decode.decode_all(contents(), num_files=len(manifest.rows), image_size=image_size, pixels=pixels, source=tree.path)
     return manifest.contents
 
 
 def _refuse_other_files(files: Sequence[str], tree: Path) -> None:
     if not files:
         raise DataRefused(f"{tree} holds no images. {_LAYOUT}")
-    others = sorted(file for file in files if PurePosixPath(file).suffix.lower() not in decode.SUFFIXES)
+    others = sorted(repr(file) for file in files if PurePosixPath(file).suffix.lower() not in decode.SUFFIXES)
     if others:
-        named = ", ".join(repr(file) for file in others[: decode.MAX_NAMED])
-        more = f" and {len(others) - decode.MAX_NAMED:,} more" if len(others) > decode.MAX_NAMED else ""
         raise DataRefused(
-            f"{tree} holds files that are no images by their suffix. Received: {named}{more}. Take them out, or hide them "
+            f"{tree} holds files that are no images by their suffix. Received: {listed(others)}. Take them out, or hide them "
             f"with a leading dot; images end with {', '.join(sorted(decode.SUFFIXES))}."
         )
 
@@ -99,36 +104,24 @@ def _wrapping_folders(paths: list[tuple[str, ...]]) -> int:
     depth = min(len(parts) for parts in paths)
     skip = 0
     while depth - skip > 2 and len({parts[skip] for parts in paths}) == 1:
-        is_split = paths[0][skip].lower() in _SPLIT_OF
-        splits_below = depth - skip > 3 and all(parts[skip + 1].lower() in _SPLIT_OF for parts in paths)
+        is_split = _is_split(paths[0][skip])
+        splits_below = depth - skip > 3 and all(_is_split(parts[skip + 1]) for parts in paths)
         if is_split and not splits_below:
             break
         skip += 1
     return skip
 
 
-def _is_divided(paths: dict[str, tuple[str, ...]], tree: Path) -> bool:
-    tops = {parts[0] for parts in paths.values()}
-    split_tops = {top for top in tops if top.lower() in _SPLIT_OF}
-    depths = {len(parts) for parts in paths.values()}
-    if depths == {2} and split_tops != tops:
-        return False
-    if split_tops == tops:
-        odd = sorted(file for file, parts in paths.items() if len(parts) != 3)
-        names = Counter(_SPLIT_OF[top.lower()] for top in tops)
-        if max(names.values()) > 1:
-            raise DataRefused(f"{tree} has one split under two names. Received: {', '.join(sorted(tops))}. Keep one of them.")
-        if "train" not in names:
-            raise DataRefused(f"{tree} has no training split. Received: {', '.join(sorted(tops))}. {_LAYOUT}")
-    elif split_tops:
-        odd = sorted(file for file, parts in paths.items() if parts[0] not in split_tops)
-    else:
-        odd = sorted(file for file, parts in paths.items() if len(parts) != 2)
-    if odd:
-        named = ", ".join(repr(file) for file in odd[: decode.MAX_NAMED])
-        more = f" and {len(odd) - decode.MAX_NAMED:,} more" if len(odd) > decode.MAX_NAMED else ""
-        raise DataRefused(f"{tree} has images outside of the layout. Received: {named}{more}. {_LAYOUT}")
-    return True
+def _is_split(folder: str) -> bool:
+    return folder.lower() in _SPLIT_OF
+
+
+def _refuse_other_splits(folders: set[str], tree: Path) -> None:
+    names = Counter(_SPLIT_OF[folder.lower()] for folder in folders)
+    if max(names.values()) > 1:
+        raise DataRefused(f"{tree} has one split under two names. Received: {', '.join(sorted(folders))}. Keep one of them.")
+    if "train" not in names:
+        raise DataRefused(f"{tree} has no training split. Received: {', '.join(sorted(folders))}. {_LAYOUT}")
 
 
 def _refuse_other_classes(examples: list[tuple[int, str, str]], class_names: tuple[str, ...], tree: Path) -> None:
@@ -140,8 +133,6 @@ def _refuse_other_classes(examples: list[tuple[int, str, str]], class_names: tup
         if (split, class_name) not in present
     ]
     if missing:
-        more = f" and {len(missing) - decode.MAX_NAMED:,} more" if len(missing) > decode.MAX_NAMED else ""
         raise DataRefused(
-            f"{tree} must hold the same classes in every split. Received: {', '.join(missing[: decode.MAX_NAMED])}{more}. "
-            "Add images, or take the class out."
+            f"{tree} must hold the same classes in every split. Received: {listed(missing)}. Add images, or take the class out."
         )

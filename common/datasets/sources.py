@@ -84,8 +84,8 @@ def _unknown(source: str, path: Path) -> DataRefused:
     neighbours: list[str] = []
     if path.parent.is_dir():
         neighbours = [str(path.parent / entry.name) for entry in path.parent.iterdir()]
-    close = difflib.get_close_matches(source, [*NAMES, *neighbours], n=3)
-    hint = f" (did you mean {' or '.join(close)}?)" if close else ""
+    close = difflib.get_close_matches(source, [*NAMES, *neighbours], n=1)
+    hint = f" (did you mean {close[0]}?)" if close else ""
     return DataRefused(
         f"data.source is no known name, and there is no such file or folder. Received: {source!r}. Use {' or '.join(NAMES)}, "
         f"or the path of an image folder or an archive of one{hint}."

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from common.datasets.dataset import DataRefused, Dataset, Split
+from common.datasets.dataset import DataRefused, Dataset, Split, listed
 from common.preprocessing.cache import Decoded
 
 SPLITS = ("train", "validation", "test")
@@ -48,7 +48,7 @@ def divide(decoded: Decoded, *, name: str, seed: int, limit: int | None) -> Data
     Raises:
         DataRefused: a class is too small to be divided.
     """
-    ids, notes = _complete(decoded, seed)
+    ids, notes = _complete(decoded, name, seed)
     if limit is not None:
         ids, note = _limited(decoded.labels, ids, seed, limit)
         notes.append(note)
@@ -63,7 +63,7 @@ def divide(decoded: Decoded, *, name: str, seed: int, limit: int | None) -> Data
     )
 
 
-def _complete(decoded: Decoded, seed: int) -> tuple[dict[str, Ids], list[str]]:
+def _complete(decoded: Decoded, name: str, seed: int) -> tuple[dict[str, Ids], list[str]]:
     ids: dict[str, Ids] = {}
     first = 0
     for split, size in decoded.split_sizes.items():
@@ -82,7 +82,7 @@ def _complete(decoded: Decoded, seed: int) -> tuple[dict[str, Ids], list[str]]:
         ]
     train = ids["train"]
     if percent:
-        _refuse_small_classes(decoded, train, needed=1 + len(percent))
+        _refuse_small_classes(decoded, name, train, needed=1 + len(percent))
     num_whole = len(train)
     for split, part in percent.items():
         count = max(1, (num_whole * part + 50) // 100)
@@ -91,13 +91,13 @@ def _complete(decoded: Decoded, seed: int) -> tuple[dict[str, Ids], list[str]]:
     return {**ids, "train": train}, notes
 
 
-def _refuse_small_classes(decoded: Decoded, train: Ids, needed: int) -> None:
+def _refuse_small_classes(decoded: Decoded, name: str, train: Ids, needed: int) -> None:
     counts = np.bincount(decoded.labels[train], minlength=len(decoded.class_names))
     small = [f"{decoded.class_names[label]!r} ({counts[label]})" for label in np.flatnonzero(counts < needed)]
     if small:
         raise DataRefused(
-            f"splits cannot be drawn: each class needs at least {needed} training images. Received fewer in "
-            f"{', '.join(small[:20])}. Add images, or lay the data out as train/, validation/ and test/."
+            f"{name} cannot be divided: each class needs at least {needed} training images. Received fewer in "
+            f"{listed(small)}. Add images, or lay the data out as train/, validation/ and test/."
         )
 
 

@@ -76,11 +76,14 @@ def read_batch(content: bytes, name: str) -> tuple[NDArray[np.uint8], NDArray[np
                 raise pickle.UnpicklingError("its memo is too large")
         batch = cast(dict[bytes, Any], _Unpickler(io.BytesIO(content), encoding="bytes").load())
         data = cast(_Array, batch[b"data"]).value
-        labels = np.array(batch[b"labels"], dtype=np.int64)
-        if data is None or data.ndim != 2 or labels.shape != data.shape[:1]:
-            raise pickle.UnpicklingError("data and labels do not fit together")
+        labels = batch[b"labels"]
+        # plain integers one by one: lists that hold each other would grow without bounds in NumPy's hands
+        if not isinstance(labels, list) or not all(type(label) is int for label in cast(list[object], labels)):
+            raise pickle.UnpicklingError("labels that are no list of integers")
+        if data is None or data.ndim != 2 or len(data) != len(cast(list[int], labels)):
+            raise pickle.UnpicklingError("data and labels that do not fit together")
+        return data, np.array(labels, dtype=np.int64)
     except Exception as error:  # a hostile pickle can raise any type
         raise DataRefused(
             f"{name} is no CIFAR-10 batch. Received: a pickle that cannot be trusted ({error}). Fetch the official archive."
         ) from None
-    return data, labels

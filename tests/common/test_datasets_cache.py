@@ -1,0 +1,211 @@
+"""Decoded arrays on disk: built once, shared, and built again when torn or changed."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.datasets import DataRefused, decode, load, sources, trees
+from common.preprocessing import cache
+from common.spec import Data
+from tests.common.made_up_data import image, tree, write_folder, write_tar
+
+FILES = tree("train/cat", "train/dog", "val/cat", "val/dog", "test/cat", "test/dog")
+
+
+@pytest.fixture
+def builds(monkeypatch) -> list[int]:
+    """Grows by one whenever images are decoded."""
+    calls: list[int] = []
+    original = decode.decode_all
+
+    def counted(*arguments, **more):
+        calls.append(1)
+        original(*arguments, **more)
+
+    monkeypatch.setattr(decode, "decode_all", counted)
+    return calls
+
+
+@pytest.fixture
+def pets(tmp_path) -> Path:
+    return write_folder(tmp_path / "pets", FILES)
+
+
+def loaded(path, cache_dir, **fields):
+    return load(Data(source=str(path), **fields), seed=0, cache_dir=str(cache_dir))
+
+
+def entry_of(cache_dir: Path) -> Path:
+    (entry,) = [path.parent for path in (cache_dir / "decoded").glob("*/entry.json")]
+    return entry
+
+
+def test_a_second_load_decodes_nothing(pets, tmp_path, builds):
+    first, second = loaded(pets, tmp_path / "cache"), loaded(pets, tmp_path / "cache")
+    assert len(builds) == 1
+    assert first.content_hash == second.content_hash
+    assert np.array_equal(first.train.images, second.train.images)
+
+
+def test_limit_and_seed_share_one_entry_and_sizes_do_not(pets, tmp_path, builds):
+    loaded(pets, tmp_path / "cache", limit=3)
+    loaded(pets, tmp_path / "cache", limit=4)
+    assert len(builds) == 1
+    loaded(pets, tmp_path / "cache", image_size=16)
+    assert len(builds) == 2
+
+
+@pytest.mark.parametrize("change", ["bytes", "name", "class", "added", "removed"])
+def test_a_changed_folder_is_decoded_again(change, pets, tmp_path, builds):
+    before = loaded(pets, tmp_path / "cache").content_hash
+    match change:
+        case "bytes":
+            (pets / "train/cat/0.png").write_bytes(image("another"))
+        case "name":
+            (pets / "train/cat/0.png").rename(pets / "train/cat/9.png")
+        case "class":
+            (pets / "train/cat/0.png").rename(pets / "train/dog/9.png")
+        case "added":
+            (pets / "train/cat/9.png").write_bytes(image("another"))
+        case _:
+            (pets / "train/cat/0.png").unlink()
+    assert loaded(pets, tmp_path / "cache").content_hash != before
+    assert len(builds) == 2
+
+
+def cut(entry: Path, name: str, num_bytes: int) -> None:
+    content = (entry / name).read_bytes()
+    (entry / name).write_bytes(content[:num_bytes])
+
+
+def set_record(entry: Path, **values: object) -> None:
+    stored = json.loads((entry / "entry.json").read_text())
+    stored["record"] |= values
+    (entry / "entry.json").write_text(json.dumps(stored))
+
+
+def flip_a_pixel(entry: Path) -> None:
+    with (entry / "images.npy").open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        (last,) = file.read(1)
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([last ^ 1]))
+
+
+DAMAGE = {
+    "pixels cut": lambda entry: cut(entry, "images.npy", 500),
+    "pixels gone": lambda entry: (entry / "images.npy").unlink(),
+    "a pixel changed": flip_a_pixel,
+    "pixels of another shape": lambda entry: np.save(entry / "images.npy", np.zeros((24, 4, 16, 3), np.uint8)),
+    "labels cut": lambda entry: cut(entry, "labels.npy", 130),
+    "labels changed": lambda entry: np.save(entry / "labels.npy", np.zeros(24, np.int64)),
+    "labels pickled": lambda entry: np.save(entry / "labels.npy", np.array([None]), allow_pickle=True),
+    "record cut": lambda entry: cut(entry, "entry.json", 100),
+    "record empty": lambda entry: cut(entry, "entry.json", 0),
+    "record changed": lambda entry: set_record(entry, class_names=["dog", "cat"]),
+    "record of another kind": lambda entry: (entry / "entry.json").write_text("[1]"),
+    "record of another version": lambda entry: set_record(entry, version=0),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_torn_or_changed_entry_is_built_again(damage, pets, tmp_path, builds):
+    before = loaded(pets, tmp_path / "cache")
+    expected = before.train.images.copy()
+    del before
+    DAMAGE[damage](entry_of(tmp_path / "cache"))
+    after = loaded(pets, tmp_path / "cache")
+    assert len(builds) == 2
+    assert np.array_equal(after.train.images, expected) and after.class_names == ("cat", "dog")
+
+
+def test_an_entry_that_was_copied_here_is_as_good(pets, tmp_path, builds):
+    loaded(pets, tmp_path / "cache")
+    shutil.copytree(tmp_path / "cache", tmp_path / "copy", copy_function=shutil.copyfile)
+    loaded(pets, tmp_path / "copy")
+    assert len(builds) == 1
+
+
+def test_what_a_killed_process_left_behind_is_cleared_away(pets, tmp_path):
+    loaded(pets, tmp_path / "cache")
+    entry = entry_of(tmp_path / "cache")
+    partial = entry.with_name(f"{entry.name}.partial")
+    entry.rename(partial)
+    cut(partial, "images.npy", 300)
+    loaded(pets, tmp_path / "cache")
+    assert entry.is_dir() and not partial.exists()
+
+
+def test_a_source_that_changes_while_it_is_read_is_refused_and_not_cached(pets, tmp_path, monkeypatch):
+    original = trees.Folder.read
+
+    def changing(self, wanted):
+        (pets / "train/cat/0.png").write_bytes(image("another"))
+        return original(self, wanted)
+
+    monkeypatch.setattr(trees.Folder, "read", changing)
+    with pytest.raises(DataRefused, match="changed while it was read"):
+        loaded(pets, tmp_path / "cache")
+    assert not list((tmp_path / "cache").rglob("images.npy"))
+
+
+def test_processes_that_start_together_decode_once(pets, tmp_path):
+    script = f"""
+import time, uuid
+from pathlib import Path
+from common import datasets
+from common.datasets import decode
+from common.spec import Data
+original = decode.decode_all
+def counted(*arguments, **more):
+    Path({str(tmp_path)!r}, f"{{uuid.uuid4()}}.build").touch()
+    time.sleep(0.5)
+    original(*arguments, **more)
+decode.decode_all = counted
+print(datasets.load(Data(source={str(pets)!r}), seed=0, cache_dir={str(tmp_path / "cache")!r}).content_hash)
+"""
+    project = Path(__file__).parents[2]
+    processes = [
+        subprocess.Popen([sys.executable, "-c", script], cwd=project, stdout=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+    hashes = {process.communicate(timeout=120)[0] for process in processes}
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert len(hashes) == 1 and len(list(tmp_path.glob("*.build"))) == 1
+
+
+def test_a_cache_that_cannot_be_written_is_refused_with_a_fix(pets, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(DataRefused, match=r"paths\.cache_dir"):
+        loaded(pets, tmp_path / "file")
+
+
+def test_a_pixel_file_with_missing_rows_is_not_sealed(tmp_path):
+    with (tmp_path / "images.npy").open("wb") as file:
+        pixels = cache.PixelFile(file)
+        pixels.allocate(2, 4)
+        pixels.write(1, np.zeros((1, 4, 4, 3), np.uint8))
+        with pytest.raises(RuntimeError, match="1 images were never written"):
+            pixels.finish()
+
+
+def test_the_cache_folder_is_the_users_own_unless_told(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("CONVTWINS_CACHE", raising=False)
+    assert cache.folder(None).name == "convtwins"
+    monkeypatch.setenv("CONVTWINS_CACHE", str(tmp_path / "by environment"))
+    assert cache.folder(None) == tmp_path / "by environment"
+    assert cache.folder(str(tmp_path / "by argument")) == tmp_path / "by argument"
+
+
+def test_the_name_of_a_dataset_is_its_path_without_suffixes(tmp_path):
+    for name in ("pets.tar", "pets.tar.xz", "pets.tgz", "pets.zip"):
+        files = tree("cat", "dog")
+        assert sources.load(
+            Data(source=str(write_tar(tmp_path / name, files))), seed=0, cache_dir=str(tmp_path / "cache")
+        ).name == "pets"  # fmt: skip
