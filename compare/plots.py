@@ -21,6 +21,7 @@ FORMATS = ("png", "svg")
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
 _LINE_STYLES = ("-", "--", ":", "-.")
 _MARKERS = ("o", "s", "^", "D")
+_LABEL: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.8}
 _SETTINGS: dict[Any, Any] = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -104,7 +105,7 @@ def _seconds(figure: Figure, summaries: Sequence[Summary]) -> bool:
         assert seconds is not None
         spread = [[seconds.median - seconds.low], [seconds.high - seconds.median]]
         axis.barh(place, seconds.median, color=_colour(summary, timed), xerr=spread if seconds.n > 1 else None, capsize=3)
-        axis.annotate(f" {seconds.median:.2f}", (seconds.high, place), va="center", fontsize=9)
+        axis.annotate(f" {seconds.median:.2f}", (seconds.high, place), va="center", fontsize=9, bbox=_LABEL)
     _name_rows(axis, [summary.name for summary in timed])
     axis.set(title="Seconds per epoch (median; whiskers: 25 % to 75 % quantile)", xlabel="seconds")
     return bool(timed)
@@ -128,7 +129,7 @@ def _speedup(figure: Figure, summaries: Sequence[Summary]) -> bool:
             y = place + 0.2 * (2 * index - 1)
             axis.barh(y, ratio.value, 0.38, color=_COLOURS[index], label=f"against {base}", xerr=whiskers, capsize=3)
             end = ratio.high if whiskers and ratio.high is not None else ratio.value
-            axis.annotate(f" {ratio.value:.2f}", (end, y), va="center", fontsize=9)
+            axis.annotate(f" {ratio.value:.2f}", (end, y), va="center", fontsize=9, bbox=_LABEL)
     axis.axvline(1.0, color="black", linewidth=1)
     _name_rows(axis, [summary.name for summary in compared])
     axis.set(title="Speed-up by seconds per epoch (whiskers: 95 % interval, from 5 repeats on)", xlabel="times as fast")
@@ -147,19 +148,21 @@ _PLOTS: dict[str, Callable[[Figure, Sequence[Summary]], bool]] = {
 
 
 def _styles(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
-    """A colour for each mode; line and marker for each framework, so that twins that lie on each other both show."""
+    """A colour for each mode, line and marker for each framework; thick to thin, for twins lie on each other."""
     frameworks = list(dict.fromkeys(summary.framework for summary in summaries))
     modes = list(dict.fromkeys(summary.name.removeprefix(summary.framework) for summary in summaries))
     styles: list[dict[str, Any]] = []
-    for summary in summaries:
+    for index, summary in enumerate(summaries):
         framework = frameworks.index(summary.framework)
+        thickness = 1.0 - index / max(len(summaries), 2)
         styles.append(
             {
                 "color": _COLOURS[modes.index(summary.name.removeprefix(summary.framework)) % len(_COLOURS)],
                 "linestyle": _LINE_STYLES[framework % len(_LINE_STYLES)],
                 "marker": _MARKERS[framework % len(_MARKERS)],
-                "markersize": 7 - 3 * min(framework, 1),
-                "linewidth": 2.6 - 1.2 * min(framework, 1),
+                "markerfacecolor": "white" if framework else None,
+                "markersize": 3 + 8 * thickness,
+                "linewidth": 1 + 6 * thickness,
             }
         )
     return styles

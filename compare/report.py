@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.padding import Padding
 from rich.text import Text
 
 from common import results
@@ -89,7 +91,7 @@ def show(report: Report, folder: Path, *, as_json: bool) -> None:
         typer.echo(json.dumps(to_plain(report), indent=1, allow_nan=False))
         return
     console = Console(highlight=False)
-    if not console.is_terminal:
+    if not console.is_terminal and "COLUMNS" not in os.environ:
         console = Console(highlight=False, width=_WIDTH_WITHOUT_TERMINAL)
     print_to(console, report)
     console.print(Text(f"Report: {folder / REPORT_FILE}"), soft_wrap=True)
@@ -100,12 +102,14 @@ def print_to(console: Console, report: Report) -> None:
     console.print(Text(_heading(report)))
     for table in tables.on_terminal(report.summaries):
         console.print()
-        console.print(tables.to_rich(table))
+        console.print(tables.to_rich(table, console.width))
+        if table.note:
+            console.print(Text(table.note, style="dim"))
     for title, sentences in _sections(report):
         console.print()
         console.print(Text(title, style="bold"))
         for sentence in sentences:
-            console.print(Text(f"  {tables.one_line(sentence)}"))
+            console.print(Padding(Text(tables.one_line(sentence)), (0, 0, 0, 2)))
     console.print()
 
 

@@ -21,7 +21,10 @@ from compare.summary import Epoch, Summary
 Cell = str | int | float | Spread | Ratio | None
 
 MISSING = "-"
-_EPOCHS_ON_TERMINAL = 8
+_EPOCHS_ON_TERMINAL = 6
+_WIDE = 110
+"""Characters from which a terminal shows the wide columns too."""
+_SHORT = {"train": "train", "validation": "valid.", "test": "test", "accuracy": "acc.", "loss": "loss"}
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
 
 
@@ -34,6 +37,10 @@ class Column:
     digits: int | None = None
     """Digits behind the point; None: text and whole numbers, -1: powers of ten."""
     terminal: bool = True
+    short: str = ""
+    """Its heading on the terminal, where that is narrower."""
+    wide: bool = False
+    """Left out on terminals too narrow for it."""
 
 
 @dataclass(frozen=True)
@@ -82,27 +89,27 @@ def main_table(summaries: Sequence[Summary]) -> Table:
         Column("replicas", "replicas", terminal=False),
         Column("input", "input", terminal=False),
         Column("workers", "workers", terminal=False),
-        Column("cores", "cores"),
+        Column("cores", "cores", wide=True),
         Column("cores_used", "cores used", 2, terminal=False),
         Column("precision", "precision", terminal=False),
-        Column("epochs", "epochs"),
+        Column("epochs", "epochs", wide=True),
         Column("steps", "steps", terminal=False),
         Column("images", "images", terminal=False),
         *(
-            Column(f"{split}_{score}", f"{split} {score}", 4, terminal=split == "test")
+            Column(f"{split}_{score}", f"{split} {score}", 4, terminal=split == "test", short=_SHORT[score])
             for split in ("train", "validation", "test")
             for score in ("accuracy", "loss")
         ),
-        Column("epoch_seconds", "seconds per epoch", 2),
-        Column("images_per_second", "images/s", 0),
+        Column("epoch_seconds", "seconds per epoch", 2, short="s/epoch"),
+        Column("images_per_second", "images/s", 0, wide=True),
         Column("wall_seconds", "wall seconds", 1, terminal=False),
-        Column("speedup_one_core", "speed-up, 1 core", 2),
-        Column("speedup_same_cores", "speed-up, same cores", 2),
+        Column("speedup_one_core", "speed-up, 1 core", 2, short="vs 1 core"),
+        Column("speedup_same_cores", "speed-up, same cores", 2, short="vs same cores"),
         Column("parallel_efficiency", "parallel efficiency", 2, terminal=False),
         Column("pays", "pays", terminal=False),
         Column("peak_memory_mib", "peak memory MiB", 0, terminal=False),
         Column("device_peak_memory_mib", "device memory MiB", 0, terminal=False),
-        Column("parity", "same training"),
+        Column("parity", "same training", short="proof", wide=True),
         Column("first_step_difference", "first-step difference", -1, terminal=False),
         Column("status", "status"),
         Column("reason", "reason", terminal=False),
@@ -131,7 +138,13 @@ def main_table(summaries: Sequence[Summary]) -> Table:
 
 def accuracy_table(summaries: Sequence[Summary]) -> Table:
     scores = [(split, score) for split in ("train", "validation", "test") for score in ("accuracy", "loss")]
-    columns = (*_RUN, *(Column(f"{split}_{score}", f"{split} {score}", 4) for split, score in scores))
+    columns = (
+        *_RUN,
+        *(
+            Column(f"{split}_{score}", f"{split} {score}", 4, short=f"{_SHORT[split]} {_SHORT[score]}")
+            for split, score in scores
+        ),
+    )
     rows = [
         _run_cells(summary) | {f"{split}_{score}": getattr(getattr(summary, split), score) for split, score in scores}
         for summary in summaries
@@ -170,10 +183,10 @@ def speedup_table(summaries: Sequence[Summary]) -> Table:
     columns = (
         *_RUN,
         Column("cores", "cores"),
-        Column("cores_used", "cores used", 2),
-        Column("speedup_one_core", "against serial, 1 core", 2),
-        Column("speedup_same_cores", "against serial, same cores", 2),
-        Column("parallel_efficiency", "parallel efficiency", 2),
+        Column("cores_used", "cores used", 2, short="used"),
+        Column("speedup_one_core", "against serial, 1 core", 2, short="vs serial, 1 core"),
+        Column("speedup_same_cores", "against serial, same cores", 2, short="vs serial, same cores"),
+        Column("parallel_efficiency", "parallel efficiency", 2, short="eff."),
         Column("pays", "pays"),
     )
     rows = [
@@ -186,12 +199,21 @@ def speedup_table(summaries: Sequence[Summary]) -> Table:
 
 def phases_table(summaries: Sequence[Summary]) -> Table:
     names = [name for name in Phases.model_fields if name != "input_wait_seconds"]
-    heading = {"training_seconds": "training", "wall_seconds": "all"}
+    short = {"evaluation_seconds": "eval.", "training_seconds": "train"}
     columns = (
         *_RUN,
-        *(Column(name, heading.get(name, name.removesuffix("_seconds").replace("_", " ")), 2) for name in names),
+        *(
+            Column(
+                name,
+                name.removesuffix("_seconds").replace("_", " "),
+                2,
+                short=short.get(name, ""),
+                wide=name == "other_seconds",
+            )
+            for name in names
+        ),
         Column("input_wait_seconds", "input wait", 2),
-        Column("peak_memory_mib", "peak MiB", 0),
+        Column("peak_memory_mib", "peak MiB", 0, wide=True),
     )
     rows: list[dict[str, Cell]] = [
         _run_cells(summary)
@@ -229,7 +251,7 @@ def epochs_down(summaries: Sequence[Summary], name: str, title: str, digits: int
 
 
 def epochs_across(summaries: Sequence[Summary], name: str, title: str, digits: int, pick: Callable[[Epoch], Cell]) -> Table:
-    """The same figure for a terminal: runs down, at most eight epochs across, the first and the last among them."""
+    """The same figure for a terminal: runs down, at most six epochs across, the first and the last among them."""
     last = max((len(summary.epochs) for summary in summaries), default=0)
     count = min(last, _EPOCHS_ON_TERMINAL)
     shown = [1 + round(index * (last - 1) / max(count - 1, 1)) for index in range(count)]
@@ -250,17 +272,27 @@ _EPOCH_FIGURES: tuple[tuple[str, str, int, Callable[[Epoch], Cell]], ...] = (
 )
 
 
-def to_rich(table: Table) -> RichTable:
-    """For the terminal."""
-    made = RichTable(title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    columns = [column for column in table.columns if column.terminal]
-    for column in columns:
-        text = column.digits is None and any(isinstance(row.get(column.key), str) for row in table.rows)
-        made.add_column(Text(column.heading), justify="left" if text else "right", overflow="fold")
-    for row in table.rows:
-        made.add_row(*(Text(written(row.get(column.key), column, table.spreads_on_terminal)) for column in columns))
-    if table.note:
-        made.caption, made.caption_justify = Text(table.note), "left"
+def to_rich(table: Table, width: int) -> RichTable:
+    """For a terminal of so many characters, without the note."""
+    title = Text(table.title, style="bold")
+    made = RichTable(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False
+    )
+    shown: list[list[Text]] = []
+    for column in table.columns:
+        if not column.terminal or (column.wide and width < _WIDE):
+            continue
+        cells = [written(row.get(column.key), column, table.spreads_on_terminal) for row in table.rows]
+        heading = column.short or column.heading
+        made.add_column(
+            Text(heading),
+            justify="left" if _is_text(table, column) else "right",
+            no_wrap=column in _RUN or column.key == "parity",
+            min_width=max(len(word) for text in (*cells, heading) for word in text.split()),  # words stay whole
+        )
+        shown.append([Text(cell) for cell in cells])
+    for row in zip(*shown, strict=True):
+        made.add_row(*row)
     return made
 
 
@@ -270,7 +302,7 @@ def to_markdown(table: Table) -> str:
         f"### {table.title}",
         "",
         _markdown_row([column.heading for column in table.columns]),
-        _markdown_row(["---" if column.digits is None else "---:" for column in table.columns], escape=False),
+        _markdown_row(["---" if _is_text(table, column) else "---:" for column in table.columns], escape=False),
         *(_markdown_row([written(row.get(column.key), column) for column in table.columns]) for row in table.rows),
     ]
     if table.note:
@@ -344,6 +376,10 @@ def one_line(text: str) -> str:
 def escaped(text: str) -> str:
     """Text for Markdown, on one line, that means itself."""
     return re.sub(r"([\\|`*_<>\[\]])", r"\\\1", one_line(text))
+
+
+def _is_text(table: Table, column: Column) -> bool:
+    return any(isinstance(row.get(column.key), str) for row in table.rows)
 
 
 def _run_cells(summary: Summary) -> dict[str, Cell]:
