@@ -11,9 +11,8 @@ import pytest
 PROJECT = Path(__file__).parents[2]
 
 GENERAL = frozenset(
-    {"numpy", "dask", "pandas"}
-    | {"PIL", "pooch", "platformdirs", "filelock", "safetensors"}
-    | {"sklearn", "scipy", "psutil", "threadpoolctl"}
+    {"numpy", "PIL", "pooch", "platformdirs", "filelock", "safetensors"}
+    | {"sklearn", "scipy", "psutil"}
     | {"pydantic", "yaml", "typer", "rich", "matplotlib"}
 )
 TESTING = frozenset(["hypothesis", "pytest", "tests"])
