@@ -65,7 +65,7 @@ def main(
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("describe", help="devices, modes and switches of this framework on this machine, as JSON")
     for command, what in (
-        ("models", "the model of a spec as the framework has built it, as JSON"),
+        ("models", "the model of a spec as the framework has built it (JSON)"),
         ("run", "train: DIR/events.jsonl grows, DIR/result.json seals"),
         ("trace", "record the arrays of a few steps for the parity proof (safetensors)"),
     ):
@@ -74,8 +74,9 @@ def main(
         if command == "run":
             subparser.add_argument("--out", type=Path, required=True, metavar="DIR")
             subparser.add_argument("--repeat", type=int, default=0, help="which repeat this is, for the result")
-        if command == "trace":
+        if command in ("models", "trace"):
             subparser.add_argument("--out", type=Path, required=True, metavar="FILE")
+        if command == "trace":
             subparser.add_argument("--reverse-batches", action="store_true", help="sum in another order: the yardstick")
     arguments = parser.parse_args(argv)
     if arguments.command == "describe":
@@ -90,7 +91,7 @@ def main(
         print(f"{arguments.spec} is not a spec: {error}", file=sys.stderr)
         return EXIT_USAGE
     if arguments.command == "models":
-        print(json.dumps(load_twin().summarize(_architecture(read)), indent=1))
+        arguments.out.write_text(json.dumps(load_twin().summarize(_architecture(read)), indent=1), encoding="utf-8")
         return EXIT_OK
     started = timing.process_started()
     if read.mode == "multi_process" and "RANK" not in os.environ:
@@ -132,9 +133,7 @@ def _run(framework: str, twin: Twin, read: Spec, out: Path, repeat: int, started
 
 def _build(twin: Twin, read: Spec, run: Run) -> tuple[datasets.Dataset, Plan, Trainer]:
     dataset, plan, initial, trainer = _prepare(twin, read, reverse_batches=False)
-    run.know(
-        data_hash=dataset.content_hash, weights_hash=weights.digest(initial), class_names=list(dataset.class_names)
-    )
+    run.know(data_hash=dataset.content_hash, weights_hash=weights.digest(initial), class_names=list(dataset.class_names))
     return dataset, plan, trainer
 
 
@@ -179,7 +178,9 @@ def _launch(
     print(failure, file=sys.stderr)
     if arguments.command == "run" and not (arguments.out / results.RESULT_FILE).exists():
         stopwatch = timing.Stopwatch(lambda: None, started)
-        results.save(Run(framework, read, {}, arguments.out, arguments.repeat, stopwatch).result("failed", failure), arguments.out)
+        results.save(
+            Run(framework, read, {}, arguments.out, arguments.repeat, stopwatch).result("failed", failure), arguments.out
+        )
     return EXIT_FAILED
 
 

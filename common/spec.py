@@ -123,7 +123,7 @@ class Spec(_Frozen):
         return values
 
     @pydantic.model_validator(mode="after")
-    def _consistent(self, info: pydantic.ValidationInfo) -> Self:
+    def _consistent(self) -> Self:
         if self.model not in MODELS and not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", self.model):
             raise SpecError(
                 f"model is unknown. Received: {self.model!r}. Use {_or(MODELS)}{_did_you_mean(self.model, MODELS)}, or "
@@ -153,9 +153,6 @@ class Spec(_Frozen):
             raise SpecError(f"workers must be at least 1 with input workers. Received: {self.workers}. Use 2, or input inline.")
         if self.input == "inline" and self.workers:
             raise SpecError(f"workers must be 0 with input inline. Received: {self.workers}. Use 0, or input workers.")
-        recorded = bool(info.context and info.context.get("recorded"))  # read back from another machine's result
-        if self.cores > available_cores() and not recorded:
-            raise SpecError(f"cores exceeds what this process may use. Received: {self.cores}. Use 1 to {available_cores()}.")
         return self
 
     @property
@@ -196,11 +193,14 @@ class Spec(_Frozen):
 
 
 def build(values: dict[str, Any]) -> Spec:
-    """A spec from nested plain values; every refusal is a SpecError that names field, value and fix."""
+    """A spec from nested plain values, to be run here; every refusal is a SpecError that names field, value and fix."""
     try:
-        return Spec.model_validate(values)
+        spec = Spec.model_validate(values)
     except pydantic.ValidationError as error:
         raise SpecError("\n".join(_explain(detail) for detail in error.errors())) from None
+    if spec.cores > available_cores():
+        raise SpecError(f"cores exceeds what this process may use. Received: {spec.cores}. Use 1 to {available_cores()}.")
+    return spec
 
 
 def from_json(text: str | bytes) -> Spec:
@@ -209,7 +209,7 @@ def from_json(text: str | bytes) -> Spec:
     It is history, not a request, so it may name more cores than this process may use.
     """
     try:
-        return Spec.model_validate_json(text, context={"recorded": True})
+        return Spec.model_validate_json(text)
     except pydantic.ValidationError as error:
         raise SpecError("\n".join(_explain(detail) for detail in error.errors())) from None
 

@@ -87,7 +87,9 @@ def trace(trainer: TraceableTrainer, plan: Plan, dataset: Dataset, initial: Weig
     return arrays
 
 
-def _examine(trainer: TraceableTrainer, batch: Batch, num_examples: int, initial: Weights) -> dict[str, npt.NDArray[np.generic]]:
+def _examine(
+    trainer: TraceableTrainer, batch: Batch, num_examples: int, initial: Weights
+) -> dict[str, npt.NDArray[np.generic]]:
     """Look at the untrained model, then put it back as it was."""
     arrays: dict[str, npt.NDArray[np.generic]] = {f"initial/{name}": array for name, array in trainer.weights().items()}
     arrays["logits/eval"] = trainer.logits(batch, training=False)

@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from common import machine, metrics, results
-from common.architectures import Architecture
 from common.batches import Plan, order_digest
 from common.datasets import Dataset, Split
 from common.results import EpochRecord, Metrics, RunResult, Status
@@ -88,7 +87,9 @@ class Diverged(ArithmeticError):
 class Run:
     """One training run as it goes: what has been measured so far, and the result made of it."""
 
-    def __init__(self, framework: str, spec: Spec, versions: dict[str, str], out: Path, repeat: int, stopwatch: Stopwatch) -> None:
+    def __init__(
+        self, framework: str, spec: Spec, versions: dict[str, str], out: Path, repeat: int, stopwatch: Stopwatch
+    ) -> None:
         self._spec = spec
         self._out = out
         self._stopwatch = stopwatch

@@ -80,7 +80,9 @@ def augment(images: torch.Tensor, flips: torch.Tensor | None, shifts: torch.Tens
     rows = torch.arange(height) + shifts[:, :1]
     columns = torch.arange(width) + shifts[:, 1:]
     inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
-    moved = images[torch.arange(n)[:, None, None], rows.clamp(0, height - 1)[:, :, None], columns.clamp(0, width - 1)[:, None, :]]
+    moved = images[
+        torch.arange(n)[:, None, None], rows.clamp(0, height - 1)[:, :, None], columns.clamp(0, width - 1)[:, None, :]
+    ]
     return moved * inside[..., None]
 
 

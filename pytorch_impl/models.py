@@ -161,7 +161,9 @@ def _padded(padding: architectures.Padding, build_layer: Any, value: float = 0.0
     if (top, left) == (bottom, right):
         return build_layer((top, left))
     layer = build_layer(0)
-    layer.register_forward_pre_hook(lambda module, inputs: nn.functional.pad(inputs[0], (left, right, top, bottom), value=value))
+    layer.register_forward_pre_hook(
+        lambda module, inputs: nn.functional.pad(inputs[0], (left, right, top, bottom), value=value)
+    )
     return layer
 
 

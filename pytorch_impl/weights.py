@@ -35,8 +35,7 @@ def load(model: nn.Module, architecture: Architecture, weights: Mapping[str, npt
 def extract(model: nn.Module, architecture: Architecture) -> Weights:
     """Every parameter and statistic of a model by canonical name, in the canonical layout and the model's precision."""
     return {
-        parameter.name: _to_canonical(parameter.name, _tensor(model, parameter.name))
-        for parameter in architecture.parameters()
+        parameter.name: _to_canonical(parameter.name, _tensor(model, parameter.name)) for parameter in architecture.parameters()
     }
 
 

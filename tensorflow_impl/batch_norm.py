@@ -40,11 +40,17 @@ class BatchNorm(keras.layers.Layer):
         self._eps = eps
         self._momentum = momentum
         # Each replica keeps the statistics of its own shards; outside of a replica, those of the first are read.
-        statistics = {"trainable": False, "synchronization": "on_read", "aggregation": "only_first_replica"}
+        statistics: dict[str, Any] = {
+            "shape": (channels,),
+            "dtype": self.variable_dtype,
+            "trainable": False,
+            "synchronization": "on_read",
+            "aggregation": "only_first_replica",
+        }
         self.gamma = self.add_weight(shape=(channels,), initializer="ones", name="gamma")
         self.beta = self.add_weight(shape=(channels,), initializer="zeros", name="beta")
-        self.mean = self.add_weight(shape=(channels,), initializer="zeros", name="mean", **statistics)
-        self.variance = self.add_weight(shape=(channels,), initializer="ones", name="variance", **statistics)
+        self.mean = keras.Variable("zeros", name="mean", **statistics)
+        self.variance = keras.Variable("ones", name="variance", **statistics)
 
     def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Normalise [N, H, W, C]; in training mode with the statistics of the replica's own examples."""

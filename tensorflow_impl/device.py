@@ -18,7 +18,8 @@ def kind() -> str:
 def gpus() -> list[str]:
     """The names of the GPUs that this process sees."""
     return [
-        tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name) for gpu in tf.config.list_physical_devices("GPU")
+        tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name)
+        for gpu in tf.config.list_physical_devices("GPU")
     ]
 
 

@@ -28,4 +28,4 @@ def logits(model: keras.Model, images: tf.Tensor) -> tf.Tensor:
     """Logits [N, classes] of images uint8 [N, H, W, 3] in evaluation mode."""
     # Twin: a functional Keras model wants all its inputs; in evaluation mode the masks are not read.
     masks = [tf.ones((tf.shape(images)[0], mask.shape[1]), tf.bool) for mask in model.inputs[1:]]
-    return model([input.scale(images, model.compute_dtype), *masks], training=False)
+    return model([input.scale(images, model.inputs[0].dtype), *masks], training=False)

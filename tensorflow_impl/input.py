@@ -73,9 +73,7 @@ def scale(images: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     return tf.cast(images, dtype) * tf.constant(1.0 / 255.0, dtype)
 
 
-def _epoch(
-    plan: Plan, images: tf.Tensor, labels: tf.Tensor, epoch: int, bounds: list[tuple[int, int]]
-) -> Iterator[Batch]:
+def _epoch(plan: Plan, images: tf.Tensor, labels: tf.Tensor, epoch: int, bounds: list[tuple[int, int]]) -> Iterator[Batch]:
     drawn = plan.draw(epoch)
     with tf.device("CPU:0"):
         drawn = Epoch(

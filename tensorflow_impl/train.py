@@ -45,7 +45,7 @@ def forward(
     Returns:
         (loss, num_correct): the share of the mean loss, and how many of the N predictions are right.
     """
-    logits = model([input.scale(images, model.compute_dtype), *masks], training=True)
+    logits = model([input.scale(images, model.inputs[0].dtype), *masks], training=True)
     num_correct = tf.reduce_sum(tf.cast(tf.argmax(logits, 1) == labels, tf.int64))
     return share_of_loss(logits, labels, num_examples, loss), num_correct
 

@@ -14,7 +14,7 @@ import torch
 from common.sharding import shard
 from common.training import Batch
 from common.weights import Weights
-from pytorch_impl import device, evaluate, optim, train, weights
+from pytorch_impl import evaluate, optim, train, weights
 from pytorch_impl.parallel.serial import Serial
 
 

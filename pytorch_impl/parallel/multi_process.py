@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from torch import distributed
@@ -32,7 +31,7 @@ class MultiProcess(Serial):
         self._synchronised = self._spec.batch_norm_statistics == "synchronised"
         self._model = self._new_model(_Ranks() if self._synchronised else None)
         self._wrapped = DistributedDataParallel(
-            self._model, device_ids=[self._device.index] if cuda else None, broadcast_buffers=False
+            self._model, device_ids=[self._device.index] if cuda else None, forward_sync_buffers=False
         )
         self._optimizer = optim.build(self._spec.optimizer, list(self._model.parameters()))
 

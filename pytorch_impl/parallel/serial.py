@@ -48,9 +48,7 @@ class Serial:
             self._spec.framework_options.get("memory_format", "contiguous")
         ]
         model = models.build(self._architecture, self._spec.precision, group)
-        model.register_forward_pre_hook(
-            lambda module, inputs: (inputs[0].contiguous(memory_format=memory_format), *inputs[1:])
-        )
+        model.register_forward_pre_hook(lambda module, inputs: (inputs[0].contiguous(memory_format=memory_format), *inputs[1:]))
         return model.to(self._device, memory_format=memory_format)
 
     def batches(self) -> Iterator[Batch]:

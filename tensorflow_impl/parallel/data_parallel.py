@@ -57,6 +57,7 @@ class DataParallel(Serial):
             for other in others:
                 other.assign(first)
 
+
 def _own_part(batch: tf.Tensor) -> slice:
     """The calling replica's shard of a global batch: as `common.sharding.shard`, in the graph."""
     context = tf.distribute.get_replica_context()

@@ -26,6 +26,20 @@ class MultiProcess(Serial):
         )
         return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
 
+    def _compile(self) -> None:
+        super()._compile()
+
+        def total(tensor: tf.Tensor) -> Any:
+            # The copy is made on the worker's device; an argument has none, and the reduction asks where to go.
+            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(tensor))
+
+        self._total = {
+            dtype: tf.function(
+                lambda tensor: self._strategy.run(total, args=(tensor,)), input_signature=[tf.TensorSpec((None,), dtype)]
+            )
+            for dtype in ("float32", "float64", "int64")
+        }
+
     def _train_replicas(self, images: Any, labels: Any, masks: Any, num_examples: Any, learning_rate: Any, step: Any) -> Any:
         def one() -> Any:
             return train.train_step(
@@ -37,12 +51,8 @@ class MultiProcess(Serial):
 
     def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The sum over processes, in every process; float64 or int64."""
-
-        @tf.function
-        def total(tensor: tf.Tensor) -> Any:
-            return self._strategy.run(lambda: tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tensor))
-
-        return self._strategy.experimental_local_results(total(tf.constant(values)))[0].numpy()
+        totals = self._total[values.dtype.name](tf.constant(values.reshape(-1)))
+        return self._strategy.experimental_local_results(totals)[0].numpy().reshape(values.shape)
 
     def share_statistics(self) -> None:
         """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
