@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,7 @@ class _Stream(IntEnum):
 
 @dataclass(frozen=True)
 class Epoch:
-    """All draws of one epoch, by position in its order.
+    """All draws of one epoch, by position in its order; arrays, or a framework's tensors of them.
 
     Attributes:
         ids: int64 [N], indices into the training split.
@@ -38,10 +39,10 @@ class Epoch:
         masks: one bool [N, units] for each dropout of the architecture, true where a value is kept.
     """
 
-    ids: npt.NDArray[np.int64]
-    flips: npt.NDArray[np.bool_] | None
-    shifts: npt.NDArray[np.int64] | None
-    masks: tuple[npt.NDArray[np.bool_], ...]
+    ids: Any
+    flips: Any | None
+    shifts: Any | None
+    masks: tuple[Any, ...]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 import psutil
@@ -37,7 +37,7 @@ class Stopwatch:
         self._input_wait_seconds = 0.0
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[Timer]:
+    def phase(self, name: str) -> Generator[Timer]:
         """Time a block, from a synchronised device to a synchronised device."""
         self._synchronize()
         timer = Timer()
@@ -75,7 +75,7 @@ class Timer:
         self.start = time.perf_counter()
 
     @contextmanager
-    def waiting_for_input(self) -> Iterator[None]:
+    def waiting_for_input(self) -> Generator[None]:
         start = time.perf_counter()
         try:
             yield

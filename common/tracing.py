@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ PIXEL_STEPS = 3
 class TraceableTrainer(Trainer, Protocol):
     """A Trainer that lets its model be looked into."""
 
-    def load_weights(self, weights: Weights) -> None:
+    def load_weights(self, values: Weights) -> None:
         """Set every parameter and statistic of every replica."""
         ...
 
@@ -37,7 +37,7 @@ class TraceableTrainer(Trainer, Protocol):
         ...
 
 
-def trace(trainer: TraceableTrainer, plan: Plan, dataset: Dataset, initial: Weights) -> dict[str, npt.NDArray[np.generic]]:
+def trace(trainer: TraceableTrainer, plan: Plan, dataset: Dataset, initial: Weights) -> dict[str, npt.NDArray[Any]]:
     """Train `plan.total_steps` steps and record them.
 
     Returns:
@@ -46,7 +46,7 @@ def trace(trainer: TraceableTrainer, plan: Plan, dataset: Dataset, initial: Weig
         In serial mode also initial/<parameter>, gradient/<parameter>, logits/train and logits/eval before the first
         step, images/<step> (uint8) of the first steps, and decoded: uint8 [32], SHA-256 of the decoded examples.
     """
-    arrays: dict[str, npt.NDArray[np.generic]] = {}
+    arrays: dict[str, npt.NDArray[Any]] = {}
     serial = plan.spec.mode == "serial"
     first: Batch | None = None
     ids: list[npt.NDArray[np.int64]] = []
@@ -87,11 +87,9 @@ def trace(trainer: TraceableTrainer, plan: Plan, dataset: Dataset, initial: Weig
     return arrays
 
 
-def _examine(
-    trainer: TraceableTrainer, batch: Batch, num_examples: int, initial: Weights
-) -> dict[str, npt.NDArray[np.generic]]:
+def _examine(trainer: TraceableTrainer, batch: Batch, num_examples: int, initial: Weights) -> dict[str, npt.NDArray[Any]]:
     """Look at the untrained model, then put it back as it was."""
-    arrays: dict[str, npt.NDArray[np.generic]] = {f"initial/{name}": array for name, array in trainer.weights().items()}
+    arrays: dict[str, npt.NDArray[Any]] = {f"initial/{name}": array for name, array in trainer.weights().items()}
     arrays["logits/eval"] = trainer.logits(batch, training=False)
     arrays["logits/train"] = trainer.logits(batch, training=True)
     trainer.load_weights(initial)

@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +43,7 @@ def digest(weights: Mapping[str, npt.NDArray[np.floating]]) -> str:
     return sha256.hexdigest()
 
 
-def save(weights: Mapping[str, npt.NDArray[np.floating]], path: Path, metadata: dict[str, str] | None = None) -> None:
+def save(weights: Mapping[str, npt.NDArray[Any]], path: Path, metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file."""
     safetensors.numpy.save_file({name: np.ascontiguousarray(array) for name, array in weights.items()}, path, metadata)
 
@@ -62,23 +63,21 @@ def load(path: Path, architecture: Architecture) -> Weights:
     for name in sorted(expected.keys() | received.keys()):
         if expected.get(name) != received.get(name):
             raise WeightsError(
-                f"{path} does not fit {architecture.name}: {name} has shape {received.get(name)}, expected {expected.get(name)}. "
-                "Use weights of the same model, number of classes and image size."
+                f"{path} does not fit {architecture.name}: {name} has shape {received.get(name)}, expected "
+                f"{expected.get(name)}. Use weights of the same model, number of classes and image size."
             )
     return weights
 
 
 def _draw(parameter: Parameter, seed: int) -> npt.NDArray[np.float64]:
-    shape = parameter.shape
+    shape, fan_in = parameter.shape, parameter.fan_in
     if parameter.initializer == "zeros":
         return np.zeros(shape)
     if parameter.initializer == "ones":
         return np.ones(shape)
     name_key = int.from_bytes(hashlib.sha256(parameter.name.encode()).digest()[:8], "little")
     generator = np.random.Generator(np.random.Philox(key=np.array([seed, name_key], np.uint64)))
-    # Kernels are [..., in, out].
-    fan_in = parameter.fan_in
-    fan_out = fan_in // shape[-2] * shape[-1] if len(shape) > 1 else shape[0]
+    fan_out = fan_in // shape[-2] * shape[-1] if len(shape) > 1 else 0  # kernels are [..., in, out]
     if parameter.initializer == "glorot_uniform":  # Glorot & Bengio 2010
         limit = math.sqrt(6.0 / (fan_in + fan_out))
         return generator.uniform(-limit, limit, shape)

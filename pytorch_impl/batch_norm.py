@@ -26,15 +26,12 @@ def build(layer: architectures.BatchNorm, group: ReplicaGroup | None) -> nn.Modu
         group: the replicas to share statistics with; None normalises over the replica's own examples.
     """
     if group is None:
-        return BatchNorm(layer.channels, eps=layer.epsilon, momentum=layer.momentum)
-    return SynchronisedBatchNorm(group, layer.channels, eps=layer.epsilon, momentum=layer.momentum)
+        # Twin: torch's own layer; Keras' keeps the biased running variance, so the other twin states its own.
+        return nn.BatchNorm2d(layer.channels, eps=layer.epsilon, momentum=layer.momentum)
+    return _SynchronisedBatchNorm(group, layer.channels, eps=layer.epsilon, momentum=layer.momentum)
 
 
-# Twin: this is torch's own layer; Keras' keeps the biased running variance, so the other twin states its own.
-BatchNorm = nn.BatchNorm2d
-
-
-class SynchronisedBatchNorm(nn.BatchNorm2d):
+class _SynchronisedBatchNorm(nn.BatchNorm2d):
     """BatchNorm over the global batch, by differentiable all-reduces of count, sum and squared deviations.
 
     Two passes, so that the variance is no difference of large numbers. It runs wherever the replicas can add tensors up,

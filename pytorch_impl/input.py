@@ -15,7 +15,7 @@ from common.batches import Epoch, Plan
 from common.datasets import Split
 from common.training import Batch
 
-Position = tuple[int, int, int]
+_Position = tuple[int, int, int]
 
 
 def batches(plan: Plan, split: Split, world_size: int, rank: int) -> Iterator[Batch]:
@@ -100,7 +100,7 @@ class _Source(TorchDataset[Any]):
         self._split = split
         self._drawn: tuple[int, Epoch] | None = None
 
-    def __getitem__(self, position: Position) -> Batch:
+    def __getitem__(self, position: _Position) -> Batch:
         epoch, start, stop = position
         if self._drawn is None or self._drawn[0] != epoch:
             self._drawn = epoch, self._plan.draw(epoch)
@@ -110,7 +110,9 @@ class _Source(TorchDataset[Any]):
         return {"plan": self._plan, "images": _by_reference(self._split.images), "labels": self._split.labels}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["plan"], Split(_opened(state["images"]), state["labels"]))
+        self._plan = state["plan"]
+        self._split = Split(images=_opened(state["images"]), labels=state["labels"])
+        self._drawn = None
 
 
 def _by_reference(images: npt.NDArray[np.uint8]) -> Any:

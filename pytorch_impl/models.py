@@ -33,7 +33,7 @@ def build(architecture: Architecture, precision: str, group: ReplicaGroup | None
         )
     else:
         builder = user_builder(architecture)
-        model = builder(architecture, precision, group) if builder else Network(architecture, group)
+        model = builder(architecture, precision, group) if builder else _Network(architecture, group)
     return model.to({"float32": torch.float32, "float64": torch.float64}[precision])
 
 
@@ -44,14 +44,14 @@ def user_builder(architecture: Architecture) -> Any | None:
     return getattr(architectures.user_module(architecture.name), "build_pytorch", None)
 
 
-class Network(nn.Module):
+class _Network(nn.Module):
     """An architecture, layer by layer."""
 
     def __init__(self, architecture: Architecture, group: ReplicaGroup | None) -> None:
         super().__init__()
         self.layers = architecture.layers
         for layer in architecture.leaves():
-            self.add_module(attribute_name(layer.name), _module(layer, group))
+            self.add_module(_attribute_name(layer.name), _module(layer, group))
 
     def forward(self, images: torch.Tensor, *masks: torch.Tensor) -> torch.Tensor:
         """Logits [N, classes] of images [N, 3, H, W]; masks bool [N, units], one for each dropout."""
@@ -63,18 +63,18 @@ class Network(nn.Module):
                 x = self._through(layer.body, x, masks) + self._through(layer.shortcut, x, masks)
                 x = torch.relu(x) if layer.relu else x
             elif isinstance(layer, architectures.Dropout):
-                x = self.get_submodule(attribute_name(layer.name))(x, next(masks, None))
+                x = self.get_submodule(_attribute_name(layer.name))(x, next(masks, None))
             else:
-                x = self.get_submodule(attribute_name(layer.name))(x)
+                x = self.get_submodule(_attribute_name(layer.name))(x)
         return x
 
 
 def find_layer(model: nn.Module, name: str) -> nn.Module:
     """A layer of a model by its name in the architecture."""
-    return model.get_submodule(attribute_name(name) if isinstance(model, Network) else name)
+    return model.get_submodule(_attribute_name(name) if isinstance(model, _Network) else name)
 
 
-def attribute_name(name: str) -> str:
+def _attribute_name(name: str) -> str:
     """The name under which a model holds a layer."""
     # Twin: a dot separates modules in torch, so names with dots (resnet18's) need another sign.
     return name.replace(".", "_")
@@ -144,13 +144,13 @@ def _module(layer: Layer, group: ReplicaGroup | None) -> nn.Module:
         case architectures.MaxPool():
             return _padded(layer.padding, lambda padding: nn.MaxPool2d(layer.kernel_size, layer.stride, padding), -torch.inf)
         case architectures.GlobalAveragePool():
-            return GlobalAveragePool()
+            return _GlobalAveragePool()
         case architectures.Flatten():
-            return Flatten()
+            return _Flatten()
         case architectures.Dense():
             return nn.Linear(layer.in_features, layer.out_features)
         case architectures.Dropout():
-            return MaskedDropout(layer.rate)
+            return _MaskedDropout(layer.rate)
         case architectures.Residual():
             raise TypeError("a Residual is no leaf")
 
@@ -167,7 +167,7 @@ def _padded(padding: architectures.Padding, build_layer: Any, value: float = 0.0
     return layer
 
 
-class GlobalAveragePool(nn.Module):
+class _GlobalAveragePool(nn.Module):
     """Mean over height and width."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -175,7 +175,7 @@ class GlobalAveragePool(nn.Module):
         return x.mean((2, 3))
 
 
-class Flatten(nn.Module):
+class _Flatten(nn.Module):
     """All of an example's values in NHWC order."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -184,7 +184,7 @@ class Flatten(nn.Module):
         return x.permute(0, 2, 3, 1).flatten(1)
 
 
-class MaskedDropout(nn.Module):
+class _MaskedDropout(nn.Module):
     """Dropout whose mask comes with the batch, so that both frameworks drop the same values."""
 
     def __init__(self, rate: float) -> None:

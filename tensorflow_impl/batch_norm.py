@@ -18,21 +18,20 @@ class ReplicaGroup(Protocol):
         ...
 
 
-def build(layer: architectures.BatchNorm, group: ReplicaGroup | None, **options: Any) -> keras.layers.Layer:
+def build(layer: architectures.BatchNorm, group: ReplicaGroup | None) -> keras.layers.Layer:
     """The layer for an architecture's entry.
 
     Args:
         layer: channels, momentum and epsilon.
         group: the replicas to share statistics with; None normalises over the replica's own examples.
-        **options: Keras' own: name and dtype.
     """
     if group is None:
-        return BatchNorm(layer.channels, eps=layer.epsilon, momentum=layer.momentum, **options)
-    return SynchronisedBatchNorm(group, layer.channels, eps=layer.epsilon, momentum=layer.momentum, **options)
+        return _BatchNorm(layer.channels, eps=layer.epsilon, momentum=layer.momentum, name=layer.name)
+    return _SynchronisedBatchNorm(group, layer.channels, eps=layer.epsilon, momentum=layer.momentum, name=layer.name)
 
 
 # Twin: Keras' own layer keeps the biased running variance and takes E[x^2] - E[x]^2; the other twin has torch's layer.
-class BatchNorm(keras.layers.Layer):
+class _BatchNorm(keras.layers.Layer):
     """BatchNorm over the replica's own examples; the running variance takes the unbiased variance of the batch."""
 
     def __init__(self, channels: int, *, eps: float, momentum: float, **options: Any) -> None:
@@ -88,7 +87,7 @@ class BatchNorm(keras.layers.Layer):
         self.variance.assign(self.variance + momentum * (unbiased_variance - self.variance))
 
 
-class SynchronisedBatchNorm(BatchNorm):
+class _SynchronisedBatchNorm(_BatchNorm):
     """BatchNorm over the global batch, by differentiable all-reduces of count, sum and squared deviations.
 
     Two passes, so that the variance is no difference of large numbers. It runs wherever the replicas can add tensors up,

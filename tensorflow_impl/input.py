@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import tensorflow as tf
 
@@ -58,7 +59,7 @@ def augment(images: tf.Tensor, flips: tf.Tensor | None, shifts: tf.Tensor | None
         images = tf.where(flips[:, None, None, None], images[:, :, ::-1], images)
     if shifts is None:
         return images
-    height, width = images.shape[1:3]
+    height, width = cast(tuple[int, int], tuple(images.shape[1:3]))
     rows = tf.range(height, dtype=tf.int64) + shifts[:, :1]
     columns = tf.range(width, dtype=tf.int64) + shifts[:, 1:]
     inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]

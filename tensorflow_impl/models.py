@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import keras
 import tensorflow as tf
@@ -24,13 +24,15 @@ def build(architecture: Architecture, precision: str, group: ReplicaGroup | None
     Returns:
         The model with the framework's own initial weights; `weights.load` sets the shared ones.
     """
+    # Twin: Keras takes the precision of every layer from here; torch converts the finished model.
+    keras.config.set_dtype_policy(precision)
     builder = user_builder(architecture)
     if builder:
         return builder(architecture, precision, group)
     size = architecture.image_size
     images = keras.Input((size, size, 3), dtype=precision, name="images")
     masks = [keras.Input((dropout.units,), dtype="bool", name=f"{dropout.name}_mask") for dropout in architecture.dropouts]
-    network = _Builder(precision, group, iter(masks))
+    network = _Builder(group, iter(masks))
     return keras.Model([images, *masks], network.through(architecture.layers, images), name=architecture.name)
 
 
@@ -57,7 +59,7 @@ def summarize(architecture: Architecture) -> dict[str, Any]:
                 {
                     "name": layer.name,
                     "kind": type(layer).__name__,
-                    "output_shape": list(built.output.shape[1:]),
+                    "output_shape": list(cast(Any, built.output).shape[1:]),
                     "values": sum(int(tf.size(variable.value)) for variable in built.variables),
                 }
             )
@@ -73,26 +75,23 @@ def summarize(architecture: Architecture) -> dict[str, Any]:
 class _Builder:
     """Calls Keras layers one after another, every default that differs between the frameworks written out."""
 
-    def __init__(self, precision: str, group: ReplicaGroup | None, masks: Any) -> None:
-        self._precision = precision
+    def __init__(self, group: ReplicaGroup | None, masks: Any) -> None:
         self._group = group
         self._masks = masks
 
     def through(self, layers: tuple[Layer, ...], x: Any) -> Any:
         for layer in layers:
             if isinstance(layer, architectures.Residual):
-                x = keras.layers.Add(name=layer.name, dtype=self._precision)(
-                    [self.through(layer.body, x), self.through(layer.shortcut, x)]
-                )
-                x = keras.layers.ReLU(name=f"{layer.name}.out", dtype=self._precision)(x) if layer.relu else x
+                x = keras.layers.Add(name=layer.name)([self.through(layer.body, x), self.through(layer.shortcut, x)])
+                x = keras.layers.ReLU(name=f"{layer.name}.out")(x) if layer.relu else x
             elif isinstance(layer, architectures.Dropout):
-                x = MaskedDropout(layer.rate, name=layer.name, dtype=self._precision)(x, next(self._masks))
+                x = _MaskedDropout(layer.rate, name=layer.name)(x, next(self._masks))
             else:
                 x = self._apply(layer, x)
         return x
 
     def _apply(self, layer: Layer, x: Any) -> Any:
-        options: dict[str, Any] = {"name": layer.name, "dtype": self._precision}
+        options: dict[str, Any] = {"name": layer.name}
         match layer:
             case architectures.Conv():
                 x, padding = self._padded(layer, x)
@@ -103,7 +102,7 @@ class _Builder:
                 x, padding = self._padded(layer, x)
                 return keras.layers.DepthwiseConv2D(layer.kernel_size, layer.stride, padding, use_bias=False, **options)(x)
             case architectures.BatchNorm():
-                return batch_norm.build(layer, self._group, **options)(x)
+                return batch_norm.build(layer, self._group)(x)
             case architectures.ReLU():
                 return keras.layers.ReLU(**options)(x)
             case architectures.MaxPool():
@@ -124,10 +123,10 @@ class _Builder:
             return x, "valid"
         if layer.padding == architectures.same_padding(x.shape[1], layer.kernel_size, layer.stride):
             return x, "same"
-        return Padding(layer.padding, value, name=f"{layer.name}.padding", dtype=self._precision)(x), "valid"
+        return _Padding(layer.padding, value, name=f"{layer.name}.padding")(x), "valid"
 
 
-class Padding(keras.layers.Layer):
+class _Padding(keras.layers.Layer):
     """Pad height and width with a value."""
 
     def __init__(self, padding: architectures.Padding, value: float, **options: Any) -> None:
@@ -140,7 +139,7 @@ class Padding(keras.layers.Layer):
         return tf.pad(x, self._padding, constant_values=self._value)
 
 
-class MaskedDropout(keras.layers.Layer):
+class _MaskedDropout(keras.layers.Layer):
     """Dropout whose mask comes with the batch, so that both frameworks drop the same values."""
 
     def __init__(self, rate: float, **options: Any) -> None:

@@ -95,7 +95,7 @@ class Native:
         # Twin: Keras decouples weight decay (AdamW) and multiplies it with the learning rate; None, not 0, turns it off.
         weight_decay = settings.weight_decay or None
         if settings.name == "sgd":
-            self._optimizer: keras.optimizers.Optimizer = keras.optimizers.SGD(
+            self._optimizer: Any = keras.optimizers.SGD(
                 settings.learning_rate, momentum=settings.momentum, weight_decay=weight_decay
             )
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import keras
 import tensorflow as tf
@@ -88,4 +88,4 @@ def train_step(
 
 def gradients(model: keras.Model, loss: tf.Tensor, tape: tf.GradientTape) -> list[tf.Tensor]:
     """The gradient of every trainable variable, in the order in which the optimizer has them."""
-    return tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+    return cast(list[tf.Tensor], tape.gradient(loss, [variable.value for variable in model.trainable_variables]))

@@ -7,19 +7,15 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from common.sharding import shard
-from common.training import Batch
-from common.weights import Weights
-from pytorch_impl import evaluate, optim, train, weights
+from pytorch_impl import evaluate, optim, train
 from pytorch_impl.parallel.serial import Serial
 
 
 class DataParallel(Serial):
-    """nn.DataParallel over CUDA devices; without them, replicas in CPU threads, and the result says so."""
+    """Replicas on several devices; what implements them here is in `implementation`."""
 
     def _build(self) -> None:
         replicas = self._spec.replicas
@@ -44,11 +40,8 @@ class DataParallel(Serial):
             own.data = shared.data
         return replica
 
-    def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
-        """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
+    def _train_replicas(self, images: Any, labels: Any, masks: Any, num_examples: int, learning_rate: float) -> Any:
         if self._threads is None:
-            self._step += 1
-            images, labels, masks = self._to_device(batch)
             return train.train_step(
                 _Scattered(self._wrapped),
                 self._optimizer,
@@ -60,16 +53,12 @@ class DataParallel(Serial):
                 self._step,
                 loss=self._spec.loss,
             )
-        self._step += 1
 
         def one(rank: int) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
-            start, stop = shard(num_examples, self._spec.replicas, rank)
-            replica = self._replicas[rank]
+            part, replica = slice(*shard(num_examples, self._spec.replicas, rank)), self._replicas[rank]
             replica.train()
-            masks = tuple(mask[start:stop] for mask in batch.masks)
-            loss, num_correct = train.forward(
-                replica, batch.images[start:stop], batch.labels[start:stop], masks, num_examples, self._spec.loss
-            )
+            own_masks = tuple(mask[part] for mask in masks)
+            loss, num_correct = train.forward(replica, images[part], labels[part], own_masks, num_examples, self._spec.loss)
             return loss.detach(), num_correct, train.gradients(replica, loss)
 
         losses, num_correct, gradients = zip(*self._threads.run(one), strict=True)
@@ -77,22 +66,16 @@ class DataParallel(Serial):
         self._optimizer.apply(summed, learning_rate, self._step)
         return torch.stack(losses).sum(), torch.stack(num_correct).sum()
 
-    def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
-        """(sum of losses, on the device; int64 [N] predicted labels) of one batch in evaluation mode."""
+    def _score_replicas(self, images: Any, labels: Any) -> Any:
         if self._threads is None:
-            loss, predictions = evaluate.score(
-                _Scattered(self._wrapped), self._tensor(images), self._tensor(labels), loss=self._spec.loss
-            )
-            return loss, predictions.cpu().numpy()
+            return evaluate.score(_Scattered(self._wrapped), images, labels, loss=self._spec.loss)
 
         def one(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-            start, stop = shard(len(labels), self._spec.replicas, rank)
-            return evaluate.score(
-                self._replicas[rank], self._tensor(images[start:stop]), self._tensor(labels[start:stop]), loss=self._spec.loss
-            )
+            part = slice(*shard(len(labels), self._spec.replicas, rank))
+            return evaluate.score(self._replicas[rank], images[part], labels[part], loss=self._spec.loss)
 
         losses, predictions = zip(*self._threads.run(one), strict=True)
-        return torch.stack(losses).sum(), torch.cat(predictions).numpy()
+        return torch.stack(losses).sum(), torch.cat(predictions)
 
     def share_statistics(self) -> None:
         """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
@@ -101,11 +84,6 @@ class DataParallel(Serial):
         for replica in self._replicas[1:]:
             for own, first in zip(replica.buffers(), self._model.buffers(), strict=True):
                 own.copy_(first)
-
-    def load_weights(self, values: Weights) -> None:
-        """Set every parameter and statistic of every replica."""
-        weights.load(self._model, self._architecture, values)
-        self.share_statistics()
 
 
 class _Scattered(torch.nn.Module):

@@ -10,13 +10,12 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from common.training import Batch
 from pytorch_impl import optim, train
 from pytorch_impl.parallel.serial import Serial
 
 
 class MultiProcess(Serial):
-    """DistributedDataParallel over gloo (CPU) or nccl (CUDA); the rendezvous is torchrun's environment."""
+    """One rank of several; who it is stands in its environment, see `rendezvous`."""
 
     def _build(self) -> None:
         self.rank = int(os.environ["RANK"])
@@ -35,10 +34,7 @@ class MultiProcess(Serial):
         )
         self._optimizer = optim.build(self._spec.optimizer, list(self._model.parameters()))
 
-    def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
-        """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
-        self._step += 1
-        images, labels, masks = self._to_device(batch)
+    def _train_replicas(self, images: Any, labels: Any, masks: Any, num_examples: int, learning_rate: float) -> Any:
         self._wrapped.train()
         loss, num_correct = train.forward(self._wrapped, images, labels, masks, num_examples, self._spec.loss)
         # DDP takes the mean over ranks; the shares of the loss add up, so each counts world_size times.

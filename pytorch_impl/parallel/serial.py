@@ -49,7 +49,15 @@ class Serial:
         ]
         model = models.build(self._architecture, self._spec.precision, group)
         model.register_forward_pre_hook(lambda module, inputs: (inputs[0].contiguous(memory_format=memory_format), *inputs[1:]))
-        return model.to(self._device, memory_format=memory_format)
+        return model.to(self._device).to(memory_format=memory_format)
+
+    def _train_replicas(self, images: Any, labels: Any, masks: Any, num_examples: int, learning_rate: float) -> Any:
+        return train.train_step(
+            self._model, self._optimizer, images, labels, masks, num_examples, learning_rate, self._step, loss=self._spec.loss
+        )
+
+    def _score_replicas(self, images: Any, labels: Any) -> Any:
+        return evaluate.score(self._model, images, labels, loss=self._spec.loss)
 
     def batches(self) -> Iterator[Batch]:
         """This process's shard of every global batch of the run, in order."""
@@ -59,21 +67,11 @@ class Serial:
         """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
         self._step += 1
         images, labels, masks = self._to_device(batch)
-        return train.train_step(
-            self._model,
-            self._optimizer,
-            images,
-            labels,
-            masks,
-            num_examples,
-            learning_rate,
-            self._step,
-            loss=self._spec.loss,
-        )
+        return self._train_replicas(images, labels, masks, num_examples, learning_rate)
 
     def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
         """(sum of losses, on the device; int64 [N] predicted labels) of one batch in evaluation mode."""
-        loss, predictions = evaluate.score(self._model, self._tensor(images), self._tensor(labels), loss=self._spec.loss)
+        loss, predictions = self._score_replicas(self._tensor(images), self._tensor(labels))
         return loss, predictions.cpu().numpy()
 
     def fetch(self, values: list[Any]) -> npt.NDArray[Any]:
@@ -94,6 +92,7 @@ class Serial:
     def load_weights(self, values: Weights) -> None:
         """Set every parameter and statistic of every replica."""
         weights.load(self._model, self._architecture, values)
+        self.share_statistics()
 
     def weights(self) -> Weights:
         """Every parameter and statistic of replica 0 by canonical name, as the model has them."""

@@ -11,7 +11,7 @@ from tensorflow_impl.parallel.serial import Serial
 
 
 class DataParallel(Serial):
-    """MirroredStrategy over GPUs; without them, over logical CPU devices, and the result says so."""
+    """Replicas on several devices; what implements them here is in `implementation`."""
 
     def _new_strategy(self) -> tf.distribute.Strategy:
         kind = "GPU" if device.gpus() else "CPU"
@@ -64,6 +64,6 @@ def _own_part(batch: tf.Tensor) -> slice:
     replicas = tf.constant(context.num_replicas_in_sync)
     rank = tf.cast(context.replica_id_in_sync_group, replicas.dtype)
     size = tf.shape(batch)[0]
-    base, extra = size // replicas, size % replicas
+    base, extra = tf.math.floordiv(size, replicas), tf.math.floormod(size, replicas)
     start = rank * base + tf.minimum(rank, extra)
     return slice(start, start + base + tf.cast(rank < extra, size.dtype))

@@ -14,7 +14,7 @@ from tensorflow_impl.parallel.serial import Serial
 
 
 class MultiProcess(Serial):
-    """MultiWorkerMirroredStrategy, ring (CPU) or nccl (GPU); the rendezvous is TF_CONFIG."""
+    """One rank of several; who it is stands in its environment, see `rendezvous`."""
 
     def _new_strategy(self) -> tf.distribute.Strategy:
         self.rank = int(os.environ["RANK"])
