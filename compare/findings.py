@@ -41,18 +41,17 @@ def findings(stored: Stored, summaries: Sequence[Summary]) -> Findings:
 def _sameness(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
     proof = stored.comparison.proof
     runs = [result for repeats in stored.runs.values() for result in repeats.values()]
-    sentences = [
-        f"Identical training: {proof.verdict}. {proof.sentence}"
-        if proof
-        else "Identical training: not claimed. It was not examined."
-    ]
+    said = "not claimed: it was not examined"
+    if proof:
+        said = f"{proof.verdict}: {proof.sentence.removeprefix(f'{proof.verdict}: ')}"
+    sentences = [f"Identical training: {said.removesuffix('.')}."]
     known = [summary for summary in summaries if summary.first_step_difference is not None]
     if known:
         worst = max(known, key=lambda summary: summary.first_step_difference or 0.0)
-        sentences.append(
-            f"First step of the timed {worst.precision} runs: losses differ between the frameworks by at most "
-            f"{worst.first_step_difference:.1e} (relative; {worst.mode})."
-        )
+        what = f"differ between the frameworks by at most {worst.first_step_difference:.1e} (relative; {worst.mode})"
+        if not worst.first_step_difference:
+            what = "are the same number in all frameworks"
+        sentences.append(f"First step of the timed {worst.precision} runs: losses {what}.")
     sentences += filter(
         None,
         [

@@ -109,7 +109,7 @@ def print_to(console: Console, report: Report) -> None:
         console.print()
         console.print(Text(title, style="bold"))
         for sentence in sentences:
-            console.print(Padding(Text(tables.one_line(sentence)), (0, 0, 0, 2)))
+            console.print(Padding(Text(tables.one_line(sentence)), (0, 0, 0, 2), expand=False))
     console.print()
 
 

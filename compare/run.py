@@ -21,7 +21,7 @@ from common import datasets, machine, spec
 from common.datasets import DataRefused
 from common.results import ResultError
 from common.spec import SpecError
-from compare import execution, launch, matrix, presets, report, store
+from compare import execution, launch, matrix, parity, presets, report, store
 from compare.launch import LaunchError
 from compare.matrix import Row
 from compare.presets import Preset
@@ -197,27 +197,32 @@ def _has_proof(comparison: Comparison) -> bool:
 
 def _prove(comparison: Comparison, request: Request, folder: Path, shown: Display) -> Comparison:
     """The comparison with its proof; a proof that breaks off proves nothing, and the runs go on."""
-    from compare import parity  # here, because the report and the twins' tests need none of it
+    return comparison.model_copy(update={"proof": _proof(comparison, request, folder, shown)})
 
+
+def _proof(comparison: Comparison, request: Request, folder: Path, shown: Display) -> ProofRecord:
+    if len(request.frameworks) < 2:
+        return ProofRecord(verdict="not claimed", sentence="one framework alone has nothing to be held against")
     modes = list(dict.fromkeys(row.spec.mode for row in comparison.rows if row.unavailable is None))
-    replicas = request.settings.replicas
     shown.say("proof")
     try:
         proof = parity.prove(
-            comparison.rows[0].spec, request.frameworks, modes, replicas=replicas, out=folder / "proof", progress=shown.say
+            comparison.rows[0].spec,
+            request.frameworks,
+            modes,
+            replicas=request.settings.replicas,
+            out=folder / "proof",
+            progress=shown.say,
         )
-    except LaunchError as error:
-        record = ProofRecord(verdict="not proved", sentence=f"The proof broke off: {error}")
-    else:
-        record = ProofRecord(
-            verdict=proof.verdict,
-            sentence=proof.sentence,
-            mode_verdicts={
-                framework: {mode: proof.mode_verdict(framework, mode) for mode in modes} for framework in request.frameworks
-            },
-            rungs=[rung.model_dump(mode="json") for rung in proof.rungs],
-        )
-    return comparison.model_copy(update={"proof": record})
+    except (LaunchError, SpecError) as error:
+        return ProofRecord(verdict="not proved", sentence=f"the proof broke off: {error}")
+    verdicts = {framework: {mode: proof.mode_verdict(framework, mode) for mode in modes} for framework in request.frameworks}
+    return ProofRecord(
+        verdict=proof.verdict,
+        sentence=proof.sentence,
+        mode_verdicts=verdicts,
+        rungs=[rung.model_dump() for rung in proof.rungs],
+    )
 
 
 def _run_all(comparison: Comparison, folder: Path, shown: Display) -> None:

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import re
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +42,10 @@ class Column:
     """Its heading on the terminal, where that is narrower."""
     wide: bool = False
     """Left out on terminals too narrow for it."""
+    fold: int | None = None
+    """Characters at which the terminal breaks its text."""
+    interval: bool = False
+    """Whether its cells are spreads or ratios, which take three columns in CSV."""
 
 
 @dataclass(frozen=True)
@@ -96,22 +101,22 @@ def main_table(summaries: Sequence[Summary]) -> Table:
         Column("steps", "steps", terminal=False),
         Column("images", "images", terminal=False),
         *(
-            Column(f"{split}_{score}", f"{split} {score}", 4, terminal=split == "test", short=_SHORT[score])
+            Column(f"{split}_{score}", f"{split} {score}", 4, terminal=split == "test", short=_SHORT[score], interval=True)
             for split in ("train", "validation", "test")
             for score in ("accuracy", "loss")
         ),
-        Column("epoch_seconds", "seconds per epoch", 2, short="s/epoch"),
-        Column("images_per_second", "images/s", 0, wide=True),
-        Column("wall_seconds", "wall seconds", 1, terminal=False),
-        Column("speedup_one_core", "speed-up, 1 core", 2, short="vs 1 core"),
-        Column("speedup_same_cores", "speed-up, same cores", 2, short="vs same cores"),
+        Column("epoch_seconds", "seconds per epoch", 2, short="s per\nepoch", interval=True),
+        Column("images_per_second", "images/s", 0, short="img/s", wide=True, interval=True),
+        Column("wall_seconds", "wall seconds", 1, terminal=False, interval=True),
+        Column("speedup_one_core", "speed-up, 1 core", 2, short="vs 1\ncore", interval=True),
+        Column("speedup_same_cores", "speed-up, same cores", 2, short="vs same\ncores", interval=True),
         Column("parallel_efficiency", "parallel efficiency", 2, terminal=False),
         Column("pays", "pays", terminal=False),
         Column("peak_memory_mib", "peak memory MiB", 0, terminal=False),
         Column("device_peak_memory_mib", "device memory MiB", 0, terminal=False),
         Column("parity", "same training", short="proof", wide=True),
         Column("first_step_difference", "first-step difference", -1, terminal=False),
-        Column("status", "status"),
+        Column("status", "status", fold=9),
         Column("reason", "reason", terminal=False),
     )
     rows = [
@@ -141,7 +146,7 @@ def accuracy_table(summaries: Sequence[Summary]) -> Table:
     columns = (
         *_RUN,
         *(
-            Column(f"{split}_{score}", f"{split} {score}", 4, short=f"{_SHORT[split]} {_SHORT[score]}")
+            Column(f"{split}_{score}", f"{split} {score}", 4, short=f"{_SHORT[split]}\n{_SHORT[score]}", interval=True)
             for split, score in scores
         ),
     )
@@ -149,16 +154,23 @@ def accuracy_table(summaries: Sequence[Summary]) -> Table:
         _run_cells(summary) | {f"{split}_{score}": getattr(getattr(summary, split), score) for split, score in scores}
         for summary in summaries
     ]
-    return Table("accuracy", "Accuracy and loss by mode", columns, rows, note="Median over repeats (25 % to 75 % quantile).")
+    return Table(
+        "accuracy",
+        "Accuracy and loss by mode",
+        columns,
+        rows,
+        spreads_on_terminal=False,
+        note="After the last epoch. Median over repeats; in the report with the 25 % and 75 % quantiles.",
+    )
 
 
 def seconds_table(summaries: Sequence[Summary]) -> Table:
     columns = (
         *_RUN,
-        Column("epoch_seconds", "seconds per epoch", 3),
+        Column("epoch_seconds", "seconds per epoch", 3, interval=True),
         Column("training_seconds", "training seconds", 2),
-        Column("wall_seconds", "wall seconds", 1),
-        Column("images_per_second", "images/s", 1),
+        Column("wall_seconds", "wall seconds", 1, interval=True),
+        Column("images_per_second", "images/s", 1, interval=True),
     )
     rows = [
         _run_cells(summary)
@@ -184,10 +196,10 @@ def speedup_table(summaries: Sequence[Summary]) -> Table:
         *_RUN,
         Column("cores", "cores"),
         Column("cores_used", "cores used", 2, short="used"),
-        Column("speedup_one_core", "against serial, 1 core", 2, short="vs serial, 1 core"),
-        Column("speedup_same_cores", "against serial, same cores", 2, short="vs serial, same cores"),
+        Column("speedup_one_core", "against serial, 1 core", 2, short="vs serial,\n1 core", interval=True),
+        Column("speedup_same_cores", "against serial, same cores", 2, short="vs serial,\nsame cores", interval=True),
         Column("parallel_efficiency", "parallel efficiency", 2, short="eff."),
-        Column("pays", "pays"),
+        Column("pays", "pays", fold=15),
     )
     rows = [
         _run_cells(summary)
@@ -283,6 +295,8 @@ def to_rich(table: Table, width: int) -> RichTable:
         if not column.terminal or (column.wide and width < _WIDE):
             continue
         cells = [written(row.get(column.key), column, table.spreads_on_terminal) for row in table.rows]
+        if column.fold:
+            cells = [textwrap.fill(cell, column.fold) for cell in cells]
         heading = column.short or column.heading
         made.add_column(
             Text(heading),
@@ -315,14 +329,11 @@ def to_csv(table: Table) -> str:
 
     Text that a spreadsheet would run as a formula is given an apostrophe in front.
     """
-    wide = {
-        column.key for column in table.columns if any(isinstance(row.get(column.key), Spread | Ratio) for row in table.rows)
-    }
     output = io.StringIO()
     writer = csv.writer(output, lineterminator="\n")
     header: list[str] = []
     for column in table.columns:
-        header += [column.key, f"{column.key}_low", f"{column.key}_high"] if column.key in wide else [column.key]
+        header += [column.key, f"{column.key}_low", f"{column.key}_high"] if column.interval else [column.key]
     writer.writerow([_csv_text(word) for word in header])
     for row in table.rows:
         cells: list[str] = []
@@ -333,7 +344,7 @@ def to_csv(table: Table) -> str:
                 cells += [_csv_number(value), _csv_number(cell.low), _csv_number(cell.high)]
             else:
                 plain = _csv_text(cell) if isinstance(cell, str) else _csv_number(cell)
-                cells += [plain, "", ""] if column.key in wide else [plain]
+                cells += [plain, "", ""] if column.interval else [plain]
         writer.writerow(cells)
     return output.getvalue()
 

@@ -1,0 +1,24 @@
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from common import spec
+from compare import launch
+
+
+@pytest.fixture
+def fake_twins(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Two frameworks that only pretend, on a machine of four cores; yields the patcher, to set how they behave."""
+    monkeypatch.setattr(launch, "FRAMEWORKS", {"left": "tests.compare.twins.left", "right": "tests.compare.twins.right"})
+    monkeypatch.setattr(spec, "available_cores", lambda: 4)
+    launch.describe.cache_clear()
+    yield monkeypatch
+    launch.describe.cache_clear()
+
+
+def behave(monkeypatch: pytest.MonkeyPatch, **behaviours: str) -> None:
+    """Set how fake runs behave: `left_serial_2="crash"` for the run of `left` in mode serial on 2 cores."""
+    monkeypatch.setenv(
+        "FAKE_TWIN_BEHAVIOUR", json.dumps({name.replace("__", "-"): value for name, value in behaviours.items()})
+    )

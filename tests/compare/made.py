@@ -1,0 +1,117 @@
+"""Comparisons made up by hand, with round numbers, for tables that are tested as whole text."""
+
+from common import spec
+from common.results import EpochRecord, Metrics, Phases, RunResult
+from compare.matrix import Row
+from compare.store import Comparison, ProofRecord, Stored
+
+
+def row(framework: str, mode: str = "serial", cores: int = 2, unavailable: str | None = None) -> Row:
+    replicas = 1 if mode == "serial" else 2
+    made = spec.build({"mode": mode, "replicas": replicas, "cores": cores, "epochs": 2})
+    return Row(id=f"{framework}-{mode}-{cores}", framework=framework, spec=made, unavailable=unavailable)
+
+
+def score(accuracy: float, loss: float) -> Metrics:
+    return Metrics(loss=loss, accuracy=accuracy, num_correct=round(100 * accuracy), num_examples=100)
+
+
+def epoch(number: int, seconds: float, accuracy: float = 0.5, loss: float = 1.0) -> EpochRecord:
+    return EpochRecord(
+        epoch=number, steps=10, images=640, learning_rate=0.05, train=score(accuracy, loss), validation=score(accuracy, loss),
+        timed_seconds=seconds, timed_steps=10, timed_images=640, input_wait_seconds=0.0, evaluation_seconds=0.1,
+    )  # fmt: skip
+
+
+def good(row: Row, seconds: float, repeat: int = 0, first_step_loss: float = 2.3, cores_used: float = 0.9) -> RunResult:
+    return RunResult(
+        framework=row.framework,
+        spec=row.spec,
+        status="ok",
+        repeat=repeat,
+        implementation="one replica",
+        device="cpu",
+        cores_used=cores_used,
+        epochs=[epoch(1, seconds), epoch(2, seconds, 0.75, 0.5)],
+        test=score(0.7, 0.6),
+        first_step_loss=first_step_loss,
+        phases=Phases(
+            import_seconds=2.0, build_seconds=0.5, first_step_seconds=0.25, training_seconds=2 * seconds,
+            input_wait_seconds=0.125, evaluation_seconds=0.5, other_seconds=0.25, wall_seconds=3.5 + 2 * seconds,
+        ),
+        peak_memory_mib=512.0,
+        order_hash="order",
+        weights_hash="weights",
+        data_hash="data",
+    )  # fmt: skip
+
+
+def bad(row: Row, status: str, reason: str, epochs: int) -> RunResult:
+    return RunResult.model_validate(
+        {"framework": row.framework, "spec": row.spec, "status": status, "reason": reason}
+        | {"epochs": [epoch(number + 1, 1.0) for number in range(epochs)]}
+    )
+
+
+def comparison(rows: list[Row], repeats: int = 1, proof: ProofRecord | None = None) -> Comparison:
+    return Comparison(
+        created_at="2026-01-01T00:00:00+00:00",
+        argv=["run"],
+        rows=rows,
+        repeats=repeats,
+        data_name="digits",
+        data_hash="data",
+        versions={"pytorch": {"torch": "2.0"}, "tensorflow": {"tensorflow": "2.1"}},
+        machine={"processor": "Some CPU"},
+        proof=proof,
+    )
+
+
+def troubled() -> Stored:
+    """Every kind of row: good, failed, killed after an epoch, not parallel, not available and missing."""
+    rows = [
+        row("pytorch", cores=1),
+        row("pytorch", cores=2),
+        row("pytorch", "data_parallel"),
+        row("pytorch", "multi_process"),
+        row("tensorflow", cores=1),
+        row("tensorflow", cores=2),
+        row("tensorflow", "data_parallel", unavailable="not available: needs 2 CUDA devices, found 0"),
+        row("tensorflow", "multi_process"),
+    ]
+    not_parallel = good(rows[2], 2.0).model_copy(update={"status": "not parallel", "reason": "one device holds both replicas"})
+    runs = {
+        rows[0].id: {0: good(rows[0], 4.0)},
+        rows[1].id: {0: good(rows[1], 2.5, cores_used=2.4)},
+        rows[2].id: {0: not_parallel},
+        rows[3].id: {0: bad(rows[3], "killed", "killed by SIGKILL", epochs=1)},
+        rows[4].id: {0: good(rows[4], 2.0, first_step_loss=2.3000001)},
+        rows[5].id: {0: bad(rows[5], "failed", "exit code 1: RuntimeError: [red]=cmd|\x1b[31m\n", epochs=0)},
+        rows[6].id: {},
+        rows[7].id: {},
+    }
+    proof = ProofRecord(
+        verdict="proved",
+        sentence="Losses agree to 3e-15.",
+        mode_verdicts={"pytorch": {"serial": "proved", "multi_process": "proved"}, "tensorflow": {"serial": "proved"}},
+    )
+    return Stored(
+        comparison=comparison(rows, proof=proof), runs=runs, set_aside=["runs/x-r0/result.json is not a whole result"]
+    )
+
+
+def repeated(repeats: int = 5) -> Stored:
+    """Two frameworks, serial and data_parallel on two cores, with enough repeats for verdicts."""
+    rows = [row(name, mode) for name in ("pytorch", "tensorflow") for mode in ("serial", "data_parallel")]
+    base = {
+        "pytorch-serial-2": 4.0,
+        "pytorch-data_parallel-2": 2.0,
+        "tensorflow-serial-2": 4.01,
+        "tensorflow-data_parallel-2": 6.0,
+    }
+    noise = (1.0, 1.02, 0.98, 1.01, 0.99)
+    runs = {
+        each.id: {repeat: good(each, base[each.id] * noise[(repeat + index) % 5], repeat) for repeat in range(repeats)}
+        for index, each in enumerate(rows)
+    }
+    return Stored(comparison=comparison(rows, repeats), runs=runs, set_aside=[])

@@ -1,0 +1,356 @@
+"""Whole comparisons of fake twins, as a user would start them."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from common import results
+from common.spec import Spec
+from compare import launch, matrix, parity, run, store
+from compare.__main__ import app
+from compare.matrix import Row
+from tests.compare import made
+from tests.compare.conftest import behave
+
+QUICK = ("--frameworks", "left,right", "--cores", "2", "--no-proof", "--modes", "serial")
+
+
+def compare(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def compare_quick(out: Path, *arguments: str) -> Result:
+    return compare("run", *QUICK, "--out", out, *arguments)
+
+
+def test_a_comparison_runs_every_row_and_writes_everything(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = compare("run", "--frameworks", "left,right", "--cores", "2", "--no-proof", "--out", out)
+    assert done.exit_code == 0, done.output
+    rows = [row.id for row in store.read_plan(out).rows]
+    names = ("serial-1core", "serial-2cores", "data_parallel-2replicas", "multi_process-2replicas")
+    assert rows == [f"{framework}-{name}" for framework in ("left", "right") for name in names]
+    for row in rows:
+        assert {path.name for path in (out / "runs" / f"{row}-r0").iterdir()} == {
+            "spec.json",
+            "events.jsonl",
+            "result.json",
+            "log.txt",
+        }
+    plots = {f"{name}.{suffix}" for name in ("loss", "accuracy", "seconds_per_epoch", "speedup") for suffix in ("png", "svg")}
+    assert {path.name for path in (out / "plots").iterdir()} == plots
+    assert (out / "report.md").exists() and (out / "tables" / "comparison.csv").exists()
+    assert "Identical training: not claimed" in done.stdout
+
+
+def test_json_on_stdout_is_one_object_and_equals_results_json(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    done = compare_quick(tmp_path / "out", "--json")
+    printed = json.loads(done.stdout)
+    assert printed == json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [table["name"] for table in printed["tables"]][:4] == ["comparison", "accuracy", "seconds", "speedup"]
+    assert printed["exit_code"] == 0
+
+
+def test_nothing_but_results_goes_to_stdout_and_no_progress_to_a_pipe(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    done = compare_quick(tmp_path / "out", "--json")
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "status", "reason", "epochs"),
+    [
+        ("crash", "failed", "exit code 1: RuntimeError: no more = memory", 1),
+        ("kill", "killed", "killed by SIGKILL", 1),
+        ("silent", "failed", "ended without a result", 3),
+        ("torn", "failed", "is not a whole result", 3),
+        ("diverge", "diverged", "loss is nan at epoch 2, step 1", 1),
+    ],
+)
+def test_a_run_that_dies_becomes_a_row_and_the_others_finish(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, behaviour: str, status: str, reason: str, epochs: int
+) -> None:
+    behave(fake_twins, left__serial__2=behaviour)
+    done = compare_quick(tmp_path / "out", "--json")
+    assert done.exit_code == 1
+    rows = {row["id"]: row for row in json.loads(done.stdout)["summaries"]}
+    assert {name: row["status"] for name, row in rows.items()} == {
+        "left-serial-1core": "ok",
+        "left-serial-2cores": status,
+        "right-serial-1core": "ok",
+        "right-serial-2cores": "ok",
+    }
+    assert reason in rows["left-serial-2cores"]["reason"]
+    assert rows["left-serial-2cores"]["epochs_done"] == epochs
+    assert compare("report", tmp_path / "out").exit_code == 1
+
+
+def test_a_mode_that_the_machine_cannot_do_is_a_row_that_is_not_run(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    behave(fake_twins, left__data_parallel="unavailable")
+    done = compare_quick(tmp_path / "out", "--modes", "serial,data_parallel")
+    assert done.exit_code == 0
+    assert "left data_parallel x2: not available: needs 2 CUDA devices, found 0." in done.stdout
+    assert not (tmp_path / "out" / "runs" / "left-data_parallel-2replicas-r0").exists()
+
+
+def test_the_same_comparison_again_keeps_good_results_and_makes_the_rest(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    behave(fake_twins, left__serial__2="kill")
+    assert compare_quick(tmp_path / "out").exit_code == 1
+    kept = (tmp_path / "out" / "runs" / "right-serial-1core-r0" / "result.json").stat().st_mtime_ns
+    behave(fake_twins)
+    assert compare_quick(tmp_path / "out").exit_code == 0
+    runs = tmp_path / "out" / "runs"
+    assert (runs / "right-serial-1core-r0" / "result.json").stat().st_mtime_ns == kept
+    assert results.load(runs / "left-serial-2cores-r0.attempt1" / "result.json").status == "killed"
+
+
+def test_more_repeats_are_added_to_the_same_comparison(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    compare_quick(tmp_path / "out")
+    assert compare_quick(tmp_path / "out", "--repeats", "2").exit_code == 0
+    stored = store.read(tmp_path / "out")
+    assert all(sorted(repeats) == [0, 1] for repeats in stored.runs.values())
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        (("--seed", "7"), "seed of left-serial-1core is 0 there; asked for: 7"),
+        (("--modes", "serial,data_parallel"), "its rows are"),
+    ],
+)
+def test_another_comparison_in_the_same_folder_is_refused(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, change: tuple[str, str], difference: str
+) -> None:
+    compare_quick(tmp_path / "out")
+    done = compare_quick(tmp_path / "out", *change)
+    assert done.exit_code == 2
+    assert difference in done.stderr and "Choose another --out" in done.stderr
+
+
+def test_a_folder_with_other_files_is_refused(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    done = compare_quick(tmp_path)
+    assert done.exit_code == 2 and "thesis.tex" in done.stderr
+    assert not (tmp_path / "compare.json").exists()
+
+
+def test_a_second_comparison_in_the_same_folder_at_the_same_time_is_refused(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with store.locked(tmp_path / "out"):
+        code = "from compare import store; from pathlib import Path; store.locked(Path('out')).__enter__()"
+        environment = {**os.environ, "PYTHONPATH": str(launch.PROJECT_ROOT)}
+        second = subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+    assert "Another comparison is running in out. Wait for it, or choose another --out." in second.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("--model", "simple_cn"), 2, "did you mean simple_cnn?"),
+        (
+            ("--preset", "digit"),
+            2,
+            "preset is unknown. Received: 'digit'. Use digits or cifar10-minixception. Did you mean digits?",
+        ),
+        (("--preset", "digits", "--spec", "x.yaml"), 2, "--preset and --spec exclude each other"),
+        (("--spec", "missing.yaml"), 2, "spec file cannot be read"),
+        (("--frameworks", "lefft"), 2, "frameworks names one that is unknown. Received: 'lefft'."),
+        (("--frameworks", "left,left"), 2, "each once"),
+        (("--modes", "seriall"), 2, "Did you mean serial?"),
+        (("--modes", ""), 2, "modes must name at least one"),
+        (("--modes", "data_parallel", "--replicas", "3"), 2, "Received: 64 over 3. Use 63 or 66."),
+        (("--modes", "data_parallel", "--limit", "65"), 2, "fewer than replicas"),
+        (("--cores", "9"), 2, "cores exceeds what this process may use. Received: 9. Use 1 to 4."),
+        (("--set", "optimizer.momentun=0"), 2, "Did you mean momentum?"),
+        (("--set", "framework_options.left_switch=quik"), 2, "left does not know"),
+        (("--set", "framework_options.speed=1"), 2, "framework_options.speed is unknown to left"),
+        (("--data", "no/such/folder"), 4, "no/such/folder"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_anything_is_written(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    done = compare_quick(tmp_path / "out", *arguments)
+    assert done.exit_code == code, done.output
+    assert message in re.sub(r"\s+", " ", done.stderr)
+    assert "Traceback" not in done.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_switch_goes_to_the_framework_that_has_it(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert compare_quick(tmp_path / "out", "--set", "framework_options.left_switch=quick").exit_code == 0
+    options = {row.framework: row.spec.framework_options for row in store.read_plan(tmp_path / "out").rows}
+    assert options == {"left": {"left_switch": "quick"}, "right": {}}
+
+
+def test_a_framework_that_cannot_describe_itself_is_named(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    launch.FRAMEWORKS["left"] = "no_such_module"
+    done = compare_quick(tmp_path / "out")
+    assert done.exit_code == 1 and "left cannot describe itself" in done.stderr and "No module named" in done.stderr
+
+
+def test_a_spec_file_gives_values_that_options_override(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    spec_file = tmp_path / "spec.yaml"
+    spec_file.write_text("mode: multi_process\nreplicas: 4\nsteps: 40\nseed: 3\noptimizer: {learning_rate: 0.1}\ncores: 2\n")
+    arguments = ["--spec", spec_file, "--epochs", "1", "--set", "optimizer.momentum=0", "--out", tmp_path / "out"]
+    done = compare("run", "--frameworks", "left", "--no-proof", *arguments)
+    assert done.exit_code == 0, done.output
+    rows = store.read_plan(tmp_path / "out").rows
+    assert [row.id for row in rows] == ["left-serial-1core", "left-serial-2cores", "left-multi_process-4replicas"]
+    made_spec = rows[-1].spec
+    assert (made_spec.epochs, made_spec.steps, made_spec.seed) == (1, None, 3)
+    assert (made_spec.optimizer.learning_rate, made_spec.optimizer.momentum) == (0.1, 0)
+
+
+def test_repeats_are_interleaved_and_unavailable_rows_left_out() -> None:
+    rows = [made.row("a"), made.row("b", unavailable="not available: no"), made.row("c")]
+    order = [(row.framework, repeat) for row, repeat in run.order(rows, 3)]
+    assert order == [("a", 0), ("c", 0), ("c", 1), ("a", 1), ("a", 2), ("c", 2)]
+
+
+def test_one_core_has_one_serial_row(fake_twins: pytest.MonkeyPatch) -> None:
+    assert [row.id for row in matrix.rows({"cores": 1}, ["left"], ["serial"], 2)] == ["left-serial-1core"]
+
+
+def _stand_in(verdict: str) -> Any:
+    def prove(timed: Spec, frameworks: list[str], modes: list[str], **settings: Any) -> Any:
+        settings["progress"]("rung 5")
+        rung = parity.Rung(
+            name="5 losses", model=timed.model, optimizer="sgd", precision="float64", steps=50, max_relative_difference=3e-15,
+            step=49, tolerance=1e-12, reason="rounding", status="passed",
+        )  # fmt: skip
+        return SimpleNamespace(
+            verdict=verdict, sentence="losses agree within 3e-15", rungs=[rung], mode_verdict=lambda framework, mode: verdict
+        )
+
+    return prove
+
+
+@pytest.mark.parametrize(("verdict", "code"), [("proved", 0), ("not proved", 1)])
+def test_the_verdict_of_the_proof_stands_with_the_table(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, verdict: str, code: int
+) -> None:
+    fake_twins.setattr(parity, "prove", _stand_in(verdict))
+    arguments = [argument for argument in QUICK if argument != "--no-proof"]
+    done = compare("run", *arguments, "--out", tmp_path / "out")
+    assert done.exit_code == code
+    assert f"Identical training: {verdict}: losses agree within 3e-15." in done.stdout
+    assert "losses differ between the frameworks by at most 8.7e-08" in done.stdout
+    proof = store.read_plan(tmp_path / "out").proof
+    assert proof is not None and proof.rungs[0]["max_relative_difference"] == 3e-15
+
+
+def test_a_proof_that_breaks_off_proves_nothing_and_the_runs_go_on(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def prove(*arguments: object, **settings: object) -> None:
+        raise launch.LaunchError("left cannot record")
+
+    fake_twins.setattr(parity, "prove", prove)
+    arguments = [argument for argument in QUICK if argument != "--no-proof"]
+    done = compare("run", *arguments, "--out", tmp_path / "out")
+    assert done.exit_code == 1
+    assert "Identical training: not proved: the proof broke off: left cannot record." in done.stdout
+    assert all(len(repeats) == 1 for repeats in store.read(tmp_path / "out").runs.values())
+
+
+def test_report_makes_everything_again_and_sets_torn_results_aside(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    compare_quick(out)
+    before = (out / "tables" / "comparison.md").read_text()
+    for name in ("report.md", "results.json"):
+        (out / name).unlink()
+    assert compare("report", out).exit_code == 0
+    assert (out / "tables" / "comparison.md").read_text() == before
+    torn = out / "runs" / "left-serial-1core-r0" / "result.json"
+    torn.write_text(torn.read_text()[:100])
+    again = compare("report", out)
+    assert "Set aside: runs/left-serial-1core-r0/result.json is not a whole result" in re.sub(r"\s+", " ", again.stdout)
+    assert "left serial, 1 core: not run" in again.stdout
+    assert torn.exists()
+
+
+def test_report_refuses_a_folder_without_a_comparison(tmp_path: Path) -> None:
+    done = compare("report", tmp_path)
+    assert done.exit_code == 2 and "holds no comparison" in done.stderr
+
+
+def test_report_reads_a_comparison_of_a_machine_with_more_cores(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    compare_quick(tmp_path / "out")
+    fake_twins.undo()
+    fake_twins.setattr("common.spec.available_cores", lambda: 1)
+    done = compare("report", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_the_children_and_loses_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    driver = textwrap.dedent(
+        """
+        import sys
+        from common import spec
+        from compare import launch
+        from compare.__main__ import app
+        launch.FRAMEWORKS.clear()
+        launch.FRAMEWORKS.update(left="tests.compare.twins.left", right="tests.compare.twins.right")
+        spec.available_cores = lambda: 4
+        app(sys.argv[1:])
+        """
+    )
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(launch.PROJECT_ROOT),
+        "FAKE_TWIN_BEHAVIOUR": json.dumps({"left-serial-2": "hang"}),
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-c", driver, "run", *QUICK, "--out", str(tmp_path / "out")],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    pids = tmp_path / "out" / "runs" / "left-serial-2cores-r0" / "pids"
+    deadline = time.monotonic() + 60
+    while not (pids.exists() and len(pids.read_text().split()) == 2):
+        assert time.monotonic() < deadline and process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    children = [int(word) for word in pids.read_text().split()]
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, stderr
+    assert not [pid for pid in children if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+    assert re.search(r"left serial, 2 cores: killed after 1 epoch: interrupted", stdout)
+    assert "right serial, 1 core: not run" in stdout
+    statuses = {row: [result.status for result in runs.values()] for row, runs in store.read(tmp_path / "out").runs.items()}
+    assert statuses["left-serial-1core"] == ["ok"] and statuses["left-serial-2cores"] == ["killed"]
+
+
+def test_the_default_folder_names_time_model_and_data(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = compare("run", *QUICK)
+    assert done.exit_code == 0, done.output
+    (folder,) = (tmp_path / "results").iterdir()
+    assert re.fullmatch(r"\d{8}-\d{6}-simple_cnn-digits", folder.name)
+    assert f"Report: results/{folder.name}/report.md" in done.stdout
+
+
+def test_rows_survive_the_way_to_json_and_back() -> None:
+    row = made.row("pytorch")
+    assert Row.model_validate_json(row.model_dump_json()) == row

@@ -1,0 +1,108 @@
+import math
+
+import pytest
+
+from compare.findings import findings
+from compare.summary import Summary, summarize
+from tests.compare import made
+
+
+def _by_id(summaries: list[Summary]) -> dict[str, Summary]:
+    return {summary.id: summary for summary in summaries}
+
+
+def test_speedups_are_given_against_one_core_and_the_same_cores() -> None:
+    rows = [made.row("pytorch", cores=1), made.row("pytorch"), made.row("pytorch", "multi_process")]
+    seconds = (8.0, 5.0, 4.0)
+    stored = made.repeated().model_copy(
+        update={
+            "comparison": made.comparison(rows),
+            "runs": {row.id: {0: made.good(row, each)} for row, each in zip(rows, seconds, strict=True)},
+        }
+    )
+    one, both, parallel = summarize(stored)
+    assert one.speedup_one_core is None and one.pays is None
+    assert both.speedup_one_core is not None and both.speedup_one_core.value == pytest.approx(1.6)
+    assert both.speedup_same_cores is None and both.pays is None
+    assert parallel.speedup_one_core is not None and parallel.speedup_one_core.value == pytest.approx(2.0)
+    assert parallel.speedup_same_cores is not None and parallel.speedup_same_cores.value == pytest.approx(1.25)
+    assert parallel.parallel_efficiency == pytest.approx(1.0)  # twice as fast on two cores
+
+
+def test_on_accelerators_efficiency_counts_devices() -> None:
+    rows = [made.row("pytorch"), made.row("pytorch", "data_parallel")]
+    runs = {
+        row.id: {0: made.good(row, each).model_copy(update={"device": "cuda"})}
+        for row, each in zip(rows, (6.0, 4.0), strict=True)
+    }
+    stored = made.repeated().model_copy(update={"comparison": made.comparison(rows), "runs": runs})
+    assert summarize(stored)[1].parallel_efficiency == pytest.approx(0.75)
+
+
+def test_a_row_that_was_not_parallel_has_figures_but_no_speedup() -> None:
+    summary = _by_id(summarize(made.troubled()))["pytorch-data_parallel-2"]
+    assert summary.status == "not parallel"
+    assert summary.epoch_seconds is not None
+    assert summary.speedup_one_core is None and summary.speedup_same_cores is None and summary.pays is None
+
+
+def test_a_killed_row_keeps_its_epochs_but_counts_in_no_median() -> None:
+    summary = _by_id(summarize(made.troubled()))["pytorch-multi_process-2"]
+    assert (summary.status, summary.epochs_done, len(summary.epochs)) == ("killed", 1, 1)
+    assert summary.train.accuracy is None and summary.epoch_seconds is None
+
+
+def test_one_bad_repeat_marks_the_row_and_the_good_ones_count() -> None:
+    stored = made.repeated()
+    row = stored.comparison.rows[0]
+    stored.runs[row.id][3] = made.bad(row, "diverged", "loss is nan", epochs=1)
+    summary = summarize(stored)[0]
+    assert (summary.status, summary.reason) == ("diverged", "1 of 5 repeats: loss is nan")
+    assert summary.repeats_done == 4
+    assert summary.train.accuracy is not None and summary.train.accuracy.n == 4
+
+
+def test_the_first_step_difference_is_relative_and_the_largest_of_the_repeats() -> None:
+    stored = made.repeated()
+    row = stored.comparison.rows[0]
+    stored.runs[row.id][2] = made.good(row, 4.0, 2, first_step_loss=2.3 * (1 + 1e-6))
+    first, _, third, _ = summarize(stored)
+    assert first.first_step_difference == pytest.approx(1e-6, rel=1e-3)
+    assert third.first_step_difference == first.first_step_difference
+
+
+def test_a_framework_alone_has_no_first_step_difference() -> None:
+    rows = [made.row("pytorch")]
+    stored = made.repeated().model_copy(
+        update={"comparison": made.comparison(rows), "runs": {rows[0].id: {0: made.good(rows[0], 1.0)}}}
+    )
+    assert summarize(stored)[0].first_step_difference is None
+
+
+def test_runs_of_one_step_have_no_seconds_and_no_verdict() -> None:
+    stored = made.repeated()
+    for row in stored.comparison.rows:
+        for repeat, result in stored.runs[row.id].items():
+            epochs = [epoch.model_copy(update={"timed_steps": 0, "timed_seconds": 0.0}) for epoch in result.epochs]
+            stored.runs[row.id][repeat] = result.model_copy(update={"epochs": epochs})
+    summaries = summarize(stored)
+    assert all(summary.epoch_seconds is None and summary.speedup_same_cores is None for summary in summaries)
+    assert findings(stored, summaries).frameworks == []
+
+
+@pytest.mark.parametrize(("field", "what"), [("order_hash", "order of examples"), ("weights_hash", "initial weights")])
+def test_unequal_hashes_are_called_out(field: str, what: str) -> None:
+    stored = made.repeated()
+    row = stored.comparison.rows[1]
+    stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update={field: "another"})
+    sentences = findings(stored, summarize(stored)).sameness
+    assert f"NOT the same {what}: 2 different among 20 runs. Their figures do not compare." in sentences
+
+
+def test_a_diverged_run_leaves_nan_out_of_the_medians() -> None:
+    stored = made.repeated()
+    row = stored.comparison.rows[0]
+    record = made.epoch(1, 1.0, loss=math.nan)
+    stored.runs[row.id][0] = made.bad(row, "diverged", "loss is nan", 0).model_copy(update={"epochs": [record]})
+    loss = summarize(stored)[0].train.loss
+    assert loss is not None and math.isfinite(loss.median)

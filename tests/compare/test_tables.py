@@ -1,0 +1,84 @@
+"""Printed tables as whole text. To renew it after a wanted change: UPDATE_GOLDEN=1 pytest tests/compare/test_tables.py."""
+
+import csv
+import io
+import os
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from compare import report, tables
+from compare.findings import findings
+from compare.report import Report
+from compare.store import Stored
+from compare.summary import summarize
+from tests.compare import made
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("kind", ["troubled", "repeated"])
+def test_the_terminal_shows_good_failed_and_missing_rows(kind: str, width: int) -> None:
+    output = io.StringIO()
+    report.print_to(Console(file=output, width=width, highlight=False), _report(getattr(made, kind)()))
+    printed = "".join(f"{line.rstrip()}\n" for line in output.getvalue().splitlines())
+    assert max(map(len, printed.splitlines())) <= width
+    _assert_golden(f"{kind}_{width}.txt", printed)
+
+
+@pytest.mark.parametrize("kind", ["troubled", "repeated"])
+def test_markdown_shows_every_column_with_spreads(kind: str) -> None:
+    written = "\n".join(tables.to_markdown(table) for table in tables.documents(_report(getattr(made, kind)()).summaries))
+    _assert_golden(f"{kind}.md", written)
+
+
+def test_csv_keeps_full_precision_and_low_and_high() -> None:
+    _assert_golden("repeated_speedup.csv", tables.to_csv(tables.speedup_table(_report(made.repeated()).summaries)))
+
+
+def test_csv_runs_no_formula_and_keeps_every_row_on_its_line() -> None:
+    hostile = ['=HYPERLINK("x")', "+1", "-1", "@SUM(A1)", "\t=1", "a\nb", "\x1b[31mred"]
+    table = tables.Table("t", "T", (tables.Column("a", "a"),), [{"a": text} for text in hostile])
+    read = [cells[0] for cells in csv.reader(io.StringIO(tables.to_csv(table)))]
+    assert read == ["a", '\'=HYPERLINK("x")', "'+1", "'-1", "'@SUM(A1)", "'=1", "a b", "red"]
+
+
+def test_csv_leaves_negative_numbers_alone() -> None:
+    assert tables.to_csv(tables.Table("t", "T", (tables.Column("a", "a"),), [{"a": -1.5}, {"a": None}])) == 'a\n-1.5\n""\n'
+
+
+def test_markdown_and_terminal_take_no_markup_from_outside() -> None:
+    table = tables.Table("t", "T", (tables.Column("a", "a"),), [{"a": "[red]x[/red] | <b>\n"}])
+    assert "| \\[red\\]x\\[/red\\] \\| \\<b\\> |" in tables.to_markdown(table)
+    output = io.StringIO()
+    Console(file=output, width=80).print(tables.to_rich(table, 80))
+    assert "[red]x[/red] | <b>" in output.getvalue()
+
+
+def test_json_has_null_where_a_number_is_none() -> None:
+    table = tables.Table("t", "T", (tables.Column("a", "a"),), [{"a": float("nan")}])
+    assert tables.to_plain(table)["rows"] == [{"a": None}]
+
+
+def test_many_epochs_are_thinned_on_the_terminal_with_first_and_last_kept() -> None:
+    stored = made.repeated(1)
+    for repeats in stored.runs.values():
+        repeats[0] = repeats[0].model_copy(update={"epochs": [made.epoch(number + 1, 1.0) for number in range(20)]})
+    table = tables.on_terminal(summarize(stored))[-1]
+    assert [column.heading for column in table.columns[2:]] == [f"epoch {number}" for number in (1, 5, 9, 12, 16, 20)]
+    assert table.note == "6 of 20 epochs; all of them in the report."
+
+
+def _report(stored: Stored) -> Report:
+    summaries = summarize(stored)
+    return Report(stored, summaries, findings(stored, summaries))
+
+
+def _assert_golden(name: str, text: str) -> None:
+    path = GOLDEN / name
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")

@@ -1,0 +1,121 @@
+"""A twin that trains nothing: it writes what a real one writes, and dies in the ways that a real one dies.
+
+FAKE_TWIN_BEHAVIOUR holds JSON: {"<framework>-<mode>-<cores>": "<behaviour>"}; what is not in it goes well.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from common import results, spec
+from common.results import EpochRecord, Metrics, Phases, RunResult
+
+EPOCHS = 3
+
+
+def main(framework: str) -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("command", choices=["describe", "run"])
+    parser.add_argument("spec", type=Path, nargs="?")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--repeat", type=int)
+    arguments = parser.parse_args()
+    behaviours = json.loads(os.environ.get("FAKE_TWIN_BEHAVIOUR", "{}"))
+    if arguments.command == "describe":
+        print(json.dumps(describe(framework, behaviours)))
+        return 0
+    run = spec.from_json(arguments.spec.read_text())
+    behaviour = behaviours.get(f"{framework}-{run.mode}-{run.cores}", "ok")
+    return train(framework, run, arguments.out, arguments.repeat, behaviour)
+
+
+def describe(framework: str, behaviours: dict[str, str]) -> dict[str, object]:
+    def mode(name: str) -> dict[str, object]:
+        lacking = behaviours.get(f"{framework}-{name}") == "unavailable"
+        return {
+            "available": not lacking,
+            "reason": "needs 2 CUDA devices, found 0" if lacking else None,
+            "max_replicas": None,
+            "resource": "cores",
+            "implementation": "nothing",
+            "batch_norm_statistics": ["per_replica", "synchronised"],
+        }
+
+    return {
+        "framework": framework,
+        "versions": {framework: "1.0"},
+        "devices": [{"name": "cpu", "kind": "cpu"}],
+        "modes": {name: mode(name) for name in spec.MODES},
+        "options": {f"{framework}_switch": {"values": ["plain", "quick"], "default": "plain", "help": ""}},
+    }
+
+
+def train(framework: str, run: spec.Spec, out: Path, repeat: int, behaviour: str) -> int:
+    seconds = {"left": 1.0, "right": 2.0}[framework] / (1 + 0.5 * (run.replicas - 1) + 0.2 * (run.cores - 1))
+    facts = {
+        "framework": framework,
+        "spec": run,
+        "repeat": repeat,
+        "implementation": "nothing",
+        "device": "cpu",
+        "versions": {framework: "1.0"},
+        "order_hash": "a" * 64,
+        "weights_hash": "b" * 64,
+        "data_hash": "c" * 64,
+        "first_step_loss": {"left": 2.3, "right": 2.3000002}[framework],
+    }
+    results.append_event(out, "start", total_epochs=EPOCHS, total_steps=EPOCHS * 20, steps_per_epoch=20)
+    results.append_event(out, "first_step", seconds=0.1, loss=facts["first_step_loss"])
+    epochs = []
+    for index in range(1, EPOCHS + 1):
+        record = epoch(index, seconds)
+        epochs.append(record)
+        results.append_event(out, "epoch", **record.model_dump())
+        misbehave(behaviour, framework, out)
+        if behaviour == "diverge":
+            results.save(RunResult(status="diverged", reason="loss is nan at epoch 2, step 1", epochs=epochs, **facts), out)
+            return 1
+    if behaviour == "silent":
+        return 0
+    if behaviour == "torn":
+        (out / results.RESULT_FILE).write_text('{"schema_version": 1, "frame')
+        return 0
+    phases = Phases(
+        import_seconds=1, build_seconds=1, first_step_seconds=0.1, training_seconds=3 * seconds, input_wait_seconds=0,
+        evaluation_seconds=0.3, other_seconds=0, wall_seconds=2.4 + 3 * seconds,
+    )  # fmt: skip
+    test = Metrics(loss=0.5, accuracy=0.9, num_correct=90, num_examples=100)
+    results.save(
+        RunResult(
+            status="ok", epochs=epochs, test=test, phases=phases, cores_used=run.cores * 0.9, peak_memory_mib=100, **facts
+        ),
+        out,
+    )
+    return 0
+
+
+def misbehave(behaviour: str, framework: str, out: Path) -> None:
+    if behaviour == "crash":
+        print("a warning before", file=sys.stderr)
+        raise RuntimeError("no more = memory\x1b[31m")
+    if behaviour == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if behaviour == "hang":
+        # A child in a session of its own, as a launcher of ranks may start one.
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+        (out / "pids").write_text(f"{os.getpid()} {child.pid}")
+        time.sleep(600)
+
+
+def epoch(index: int, seconds: float) -> EpochRecord:
+    accuracy = 1 - 0.5**index
+    score = Metrics(loss=1.0 / index, accuracy=accuracy, num_correct=round(1258 * accuracy), num_examples=1258)
+    return EpochRecord(
+        epoch=index, steps=20, images=1258, learning_rate=0.05, train=score, validation=score, timed_seconds=seconds,
+        timed_steps=20, timed_images=1258, input_wait_seconds=0.0, evaluation_seconds=0.1,
+    )  # fmt: skip
