@@ -209,33 +209,23 @@ class _Ladder:
         return self._record(self._uneven, "serial-uneven")
 
     def _record(self, what: Spec, label: str, *options: str, frameworks: tuple[str, ...] | None = None) -> dict[str, Arrays]:
-        """One recording from each framework; they are not timed, so they run side by side."""
-        names = self.frameworks if frameworks is None else frameworks
+        """One recording from each framework, one after the other: side by side their threads would wait for each other."""
         folder = self.out / what.model / what.optimizer.name
         folder.mkdir(parents=True, exist_ok=True)
-        recordings = {name: folder / f"{label}-{name}.safetensors" for name in names}
-        self.progress(f"proof: {what.model}, {what.optimizer.name}, {label}")
         path = folder / f"{label}.json"
         path.write_text(what.to_json(), encoding="utf-8")
-        processes = {
-            name: launch.start(
-                name, ["trace", str(path), "--out", str(recordings[name]), *options], log=folder / f"{label}-{name}.log"
-            )
-            for name in names
-        }
-        try:
-            for name, process in processes.items():
-                code = process.wait()
-                if code != 0:
-                    log = folder / f"{label}-{name}.log"
-                    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-                    raise launch.LaunchError(
-                        f"{name} could not record {label} ({launch.exit_words(code)}). See {log}.\n" + "\n".join(lines[-3:])
-                    )
-        finally:
-            for process in processes.values():
-                launch.stop(process)
-        return {name: safetensors.numpy.load_file(path) for name, path in recordings.items()}
+        recordings: dict[str, Arrays] = {}
+        for name in self.frameworks if frameworks is None else frameworks:
+            self.progress(f"proof: {what.model}, {what.optimizer.name}, {label}, {name}")
+            recording, log = folder / f"{label}-{name}.safetensors", folder / f"{label}-{name}.log"
+            code = launch.call(name, ["trace", str(path), "--out", str(recording), *options], log=log)
+            if code != 0:
+                lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+                raise launch.LaunchError(
+                    f"{name} could not record {label} ({launch.exit_words(code)}). See {log}.\n" + "\n".join(lines[-3:])
+                )
+            recordings[name] = safetensors.numpy.load_file(recording)
+        return recordings
 
 
 def hold(
