@@ -26,7 +26,7 @@ class Findings(BaseModel):
     modes: list[str]
     """Which parallel modes pay."""
     troubles: list[str]
-    """Runs that failed, are missing or broke their budget."""
+    """Runs that failed or are missing, broke their budget or did not get it."""
 
 
 def findings(stored: Stored, summaries: Sequence[Summary]) -> Findings:
@@ -45,13 +45,17 @@ def _sameness(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
     if proof:
         said = f"{proof.verdict}: {proof.sentence.removeprefix(f'{proof.verdict}: ')}"
     sentences = [f"Identical training: {said.removesuffix('.')}."]
+    sentences += [f"{mode}: not claimed: {reason}." for mode, reason in (proof.not_claimed if proof else {}).items()]
     known = [summary for summary in summaries if summary.first_step_difference is not None]
     if known:
         worst = max(known, key=lambda summary: summary.first_step_difference or 0.0)
         what = f"differ between the frameworks by at most {worst.first_step_difference:.1e} (relative; {worst.mode})"
         if not worst.first_step_difference:
             what = "are the same number in all frameworks"
-        sentences.append(f"First step of the timed {worst.precision} runs: losses {what}.")
+        grows = ""
+        if worst.precision == "float32" and proof and proof.verdict == "proved":
+            grows = " From there rounding grows step by step: final float32 scores differ although the training is the same."
+        sentences.append(f"First step of the timed {worst.precision} runs: losses {what}.{grows}")
     sentences += filter(
         None,
         [
@@ -107,4 +111,8 @@ def _troubles(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
             sentences.append(f"{summary.name}: {summary.status}: {summary.reason}.")
         if summary.exceeds_budget:
             sentences.append(f"{summary.name}: used {summary.cores_used:.2f} cores of a budget of {summary.cores}.")
+        if summary.lacked_its_core:
+            sentences.append(
+                f"{summary.name}: got {summary.cores_used:.2f} of its core: other work took the rest, so rely on no time here."
+            )
     return sentences

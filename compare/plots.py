@@ -21,7 +21,6 @@ FORMATS = ("png", "svg")
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
 _LINE_STYLES = ("-", "--", ":", "-.")
 _MARKERS = ("o", "s", "^", "D")
-_LABEL: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.8}
 _SETTINGS: dict[Any, Any] = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -105,7 +104,7 @@ def _seconds(figure: Figure, summaries: Sequence[Summary]) -> bool:
         assert seconds is not None
         spread = [[seconds.median - seconds.low], [seconds.high - seconds.median]]
         axis.barh(place, seconds.median, color=_colour(summary, timed), xerr=spread if seconds.n > 1 else None, capsize=3)
-        axis.annotate(f" {seconds.median:.2f}", (seconds.high, place), va="center", fontsize=9, bbox=_LABEL)
+        _label(axis, seconds.median, seconds.high, place)
     _name_rows(axis, [summary.name for summary in timed])
     axis.set(title="Seconds per epoch (median; whiskers: 25 % to 75 % quantile)", xlabel="seconds")
     return bool(timed)
@@ -129,7 +128,7 @@ def _speedup(figure: Figure, summaries: Sequence[Summary]) -> bool:
             y = place + 0.2 * (2 * index - 1)
             axis.barh(y, ratio.value, 0.38, color=_COLOURS[index], label=f"against {base}", xerr=whiskers, capsize=3)
             end = ratio.high if whiskers and ratio.high is not None else ratio.value
-            axis.annotate(f" {ratio.value:.2f}", (end, y), va="center", fontsize=9, bbox=_LABEL)
+            _label(axis, ratio.value, end, y)
     axis.axvline(1.0, color="black", linewidth=1)
     _name_rows(axis, [summary.name for summary in compared])
     axis.set(title="Speed-up by seconds per epoch (whiskers: 95 % interval, from 5 repeats on)", xlabel="times as fast")
@@ -171,6 +170,11 @@ def _styles(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 def _colour(summary: Summary, summaries: Sequence[Summary]) -> str:
     frameworks = list(dict.fromkeys(other.framework for other in summaries))
     return _COLOURS[frameworks.index(summary.framework) % len(_COLOURS)]
+
+
+def _label(axis: Axes, value: float, x: float, y: float) -> None:
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.8}
+    axis.annotate(f"{value:.2f}", (x, y), (6, 0), textcoords="offset points", va="center", fontsize=9, bbox=box)
 
 
 def _name_rows(axis: Axes, names: Sequence[str]) -> None:

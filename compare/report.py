@@ -139,7 +139,7 @@ def _sections(report: Report) -> list[tuple[str, list[str]]]:
         ("Is it the same training?", found.sameness),
         ("Which framework is faster?", found.frameworks),
         ("Which modes pay?", found.modes),
-        ("What went wrong", found.troubles),
+        ("Cautions", found.troubles),
         ("The data", report.stored.comparison.data_notes),
     ]
     return [(title, sentences) for title, sentences in sections if sentences]

@@ -221,6 +221,7 @@ def _proof(comparison: Comparison, request: Request, folder: Path, shown: Displa
         verdict=proof.verdict,
         sentence=proof.sentence,
         mode_verdicts=verdicts,
+        not_claimed=proof.not_claimed,
         rungs=[rung.model_dump() for rung in proof.rungs],
     )
 

@@ -41,6 +41,8 @@ class ProofRecord(_Frozen):
     sentence: str
     mode_verdicts: dict[str, dict[str, str]] = {}
     """framework: {mode: verdict}."""
+    not_claimed: dict[str, str] = {}
+    """Mode: why it is another function than serial as it is timed."""
     rungs: list[dict[str, Any]] = []
 
 

@@ -17,6 +17,9 @@ from compare.store import Comparison, Stored
 BUDGET_TOLERANCE = 1.05
 """Measured cores over budgeted ones from which a row is said to exceed its budget: clocks and start-up blur the rest."""
 
+BUSY_BELOW = 0.85
+"""Cores used by a serial one-core run below which the machine was doing something else."""
+
 _Value = TypeVar("_Value")
 
 FAILURES = ("failed", "diverged", "killed")
@@ -104,6 +107,12 @@ class Summary(_Frozen):
     @property
     def exceeds_budget(self) -> bool:
         return self.cores_used is not None and self.cores_used > self.cores * BUDGET_TOLERANCE
+
+    @property
+    def lacked_its_core(self) -> bool:
+        """Whether a serial CPU run on one core, which has nothing to wait for, was kept waiting."""
+        alone = self.mode == "serial" and self.cores == 1 and self.input == "inline" and self.device == "cpu"
+        return alone and self.cores_used is not None and self.cores_used < BUSY_BELOW
 
 
 def summarize(stored: Stored) -> list[Summary]:

@@ -106,3 +106,12 @@ def test_a_diverged_run_leaves_nan_out_of_the_medians() -> None:
     stored.runs[row.id][0] = made.bad(row, "diverged", "loss is nan", 0).model_copy(update={"epochs": [record]})
     loss = summarize(stored)[0].train.loss
     assert loss is not None and math.isfinite(loss.median)
+
+
+def test_a_serial_run_that_did_not_get_its_core_is_called_out() -> None:
+    rows = [made.row("pytorch", cores=1)]
+    stored = made.repeated().model_copy(
+        update={"comparison": made.comparison(rows), "runs": {rows[0].id: {0: made.good(rows[0], 1.0, cores_used=0.5)}}}
+    )
+    sentences = findings(stored, summarize(stored)).troubles
+    assert sentences == ["pytorch serial, 1 core: got 0.50 of its core: other work took the rest, so rely on no time here."]

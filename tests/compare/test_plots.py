@@ -1,0 +1,42 @@
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from compare import plots
+from compare.summary import summarize
+from tests.compare import made
+
+NAMES = ("loss", "accuracy", "seconds_per_epoch", "speedup")
+
+
+@pytest.mark.parametrize("kind", ["troubled", "repeated"])
+def test_every_plot_is_written_as_png_and_svg(tmp_path: Path, kind: str) -> None:
+    files = plots.write(summarize(getattr(made, kind)()), tmp_path)
+    assert {path.name for path in files} == {f"{name}.{suffix}" for name in NAMES for suffix in ("png", "svg")}
+    with Image.open(tmp_path / "loss.png") as image:
+        assert image.width > 1000
+        assert len(image.convert("RGB").getcolors(image.width * image.height) or []) > 10  # something is drawn
+
+
+def test_failed_and_missing_rows_are_left_out_by_name(tmp_path: Path) -> None:
+    summaries = summarize(made.troubled())
+    plots.write(summaries, tmp_path)
+    drawn = (tmp_path / "seconds_per_epoch.svg").read_text()
+    assert "pytorch serial, 1 core" in drawn and ">pytorch multi_process x2<" not in drawn
+    assert "Left out: pytorch multi_process x2 (killed), tensorflow serial, 2 cores (failed)" in drawn
+
+
+def test_the_same_figures_make_the_same_file(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        plots.write(summarize(made.repeated()), tmp_path / folder)
+    for name in NAMES:
+        assert (tmp_path / "a" / f"{name}.svg").read_bytes() == (tmp_path / "b" / f"{name}.svg").read_bytes()
+
+
+def test_a_comparison_of_failures_alone_has_no_plots(tmp_path: Path) -> None:
+    rows = [made.row("pytorch")]
+    stored = made.repeated().model_copy(
+        update={"comparison": made.comparison(rows), "runs": {rows[0].id: {0: made.bad(rows[0], "failed", "why", 1)}}}
+    )
+    assert plots.write(summarize(stored), tmp_path) == []
