@@ -97,17 +97,19 @@ def main(
     if read.mode == "multi_process" and "RANK" not in os.environ:
         return _launch(framework, read, arguments, rank_environments, started)
     machine.hold_to(_cpus(read))
-    machine.keep_freed_memory()
+    keeps_memory = machine.keep_freed_memory()
     if arguments.command == "trace":
         return _trace(load_twin(), read, arguments.out, arguments.reverse_batches)
-    return _run(framework, load_twin(), read, arguments.out, arguments.repeat, started)
+    return _run(framework, load_twin(), read, arguments.out, arguments.repeat, started, keeps_memory)
 
 
-def _run(framework: str, twin: Twin, read: Spec, out: Path, repeat: int, started: float) -> int:
+def _run(framework: str, twin: Twin, read: Spec, out: Path, repeat: int, started: float, keeps_memory: bool) -> int:
     out.mkdir(parents=True, exist_ok=True)
     twin.configure(read)
     stopwatch = timing.Stopwatch(twin.synchronize, started)
     run = Run(framework, read, twin.versions, out, repeat, stopwatch)
+    allocator = "keeps freed pages" if keeps_memory else "the system's default"
+    run.know(machine={**machine.describe(), "allocator": allocator})
     status: results.Status = "ok"
     reason = None
     code = EXIT_OK

@@ -24,7 +24,7 @@ class DataParallel(Serial):
         if self._device.type == "cuda":
             self.devices = [f"cuda:{index}" for index in range(replicas)]
             self._model = self._new_model(None)
-            self._wrapped = torch.nn.DataParallel(self._model, device_ids=list(range(replicas)))
+            self._scattered = _Scattered(torch.nn.DataParallel(self._model, device_ids=list(range(replicas))))
         else:
             self.devices = ["cpu"] * replicas
             self._threads = _Threads(replicas)
@@ -43,7 +43,7 @@ class DataParallel(Serial):
     def _train_replicas(self, images: Any, labels: Any, masks: Any, num_examples: int, learning_rate: float) -> Any:
         if self._threads is None:
             return train.train_step(
-                _Scattered(self._wrapped),
+                self._scattered,
                 self._optimizer,
                 images,
                 labels,
@@ -68,7 +68,7 @@ class DataParallel(Serial):
 
     def _score_replicas(self, images: Any, labels: Any) -> Any:
         if self._threads is None:
-            return evaluate.score(_Scattered(self._wrapped), images, labels, loss=self._spec.loss)
+            return evaluate.score(self._scattered, images, labels, loss=self._spec.loss)
 
         def one(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
             part = slice(*shard(len(labels), self._spec.replicas, rank))
