@@ -15,7 +15,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from common import results
-from compare import plots, store, tables
+from compare import plots, store, tables, tidy
 from compare.findings import Findings, findings
 from compare.store import FolderError, Stored
 from compare.summary import FAILURES, Summary, summarize
@@ -73,6 +73,8 @@ def make(folder: Path) -> Report:
         for table in tables.documents(summaries):
             results.write_atomically(folder / TABLES_FOLDER / f"{table.name}.md", tables.to_markdown(table))
             results.write_atomically(folder / TABLES_FOLDER / f"{table.name}.csv", tables.to_csv(table))
+        for name, frame in (("runs", tidy.runs(stored)), ("epochs", tidy.epochs(stored))):
+            results.write_atomically(folder / TABLES_FOLDER / f"{name}.csv", frame.to_csv(index=False))
         drawn = plots.write(summaries, folder / PLOTS_FOLDER)
         results.write_atomically(
             folder / REPORT_FILE, _markdown(report, [path.name for path in drawn if path.suffix == ".png"])

@@ -1,0 +1,74 @@
+"""Every measurement as tidy pandas frames, for notebooks and other tools: one line a run, one line an epoch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from common.results import Metrics, RunResult
+from compare.store import Stored
+
+
+def runs(stored: Stored) -> pd.DataFrame:
+    """One line for each run: what it was, how it ended, its scores, and its wall time by phase in seconds."""
+    return pd.DataFrame(
+        [
+            {
+                **_identity(row_id, repeat, result),
+                "status": result.status,
+                "first_step_loss": result.first_step_loss,
+                **_scores("test", result.test),
+                "cores_used": result.cores_used,
+                "peak_memory_mib": result.peak_memory_mib,
+                "device_peak_memory_mib": result.device_peak_memory_mib,
+                **(result.phases.model_dump() if result.phases else {}),
+            }
+            for row_id, repeat, result in _all(stored)
+        ]
+    )
+
+
+def epochs(stored: Stored) -> pd.DataFrame:
+    """One line for each epoch of each run: its scores, seconds and images per second."""
+    return pd.DataFrame(
+        [
+            {
+                **_identity(row_id, repeat, result),
+                "epoch": record.epoch,
+                "learning_rate": record.learning_rate,
+                **_scores("train", record.train),
+                **_scores("validation", record.validation),
+                "seconds": record.seconds,
+                "images_per_second": record.images_per_second,
+                "input_wait_seconds": record.input_wait_seconds,
+                "evaluation_seconds": record.evaluation_seconds,
+            }
+            for row_id, repeat, result in _all(stored)
+            for record in result.epochs
+        ]
+    )
+
+
+def _all(stored: Stored) -> list[tuple[str, int, RunResult]]:
+    return [(row_id, repeat, result) for row_id, repeats in stored.runs.items() for repeat, result in sorted(repeats.items())]
+
+
+def _identity(row_id: str, repeat: int, result: RunResult) -> dict[str, Any]:
+    spec = result.spec
+    return {
+        "run": row_id,
+        "repeat": repeat,
+        "framework": result.framework,
+        "model": spec.model,
+        "mode": spec.mode,
+        "replicas": spec.replicas,
+        "input": spec.input,
+        "workers": spec.workers,
+        "cores": spec.cores,
+        "precision": spec.precision,
+    }
+
+
+def _scores(split: str, scores: Metrics | None) -> dict[str, float | None]:
+    return {f"{split}_loss": scores.loss if scores else None, f"{split}_accuracy": scores.accuracy if scores else None}

@@ -1,0 +1,18 @@
+from compare import tidy
+from tests.compare import made
+
+
+def test_every_run_and_every_epoch_has_one_line_with_the_stored_numbers() -> None:
+    stored = made.troubled()
+    results = [result for repeats in stored.runs.values() for result in repeats.values()]
+    runs, epochs = tidy.runs(stored), tidy.epochs(stored)
+    assert len(runs) == len(results)
+    assert sorted(runs["status"]) == sorted(result.status for result in results)
+    assert len(epochs) == sum(len(result.epochs) for result in results)
+    assert sorted(epochs["train_loss"]) == sorted(record.train.loss for result in results for record in result.epochs)
+    assert not epochs.duplicated(["run", "repeat", "epoch"]).any()
+
+
+def test_a_comparison_without_any_run_gives_empty_frames() -> None:
+    stored = made.repeated().model_copy(update={"runs": {}})
+    assert tidy.runs(stored).empty and tidy.epochs(stored).empty
