@@ -7,6 +7,7 @@ therefore chosen here, once. Sizes are height and width in pixels, images are NH
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import math
 from collections.abc import Iterator
@@ -186,7 +187,7 @@ def resolve(model: str, num_classes: int, image_size: int) -> Architecture:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise SpecError(f"model {model}: layer names must be unique. Received twice: {', '.join(twice)}. Rename them.")
-    return architecture
+    return dataclasses.replace(architecture, name=model)  # by it the twins find the module's own builders
 
 
 def user_module(model: str) -> ModuleType:
