@@ -87,7 +87,8 @@ def summarize(architecture: Architecture) -> dict[str, Any]:
 
     def record(name: str, kind: str) -> Any:
         def hook(module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
-            shape = list(output.shape[1:])
+            # Twin: torchvision's average pool keeps a height and a width of one.
+            shape = list((output.flatten(1) if kind == "GlobalAveragePool" else output).shape[1:])
             rows.append(
                 {
                     "name": name,
