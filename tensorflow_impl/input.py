@@ -94,4 +94,6 @@ def _epoch(plan: Plan, images: tf.Tensor, labels: tf.Tensor, epoch: int, bounds:
         options = tf.data.Options()
         options.autotune.enabled = False
         options.threading.private_threadpool_size = max(workers, 1)
-        yield from dataset.with_options(options)
+        batches = iter(dataset.with_options(options))
+    # Outside of the scope: what is yielded inside of it is trained on inside of it, on the CPU.
+    yield from batches
