@@ -1,0 +1,100 @@
+"""The twin under test, and the few words in which the frameworks differ: to and from NumPy."""
+
+import importlib
+from collections.abc import Sequence
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from common.training import Batch
+
+Array = npt.NDArray[Any]
+
+
+class Twin:
+    """One framework's modules by name (`twin.models` is `<framework>_impl.models`), and its adapter."""
+
+    def __init__(self, framework: str) -> None:
+        self.framework = framework
+        self._adapter = {"pytorch": _PyTorch, "tensorflow": _TensorFlow}[framework]()
+
+    def __getattr__(self, module: str) -> ModuleType:
+        return importlib.import_module(f"{self.framework}_impl.{module}")
+
+    def tensor(self, array: Array) -> Any:
+        """A framework's tensor of the same shape and dtype."""
+        return self._adapter.tensor(array)
+
+    def number(self, value: float) -> Any:
+        """A step or a learning rate as a trainer passes it on."""
+        return self._adapter.number(value)
+
+    def variable(self, array: Array) -> Any:
+        """What a model has as a trainable parameter, of the same dtype."""
+        return self._adapter.variable(array)
+
+    def array(self, tensor: Any) -> Array:
+        return self._adapter.array(tensor)
+
+    def nhwc(self, images: Any) -> Array:
+        """What `input.scale` gave, as [N, H, W, C]."""
+        array = self.array(images)
+        return array.transpose(0, 2, 3, 1) if self._adapter.channels_first else array
+
+    def dtype(self, name: str) -> Any:
+        return getattr(self._adapter.framework, name)
+
+    def batch(self, images: Array, labels: Array, masks: Sequence[Array] = ()) -> Batch:
+        """A batch as the input gives it."""
+        masks = tuple(map(self.tensor, masks))
+        return Batch(self.tensor(np.arange(len(labels))), self.tensor(images), self.tensor(labels), masks)
+
+
+class _PyTorch:
+    channels_first = True
+
+    def __init__(self) -> None:
+        import torch
+
+        self.framework = torch
+
+    def tensor(self, array: Array) -> Any:
+        return self.framework.tensor(array)
+
+    def number(self, value: float) -> Any:
+        return value
+
+    def variable(self, array: Array) -> Any:
+        return self.framework.nn.Parameter(self.tensor(array))
+
+    def array(self, tensor: Any) -> Array:
+        return tensor.detach().cpu().numpy()
+
+
+class _TensorFlow:
+    channels_first = False
+
+    def __init__(self) -> None:
+        import keras
+        import tensorflow
+
+        self.framework, self._keras = tensorflow, keras
+        # A run has one strategy. Several in one process would number their collectives alike and meet each other's.
+        build = tensorflow.distribute.MirroredStrategy
+        shared = cache(lambda *devices: build(list(devices)))
+        tensorflow.distribute.MirroredStrategy = lambda devices: shared(*devices)
+
+    def tensor(self, array: Array) -> Any:
+        return self.framework.constant(array)
+
+    def number(self, value: float) -> Any:
+        return self.framework.constant(np.asarray(value))
+
+    def variable(self, array: Array) -> Any:
+        return self._keras.Variable(array, dtype=array.dtype.name)
+
+    def array(self, tensor: Any) -> Array:
+        return tensor.numpy()

@@ -1,0 +1,107 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.sharding import shard
+from common.spec import Optimizer
+from tests.twins import made, oracles
+from tests.twins.adapters import Twin
+
+ARCHITECTURE = made.network()
+DATA = made.dataset(ARCHITECTURE)
+COUNT = 7
+IMAGES, LABELS, MASKS = DATA.train.images[:COUNT], DATA.train.labels[:COUNT], made.masks(ARCHITECTURE, COUNT)
+
+EPSILON = 1e-3
+"""Of Adam: with the usual 1e-8 it blows the rounding of a bias in front of BatchNorm, which has no gradient, up to a step."""
+
+RULES = {"sgd": oracles.sgd, "adam": oracles.adam}
+
+
+@pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", "categorical_crossentropy"])
+def test_gradients_are_the_slopes_of_the_formulas_loss(twin: Twin, loss: str) -> None:
+    gradients = made.trainer(twin, ARCHITECTURE, loss=loss).gradients(twin.batch(IMAGES, LABELS, MASKS), COUNT)
+    scale = max(np.abs(gradient).max() for gradient in gradients.values())
+    values = made.values(ARCHITECTURE)
+    generator = np.random.default_rng(13)
+    for name, gradient in gradients.items():
+        for index in zip(*(generator.integers(0, size, 3) for size in gradient.shape), strict=True):
+            assert gradient[index] == pytest.approx(slope(values, name, index), abs=1e-7 * scale), (name, index)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+def test_a_step_is_the_update_rule_on_the_gradients(twin: Twin, name: str) -> None:
+    batch = twin.batch(IMAGES, LABELS, MASKS)
+    settings = Optimizer.model_validate({"name": name, "weight_decay": 0.01, "epsilon": EPSILON})
+    trainer = made.trainer(twin, ARCHITECTURE, optimizer=settings.model_dump())
+    values = made.values(ARCHITECTURE)
+    gradients = made.trainer(twin, ARCHITECTURE).gradients(batch, COUNT)
+    (expected,) = RULES[name](settings, [values[parameter] for parameter in gradients], [(list(gradients.values()), 0.05)])
+    loss, num_correct = trainer.train_step(batch, COUNT, 0.05)
+    forward = oracles.Forward(ARCHITECTURE, values, IMAGES, MASKS, training=True)
+    assert trainer.fetch([loss])[0] == pytest.approx(oracles.cross_entropy(forward.logits, LABELS).mean(), rel=1e-13)
+    assert trainer.fetch([num_correct])[0] == (forward.logits.argmax(1) == LABELS).sum()
+    after = trainer.weights()
+    for parameter, array in zip(gradients, expected, strict=True):
+        assert np.abs(after[parameter] - array).max() <= 1e-13 * np.abs(array).max(), parameter
+    for statistic, array in forward.statistics.items():
+        assert np.abs(after[statistic] - array).max() <= 1e-14, statistic
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+def test_data_parallel_with_synchronised_batch_norm_is_serial_also_in_uneven_last_batches(twin: Twin, name: str) -> None:
+    fields = {"optimizer": {"name": name, "epsilon": EPSILON}, "augmentation": {"shift_px": 2}, "epochs": 2}
+    serial = made.trainer(twin, ARCHITECTURE, DATA, **fields)
+    parallel = made.trainer(twin, ARCHITECTURE, DATA, mode="data_parallel", batch_norm_statistics="synchronised", **fields)
+    ours, theirs = train(serial), train(parallel)
+    assert len(ours) == 6  # 9, 9 and 4 examples, twice
+    for (loss, num_correct), (other_loss, other_correct) in zip(ours, theirs, strict=True):
+        assert other_loss == pytest.approx(loss, rel=1e-10)
+        assert other_correct == num_correct
+    after = parallel.weights()
+    for parameter, array in serial.weights().items():
+        assert np.abs(after[parameter] - array).max() <= 1e-10, parameter
+
+
+def test_per_replica_batch_norm_normalises_each_shard_by_itself(twin: Twin) -> None:
+    trainer = made.trainer(twin, ARCHITECTURE, mode="data_parallel")
+    loss, num_correct = trainer.train_step(twin.batch(IMAGES, LABELS, MASKS), COUNT, 0.05)
+    logits = np.concatenate(
+        [
+            oracles.Forward(
+                ARCHITECTURE, made.values(ARCHITECTURE), IMAGES[part], [mask[part] for mask in MASKS], training=True
+            ).logits
+            for part in (slice(*shard(COUNT, made.REPLICAS, rank)) for rank in range(made.REPLICAS))
+        ]
+    )
+    assert trainer.fetch([loss])[0] == pytest.approx(oracles.cross_entropy(logits, LABELS).mean(), rel=1e-13)
+    assert trainer.fetch([num_correct])[0] == (logits.argmax(1) == LABELS).sum()
+
+
+def test_the_same_seed_gives_the_same_training_to_the_bit(twin: Twin) -> None:
+    def once() -> Any:
+        trainer = made.trainer(twin, ARCHITECTURE, DATA, precision="float32")
+        return train(trainer), trainer.weights()
+
+    (losses, weights), (same_losses, same_weights) = once(), once()
+    assert losses == same_losses
+    assert all(np.array_equal(array, same_weights[name]) for name, array in weights.items())
+
+
+def slope(values: Any, name: str, index: Any) -> float:
+    """Of the mean loss along one weight, by central differences."""
+    width = 1e-6
+    losses = []
+    for sign in (1, -1):
+        moved = values | {name: values[name].copy()}
+        moved[name][index] += sign * width
+        logits = oracles.Forward(ARCHITECTURE, moved, IMAGES, MASKS, training=True).logits
+        losses.append(oracles.cross_entropy(logits, LABELS).mean())
+    return (losses[0] - losses[1]) / (2 * width)
+
+
+def train(trainer: Any) -> list[tuple[float, int]]:
+    outputs = [trainer.train_step(batch, len(batch.labels), 0.02) for batch in trainer.batches()]
+    losses, num_correct = (trainer.fetch(list(values)) for values in zip(*outputs, strict=True))
+    return list(zip(losses.tolist(), num_correct.tolist(), strict=True))
