@@ -14,7 +14,6 @@ from typing import Any
 
 import psutil
 import pytest
-from click.testing import Result
 from typer.testing import CliRunner
 
 from common import results
@@ -28,11 +27,11 @@ from tests.compare.conftest import behave
 QUICK = ("--frameworks", "left,right", "--cores", "2", "--no-proof", "--modes", "serial")
 
 
-def compare(*arguments: str | Path) -> Result:
+def compare(*arguments: str | Path) -> Any:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def compare_quick(out: Path, *arguments: str) -> Result:
+def compare_quick(out: Path, *arguments: str) -> Any:
     return compare("run", *QUICK, "--out", out, *arguments)
 
 

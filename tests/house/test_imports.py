@@ -11,7 +11,7 @@ import pytest
 PROJECT = Path(__file__).parents[2]
 
 GENERAL = frozenset(
-    {"numpy", "PIL", "pooch", "platformdirs", "filelock", "safetensors"}
+    {"numpy", "pandas", "PIL", "pooch", "platformdirs", "filelock", "safetensors"}
     | {"sklearn", "scipy", "psutil"}
     | {"pydantic", "yaml", "typer", "rich", "matplotlib"}
 )
