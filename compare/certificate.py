@@ -51,10 +51,17 @@ def command(
     try:
         specs = [
             _spec(name, settings, data, image_size, precision, seed, assignments or [])
-            for name, settings in itertools.product(_names(model), _names(optimizer))
+            for name, settings in itertools.product(
+                _some("--model", _names(model), spec.MODELS), _some("--optimizer", _names(optimizer), tuple(_OPTIMIZERS))
+            )
         ]
         named = _chosen("--frameworks", _names(frameworks), tuple(launch.FRAMEWORKS))
         asked = _chosen("--modes", _names(modes), spec.MODES)
+        if len(named) < 2 and asked == ["serial"]:
+            raise SpecError(
+                f"--frameworks has nothing to hold {named[0]} against. Received: one framework and no parallel mode. "
+                "Name two frameworks, or a mode."
+            )
         with tempfile.TemporaryDirectory(prefix="convtwins-proof-") as temporary:
             proofs = [
                 parity.prove(
@@ -78,11 +85,13 @@ def command(
         _stop(str(error), 1)
     rungs = [rung for proof in proofs for rung in proof.rungs]
     if as_json:
-        print(json.dumps({"verdict": _verdict(proofs), "rungs": [rung.model_dump(mode="json") for rung in rungs]}, indent=1))
+        # By way of JSON, which has no word for an infinite difference.
+        plain = [json.loads(rung.model_dump_json()) for rung in rungs]
+        print(json.dumps({"verdict": _verdict(proofs), "rungs": plain}, indent=1))
     else:
         show(rungs, Console())
-        for proof in proofs:
-            print(f"{proof.rungs[0].model}, {proof.rungs[0].optimizer}: {proof.sentence}")
+        for each, proof in zip(specs, proofs, strict=True):
+            print(f"{each.model}, {each.optimizer.name}: {proof.sentence}")
     if _verdict(proofs) != "proved":
         raise typer.Exit(1)
 
@@ -135,8 +144,14 @@ def _chosen(option: str, names: list[str], known: tuple[str, ...]) -> list[str]:
     for name in names:
         if name not in known:
             raise SpecError(f"{option} names something unknown. Received: {name!r}. Use {', '.join(known)}.")
+    return _some(option, names, known)
+
+
+def _some(option: str, names: list[str], known: tuple[str, ...]) -> list[str]:
     if not names:
         raise SpecError(f"{option} is empty. Use {', '.join(known)}.")
+    if len(set(names)) < len(names):
+        raise SpecError(f"{option} names something twice. Received: {', '.join(names)}. Name each once.")
     return names
 
 

@@ -31,11 +31,16 @@ Arrays = dict[str, npt.NDArray[Any]]
 Verdict = Literal["proved", "not proved", "not claimed"]
 
 BATCH_SIZE = 16
+LEAST_PER_REPLICA = 3
+"""Fewer, and the uneven last batch of rung 6 would leave a replica without examples."""
 STEPS = 50
 PARALLEL_STEPS = 20
 LOSS_TOLERANCE = 1e-12
 PARALLEL_TOLERANCE = 1e-10
+LOGITS_TOLERANCE = 1e-10
 FIRST_FLOAT32_TOLERANCE = 1e-5
+GRADIENT_NOISE = 1e-13
+"""Rounding in the gradient of a bias in front of BatchNorm, which is zero in exact arithmetic."""
 YARDSTICK_FACTOR = 10.0
 STRICT_STEPS = 3
 """A model that amplifies rounding is held to the plain tolerance for this many steps, then to its own yardstick."""
@@ -44,7 +49,7 @@ _STRICT_MODELS = ("simple_cnn", "mini_xception")
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
 
 
 class Rung(_Frozen):
@@ -56,7 +61,7 @@ class Rung(_Frozen):
     precision: str
     steps: int
     max_relative_difference: float
-    """Infinite where names, shapes or ids differ."""
+    """Infinite, in JSON null, where names, shapes or ids differ, or a value is no finite number."""
     step: int | None
     """Where the largest difference stood, from 1; None where the rung has no steps."""
     tolerance: float
@@ -85,7 +90,8 @@ class Proof(_Frozen):
 
     @property
     def verdict(self) -> Verdict:
-        return "not proved" if any(rung.status == "failed" for rung in self.rungs) else "proved"
+        statuses = {rung.status for rung in self.rungs}
+        return "not proved" if "failed" in statuses else "proved" if "passed" in statuses else "not claimed"
 
     @property
     def sentence(self) -> str:
@@ -97,11 +103,17 @@ class Proof(_Frozen):
                 f"not proved: {len(failed)} of {len(self.rungs)} rungs failed, first {first.name} "
                 f"({first.max_relative_difference:.1e}, tolerance {first.tolerance:.0e})"
             )
+        passed = sum(rung.status == "passed" for rung in self.rungs)
+        if not passed:
+            return "not claimed: nothing was held against anything"
         losses = [rung for rung in self.rungs if rung.name == "5 losses"]
+        if not losses:
+            return f"proved: each mode trains as serial does in the same framework; {passed} rungs passed"
         worst = max(losses, key=lambda rung: rung.max_relative_difference)
+        steps = f"at each of {worst.steps} steps" if worst.precision == "float64" else "at the first step"
         return (
             f"proved: in {worst.precision} the losses of the frameworks agree within {worst.max_relative_difference:.1e} "
-            f"(relative) at each of {worst.steps} steps; {len(self.rungs)} rungs passed"
+            f"(relative) {steps}; {passed} rungs passed"
         )
 
     def mode_verdict(self, framework: str, mode: str) -> str:
@@ -142,22 +154,32 @@ def prove(
     Raises:
         LaunchError: a twin could not record.
     """
-    batch_size = max(BATCH_SIZE // replicas, 1) * replicas
+    batch_size = max(BATCH_SIZE // replicas, LEAST_PER_REPLICA) * replicas
     base = _proof_spec(timed, batch_size, steps, precision)
     parallel = [mode for mode in modes if mode != "serial"]
     key = _key(base, frameworks, parallel, replicas)
+    ladder = _Ladder(base, tuple(frameworks), replicas, out, progress)
+    # What is claimed depends on the timed run itself, which the key leaves out.
+    not_claimed = _not_claimed(timed, ladder.architecture, parallel)
     if remember and (proof := _remembered(key)):
         progress("proof remembered: same code, versions and spec")
-        return proof
+        return proof.model_copy(update={"not_claimed": not_claimed})
     start = time.perf_counter()
-    ladder = _Ladder(base, tuple(frameworks), replicas, out, progress)
     rungs = [*ladder.twins(), *(rung for mode in parallel for rung in ladder.mode(mode))]
-    proof = Proof(
-        rungs=rungs, seconds=time.perf_counter() - start, not_claimed=_not_claimed(timed, ladder.architecture, parallel)
-    )
+    proof = Proof(rungs=rungs, seconds=time.perf_counter() - start, not_claimed=not_claimed)
     if remember and proof.verdict == "proved":
         results.write_atomically(_store(key), proof.model_dump_json())
     return proof
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """What frameworks differ from themselves by in another summation order, for models that amplify rounding."""
+
+    losses: npt.NDArray[np.floating]
+    """[steps], relative, the largest so far; 0, which allows nothing, where it is not finite."""
+    logits: float
+    """After the last step, on the scale of the largest logit."""
 
 
 @dataclass
@@ -175,13 +197,10 @@ class _Ladder:
 
     def twins(self) -> list[Rung]:
         """Rungs 1 to 5 and 7: every other framework against the first, serially."""
+        if len(self.frameworks) < 2:
+            return []
         recordings = self._record(self.base, "serial")
-        yardstick = None
-        if self.base.model not in _STRICT_MODELS:
-            reordered = self._record(self.base, "reordered", "--reverse-batches")
-            yardstick = np.maximum.accumulate(
-                np.max([_relative(recordings[name]["loss"], reordered[name]["loss"]) for name in self.frameworks], axis=0)
-            )
+        yardstick = self._yardstick(self.base, "reordered", recordings)
         first, *others = self.frameworks
         return [
             rung
@@ -195,7 +214,13 @@ class _Ladder:
         parallel = self._uneven.with_fields(mode=mode, replicas=self.replicas, batch_norm_statistics=statistics)
         here = tuple(name for name in self.frameworks if spec.check_against(parallel, launch.describe(name)) is None)
         split = self._record(parallel, mode, frameworks=here)
-        return [hold_mode(parallel, name, self._uneven_serial[name], split[name]) for name in here]
+        return [
+            rung
+            for name in here
+            for rung in hold_mode(
+                parallel, self.architecture, name, self._uneven_serial[name], split[name], self._uneven_yardstick
+            )
+        ]
 
     @cached_property
     def _uneven(self) -> Spec:
@@ -208,6 +233,16 @@ class _Ladder:
     def _uneven_serial(self) -> dict[str, Arrays]:
         return self._record(self._uneven, "serial-uneven")
 
+    @cached_property
+    def _uneven_yardstick(self) -> Yardstick | None:
+        return self._yardstick(self._uneven, "reordered-uneven", self._uneven_serial)
+
+    def _yardstick(self, what: Spec, label: str, recordings: dict[str, Arrays]) -> Yardstick | None:
+        if what.model in _STRICT_MODELS:
+            return None
+        reordered = self._record(what, label, "--reverse-batches")
+        return measure_yardstick([(recordings[name], reordered[name]) for name in self.frameworks])
+
     def _record(self, what: Spec, label: str, *options: str, frameworks: tuple[str, ...] | None = None) -> dict[str, Arrays]:
         """One recording from each framework, one after the other: side by side their threads would wait for each other."""
         folder = self.out / what.model / what.optimizer.name
@@ -218,6 +253,7 @@ class _Ladder:
         for name in self.frameworks if frameworks is None else frameworks:
             self.progress(f"proof: {what.model}, {what.optimizer.name}, {label}, {name}")
             recording, log = folder / f"{label}-{name}.safetensors", folder / f"{label}-{name}.log"
+            recording.unlink(missing_ok=True)  # never judge an earlier proof's
             code = launch.call(name, ["trace", str(path), "--out", str(recording), *options], log=log)
             if code != 0:
                 lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -228,83 +264,74 @@ class _Ladder:
         return recordings
 
 
-def hold(
-    base: Spec, architecture: Architecture, ours: Arrays, theirs: Arrays, yardstick: npt.NDArray[np.floating] | None
-) -> list[Rung]:
-    """Rungs 1 to 5 and 7 between two serial recordings of the same spec.
+def measure_yardstick(pairs: Sequence[tuple[Arrays, Arrays]]) -> Yardstick:
+    """The yardstick from pairs of recordings by the same framework, in order and with every batch back to front."""
+    losses = np.max([_relative(ordered["loss"], reordered["loss"]) for ordered, reordered in pairs], axis=0)
+    logits = max(_scaled(ordered["logits/final"], reordered["logits/final"][::-1]) for ordered, reordered in pairs)
+    return Yardstick(
+        losses=np.maximum.accumulate(np.where(np.isfinite(losses), losses, 0.0)),
+        logits=logits if math.isfinite(logits) else 0.0,
+    )
+
+
+def hold(base: Spec, architecture: Architecture, ours: Arrays, theirs: Arrays, yardstick: Yardstick | None) -> list[Rung]:
+    """Rungs 1 to 5 and 7 between two serial recordings of the same spec; only the first where that one fails.
 
     Args:
         base: the spec that both recorded.
         architecture: what both should have built.
         ours: recording of the first framework.
         theirs: recording of the other.
-        yardstick: [steps], the largest relative loss difference so far of a framework against itself in another
-            summation order, for models that amplify rounding; None holds every step to the plain tolerance.
+        yardstick: for models that amplify rounding; None holds every step to the plain tolerance.
     """
-    float64 = base.precision == "float64"
-    tolerance = LOSS_TOLERANCE if float64 else FIRST_FLOAT32_TOLERANCE
-    kind = "rounding of float64" if float64 else "rounding of float32"
-
-    def rung(name: str, difference: float, where: str | None, limit: float, reason: str, **fields: Any) -> Rung:
-        values: dict[str, Any] = {"step": None, "steps": 1, **fields}
-        values.setdefault("status", "passed" if difference <= limit else "failed")
-        return _rung(base, name=name, max_relative_difference=difference, where=where, tolerance=limit, reason=reason, **values)
-
-    rungs = [
-        rung("1 parameters", *_parameters(architecture, ours, theirs), 0.0, "names, shapes, count and values are equal or not")
-    ]
+    tolerance = LOSS_TOLERANCE if base.precision == "float64" else FIRST_FLOAT32_TOLERANCE
+    kind = f"rounding of {base.precision}"
+    exact = "names, shapes, count and values are equal or not"
+    rungs = [_judged(base, "1 parameters", *_parameters(architecture, ours, theirs), 0.0, exact)]
     if rungs[0].status == "failed":
         return rungs
     for mode in ("train", "eval"):
         difference = _scaled(ours[f"logits/{mode}"], theirs[f"logits/{mode}"])
-        rungs.append(rung(f"2 logits, {mode} mode", difference, None, tolerance, kind))
-    gradients = _group(ours, "gradient/"), _group(theirs, "gradient/")
-    difference, where = _against_largest(*gradients)
-    rungs.append(rung("3 gradients", difference, where, tolerance, f"{kind}, on the scale of the model's largest gradient"))
-    difference, where = _after_one_step(ours, theirs)
-    # Adam's first direction is g / (|g| + epsilon): where g is small, its rounding counts up to 1 / epsilon times.
-    adam = base.optimizer.name == "adam"
-    limit, reason = (1e3 * tolerance, f"{kind}, times what Adam makes of small gradients") if adam else (10 * tolerance, kind)
-    rungs.append(rung("4 weights after one step", difference, where, limit, f"{reason}, on the scale of the largest update"))
-    rungs.append(_losses(base, ours, theirs, yardstick))
-    difference = _scaled(ours["logits/final"], theirs["logits/final"])
-    fields: dict[str, Any] = {"step": base.steps, "steps": base.steps}
-    if not float64:
-        fields["status"] = "shown"
-    limit, reason = _final_tolerance(base, architecture, yardstick)
-    rungs.append(rung("5 logits after the last step, eval mode", difference, None, limit, reason, **fields))
+        rungs.append(_judged(base, f"2 logits, {mode} mode", difference, None, tolerance, kind))
+    difference, where = _against_largest(_group(ours, "gradient/"), _group(theirs, "gradient/"))
+    reason = f"{kind}, on the scale of the model's largest gradient"
+    rungs.append(_judged(base, "3 gradients", difference, where, tolerance, reason))
+    rungs += _after_one_step(base, "4 ", architecture, ours, theirs)
+    limits, reason = _loss_limits(base, LOSS_TOLERANCE, len(ours["loss"]), yardstick)
+    rungs.append(_losses(base, "5 losses", ours, theirs, limits, reason))
+    rungs.append(_last_logits(base, "5 logits after the last step, eval mode", architecture, ours, theirs, yardstick))
     rungs.append(_pixels(base, ours, theirs))
     return rungs
 
 
-def hold_mode(parallel: Spec, framework: str, serial: Arrays, split: Arrays) -> Rung:
-    """Rung 6: the recording of a parallel mode against the serial one of the same framework."""
-    difference, step = _worst(_relative(serial["loss"], split["loss"]))
-    where = None
-    if not np.array_equal(serial["ids"], split["ids"]):
-        difference, where = math.inf, "order of the examples"
-    tolerance = PARALLEL_TOLERANCE if parallel.precision == "float64" else FIRST_FLOAT32_TOLERANCE
-    status = "passed" if difference <= tolerance else "failed"
-    if parallel.precision == "float32" and where is None:
-        status = "shown"
-    return _rung(
-        parallel,
-        name=f"6 {parallel.mode} against serial",
-        steps=len(split["loss"]),
-        max_relative_difference=difference,
-        step=step,
-        where=where,
-        tolerance=tolerance,
-        reason="summation order over replicas is the only difference left",
-        status=status,
-        framework=framework,
-        mode=parallel.mode,
+def hold_mode(
+    parallel: Spec,
+    architecture: Architecture,
+    framework: str,
+    serial: Arrays,
+    split: Arrays,
+    yardstick: Yardstick | None,
+) -> list[Rung]:
+    """Rung 6: the recording of a parallel mode against the serial one of the same framework.
+
+    Losses alone would not do: BatchNorm's running statistics and what evaluation makes of them have no part in them.
+    """
+    name = f"6 {parallel.mode} against serial"
+    fields = {"framework": framework, "mode": parallel.mode}
+    limits, _ = _loss_limits(parallel, PARALLEL_TOLERANCE, len(serial["loss"]), yardstick)
+    losses = _losses(
+        parallel, name, serial, split, limits, "summation order over replicas is the only difference left", **fields
     )
-
-
-def growth(ours: Arrays, theirs: Arrays) -> list[float]:
-    """The relative difference of the losses at each step."""
-    return [float(value) for value in _relative(ours["loss"], theirs["loss"])]
+    if not np.array_equal(serial["ids"], split["ids"]):
+        apart = {"max_relative_difference": math.inf, "status": "failed", "where": "order of the examples"}
+        losses = losses.model_copy(update=apart)
+    # A rank of several has only its own part of the batch: the first rows, on the first rank.
+    whole = {**serial, "logits/final": serial["logits/final"][: len(split["logits/final"])]}
+    return [
+        losses,
+        *_after_one_step(parallel, f"{name}: ", architecture, serial, split, **fields),
+        _last_logits(parallel, f"{name}: logits after the last step", architecture, whole, split, yardstick, **fields),
+    ]
 
 
 def _proof_spec(timed: Spec, batch_size: int, steps: int, precision: spec.Precision) -> Spec:
@@ -343,6 +370,12 @@ def _rung(what: Spec, **fields: Any) -> Rung:
     return Rung(model=what.model, optimizer=what.optimizer.name, precision=what.precision, **fields)
 
 
+def _judged(what: Spec, name: str, difference: float, where: str | None, tolerance: float, reason: str, **fields: Any) -> Rung:
+    """A rung about one moment: passed where its difference is a number within the tolerance."""
+    values: dict[str, Any] = {"steps": 1, "step": None, "status": "passed" if difference <= tolerance else "failed", **fields}
+    return _rung(what, name=name, max_relative_difference=difference, where=where, tolerance=tolerance, reason=reason, **values)
+
+
 def _parameters(architecture: Architecture, ours: Arrays, theirs: Arrays) -> tuple[float, str | None]:
     for parameter in architecture.parameters():
         name = f"initial/{parameter.name}"
@@ -359,73 +392,125 @@ def _parameters(architecture: Architecture, ours: Arrays, theirs: Arrays) -> tup
     return 0.0, None
 
 
-def _after_one_step(ours: Arrays, theirs: Arrays) -> tuple[float, str | None]:
-    """Weights on the scale of the largest update, statistics on the scale of the largest statistic of their kind."""
+def _after_one_step(
+    what: Spec, prefix: str, architecture: Architecture, ours: Arrays, theirs: Arrays, **fields: Any
+) -> list[Rung]:
+    """Weights on the scale of the largest update; BatchNorm statistics on that of the largest mean or variance."""
+    adam = what.optimizer.name == "adam"
+    plain = LOSS_TOLERANCE if what.precision == "float64" else FIRST_FLOAT32_TOLERANCE
+    kind = f"rounding of {what.precision}"
+    # Adam's first direction is g / (|g| + epsilon): where g is small, its rounding counts up to 1 / epsilon times.
+    limit, reason = (1e3 * plain, f"{kind}, times what Adam makes of small gradients") if adam else (10 * plain, kind)
+    difference, where = _updates_apart(adam, ours, theirs)
+    reason = f"{reason}, on the scale of the largest update"
+    rungs = [_judged(what, f"{prefix}weights after one step", difference, where, limit, reason, **fields)]
+    if architecture.has_batch_norm:
+        difference, where = _statistics_apart(ours, theirs)
+        reason = f"{kind}, on the scale of the largest of their kind"
+        rungs.append(_judged(what, f"{prefix}BatchNorm statistics after one step", difference, where, plain, reason, **fields))
+    return rungs
+
+
+def _updates_apart(adam: bool, ours: Arrays, theirs: Arrays) -> tuple[float, str | None]:
     gradients = _group(ours, "gradient/")
-    before, after, other = (
-        _group(arrays, prefix) for arrays, prefix in ((ours, "initial/"), (ours, "stepped/"), (theirs, "stepped/"))
-    )
     largest_gradient = max(float(np.abs(gradient).max()) for gradient in gradients.values())
-    largest_update = max(float(np.abs(after[name] - before[name]).max()) for name in gradients)
+    largest_update = max(float(np.abs(ours[f"stepped/{name}"] - ours[f"initial/{name}"]).max()) for name in gradients)
     differences: list[tuple[float, str]] = []
-    for name in after:
-        difference = np.abs(after[name] - other[name])
-        if name in gradients:
-            # A gradient that is rounding noise (a bias in front of BatchNorm) has no direction to agree on.
-            difference = difference[np.abs(gradients[name]) > 1e-6 * largest_gradient] / largest_update
-        else:
-            role = name.rpartition(".")[2]
-            difference = difference / max(float(np.abs(after[each]).max()) for each in after if each.endswith(f".{role}"))
-        differences.append((float(difference.max(initial=0.0)), name))
+    for name, gradient in gradients.items():
+        apart = _apart(ours[f"stepped/{name}"], theirs.get(f"stepped/{name}"))
+        if adam and apart.shape == gradient.shape:
+            # To Adam a gradient that is rounding noise (a bias in front of BatchNorm) has no direction to agree on.
+            apart = apart[np.abs(gradient) > 1e-6 * largest_gradient]
+        differences.append((_over(apart.max(initial=0.0), largest_update), name))
     return _largest(differences)
 
 
-def _losses(base: Spec, ours: Arrays, theirs: Arrays, yardstick: npt.NDArray[np.floating] | None) -> Rung:
-    differences = _relative(ours["loss"], theirs["loss"])
-    steps = len(differences)
-    if base.precision == "float32":
-        # Only the first step is judged; afterwards chaos makes rounding grow, which is shown.
-        worst, step = _worst(differences)
-        return _rung(
-            base,
-            name="5 losses",
-            steps=steps,
-            max_relative_difference=worst,
-            step=step,
-            where=f"first step {differences[0]:.1e}; grows by rounding alone",
-            tolerance=FIRST_FLOAT32_TOLERANCE,
-            reason="rounding of float32 at the first step; later steps are shown",
-            status="passed" if differences[0] <= FIRST_FLOAT32_TOLERANCE else "failed",
-        )
-    limits = np.full(steps, LOSS_TOLERANCE)
-    reason = "rounding of float64"
-    if yardstick is not None:
-        limits[STRICT_STEPS:] = np.maximum(LOSS_TOLERANCE, YARDSTICK_FACTOR * yardstick[STRICT_STEPS:])
-        reason = f"rounding of float64; after step {STRICT_STEPS} ten times a framework's difference to itself in another order"
-    # The step that comes closest to its own limit, or goes furthest beyond.
-    step = int(np.argmax(np.nan_to_num(differences / limits, nan=np.inf)))
-    return _rung(
-        base,
-        name="5 losses",
-        steps=steps,
-        max_relative_difference=float(differences[step]),
-        step=step + 1,
-        tolerance=float(limits[step]),
-        reason=reason,
-        status="passed" if (differences <= limits).all() else "failed",
+def _statistics_apart(ours: Arrays, theirs: Arrays) -> tuple[float, str | None]:
+    trained = _group(ours, "gradient/")
+    statistics = {name: array for name, array in _group(ours, "stepped/").items() if name not in trained}
+    largest: dict[str, float] = {}
+    for name, array in statistics.items():
+        role = name.rpartition(".")[2]
+        largest[role] = max(largest.get(role, 0.0), float(np.abs(array).max()))
+    return _largest(
+        [
+            (_over(_apart(array, theirs.get(f"stepped/{name}")).max(), largest[name.rpartition(".")[2]]), name)
+            for name, array in statistics.items()
+        ]
     )
 
 
-def _final_tolerance(base: Spec, architecture: Architecture, yardstick: npt.NDArray[np.floating] | None) -> tuple[float, str]:
-    if base.precision == "float32":
-        return FIRST_FLOAT32_TOLERANCE, "shown: rounding grows with the steps"
-    if yardstick is not None:
-        return max(
-            1e-9, 100 * YARDSTICK_FACTOR * float(yardstick[-1])
-        ), "logits of a network that amplifies rounding, see 5 losses"
-    if base.optimizer.name == "adam" and architecture.has_batch_norm:
-        return 1e-6, "Adam moves biases in front of BatchNorm by rounding noise over epsilon, which the running means follow"
-    return 1e-9, "rounding of float64, summed over the steps"
+def _loss_limits(what: Spec, later: float, steps: int, yardstick: Yardstick | None) -> tuple[npt.NDArray[np.floating], str]:
+    """[steps]: what the relative difference of each loss is held to; infinite where it is only shown."""
+    if what.precision == "float32":
+        limits = np.full(steps, np.inf)
+        limits[0] = FIRST_FLOAT32_TOLERANCE
+        return limits, "rounding of float32 at the first step; later steps are shown"
+    limits = np.full(steps, LOSS_TOLERANCE)
+    limits[STRICT_STEPS:] = later
+    if yardstick is None:
+        return limits, "rounding of float64"
+    limits[STRICT_STEPS:] = np.maximum(later, YARDSTICK_FACTOR * yardstick.losses[STRICT_STEPS:])
+    return (
+        limits,
+        f"rounding of float64; after step {STRICT_STEPS} ten times a framework's difference to itself in another order",
+    )
+
+
+def _losses(
+    what: Spec, name: str, ours: Arrays, theirs: Arrays, limits: npt.NDArray[np.floating], reason: str, **fields: Any
+) -> Rung:
+    """The loss at every step, and how many predictions were right at the first ones, where rounding cannot turn one."""
+    differences = _relative(ours["loss"], theirs["loss"])
+    steps = len(differences)
+    # The step that comes closest to its own limit, or goes furthest beyond.
+    used = np.divide(differences, limits, out=np.full(steps, np.inf), where=np.isfinite(differences))
+    step = int(np.argmax(used))
+    difference, tolerance, where = float(differences[step]), float(limits[step]), None
+    if not math.isfinite(tolerance):  # a loss that is only shown, and is no number
+        tolerance = float(limits[0])
+    status = "passed" if np.isfinite(differences).all() and (differences <= limits).all() else "failed"
+    if what.precision == "float32":
+        where = "grows by rounding: " + ", ".join(f"{differences[at - 1]:.1e} at step {at}" for at in _milestones(steps))
+    judged = 1 if what.precision == "float32" else STRICT_STEPS
+    if status == "passed" and not np.array_equal(ours["num_correct"][:judged], theirs["num_correct"][:judged]):
+        difference, status, where = math.inf, "failed", "number of right predictions"
+    values = {"step": step + 1, "steps": steps, "status": status, **fields}
+    return _judged(what, name, difference, where, tolerance, reason, **values)
+
+
+def _milestones(steps: int) -> list[int]:
+    return [at for at in (1, 2, 5, 10, 20, 50, 100) if at < steps] + [steps]
+
+
+def _last_logits(
+    what: Spec,
+    name: str,
+    architecture: Architecture,
+    ours: Arrays,
+    theirs: Arrays,
+    yardstick: Yardstick | None,
+    **fields: Any,
+) -> Rung:
+    steps = len(ours["loss"])
+    difference = _scaled(ours["logits/final"], theirs["logits/final"])
+    values: dict[str, Any] = {"step": steps, "steps": steps, **fields}
+    if what.precision == "float32":
+        if math.isfinite(difference):
+            values["status"] = "shown"
+        reason = "shown: rounding grows with the steps"
+        return _judged(what, name, difference, None, FIRST_FLOAT32_TOLERANCE, reason, **values)
+    limit, reason = LOGITS_TOLERANCE, "rounding of float64, summed over the steps"
+    settings = what.optimizer
+    if settings.name == "adam" and architecture.has_batch_norm:
+        # Weight decay over epsilon makes the noise grow at every step, until the bias moves by the whole learning rate.
+        noise = 1.0 if settings.weight_decay else min(GRADIENT_NOISE / settings.epsilon, 1.0)
+        limit = max(limit, steps * settings.learning_rate * noise)
+        reason = "Adam moves biases in front of BatchNorm by rounding noise over epsilon, which the running means follow"
+    if yardstick is not None and YARDSTICK_FACTOR * yardstick.logits > limit:
+        limit = YARDSTICK_FACTOR * yardstick.logits
+        reason = "ten times a framework's difference to itself in another order"
+    return _judged(what, name, difference, None, limit, reason, **values)
 
 
 def _pixels(base: Spec, ours: Arrays, theirs: Arrays) -> Rung:
@@ -435,20 +520,14 @@ def _pixels(base: Spec, ours: Arrays, theirs: Arrays) -> Rung:
     elif not np.array_equal(ours["decoded"], theirs["decoded"]):
         difference, where = math.inf, "decoded pixels"
     else:
-        for name in _group(ours, "images/"):
-            apart = np.abs(ours[f"images/{name}"].astype(np.int64) - theirs[f"images/{name}"])
-            difference = max(difference, float(apart.max()) / 255.0)
-    return _rung(
-        base,
-        name="7 pixels and order",
-        steps=len(ours["loss"]),
-        max_relative_difference=difference,
-        step=None,
-        where=where,
-        tolerance=1 / 255,
-        reason="decode and order equal or not; augmentation within one level of 255",
-        status="passed" if difference <= 1 / 255 else "failed",
-    )
+        images, others = _group(ours, "images/"), _group(theirs, "images/")
+        levels, name = _largest(
+            [(_over(_apart(array.astype(np.int64), others.get(name)).max(), 255.0), name) for name, array in images.items()]
+        )
+        if levels:
+            difference, where = levels, f"images of step {int(name or 0) + 1}"
+    reason = "order, decoded pixels and augmentation, which moves whole pixels, are equal or not"
+    return _judged(base, "7 pixels and order", difference, where, 0.0, reason, steps=len(ours["loss"]))
 
 
 def _group(arrays: Arrays, prefix: str) -> Arrays:
@@ -457,41 +536,48 @@ def _group(arrays: Arrays, prefix: str) -> Arrays:
 
 def _against_largest(ours: Arrays, theirs: Arrays) -> tuple[float, str | None]:
     scale = max(float(np.abs(array).max()) for array in ours.values())
-    return _largest([(float(np.abs(ours[name] - theirs[name]).max()) / scale, name) for name in ours])
+    return _largest([(_over(_apart(ours[name], theirs.get(name)).max(), scale), name) for name in ours])
 
 
 def _scaled(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> float:
-    return _finite(float(np.abs(ours - theirs).max() / np.abs(ours).max()))
+    return _over(_apart(ours, theirs).max(), float(np.abs(ours).max()))
 
 
 def _relative(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> npt.NDArray[np.floating]:
+    apart = _apart(ours, theirs)
+    if ours.shape != theirs.shape:
+        return apart
     scale = np.maximum(np.maximum(np.abs(ours), np.abs(theirs)), np.finfo(np.float64).tiny)
-    return np.nan_to_num(np.abs(ours - theirs) / scale, nan=np.inf)
+    return np.divide(apart, scale, out=np.full(apart.shape, np.inf), where=np.isfinite(apart))
 
 
-def _worst(differences: npt.NDArray[np.floating]) -> tuple[float, int]:
-    step = int(np.argmax(differences))
-    return float(differences[step]), step + 1
+def _apart(ours: npt.NDArray[Any], theirs: npt.NDArray[Any] | None) -> npt.NDArray[np.floating]:
+    """Absolute differences, in the shape of ours; infinite where one is no finite number, or the other's shape differs."""
+    if theirs is None or ours.shape != theirs.shape:
+        return np.full(ours.shape, np.inf)
+    finite = np.isfinite(ours) & np.isfinite(theirs)
+    return np.where(finite, np.abs(np.where(finite, ours, 0.0) - np.where(finite, theirs, 0.0)), np.inf)
+
+
+def _over(difference: float, scale: float) -> float:
+    """A difference on a scale; infinite where the scale is zero or no finite number, which compares nothing."""
+    return float(difference) / scale if scale > 0.0 and math.isfinite(scale) else math.inf
 
 
 def _largest(differences: list[tuple[float, str]]) -> tuple[float, str | None]:
-    difference, where = max(((_finite(value), name) for value, name in differences), default=(0.0, None))
-    return difference, where
-
-
-def _finite(value: float) -> float:
-    return math.inf if math.isnan(value) else value
+    return max(differences, default=(math.inf, None))
 
 
 def _key(base: Spec, frameworks: Sequence[str], modes: Sequence[str], replicas: int) -> str:
-    """SHA-256 over everything that a proof depends on: the code of both twins, their versions, the data, the spec."""
+    """SHA-256 over everything that a proof depends on: code, versions and devices of the twins, the data, the spec."""
     sha256 = hashlib.sha256()
     for folder in ("common", *(launch.FRAMEWORKS[name] for name in frameworks)):
         for path in sorted((machine.PROJECT_ROOT / folder).rglob("*.py")):
             sha256.update(str(path.relative_to(machine.PROJECT_ROOT)).encode() + path.read_bytes())
     sha256.update(Path(__file__).read_bytes())
     for name in frameworks:
-        sha256.update(repr(sorted(launch.describe(name)["versions"].items())).encode())
+        described = launch.describe(name)
+        sha256.update(repr((sorted(described["versions"].items()), described["devices"])).encode())
     if base.model not in spec.MODELS:
         sha256.update(Path(str(architectures.user_module(base.model).__file__)).read_bytes())
     dataset = datasets.load(base.data, seed=base.seed, cache_dir=base.paths.cache_dir)
