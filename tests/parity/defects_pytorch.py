@@ -1,0 +1,320 @@
+"""Mistakes that a PyTorch twin could make, each planted where it would be made."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from pytest import MonkeyPatch
+from torch import nn
+
+from common import architectures
+from common.architectures import Architecture, Conv, Layer, MaxPool, Residual
+from common.sharding import shard
+from pytorch_impl import batch_norm, input, models, optim, train, weights
+
+
+def nothing(patch: MonkeyPatch) -> None:
+    """The clean twin: what fails with a defect must pass with this."""
+
+
+def batch_norm_momentum_means_old(patch: MonkeyPatch) -> None:
+    """Keras' meaning of the momentum in PyTorch's layer."""
+    _batch_norm_with(patch, lambda layer: dataclasses.replace(layer, momentum=1.0 - layer.momentum))
+
+
+def batch_norm_epsilon_of_keras(patch: MonkeyPatch) -> None:
+    _batch_norm_with(patch, lambda layer: dataclasses.replace(layer, epsilon=1e-3))
+
+
+def batch_norm_running_variance_is_biased(patch: MonkeyPatch) -> None:
+    """As Keras keeps it."""
+    _biased_running_variance(patch, nn.BatchNorm2d)
+
+
+def synchronised_running_variance_is_biased(patch: MonkeyPatch) -> None:
+    """Seen by evaluation alone: the training loss never reads the running statistics."""
+    _biased_running_variance(patch, batch_norm._SynchronisedBatchNorm)
+
+
+def batch_norm_is_per_replica(patch: MonkeyPatch) -> None:
+    """Where synchronised statistics are claimed."""
+    build = batch_norm.build
+    patch.setattr(batch_norm, "build", lambda layer, group: build(layer, None))
+
+
+def last_shard_is_unscaled(patch: MonkeyPatch) -> None:
+    """The mean of the replicas' means: an example of a short shard counts too much."""
+    share_of_loss = train.share_of_loss
+
+    def mean_of_means(logits: torch.Tensor, labels: torch.Tensor, num_examples: int, loss: str) -> torch.Tensor:
+        replicas = next(r for r in (1, 2, 3) if len(labels) in _shard_sizes(num_examples, r))
+        return share_of_loss(logits, labels, replicas * len(labels), loss)
+
+    patch.setattr(train, "share_of_loss", mean_of_means)
+
+
+def adam_epsilon_before_correction(patch: MonkeyPatch) -> None:
+    """As in TensorFlow's kernel."""
+
+    @torch.no_grad()
+    def apply(self: optim.Adam, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
+        beta_1, beta_2, epsilon = self._settings.beta_1, self._settings.beta_2, self._settings.epsilon
+        corrected = learning_rate * (1.0 - beta_2**step) ** 0.5 / (1.0 - beta_1**step)
+        for variable, gradient, mean, square in zip(self._variables, gradients, self._means, self._squares, strict=True):
+            gradient = gradient + self._settings.weight_decay * variable
+            mean.lerp_(gradient, 1.0 - beta_1)
+            square.mul_(beta_2).addcmul_(gradient, gradient, value=1.0 - beta_2)
+            variable.addcdiv_(mean, square.sqrt().add_(epsilon), value=-corrected)
+
+    patch.setattr(optim.Adam, "apply", apply)
+
+
+def adam_epsilon_of_keras(patch: MonkeyPatch) -> None:
+    _optimizer_with(patch, epsilon=1e-7)
+
+
+def adam_weight_decay_is_decoupled(patch: MonkeyPatch) -> None:
+    """AdamW."""
+    _decoupled_weight_decay(patch, optim.Adam)
+
+
+def sgd_weight_decay_is_decoupled(patch: MonkeyPatch) -> None:
+    _decoupled_weight_decay(patch, optim.SGD)
+
+
+def momentum_through_float32(patch: MonkeyPatch) -> None:
+    """0.8999999762, as Keras passes it on."""
+    _optimizer_with(patch, momentum=float(np.float32(0.9)))
+
+
+def learning_rate_in_the_buffer(patch: MonkeyPatch) -> None:
+    """b = momentum b + learning_rate g; w = w - b: the same until the learning rate changes."""
+
+    @torch.no_grad()
+    def apply(self: optim.SGD, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
+        for variable, gradient, buffer in zip(self._variables, gradients, self._buffers, strict=True):
+            gradient = gradient + self._settings.weight_decay * variable
+            buffer.mul_(self._settings.momentum).add_(gradient, alpha=learning_rate)
+            variable.sub_(buffer)
+
+    patch.setattr(optim.SGD, "apply", apply)
+
+
+def native_optimizer(patch: MonkeyPatch) -> None:
+    """torch's own SGD states the shared rule, so this one must pass."""
+    _optimizer_with(patch, native=True)
+
+
+def max_pool_padding_is_symmetric(patch: MonkeyPatch) -> None:
+    """torch's padding where TensorFlow's `same` pads the bottom and the right alone; the shapes are equal."""
+    module = models._module
+
+    def symmetric(layer: Layer, group: Any) -> nn.Module:
+        return module(dataclasses.replace(layer, padding=((1, 1), (1, 1))) if isinstance(layer, MaxPool) else layer, group)
+
+    patch.setattr(models, "_module", symmetric)
+
+
+def dense_kernel_is_transposed(patch: MonkeyPatch) -> None:
+    """Read in the wrong layout and written back the same way: the stored values are equal, the function is not."""
+    to_framework, to_canonical = weights._to_framework, weights._to_canonical
+
+    def load(name: str, array: Any) -> Any:
+        return array.reshape(array.shape[::-1]) if name.endswith(".kernel") and array.ndim == 2 else to_framework(name, array)
+
+    def extract(name: str, tensor: torch.Tensor) -> Any:
+        array = to_canonical(name, tensor)
+        return array.T.reshape(array.shape) if name.endswith(".kernel") and array.ndim == 2 else array
+
+    patch.setattr(weights, "_to_framework", load)
+    patch.setattr(weights, "_to_canonical", extract)
+
+
+def flatten_is_channels_first(patch: MonkeyPatch) -> None:
+    patch.setattr(models._Flatten, "forward", lambda self, x: x.flatten(1))
+
+
+def dropout_mask_is_ignored(patch: MonkeyPatch) -> None:
+    patch.setattr(models._MaskedDropout, "forward", lambda self, x, mask: x)
+
+
+def bias_has_no_effect(patch: MonkeyPatch) -> None:
+    """It is there and is zero at first, so that only its gradient tells."""
+
+    def without_bias(model: nn.Module, architecture: Architecture) -> None:
+        layer = models.find_layer(model, "logits")
+        layer.register_forward_hook(lambda module, inputs, output: output - module.bias)
+
+    _model_with(patch, without_bias)
+
+
+def bias_is_dropped(patch: MonkeyPatch) -> Callable[[Any], Any]:
+    """The model is built without the bias of one convolution."""
+
+    def build(original: Any) -> Any:
+        def without_bias(spec: Any, architecture: Architecture, *rest: Any) -> Any:
+            return original(spec, dataclasses.replace(architecture, layers=_without_bias(architecture.layers)), *rest)
+
+        return without_bias
+
+    return build
+
+
+def parameter_has_another_name(patch: MonkeyPatch) -> None:
+    extract = weights.extract
+
+    def renamed(model: nn.Module, architecture: Architecture) -> dict[str, Any]:
+        return {name.replace("dense.bias", "dense.offset"): array for name, array in extract(model, architecture).items()}
+
+    patch.setattr(weights, "extract", renamed)
+
+
+def kernels_are_rounded_to_tf32(patch: MonkeyPatch) -> None:
+    """What tensor cores do to the inputs of a convolution: ten bits of mantissa."""
+
+    def rounded(model: nn.Module, architecture: Architecture) -> None:
+        for layer in architecture.leaves():
+            if isinstance(layer, Conv):
+                models.find_layer(model, layer.name).register_forward_pre_hook(lambda module, inputs: _tf32(inputs[0]))
+
+    _model_with(patch, rounded)
+
+
+def labels_are_swapped(patch: MonkeyPatch) -> None:
+    """The labels of each batch belong to its images in reverse."""
+    load = input.load
+    patch.setattr(input, "load", lambda *arguments: (batch := load(*arguments))._replace(labels=torch.flip(batch.labels, (0,))))
+
+
+def later_batches_are_reversed(patch: MonkeyPatch) -> None:
+    """Another order of the examples within every batch but the first: all sums stay what they are."""
+    load = input.load
+
+    def reversed_later(images: Any, labels: Any, drawn: Any, start: int, stop: int) -> Any:
+        batch = load(images, labels, drawn, start, stop)
+        if start == 0:
+            return batch
+        fields = (batch.ids, batch.images, batch.labels)
+        return type(batch)(*(torch.flip(field, (0,)) for field in fields), tuple(torch.flip(m, (0,)) for m in batch.masks))
+
+    patch.setattr(input, "load", reversed_later)
+
+
+def order_of_another_seed(patch: MonkeyPatch) -> None:
+    load = input.load
+
+    def other(images: Any, labels: Any, drawn: Any, start: int, stop: int) -> Any:
+        ids = np.random.default_rng(1).permutation(drawn.ids)
+        return load(images, labels, dataclasses.replace(drawn, ids=ids), start, stop)
+
+    patch.setattr(input, "load", other)
+
+
+def shift_goes_the_other_way(patch: MonkeyPatch) -> None:
+    augment = input.augment
+    patch.setattr(input, "augment", lambda images, flips, shifts: augment(images, flips, None if shifts is None else -shifts))
+
+
+def one_pixel_level_off(patch: MonkeyPatch) -> None:
+    """One channel of one pixel of each later image is one of 255 levels darker or brighter."""
+    load = input.load
+
+    def off(images: Any, labels: Any, drawn: Any, start: int, stop: int) -> Any:
+        batch = load(images, labels, drawn, start, stop)
+        batch.images[:, 5, 7, 1] ^= 1
+        return batch
+
+    patch.setattr(input, "load", off)
+
+
+def images_are_scaled_by_256(patch: MonkeyPatch) -> None:
+    scale = input.scale
+    patch.setattr(input, "scale", lambda images, dtype: scale(images, dtype) * (255.0 / 256.0))
+
+
+def images_pass_through_float32(patch: MonkeyPatch) -> None:
+    scale = input.scale
+    patch.setattr(input, "scale", lambda images, dtype: scale(images, torch.float32).to(dtype))
+
+
+def _batch_norm_with(patch: MonkeyPatch, changed: Callable[[architectures.BatchNorm], architectures.BatchNorm]) -> None:
+    build = batch_norm.build
+    patch.setattr(batch_norm, "build", lambda layer, group: build(changed(layer), group))
+
+
+def _biased_running_variance(patch: MonkeyPatch, kind: type[nn.BatchNorm2d]) -> None:
+    forward = kind.forward
+
+    def biased(self: nn.BatchNorm2d, inputs: torch.Tensor) -> torch.Tensor:
+        before = self.running_var.clone()
+        output = forward(self, inputs)
+        if self.training:
+            count = inputs.numel() // inputs.shape[1]
+            newest = self.running_var - (1.0 - self.momentum) * before
+            self.running_var.data.sub_(newest / count)  # behind the back of the gradient, as the layer itself
+        return output
+
+    patch.setattr(kind, "forward", biased)
+
+
+def _optimizer_with(patch: MonkeyPatch, **settings: Any) -> None:
+    build = optim.build
+    patch.setattr(optim, "build", lambda given, variables: build(given.model_copy(update=settings), variables))
+
+
+def _decoupled_weight_decay(patch: MonkeyPatch, kind: type[optim.SGD | optim.Adam]) -> None:
+    original = kind.apply
+
+    @torch.no_grad()
+    def apply(self: Any, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
+        settings = self._settings
+        for variable in self._variables:
+            variable.mul_(1.0 - learning_rate * settings.weight_decay)
+        self._settings = settings.model_copy(update={"weight_decay": 0.0})
+        original(self, gradients, learning_rate, step)
+        self._settings = settings
+
+    patch.setattr(kind, "apply", apply)
+
+
+def _model_with(patch: MonkeyPatch, change: Callable[[nn.Module, Architecture], None]) -> None:
+    build = models.build
+
+    def changed(architecture: Architecture, precision: str, group: Any = None) -> nn.Module:
+        model = build(architecture, precision, group)
+        change(model, architecture)
+        return model
+
+    patch.setattr(models, "build", changed)
+
+
+def _without_bias(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    return tuple(
+        dataclasses.replace(layer, body=_without_bias(layer.body))
+        if isinstance(layer, Residual)
+        else dataclasses.replace(layer, bias=False)
+        if isinstance(layer, Conv) and layer.kernel_size == 1
+        else layer
+        for layer in layers
+    )
+
+
+def _tf32(x: torch.Tensor) -> torch.Tensor:
+    rounded = ((x.detach().float().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32).to(x.dtype)
+    return x + (rounded - x.detach())
+
+
+def _shard_sizes(num_examples: int, replicas: int) -> set[int]:
+    bounds = (shard(num_examples, replicas, rank) for rank in range(replicas))
+    return {stop - start for start, stop in bounds}
+
+
+DEFECTS = {
+    name: value
+    for name, value in list(globals().items())
+    if callable(value) and getattr(value, "__module__", None) == __name__ and not name.startswith("_")
+}

@@ -1,0 +1,122 @@
+"""Mistakes that a TensorFlow twin could make, each planted where it would be made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+from pytest import MonkeyPatch
+
+from common.architectures import Layer, MaxPool
+from tensorflow_impl import batch_norm, models, optim, train
+
+
+def nothing(patch: MonkeyPatch) -> None:
+    """The clean twin: what fails with a defect must pass with this."""
+
+
+def fused_batch_norm_epsilon_of_keras(patch: MonkeyPatch) -> None:
+    """In the kernel that float32 runs, and float64 does not."""
+    _fused_with(patch, epsilon=1e-3)
+
+
+def fused_running_variance_is_biased(patch: MonkeyPatch) -> None:
+    """As if the kernel gave the biased variance out; float64, which has no fused kernel, is right."""
+    call = batch_norm._BatchNorm.call
+
+    def biased(self: Any, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+        if not training or inputs.dtype == tf.float64:
+            return call(self, inputs, training=training)
+        before = tf.identity(self.variance)
+        normalised = call(self, inputs, training=training)
+        count = tf.cast(tf.size(inputs) // inputs.shape[-1], inputs.dtype)
+        newest = self.variance - (1.0 - self._momentum) * before
+        self.variance.assign(self.variance - newest / count)
+        return normalised
+
+    patch.setattr(batch_norm._BatchNorm, "call", biased)
+
+
+def batch_norm_momentum_means_old(patch: MonkeyPatch) -> None:
+    """PyTorch's number in Keras' meaning."""
+    update = batch_norm._BatchNorm._update
+
+    def keeps_a_tenth(self: Any, mean: tf.Tensor, unbiased_variance: tf.Tensor) -> None:
+        momentum, self._momentum = self._momentum, 1.0 - self._momentum
+        update(self, mean, unbiased_variance)
+        self._momentum = momentum
+
+    patch.setattr(batch_norm._BatchNorm, "_update", keeps_a_tenth)
+
+
+def batch_norm_is_per_replica(patch: MonkeyPatch) -> None:
+    """Where synchronised statistics are claimed."""
+    build = batch_norm.build
+    patch.setattr(batch_norm, "build", lambda layer, group: build(layer, None))
+
+
+def last_shard_is_unscaled(patch: MonkeyPatch) -> None:
+    """The mean of the replicas' means: an example of a short shard counts too much."""
+    share_of_loss = train.share_of_loss
+
+    def mean_of_means(logits: tf.Tensor, labels: tf.Tensor, num_examples: Any, loss: str) -> tf.Tensor:
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        return share_of_loss(logits, labels, replicas * tf.size(labels), loss)
+
+    patch.setattr(train, "share_of_loss", mean_of_means)
+
+
+def adam_epsilon_before_correction(patch: MonkeyPatch) -> None:
+    """The kernel's own meaning of epsilon: one line of the twin left out."""
+    kernel = tf.raw_ops.ResourceApplyAdam
+
+    def unscaled(**arguments: Any) -> Any:
+        epsilon = arguments.pop("epsilon") / tf.sqrt(1.0 - arguments["beta2_power"])
+        return kernel(epsilon=epsilon, **arguments)
+
+    patch.setattr(tf.raw_ops, "ResourceApplyAdam", unscaled)
+
+
+def optimizer_of_keras(patch: MonkeyPatch) -> None:
+    """Momentum through float32, the learning rate in the buffer, decoupled weight decay: three defects in one."""
+    build = optim.build
+    patch.setattr(optim, "build", lambda given, variables: build(given.model_copy(update={"native": True}), variables))
+
+
+def max_pool_padding_is_symmetric(patch: MonkeyPatch) -> None:
+    """torch's padding where `same` pads the bottom and the right alone; the shapes are equal."""
+    padded = models._Builder._padded
+
+    def symmetric(self: Any, layer: Layer, x: Any, value: float = 0.0) -> tuple[Any, str]:
+        if isinstance(layer, MaxPool):
+            return models._Padding(((1, 1), (1, 1)), value, name=f"{layer.name}.padding")(x), "valid"
+        return padded(self, layer, x, value)
+
+    patch.setattr(models._Builder, "_padded", symmetric)
+
+
+def flatten_is_channels_first(patch: MonkeyPatch) -> None:
+    patch.setattr(keras.layers.Flatten, "call", lambda self, x: tf.reshape(tf.transpose(x, (0, 3, 1, 2)), (-1, 8 * 8 * 8)))
+
+
+def depthwise_has_a_bias(patch: MonkeyPatch) -> None:
+    """A parameter that the architecture does not have; it starts at zero, and BatchNorm takes away what it adds."""
+
+    class WithBias(keras.layers.DepthwiseConv2D):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **{**options, "use_bias": True})
+
+    patch.setattr(keras.layers, "DepthwiseConv2D", WithBias)
+
+
+def _fused_with(patch: MonkeyPatch, **changed: Any) -> None:
+    kernel = tf.raw_ops.FusedBatchNormV3
+    patch.setattr(tf.raw_ops, "FusedBatchNormV3", lambda **arguments: kernel(**{**arguments, **changed}))
+
+
+DEFECTS = {
+    name: value
+    for name, value in list(globals().items())
+    if callable(value) and getattr(value, "__module__", None) == __name__ and not name.startswith("_")
+}

@@ -1,0 +1,77 @@
+"""Record the proof's arrays through a twin's own code, with one defect planted in it.
+
+    python -m tests.parity.plant FRAMEWORK OUT SPEC.json:DEFECT ...
+
+Every recording goes to OUT/<name of the spec>-<defect>.safetensors. The defects are planted one after another in one
+process, each by replacing a function of the twin and taken back afterwards; the defect `none` records the clean twin.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from common import entry, processes, spec
+
+Plant = Callable[[pytest.MonkeyPatch], Any]
+
+
+def main(framework: str, out: Path, jobs: list[str]) -> int:
+    module, plants = _twin(framework)
+    specs = {name: spec.from_json(Path(name).read_bytes()) for name, _ in map(_parted, jobs)}
+    if "RANK" not in os.environ and any(each.mode == "multi_process" for each in specs.values()):
+        return _in_ranks(module, framework, out, jobs, specs)
+    # Threads and devices can be set once a process: those of a parallel mode serve serial runs too.
+    widest = max(specs.values(), key=lambda each: each.replicas)
+    twin = module.load_twin()
+    twin.configure(widest)
+    configured = dataclasses.replace(twin, configure=lambda ignored: None)
+    for job in jobs:
+        name, defect = _parted(job)
+        recording = out / f"{Path(name).stem}-{defect}.safetensors"
+        with pytest.MonkeyPatch.context() as patch:
+            planted = plants[defect](patch)
+            built = configured if planted is None else dataclasses.replace(configured, build=planted(configured.build))
+            code = entry.main(
+                framework, lambda twin=built: twin, module.rendezvous.environments, ["trace", name, "--out", str(recording)]
+            )
+        if code != entry.EXIT_OK:
+            return code
+    return entry.EXIT_OK
+
+
+def _twin(framework: str) -> tuple[ModuleType, dict[str, Plant]]:
+    """The framework is imported only now: no process may have both."""
+    if framework == "pytorch":
+        import pytorch_impl.__main__ as twin
+        from tests.parity import defects_pytorch as defects
+    else:
+        import tensorflow_impl.__main__ as twin
+        from tests.parity import defects_tensorflow as defects
+    return twin, defects.DEFECTS
+
+
+def _in_ranks(module: ModuleType, framework: str, out: Path, jobs: list[str], specs: dict[str, spec.Spec]) -> int:
+    for job in jobs:
+        command = [sys.executable, "-m", "tests.parity.plant", framework, str(out), job]
+        failure = processes.run_ranks(command, module.rendezvous.environments(specs[_parted(job)[0]]))
+        if failure is not None:
+            print(f"{job}: {failure}", file=sys.stderr)
+            return entry.EXIT_FAILED
+    return entry.EXIT_OK
+
+
+def _parted(job: str) -> tuple[str, str]:
+    name, _, defect = job.rpartition(":")
+    return name, defect
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:]))
