@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
-from pytest import MonkeyPatch
 from torch import nn
 
 from common import architectures
@@ -17,36 +17,36 @@ from common.sharding import shard
 from pytorch_impl import batch_norm, input, models, optim, train, weights
 
 
-def nothing(patch: MonkeyPatch) -> None:
+def nothing(patch: pytest.MonkeyPatch) -> None:
     """The clean twin: what fails with a defect must pass with this."""
 
 
-def batch_norm_momentum_means_old(patch: MonkeyPatch) -> None:
+def batch_norm_momentum_means_old(patch: pytest.MonkeyPatch) -> None:
     """Keras' meaning of the momentum in PyTorch's layer."""
     _batch_norm_with(patch, lambda layer: dataclasses.replace(layer, momentum=1.0 - layer.momentum))
 
 
-def batch_norm_epsilon_of_keras(patch: MonkeyPatch) -> None:
+def batch_norm_epsilon_of_keras(patch: pytest.MonkeyPatch) -> None:
     _batch_norm_with(patch, lambda layer: dataclasses.replace(layer, epsilon=1e-3))
 
 
-def batch_norm_running_variance_is_biased(patch: MonkeyPatch) -> None:
+def batch_norm_running_variance_is_biased(patch: pytest.MonkeyPatch) -> None:
     """As Keras keeps it."""
     _biased_running_variance(patch, nn.BatchNorm2d)
 
 
-def synchronised_running_variance_is_biased(patch: MonkeyPatch) -> None:
+def synchronised_running_variance_is_biased(patch: pytest.MonkeyPatch) -> None:
     """Seen by evaluation alone: the training loss never reads the running statistics."""
     _biased_running_variance(patch, batch_norm._SynchronisedBatchNorm)
 
 
-def batch_norm_is_per_replica(patch: MonkeyPatch) -> None:
+def batch_norm_is_per_replica(patch: pytest.MonkeyPatch) -> None:
     """Where synchronised statistics are claimed."""
     build = batch_norm.build
     patch.setattr(batch_norm, "build", lambda layer, group: build(layer, None))
 
 
-def last_shard_is_unscaled(patch: MonkeyPatch) -> None:
+def last_shard_is_unscaled(patch: pytest.MonkeyPatch) -> None:
     """The mean of the replicas' means: an example of a short shard counts too much."""
     share_of_loss = train.share_of_loss
 
@@ -57,7 +57,7 @@ def last_shard_is_unscaled(patch: MonkeyPatch) -> None:
     patch.setattr(train, "share_of_loss", mean_of_means)
 
 
-def adam_epsilon_before_correction(patch: MonkeyPatch) -> None:
+def adam_epsilon_before_correction(patch: pytest.MonkeyPatch) -> None:
     """As in TensorFlow's kernel."""
 
     @torch.no_grad()
@@ -73,25 +73,25 @@ def adam_epsilon_before_correction(patch: MonkeyPatch) -> None:
     patch.setattr(optim.Adam, "apply", apply)
 
 
-def adam_epsilon_of_keras(patch: MonkeyPatch) -> None:
+def adam_epsilon_of_keras(patch: pytest.MonkeyPatch) -> None:
     _optimizer_with(patch, epsilon=1e-7)
 
 
-def adam_weight_decay_is_decoupled(patch: MonkeyPatch) -> None:
+def adam_weight_decay_is_decoupled(patch: pytest.MonkeyPatch) -> None:
     """AdamW."""
     _decoupled_weight_decay(patch, optim.Adam)
 
 
-def sgd_weight_decay_is_decoupled(patch: MonkeyPatch) -> None:
+def sgd_weight_decay_is_decoupled(patch: pytest.MonkeyPatch) -> None:
     _decoupled_weight_decay(patch, optim.SGD)
 
 
-def momentum_through_float32(patch: MonkeyPatch) -> None:
+def momentum_through_float32(patch: pytest.MonkeyPatch) -> None:
     """0.8999999762, as Keras passes it on."""
     _optimizer_with(patch, momentum=float(np.float32(0.9)))
 
 
-def learning_rate_in_the_buffer(patch: MonkeyPatch) -> None:
+def learning_rate_in_the_buffer(patch: pytest.MonkeyPatch) -> None:
     """b = momentum b + learning_rate g; w = w - b: the same until the learning rate changes."""
 
     @torch.no_grad()
@@ -104,12 +104,12 @@ def learning_rate_in_the_buffer(patch: MonkeyPatch) -> None:
     patch.setattr(optim.SGD, "apply", apply)
 
 
-def native_optimizer(patch: MonkeyPatch) -> None:
+def native_optimizer(patch: pytest.MonkeyPatch) -> None:
     """torch's own SGD states the shared rule, so this one must pass."""
     _optimizer_with(patch, native=True)
 
 
-def max_pool_padding_is_symmetric(patch: MonkeyPatch) -> None:
+def max_pool_padding_is_symmetric(patch: pytest.MonkeyPatch) -> None:
     """torch's padding where TensorFlow's `same` pads the bottom and the right alone; the shapes are equal."""
     module = models._module
 
@@ -119,7 +119,7 @@ def max_pool_padding_is_symmetric(patch: MonkeyPatch) -> None:
     patch.setattr(models, "_module", symmetric)
 
 
-def dense_kernel_is_transposed(patch: MonkeyPatch) -> None:
+def dense_kernel_is_transposed(patch: pytest.MonkeyPatch) -> None:
     """Read in the wrong layout and written back the same way: the stored values are equal, the function is not."""
     to_framework, to_canonical = weights._to_framework, weights._to_canonical
 
@@ -134,15 +134,15 @@ def dense_kernel_is_transposed(patch: MonkeyPatch) -> None:
     patch.setattr(weights, "_to_canonical", extract)
 
 
-def flatten_is_channels_first(patch: MonkeyPatch) -> None:
+def flatten_is_channels_first(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(models._Flatten, "forward", lambda self, x: x.flatten(1))
 
 
-def dropout_mask_is_ignored(patch: MonkeyPatch) -> None:
+def dropout_mask_is_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(models._MaskedDropout, "forward", lambda self, x, mask: x)
 
 
-def bias_has_no_effect(patch: MonkeyPatch) -> None:
+def bias_has_no_effect(patch: pytest.MonkeyPatch) -> None:
     """It is there and is zero at first, so that only its gradient tells."""
 
     def without_bias(model: nn.Module, architecture: Architecture) -> None:
@@ -152,7 +152,7 @@ def bias_has_no_effect(patch: MonkeyPatch) -> None:
     _model_with(patch, without_bias)
 
 
-def bias_is_dropped(patch: MonkeyPatch) -> Callable[[Any], Any]:
+def bias_is_dropped(patch: pytest.MonkeyPatch) -> Callable[[Any], Any]:
     """The model is built without the bias of one convolution."""
 
     def build(original: Any) -> Any:
@@ -164,7 +164,7 @@ def bias_is_dropped(patch: MonkeyPatch) -> Callable[[Any], Any]:
     return build
 
 
-def parameter_has_another_name(patch: MonkeyPatch) -> None:
+def parameter_has_another_name(patch: pytest.MonkeyPatch) -> None:
     extract = weights.extract
 
     def renamed(model: nn.Module, architecture: Architecture) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def parameter_has_another_name(patch: MonkeyPatch) -> None:
     patch.setattr(weights, "extract", renamed)
 
 
-def kernels_are_rounded_to_tf32(patch: MonkeyPatch) -> None:
+def kernels_are_rounded_to_tf32(patch: pytest.MonkeyPatch) -> None:
     """What tensor cores do to the inputs of a convolution: ten bits of mantissa."""
 
     def rounded(model: nn.Module, architecture: Architecture) -> None:
@@ -184,13 +184,13 @@ def kernels_are_rounded_to_tf32(patch: MonkeyPatch) -> None:
     _model_with(patch, rounded)
 
 
-def labels_are_swapped(patch: MonkeyPatch) -> None:
+def labels_are_swapped(patch: pytest.MonkeyPatch) -> None:
     """The labels of each batch belong to its images in reverse."""
     load = input.load
     patch.setattr(input, "load", lambda *arguments: (batch := load(*arguments))._replace(labels=torch.flip(batch.labels, (0,))))
 
 
-def later_batches_are_reversed(patch: MonkeyPatch) -> None:
+def later_batches_are_reversed(patch: pytest.MonkeyPatch) -> None:
     """Another order of the examples within every batch but the first: all sums stay what they are."""
     load = input.load
 
@@ -204,7 +204,7 @@ def later_batches_are_reversed(patch: MonkeyPatch) -> None:
     patch.setattr(input, "load", reversed_later)
 
 
-def order_of_another_seed(patch: MonkeyPatch) -> None:
+def order_of_another_seed(patch: pytest.MonkeyPatch) -> None:
     load = input.load
 
     def other(images: Any, labels: Any, drawn: Any, start: int, stop: int) -> Any:
@@ -214,12 +214,12 @@ def order_of_another_seed(patch: MonkeyPatch) -> None:
     patch.setattr(input, "load", other)
 
 
-def shift_goes_the_other_way(patch: MonkeyPatch) -> None:
+def shift_goes_the_other_way(patch: pytest.MonkeyPatch) -> None:
     augment = input.augment
     patch.setattr(input, "augment", lambda images, flips, shifts: augment(images, flips, None if shifts is None else -shifts))
 
 
-def one_pixel_level_off(patch: MonkeyPatch) -> None:
+def one_pixel_level_off(patch: pytest.MonkeyPatch) -> None:
     """One channel of one pixel of each later image is one of 255 levels darker or brighter."""
     load = input.load
 
@@ -231,22 +231,22 @@ def one_pixel_level_off(patch: MonkeyPatch) -> None:
     patch.setattr(input, "load", off)
 
 
-def images_are_scaled_by_256(patch: MonkeyPatch) -> None:
+def images_are_scaled_by_256(patch: pytest.MonkeyPatch) -> None:
     scale = input.scale
     patch.setattr(input, "scale", lambda images, dtype: scale(images, dtype) * (255.0 / 256.0))
 
 
-def images_pass_through_float32(patch: MonkeyPatch) -> None:
+def images_pass_through_float32(patch: pytest.MonkeyPatch) -> None:
     scale = input.scale
     patch.setattr(input, "scale", lambda images, dtype: scale(images, torch.float32).to(dtype))
 
 
-def _batch_norm_with(patch: MonkeyPatch, changed: Callable[[architectures.BatchNorm], architectures.BatchNorm]) -> None:
+def _batch_norm_with(patch: pytest.MonkeyPatch, changed: Callable[[architectures.BatchNorm], architectures.BatchNorm]) -> None:
     build = batch_norm.build
     patch.setattr(batch_norm, "build", lambda layer, group: build(changed(layer), group))
 
 
-def _biased_running_variance(patch: MonkeyPatch, kind: type[nn.BatchNorm2d]) -> None:
+def _biased_running_variance(patch: pytest.MonkeyPatch, kind: type[nn.BatchNorm2d]) -> None:
     forward = kind.forward
 
     def biased(self: nn.BatchNorm2d, inputs: torch.Tensor) -> torch.Tensor:
@@ -261,12 +261,12 @@ def _biased_running_variance(patch: MonkeyPatch, kind: type[nn.BatchNorm2d]) -> 
     patch.setattr(kind, "forward", biased)
 
 
-def _optimizer_with(patch: MonkeyPatch, **settings: Any) -> None:
+def _optimizer_with(patch: pytest.MonkeyPatch, **settings: Any) -> None:
     build = optim.build
     patch.setattr(optim, "build", lambda given, variables: build(given.model_copy(update=settings), variables))
 
 
-def _decoupled_weight_decay(patch: MonkeyPatch, kind: type[optim.SGD | optim.Adam]) -> None:
+def _decoupled_weight_decay(patch: pytest.MonkeyPatch, kind: type[optim.SGD | optim.Adam]) -> None:
     original = kind.apply
 
     @torch.no_grad()
@@ -281,7 +281,7 @@ def _decoupled_weight_decay(patch: MonkeyPatch, kind: type[optim.SGD | optim.Ada
     patch.setattr(kind, "apply", apply)
 
 
-def _model_with(patch: MonkeyPatch, change: Callable[[nn.Module, Architecture], None]) -> None:
+def _model_with(patch: pytest.MonkeyPatch, change: Callable[[nn.Module, Architecture], None]) -> None:
     build = models.build
 
     def changed(architecture: Architecture, precision: str, group: Any = None) -> nn.Module:

@@ -5,23 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import pytest
 import tensorflow as tf
-from pytest import MonkeyPatch
 
 from common.architectures import Layer, MaxPool
 from tensorflow_impl import batch_norm, models, optim, train
 
 
-def nothing(patch: MonkeyPatch) -> None:
+def nothing(patch: pytest.MonkeyPatch) -> None:
     """The clean twin: what fails with a defect must pass with this."""
 
 
-def fused_batch_norm_epsilon_of_keras(patch: MonkeyPatch) -> None:
+def fused_batch_norm_epsilon_of_keras(patch: pytest.MonkeyPatch) -> None:
     """In the kernel that float32 runs, and float64 does not."""
     _fused_with(patch, epsilon=1e-3)
 
 
-def fused_running_variance_is_biased(patch: MonkeyPatch) -> None:
+def fused_running_variance_is_biased(patch: pytest.MonkeyPatch) -> None:
     """As if the kernel gave the biased variance out; float64, which has no fused kernel, is right."""
     call = batch_norm._BatchNorm.call
 
@@ -38,7 +38,7 @@ def fused_running_variance_is_biased(patch: MonkeyPatch) -> None:
     patch.setattr(batch_norm._BatchNorm, "call", biased)
 
 
-def batch_norm_momentum_means_old(patch: MonkeyPatch) -> None:
+def batch_norm_momentum_means_old(patch: pytest.MonkeyPatch) -> None:
     """PyTorch's number in Keras' meaning."""
     update = batch_norm._BatchNorm._update
 
@@ -50,13 +50,13 @@ def batch_norm_momentum_means_old(patch: MonkeyPatch) -> None:
     patch.setattr(batch_norm._BatchNorm, "_update", keeps_a_tenth)
 
 
-def batch_norm_is_per_replica(patch: MonkeyPatch) -> None:
+def batch_norm_is_per_replica(patch: pytest.MonkeyPatch) -> None:
     """Where synchronised statistics are claimed."""
     build = batch_norm.build
     patch.setattr(batch_norm, "build", lambda layer, group: build(layer, None))
 
 
-def last_shard_is_unscaled(patch: MonkeyPatch) -> None:
+def last_shard_is_unscaled(patch: pytest.MonkeyPatch) -> None:
     """The mean of the replicas' means: an example of a short shard counts too much."""
     share_of_loss = train.share_of_loss
 
@@ -67,7 +67,7 @@ def last_shard_is_unscaled(patch: MonkeyPatch) -> None:
     patch.setattr(train, "share_of_loss", mean_of_means)
 
 
-def adam_epsilon_before_correction(patch: MonkeyPatch) -> None:
+def adam_epsilon_before_correction(patch: pytest.MonkeyPatch) -> None:
     """The kernel's own meaning of epsilon: one line of the twin left out."""
     kernel = tf.raw_ops.ResourceApplyAdam
 
@@ -78,13 +78,13 @@ def adam_epsilon_before_correction(patch: MonkeyPatch) -> None:
     patch.setattr(tf.raw_ops, "ResourceApplyAdam", unscaled)
 
 
-def optimizer_of_keras(patch: MonkeyPatch) -> None:
+def optimizer_of_keras(patch: pytest.MonkeyPatch) -> None:
     """Momentum through float32, the learning rate in the buffer, decoupled weight decay: three defects in one."""
     build = optim.build
     patch.setattr(optim, "build", lambda given, variables: build(given.model_copy(update={"native": True}), variables))
 
 
-def max_pool_padding_is_symmetric(patch: MonkeyPatch) -> None:
+def max_pool_padding_is_symmetric(patch: pytest.MonkeyPatch) -> None:
     """torch's padding where `same` pads the bottom and the right alone; the shapes are equal."""
     padded = models._Builder._padded
 
@@ -96,11 +96,11 @@ def max_pool_padding_is_symmetric(patch: MonkeyPatch) -> None:
     patch.setattr(models._Builder, "_padded", symmetric)
 
 
-def flatten_is_channels_first(patch: MonkeyPatch) -> None:
+def flatten_is_channels_first(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(keras.layers.Flatten, "call", lambda self, x: tf.reshape(tf.transpose(x, (0, 3, 1, 2)), (-1, 8 * 8 * 8)))
 
 
-def depthwise_has_a_bias(patch: MonkeyPatch) -> None:
+def depthwise_has_a_bias(patch: pytest.MonkeyPatch) -> None:
     """A parameter that the architecture does not have; it starts at zero, and BatchNorm takes away what it adds."""
 
     class WithBias(keras.layers.DepthwiseConv2D):
@@ -110,7 +110,7 @@ def depthwise_has_a_bias(patch: MonkeyPatch) -> None:
     patch.setattr(keras.layers, "DepthwiseConv2D", WithBias)
 
 
-def _fused_with(patch: MonkeyPatch, **changed: Any) -> None:
+def _fused_with(patch: pytest.MonkeyPatch, **changed: Any) -> None:
     kernel = tf.raw_ops.FusedBatchNormV3
     patch.setattr(tf.raw_ops, "FusedBatchNormV3", lambda **arguments: kernel(**{**arguments, **changed}))
 

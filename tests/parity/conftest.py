@@ -1,0 +1,17 @@
+from pathlib import Path
+
+import platformdirs
+import pytest
+
+from compare import launch
+from tests.parity.made_up import FakeTwins
+
+
+@pytest.fixture
+def twins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeTwins:
+    """Two frameworks that only pretend, and a store of proofs of their own."""
+    fake = FakeTwins()
+    monkeypatch.setattr(launch, "describe", fake.describe)
+    monkeypatch.setattr(launch, "call", fake.call)
+    monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: tmp_path / "cache" / name)
+    return fake

@@ -1,0 +1,86 @@
+"""Recordings that no framework made, for the ladder's own logic."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+
+from common import architectures, spec, weights
+from common.architectures import Architecture
+from common.spec import Spec
+from compare.parity import Arrays
+
+Change = Callable[[Arrays], None]
+DESCRIBED = {
+    "versions": {"made_up": "1.0"},
+    "devices": [{"name": "cpu", "kind": "cpu"}],
+    "modes": {
+        mode: {
+            "available": True,
+            "reason": None,
+            "max_replicas": None,
+            "batch_norm_statistics": ["per_replica", "synchronised"],
+        }
+        for mode in spec.MODES
+    },
+    "options": {},
+}
+
+
+def recording(what: Spec, *, reverse_batches: bool = False, seed: int = 0) -> Arrays:
+    """Plausible arrays of the right names and shapes, the same for the same seed."""
+    architecture = architecture_of(what)
+    draw = np.random.default_rng(seed)
+    initial = weights.initial(architecture, what.seed)
+    gradients = {p.name: draw.normal(size=p.shape) for p in architecture.parameters() if p.trainable}
+    stepped = {
+        name: array - 0.1 * gradients[name] if name in gradients else array + draw.normal(size=array.shape) ** 2
+        for name, array in initial.items()
+    }
+    steps, size = what.steps or 1, what.global_batch_size
+    logits = draw.normal(size=(size, 10))
+    arrays: Arrays = {
+        "ids": np.arange(steps * size),
+        "decoded": np.arange(32, dtype=np.uint8),
+        "loss": np.linspace(2.3, 1.0, steps),
+        "num_correct": np.arange(steps),
+        "logits/train": logits + 1.0,
+        "logits/eval": logits,
+        "logits/final": 2.0 * (logits[::-1] if reverse_batches else logits),
+    }
+    arrays |= {f"images/{step}": draw.integers(0, 256, (size, 32, 32, 3), np.uint8) for step in range(3)}
+    for prefix, group in (("initial", initial), ("gradient", gradients), ("stepped", stepped)):
+        arrays |= {f"{prefix}/{name}": array.copy() for name, array in group.items()}
+    return arrays
+
+
+def architecture_of(what: Spec) -> Architecture:
+    return architectures.resolve(what.model, 10, 32)
+
+
+class FakeTwins:
+    """Stands in for `launch`: every trace writes a made-up recording, changed by (framework, mode) where asked."""
+
+    def __init__(self) -> None:
+        self.changes: dict[tuple[str, str], Change] = {}
+        self.calls: list[tuple[str, Spec]] = []
+        self.described: dict[str, Any] = dict(DESCRIBED)
+        self.code = 0
+
+    def describe(self, framework: str) -> dict[str, Any]:
+        return {"framework": framework, **self.described}
+
+    def call(self, framework: str, arguments: Sequence[str], *, log: Path) -> int:
+        command, path, option, out, *rest = arguments
+        assert (command, option) == ("trace", "--out")
+        what = spec.from_json(Path(path).read_bytes())
+        self.calls.append((framework, what))
+        log.write_text("line one\nRuntimeError: no more memory\n")
+        if self.code:
+            return self.code
+        arrays = recording(what, reverse_batches="--reverse-batches" in rest)
+        self.changes.get((framework, what.mode), lambda arrays: None)(arrays)
+        safetensors.numpy.save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, out)
+        return 0

@@ -1,0 +1,169 @@
+"""`python -m compare parity` as a user types it, with twins that only pretend."""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from compare.__main__ import app
+from compare.parity import Arrays
+from tests.parity.made_up import FakeTwins
+
+QUICK = ("--steps", "5", "--no-remember")
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary files go, to see what stays."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def parity(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["parity", *QUICK, *arguments])
+
+
+def printed(done: Result) -> dict[str, Any]:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    return json.loads(done.stdout, parse_constant=refuse)
+
+
+def wrong_gradient(arrays: Arrays) -> None:
+    arrays["gradient/logits.bias"] = arrays["gradient/logits.bias"] + 1.0
+
+
+def test_json_holds_for_each_rung_what_was_promised(twins: FakeTwins) -> None:
+    done = parity("--model", "simple_cnn,tests.parity.probe", "--json")
+    assert done.exit_code == 0, done.output
+    rungs = printed(done)["rungs"]
+    assert printed(done)["verdict"] == "proved"
+    promised = {"name", "model", "optimizer", "precision", "steps", "max_relative_difference", "tolerance", "status"}
+    assert all(promised <= rung.keys() for rung in rungs)
+    assert {(rung["model"], rung["optimizer"]) for rung in rungs} == {
+        (model, optimizer) for model in ("simple_cnn", "tests.parity.probe") for optimizer in ("sgd", "adam")
+    }
+    losses = next(rung for rung in rungs if rung["name"] == "5 losses")
+    assert (losses["precision"], losses["steps"], losses["tolerance"], losses["status"]) == ("float64", 5, 1e-12, "passed")
+
+
+def test_the_optimizers_and_the_augmentation_are_those_of_the_bar(twins: FakeTwins) -> None:
+    parity("--modes", "serial")
+    optimizers = {(what.optimizer.name, what.optimizer.learning_rate, what.optimizer.momentum) for _, what in twins.calls}
+    assert optimizers == {("sgd", 0.05, 0.9), ("adam", 1e-3, 0.9)}
+    assert all(what.augmentation.horizontal_flip and what.augmentation.shift_px for _, what in twins.calls)
+
+
+def test_a_failed_rung_is_exit_code_1_and_named_on_the_last_line(twins: FakeTwins) -> None:
+    twins.changes["tensorflow", "serial"] = wrong_gradient
+    done = parity("--optimizer", "sgd", "--modes", "serial")
+    assert done.exit_code == 1
+    assert done.stdout.splitlines()[-1].startswith("simple_cnn, sgd: not proved: 1 of 8 rungs failed, first 3 gradients (")
+    done = parity("--optimizer", "sgd", "--modes", "serial", "--json")
+    assert done.exit_code == 1
+    assert [rung["name"] for rung in printed(done)["rungs"] if rung["status"] == "failed"] == ["3 gradients"]
+
+
+def test_one_failed_proof_of_several_is_exit_code_1(twins: FakeTwins) -> None:
+    def only_adam(arrays: Arrays) -> None:
+        if twins.calls[-1][1].optimizer.name == "adam":
+            wrong_gradient(arrays)
+
+    twins.changes["pytorch", "serial"] = only_adam
+    done = parity("--modes", "serial", "--json")
+    assert (done.exit_code, printed(done)["verdict"]) == (1, "not proved")
+    assert {rung["optimizer"] for rung in printed(done)["rungs"] if rung["status"] == "failed"} == {"adam"}
+
+
+def test_an_infinite_difference_is_null_in_json(twins: FakeTwins) -> None:
+    def broken(arrays: Arrays) -> None:
+        arrays["loss"] = np.full_like(arrays["loss"], np.nan)
+
+    twins.changes["tensorflow", "serial"] = broken
+    done = parity("--optimizer", "sgd", "--modes", "serial", "--json")
+    losses = next(rung for rung in printed(done)["rungs"] if rung["name"] == "5 losses")
+    assert (losses["max_relative_difference"], losses["status"]) == (None, "failed")
+
+
+def test_the_table_has_a_line_for_each_rung_with_difference_step_tolerance_and_reason(twins: FakeTwins) -> None:
+    done = parity("--optimizer", "sgd")
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["rung", "model", "optimizer", "largest", "difference", "step", "tolerance", "reason"]
+    losses = next(line for line in lines if line.startswith("5 losses"))
+    assert " ".join(losses.split()) == "5 losses simple_cnn sgd 0.0e+00 1 of 5 1.0e-12 passed rounding of float64"
+    assert any(line.startswith("6 data_parallel against serial, tensorflow") for line in lines)
+    assert lines[-1].startswith("simple_cnn, sgd: proved: in float64 the losses of the frameworks agree within 0.0e+00")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--model", "simple_cn"], ["model is unknown", "'simple_cn'", "did you mean", "simple_cnn"]),
+        (["--model", ""], ["--model is empty", "mini_xception"]),
+        (["--model", "simple_cnn,simple_cnn"], ["--model names something twice"]),
+        (["--model", "tests.parity.nowhere"], ["tests.parity.nowhere cannot be imported"]),
+        (["--model", "tests.parity.settings"], ["must define architecture(num_classes, image_size)"]),
+        (["--optimizer", "adamw"], ["--optimizer is unknown", "'adamw'", "sgd or adam"]),
+        (["--optimizer", ","], ["--optimizer is empty", "sgd, adam"]),
+        (["--precision", "float16"], ["--precision is unknown", "'float16'", "float64 or float32"]),
+        (["--modes", "ring"], ["--modes names something unknown", "'ring'", "data_parallel"]),
+        (["--frameworks", "pytorch,jax"], ["--frameworks names something unknown", "'jax'", "tensorflow"]),
+        (["--frameworks", "pytorch,pytorch"], ["--frameworks names something twice"]),
+        (["--frameworks", "pytorch", "--modes", "serial"], ["nothing to hold pytorch against"]),
+        (["--set", "optimiser.name=sgd"], ["optimiser"]),
+        (["--model", "mini_xception", "--image-size", "64"], ["data.image_size must be 32 for mini_xception", "64"]),
+        (["--steps", "0"], ["--steps"]),
+        (["--replicas", "1"], ["--replicas"]),
+    ],
+)
+def test_a_wrong_word_is_exit_code_2_and_says_what_to_use(twins: FakeTwins, arguments: list[str], words: list[str]) -> None:
+    done = parity(*arguments)
+    assert done.exit_code == 2, done.output
+    assert done.stdout == ""
+    for word in words:
+        assert word in done.stderr, done.stderr
+    assert not twins.calls
+
+
+def test_data_that_is_not_there_is_exit_code_4(twins: FakeTwins, tmp_path: Path) -> None:
+    done = parity("--data", str(tmp_path / "nowhere.tar"))
+    assert done.exit_code == 4
+    assert "nowhere.tar" in done.stderr
+
+
+def test_a_twin_that_dies_is_exit_code_1_and_named(twins: FakeTwins) -> None:
+    twins.code = 1
+    done = parity()
+    assert done.exit_code == 1
+    assert "pytorch could not record serial (exit code 1)" in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_nothing_stays_in_the_temporary_folder(twins: FakeTwins, temporary: Path, code: int) -> None:
+    twins.code = code
+    parity("--modes", "serial")
+    assert list(temporary.iterdir()) == []
+
+
+def test_out_keeps_specs_recordings_and_logs(twins: FakeTwins, tmp_path: Path) -> None:
+    parity("--optimizer", "sgd", "--modes", "serial", "--out", str(tmp_path / "kept"))
+    kept = {path.name for path in (tmp_path / "kept" / "simple_cnn" / "sgd").iterdir()}
+    assert kept == {
+        "serial.json",
+        *(f"serial-{framework}.{suffix}" for framework in ("pytorch", "tensorflow") for suffix in ("safetensors", "log")),
+    }
+
+
+def test_progress_goes_to_stderr_alone(twins: FakeTwins) -> None:
+    done = parity("--optimizer", "sgd", "--json")
+    assert "proof: simple_cnn, sgd, serial, pytorch" in done.stderr
+    assert done.stdout.startswith("{")

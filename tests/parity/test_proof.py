@@ -1,0 +1,266 @@
+"""Proofs made of fake recordings: what is asked of whom, what is claimed, and what is remembered."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common import machine, spec
+from common.spec import Spec, SpecError
+from compare import parity
+from compare.launch import LaunchError
+from compare.parity import Arrays, Proof, Rung
+from tests.parity.made_up import FakeTwins
+
+MODES = ("serial", "data_parallel", "multi_process")
+
+
+def timed(**fields: Any) -> Spec:
+    return spec.build({"model": "simple_cnn", "augmentation": {"horizontal_flip": True}, **fields})
+
+
+def prove(
+    tmp_path: Path, what: Spec, modes: tuple[str, ...] = ("serial",), said: list[str] | None = None, **options: Any
+) -> Proof:
+    settings: dict[str, Any] = {"replicas": 2, "steps": 5, "remember": False, **options}
+    frameworks = settings.pop("frameworks", ("pytorch", "tensorflow"))
+    progress = (said if said is not None else []).append
+    return parity.prove(what, frameworks, modes, out=tmp_path / "out", progress=progress, **settings)
+
+
+def wrong_loss(arrays: Arrays) -> None:
+    arrays["loss"] = arrays["loss"] * (1 + 1e-6)
+
+
+def rung(status: str, **fields: Any) -> Rung:
+    values: dict[str, Any] = {
+        "name": "5 losses",
+        "model": "simple_cnn",
+        "optimizer": "sgd",
+        "precision": "float64",
+        "steps": 50,
+        "max_relative_difference": 3e-15,
+        "step": 7,
+        "tolerance": 1e-12,
+        "reason": "rounding",
+        "status": status,
+    }
+    return Rung(**{**values, **fields})
+
+
+def test_a_whole_proof_climbs_every_rung_for_every_mode_and_framework(twins: FakeTwins, tmp_path: Path) -> None:
+    proof = prove(tmp_path, timed(), MODES)
+    assert proof.verdict == "proved"
+    assert {rung.name[0] for rung in proof.rungs} == set("1234567")
+    sixth = {(rung.framework, rung.mode) for rung in proof.rungs if rung.name.startswith("6")}
+    assert sixth == {(framework, mode) for framework in ("pytorch", "tensorflow") for mode in MODES[1:]}
+
+
+@pytest.mark.parametrize("replicas", [2, 3, 4, 5, 6, 7, 8, 9, 16, 64])
+def test_rung_6_trains_over_a_last_batch_that_no_mode_can_share_evenly(twins: FakeTwins, tmp_path: Path, replicas: int) -> None:
+    prove(tmp_path, timed(), MODES, replicas=replicas)
+    for _, what in twins.calls:
+        if what.mode != "serial":
+            last = (what.data.limit or 0) % what.global_batch_size
+            assert what.global_batch_size % replicas == 0
+            assert last >= replicas and last % replicas != 0
+
+
+def test_the_twins_are_held_with_16_images_in_a_batch_in_float64_and_with_the_shared_update_rules(
+    twins: FakeTwins, tmp_path: Path
+) -> None:
+    what = timed(
+        optimizer={"name": "sgd", "native": True, "weight_decay": 1e-4},
+        schedule={"name": "cosine", "scaling": "linear"},
+        global_batch_size=512,
+    )
+    prove(tmp_path, what)
+    (_, recorded), *_ = twins.calls
+    assert (recorded.global_batch_size, recorded.precision, recorded.mode, recorded.steps) == (16, "float64", "serial", 5)
+    assert not recorded.optimizer.native and recorded.optimizer.weight_decay == 1e-4
+    assert (recorded.schedule.name, recorded.schedule.scaling) == ("cosine", "none")
+    assert recorded.augmentation.horizontal_flip
+
+
+def test_batch_norm_is_synchronised_where_modes_are_held_against_serial(twins: FakeTwins, tmp_path: Path) -> None:
+    prove(tmp_path, timed(model="mini_xception"), MODES)
+    assert {what.batch_norm_statistics for _, what in twins.calls if what.mode != "serial"} == {"synchronised"}
+
+
+@pytest.mark.parametrize(
+    ("model", "reordered"), [("simple_cnn", 0), ("mini_xception", 0), ("resnet18", 2), ("tests.parity.probe", 2)]
+)
+def test_only_models_that_amplify_rounding_get_a_yardstick(
+    twins: FakeTwins, tmp_path: Path, model: str, reordered: int
+) -> None:
+    said: list[str] = []
+    prove(tmp_path, timed(model=model), said=said)
+    assert sum("reordered" in text for text in said) == reordered
+
+
+def test_a_mode_that_a_framework_does_not_have_here_is_not_held_and_not_claimed(twins: FakeTwins, tmp_path: Path) -> None:
+    missing = {"available": False, "reason": "needs 2 CUDA devices, found 1"}
+    modes = twins.described["modes"]
+    twins.described["modes"] = {**modes, "data_parallel": {**modes["data_parallel"], **missing}}
+    proof = prove(tmp_path, timed(), MODES)
+    assert proof.mode_verdict("pytorch", "data_parallel") == "not claimed"
+    assert proof.mode_verdict("pytorch", "multi_process") == "proved"
+
+
+def test_one_framework_alone_is_held_against_itself_only(twins: FakeTwins, tmp_path: Path) -> None:
+    alone = prove(tmp_path, timed(), MODES, frameworks=("pytorch",))
+    assert alone.verdict == "proved"
+    assert alone.sentence.startswith("proved: each mode trains as serial does in the same framework")
+    assert alone.mode_verdict("pytorch", "serial") == "not claimed"
+    nobody = prove(tmp_path, timed(), frameworks=("pytorch",))
+    assert (nobody.rungs, nobody.verdict) == ([], "not claimed")
+    assert nobody.sentence.startswith("not claimed")
+
+
+def test_a_defect_in_one_mode_leaves_the_others_proved(twins: FakeTwins, tmp_path: Path) -> None:
+    twins.changes["tensorflow", "multi_process"] = wrong_loss
+    proof = prove(tmp_path, timed(), MODES)
+    verdicts = {
+        (framework, mode): proof.mode_verdict(framework, mode) for framework in ("pytorch", "tensorflow") for mode in MODES
+    }
+    assert [key for key, verdict in verdicts.items() if verdict != "proved"] == [("tensorflow", "multi_process")]
+    assert proof.verdict == "not proved"
+
+
+def test_a_defect_between_the_twins_takes_every_mode_with_it(twins: FakeTwins, tmp_path: Path) -> None:
+    twins.changes["tensorflow", "serial"] = twins.changes["tensorflow", "data_parallel"] = wrong_loss
+    proof = prove(tmp_path, timed(), ("serial", "data_parallel"))
+    assert {proof.mode_verdict(framework, mode) for framework in ("pytorch", "tensorflow") for mode in MODES[:2]} == {
+        "not proved"
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "modes", "word"),
+    [
+        ({"model": "mini_xception"}, {"data_parallel", "multi_process"}, "BatchNorm"),
+        ({"model": "mini_xception", "batch_norm_statistics": "synchronised"}, set[str](), ""),
+        ({"model": "simple_cnn"}, set[str](), ""),
+        ({"model": "simple_cnn", "schedule": {"scaling": "linear"}}, {"data_parallel", "multi_process"}, "learning rate"),
+        ({"model": "simple_cnn", "optimizer": {"native": True}}, set(MODES), "optimizers"),
+    ],
+)
+def test_modes_that_are_another_function_as_timed_are_not_claimed(
+    twins: FakeTwins, tmp_path: Path, fields: dict[str, Any], modes: set[str], word: str
+) -> None:
+    proof = prove(tmp_path, timed(**fields), MODES)
+    assert set(proof.not_claimed) == modes
+    assert all(word in reason for reason in proof.not_claimed.values())
+    assert {mode for mode in MODES if proof.mode_verdict("pytorch", mode) == "not claimed"} == modes
+    assert {proof.mode_verdict("pytorch", mode) for mode in set(MODES) - modes} <= {"proved"}
+
+
+def test_a_proof_is_remembered_until_something_that_it_depends_on_changes(twins: FakeTwins, tmp_path: Path) -> None:
+    first = prove(tmp_path, timed(), remember=True)
+    asked = len(twins.calls)
+    again = prove(tmp_path, timed(), remember=True)
+    assert (first.remembered, again.remembered, len(twins.calls)) == (False, True, asked)
+    assert again.rungs == first.rungs
+    for change in ({"seed": 1}, {"optimizer": {"learning_rate": 0.01}}, {"model": "tests.parity.probe"}):
+        assert not prove(tmp_path, timed(**change), remember=True).remembered
+    assert not prove(tmp_path, timed(), remember=True, steps=6).remembered
+    assert not prove(tmp_path, timed(), MODES, remember=True).remembered
+    assert not prove(tmp_path, timed(), remember=True, precision="float32").remembered
+    twins.described["versions"] = {"made_up": "1.1"}
+    assert not prove(tmp_path, timed(), remember=True).remembered
+    twins.described["devices"] = [{"name": "a card", "kind": "cuda"}]
+    assert not prove(tmp_path, timed(), remember=True).remembered
+
+
+def test_what_does_not_touch_the_mathematics_of_the_proof_is_no_new_proof(twins: FakeTwins, tmp_path: Path) -> None:
+    prove(tmp_path, timed(), remember=True)
+    assert prove(tmp_path, timed(epochs=9, precision="float32", global_batch_size=128), remember=True).remembered
+
+
+@pytest.mark.parametrize("folder", ["common", "pytorch_impl", "tensorflow_impl"])
+def test_a_changed_byte_of_code_is_a_new_proof(
+    twins: FakeTwins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    for name in ("common", "pytorch_impl", "tensorflow_impl"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "code.py").write_text("x = 1\n")
+    monkeypatch.setattr(machine, "PROJECT_ROOT", tmp_path)
+    prove(tmp_path, timed(), remember=True)
+    assert prove(tmp_path, timed(), remember=True).remembered
+    (tmp_path / folder / "code.py").write_text("x = 2\n")
+    assert not prove(tmp_path, timed(), remember=True).remembered
+
+
+def test_what_is_claimed_is_never_remembered_from_another_run(twins: FakeTwins, tmp_path: Path) -> None:
+    synchronised = timed(model="mini_xception", batch_norm_statistics="synchronised")
+    assert prove(tmp_path, synchronised, MODES, remember=True).mode_verdict("pytorch", "data_parallel") == "proved"
+    per_replica = prove(tmp_path, timed(model="mini_xception"), MODES, remember=True)
+    assert per_replica.remembered
+    assert per_replica.mode_verdict("pytorch", "data_parallel") == "not claimed"
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"rungs": [', b"\xff\xfe", b'{"rungs": 1, "seconds": 2.0}', b'{"seconds": 2.0}'])
+def test_a_torn_stored_proof_is_made_again(twins: FakeTwins, tmp_path: Path, torn: bytes) -> None:
+    prove(tmp_path, timed(), remember=True)
+    (stored,) = (tmp_path / "cache").rglob("*.json")
+    whole = stored.read_bytes()
+    stored.write_bytes(torn)
+    assert not prove(tmp_path, timed(), remember=True).remembered
+    assert len(stored.read_bytes()) == pytest.approx(len(whole), abs=30)
+
+
+def test_a_proof_that_failed_is_not_remembered(twins: FakeTwins, tmp_path: Path) -> None:
+    twins.changes["tensorflow", "serial"] = wrong_loss
+    assert prove(tmp_path, timed(), remember=True).verdict == "not proved"
+    assert not list((tmp_path / "cache").rglob("*.json"))
+    twins.changes.clear()
+    assert prove(tmp_path, timed(), remember=True).verdict == "proved"
+
+
+def test_a_twin_that_cannot_record_is_named_with_its_last_words(twins: FakeTwins, tmp_path: Path) -> None:
+    twins.code = -9
+    with pytest.raises(LaunchError) as refused:
+        prove(tmp_path, timed())
+    assert "pytorch could not record serial (killed by SIGKILL). See " in str(refused.value)
+    assert str(refused.value).endswith("RuntimeError: no more memory")
+
+
+def test_a_recording_of_an_earlier_proof_is_never_judged(
+    twins: FakeTwins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prove(tmp_path, timed())
+    monkeypatch.setattr(parity.launch, "call", lambda *arguments, **options: 0)
+    with pytest.raises(LaunchError, match="pytorch recorded nothing"):
+        prove(tmp_path, timed())
+
+
+def test_a_model_that_does_not_take_the_images_is_refused(twins: FakeTwins, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"data\.image_size must be 32 for mini_xception"):
+        prove(tmp_path, timed(model="mini_xception", data={"image_size": 64}))
+
+
+def test_the_verdict_needs_something_passed_and_nothing_failed() -> None:
+    assert Proof(rungs=[], seconds=0).verdict == "not claimed"
+    assert Proof(rungs=[rung("shown")], seconds=0).verdict == "not claimed"
+    assert Proof(rungs=[rung("passed"), rung("shown")], seconds=0).verdict == "proved"
+    assert Proof(rungs=[rung("passed"), rung("failed")], seconds=0).verdict == "not proved"
+
+
+def test_sentences_say_what_was_found() -> None:
+    shown = rung("shown", name="5 logits")
+    assert Proof(rungs=[rung("passed"), rung("passed", max_relative_difference=2e-13), shown], seconds=0).sentence == (
+        "proved: in float64 the losses of the frameworks agree within 2.0e-13 (relative) at each of 50 steps; 2 rungs passed"
+    )
+    assert Proof(rungs=[rung("passed", precision="float32", max_relative_difference=1e-7)], seconds=0).sentence == (
+        "proved: in float32 the losses of the frameworks agree within 1.0e-07 (relative) at the first step; 1 rungs passed"
+    )
+    failed = rung("failed", name="3 gradients", max_relative_difference=math.inf)
+    assert Proof(rungs=[rung("passed"), failed, rung("failed")], seconds=0).sentence == (
+        "not proved: 2 of 3 rungs failed, first 3 gradients (inf, tolerance 1e-12)"
+    )
+
+
+def test_a_stored_proof_reads_back_as_it_was() -> None:
+    proof = Proof(rungs=[rung("passed"), rung("passed", mode="data_parallel", framework="pytorch")], seconds=1.5)
+    assert Proof.model_validate_json(proof.model_dump_json()) == proof
