@@ -1,0 +1,133 @@
+"""The proof itself: the twins as they are, held to every rung."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common import spec
+from compare import parity
+from compare.parity import Proof, Rung
+
+MODES = ("serial", "data_parallel", "multi_process")
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "sgd": {"name": "sgd", "learning_rate": 0.05, "momentum": 0.9},
+    "adam": {"name": "adam", "learning_rate": 1e-3},
+}
+
+
+def prove(
+    out: Path,
+    model: str,
+    optimizer: str,
+    modes: tuple[str, ...] = ("serial",),
+    *,
+    source: str = "digits",
+    replicas: int = 2,
+    steps: int = parity.STEPS,
+    precision: spec.Precision = "float64",
+) -> Proof:
+    timed = spec.build(
+        {
+            "model": model,
+            "data": {"source": source},
+            "optimizer": OPTIMIZERS[optimizer],
+            "augmentation": {"horizontal_flip": True, "shift_px": 2},
+        }
+    )
+    return parity.prove(
+        timed,
+        ("pytorch", "tensorflow"),
+        modes,
+        replicas=replicas,
+        out=out,
+        progress=lambda text: None,
+        steps=steps,
+        precision=precision,
+        remember=False,
+    )
+
+
+def assert_proved(proof: Proof) -> None:
+    assert proof.verdict == "proved", proof.sentence
+    assert [rung.name for rung in proof.rungs if rung.status != "passed"] == []
+
+
+def losses_of(proof: Proof) -> Rung:
+    (losses,) = [rung for rung in proof.rungs if rung.name == "5 losses"]
+    return losses
+
+
+def _assert_both_are_held_in_mode(proof: Proof, mode: str) -> None:
+    held = {(rung.framework, rung.mode, rung.steps) for rung in proof.rungs if rung.name == f"6 {mode} against serial"}
+    assert held == {(framework, mode, 4) for framework in ("pytorch", "tensorflow")}
+    assert {proof.mode_verdict(framework, mode) for framework in ("pytorch", "tensorflow")} <= {"proved", "not claimed"}
+
+
+@pytest.fixture
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of six, two for each replica or three, and one short epoch and its uneven end in every mode."""
+    monkeypatch.setattr(parity, "BATCH_SIZE", 6)
+    monkeypatch.setattr(parity, "PARALLEL_STEPS", 4)
+
+
+@pytest.mark.usefixtures("few_steps")
+def test_mini_xception_is_the_same_training_in_both_frameworks_and_over_two_devices(tmp_path: Path) -> None:
+    proof = prove(tmp_path, "mini_xception", "sgd", ("serial", "data_parallel"), steps=3)
+    assert_proved(proof)
+    assert {rung.name[0] for rung in proof.rungs} == set("1234567")
+    _assert_both_are_held_in_mode(proof, "data_parallel")
+
+
+@pytest.mark.usefixtures("few_steps")
+def test_simple_cnn_is_the_same_training_in_both_frameworks_and_over_three_processes(tmp_path: Path) -> None:
+    proof = prove(tmp_path, "simple_cnn", "adam", ("serial", "multi_process"), replicas=3, steps=4)
+    assert_proved(proof)
+    _assert_both_are_held_in_mode(proof, "multi_process")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["simple_cnn", "mini_xception"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_every_mode_is_serials_training_over_20_steps(tmp_path: Path, model: str, optimizer: str, replicas: int) -> None:
+    assert_proved(prove(tmp_path, model, optimizer, MODES, replicas=replicas, steps=4))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_resnet18_is_the_same_training_by_its_own_yardstick_in_every_mode(tmp_path: Path, optimizer: str) -> None:
+    proof = prove(tmp_path, "resnet18", optimizer, MODES, steps=10)
+    assert_proved(proof)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["simple_cnn", "mini_xception", "resnet18"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_the_bar_is_met_on_real_images(tmp_path: Path, test_data: Callable[[str], Path], model: str, optimizer: str) -> None:
+    source = str(test_data("cifar10-jpeg.tar.xz"))
+    proof = prove(tmp_path, model, optimizer, source=source)
+    assert_proved(proof)
+    losses = losses_of(proof)
+    assert (losses.precision, losses.steps) == ("float64", 50)
+    assert (parity.BATCH_SIZE, parity.STRICT_STEPS, parity.YARDSTICK_FACTOR) == (16, 3, 10.0)
+    if model != "resnet18":
+        assert losses.tolerance == 1e-12
+    else:
+        # Its yardstick must not have grown so long that nothing could fail.
+        assert losses.tolerance < 1e-2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["simple_cnn", "mini_xception", "resnet18"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_float32_agrees_at_the_first_step_and_shows_its_growth(
+    tmp_path: Path, test_data: Callable[[str], Path], model: str, optimizer: str
+) -> None:
+    source = str(test_data("cifar10-jpeg.tar.xz"))
+    proof = prove(tmp_path, model, optimizer, source=source, precision="float32", steps=20)
+    assert proof.verdict == "proved", proof.sentence
+    losses = losses_of(proof)
+    assert losses.step == 1 and losses.max_relative_difference <= 1e-5 == losses.tolerance
+    assert losses.where is not None and "at step 20" in losses.where
