@@ -39,6 +39,8 @@ LOSS_TOLERANCE = 1e-12
 PARALLEL_TOLERANCE = 1e-10
 LOGITS_TOLERANCE = 1e-10
 FIRST_FLOAT32_TOLERANCE = 1e-5
+DEEP_FLOAT32_TOLERANCE = 1e-4
+"""Of logits and gradients one by one, in which every layer's rounding adds up: some hundred times that of one number."""
 GRADIENT_NOISE = 1e-13
 """Rounding in the gradient of a bias in front of BatchNorm, which is zero in exact arithmetic."""
 YARDSTICK_FACTOR = 10.0
@@ -286,8 +288,8 @@ def hold(base: Spec, architecture: Architecture, ours: Arrays, theirs: Arrays, y
         theirs: recording of the other.
         yardstick: for models that amplify rounding; None holds every step to the plain tolerance.
     """
-    tolerance = LOSS_TOLERANCE if base.precision == "float64" else FIRST_FLOAT32_TOLERANCE
-    kind = f"rounding of {base.precision}"
+    tolerance = LOSS_TOLERANCE if base.precision == "float64" else DEEP_FLOAT32_TOLERANCE
+    kind = f"rounding of {base.precision}, through all layers"
     exact = "names, shapes, count and values are equal or not"
     rungs = [_judged(base, "1 parameters", *_parameters(architecture, ours, theirs), 0.0, exact)]
     if rungs[0].status == "failed":
