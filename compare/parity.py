@@ -45,9 +45,7 @@ GRADIENT_NOISE = 1e-13
 """Rounding in the gradient of a bias in front of BatchNorm, which is zero in exact arithmetic."""
 YARDSTICK_FACTOR = 10.0
 STRICT_STEPS = 3
-"""A model that amplifies rounding is held to the plain tolerance for this many steps, then to its own yardstick."""
-
-_STRICT_MODELS = ("simple_cnn", "mini_xception")
+"""Every model is held to the plain tolerance for this many steps; one that amplifies rounding then to its own yardstick."""
 
 
 class _Frozen(BaseModel):
@@ -199,16 +197,15 @@ class _Ladder:
 
     def twins(self) -> list[Rung]:
         """Rungs 1 to 5 and 7: every other framework against the first, serially."""
-        if len(self.frameworks) < 2:
-            return []
-        recordings = self._record(self.base, "serial")
-        yardstick = self._yardstick(self.base, "reordered", recordings)
         first, *others = self.frameworks
-        return [
-            rung
-            for other in others
-            for rung in hold(self.base, self.architecture, recordings[first], recordings[other], yardstick)
-        ]
+        rungs: list[Rung] = []
+        for other in others:
+            recordings = self._serial[first], self._serial[other]
+            held = hold(self.base, self.architecture, *recordings, None)
+            if _may_be_rounding(held):
+                held = hold(self.base, self.architecture, *recordings, self._yardstick)
+            rungs += held
+        return rungs
 
     def mode(self, mode: str) -> list[Rung]:
         """Rung 6: a parallel mode against serial, inside each framework, over an uneven last batch."""
@@ -216,13 +213,22 @@ class _Ladder:
         parallel = self._uneven.with_fields(mode=mode, replicas=self.replicas, batch_norm_statistics=statistics)
         here = tuple(name for name in self.frameworks if spec.check_against(parallel, launch.describe(name)) is None)
         split = self._record(parallel, mode, frameworks=here)
-        return [
-            rung
-            for name in here
-            for rung in hold_mode(
-                parallel, self.architecture, name, self._uneven_serial[name], split[name], self._uneven_yardstick
-            )
-        ]
+        rungs: list[Rung] = []
+        for name in here:
+            recordings = name, self._uneven_serial[name], split[name]
+            held = hold_mode(parallel, self.architecture, *recordings, None)
+            if _may_be_rounding(held):
+                held = hold_mode(parallel, self.architecture, *recordings, self._uneven_yardstick)
+            rungs += held
+        return rungs
+
+    @cached_property
+    def _serial(self) -> dict[str, Arrays]:
+        return self._record(self.base, "serial")
+
+    @cached_property
+    def _yardstick(self) -> Yardstick:
+        return self._measure(self.base, "reordered", self._serial)
 
     @cached_property
     def _uneven(self) -> Spec:
@@ -236,12 +242,10 @@ class _Ladder:
         return self._record(self._uneven, "serial-uneven")
 
     @cached_property
-    def _uneven_yardstick(self) -> Yardstick | None:
-        return self._yardstick(self._uneven, "reordered-uneven", self._uneven_serial)
+    def _uneven_yardstick(self) -> Yardstick:
+        return self._measure(self._uneven, "reordered-uneven", self._uneven_serial)
 
-    def _yardstick(self, what: Spec, label: str, recordings: dict[str, Arrays]) -> Yardstick | None:
-        if what.model in _STRICT_MODELS:
-            return None
+    def _measure(self, what: Spec, label: str, recordings: dict[str, Arrays]) -> Yardstick:
         reordered = self._record(what, label, "--reverse-batches")
         return measure_yardstick([(recordings[name], reordered[name]) for name in self.frameworks])
 
@@ -268,6 +272,13 @@ class _Ladder:
         return recordings
 
 
+def _may_be_rounding(held: list[Rung]) -> bool:
+    """Whether what failed has many steps behind it, in which a model may have amplified rounding."""
+    return any(rung.status == "failed" for rung in held) and all(
+        rung.status != "failed" or (rung.step or 0) > STRICT_STEPS for rung in held
+    )
+
+
 def measure_yardstick(pairs: Sequence[tuple[Arrays, Arrays]]) -> Yardstick:
     """The yardstick from pairs of recordings by the same framework, in order and with every batch back to front."""
     losses = np.max([_relative(ordered["loss"], reordered["loss"]) for ordered, reordered in pairs], axis=0)
@@ -286,7 +297,7 @@ def hold(base: Spec, architecture: Architecture, ours: Arrays, theirs: Arrays, y
         architecture: what both should have built.
         ours: recording of the first framework.
         theirs: recording of the other.
-        yardstick: for models that amplify rounding; None holds every step to the plain tolerance.
+        yardstick: measured where the plain tolerance would not do; None holds every step to that one.
     """
     tolerance = LOSS_TOLERANCE if base.precision == "float64" else DEEP_FLOAT32_TOLERANCE
     kind = f"rounding of {base.precision}, through all layers"
@@ -506,14 +517,14 @@ def _last_logits(
         return _judged(what, name, difference, None, FIRST_FLOAT32_TOLERANCE, reason, **values)
     limit, reason = LOGITS_TOLERANCE, "rounding of float64, summed over the steps"
     settings = what.optimizer
-    if yardstick is not None:
-        limit = max(limit, YARDSTICK_FACTOR * yardstick.logits)
-        reason = "ten times a framework's difference to itself in another order"
-    elif settings.name == "adam" and architecture.has_batch_norm:
+    if settings.name == "adam" and architecture.has_batch_norm:
         # Weight decay over epsilon makes the noise grow at every step, until the bias moves by the whole learning rate.
         noise = 1.0 if settings.weight_decay else min(GRADIENT_NOISE / settings.epsilon, 1.0)
         limit = max(limit, steps * settings.learning_rate * noise)
         reason = "Adam moves biases in front of BatchNorm by rounding noise over epsilon, which the running means follow"
+    if yardstick is not None and YARDSTICK_FACTOR * yardstick.logits > limit:
+        limit = YARDSTICK_FACTOR * yardstick.logits
+        reason = "ten times a framework's difference to itself in another order"
     return _judged(what, name, difference, None, limit, reason, **values)
 
 

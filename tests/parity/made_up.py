@@ -61,10 +61,14 @@ def architecture_of(what: Spec) -> Architecture:
 
 
 class FakeTwins:
-    """Stands in for `launch`: every trace writes a made-up recording, changed by (framework, mode) where asked."""
+    """Stands in for `launch`: every trace writes a made-up recording, changed where asked.
+
+    changes: by (framework, mode); reordered: by framework, of recordings with every batch back to front, besides.
+    """
 
     def __init__(self) -> None:
         self.changes: dict[tuple[str, str], Change] = {}
+        self.reordered: dict[str, Change] = {}
         self.calls: list[tuple[str, Spec]] = []
         self.described: dict[str, Any] = dict(DESCRIBED)
         self.code = 0
@@ -80,7 +84,11 @@ class FakeTwins:
         log.write_text("line one\nRuntimeError: no more memory\n")
         if self.code:
             return self.code
-        arrays = recording(what, reverse_batches="--reverse-batches" in rest)
-        self.changes.get((framework, what.mode), lambda arrays: None)(arrays)
+        reverse_batches = "--reverse-batches" in rest
+        arrays = recording(what, reverse_batches=reverse_batches)
+        if change := self.changes.get((framework, what.mode)):
+            change(arrays)
+        if reverse_batches and (change := self.reordered.get(framework)):
+            change(arrays)
         safetensors.numpy.save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, out)
         return 0
