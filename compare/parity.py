@@ -478,18 +478,22 @@ def _losses(
     """The loss at every step, and how many predictions were right at the first ones, where rounding cannot turn one."""
     differences = _relative(ours["loss"], theirs["loss"])
     steps = len(differences)
-    # The step that comes closest to its own limit, or goes furthest beyond.
-    used = np.divide(differences, limits, out=np.full(steps, np.inf), where=np.isfinite(differences))
-    step = int(np.argmax(used))
+    passed = np.isfinite(differences).all() and (differences <= limits).all()
+    if passed:
+        # The largest that was judged, not the one nearest to its limit: limits may grow with the steps.
+        step = int(np.argmax(np.where(np.isfinite(limits), differences, 0.0)))
+    else:
+        step = int(np.argmax(np.divide(differences, limits, out=np.full(steps, np.inf), where=np.isfinite(differences))))
     difference, tolerance, where = float(differences[step]), float(limits[step]), None
     if not math.isfinite(tolerance):  # a loss that is only shown, and is no number
         tolerance = float(limits[0])
-    status = "passed" if np.isfinite(differences).all() and (differences <= limits).all() else "failed"
+    status = "passed" if passed else "failed"
     if what.precision == "float32":
         where = "grows by rounding: " + ", ".join(f"{differences[at - 1]:.1e} at step {at}" for at in _milestones(steps))
     judged = 1 if what.precision == "float32" else STRICT_STEPS
-    if status == "passed" and not np.array_equal(ours["num_correct"][:judged], theirs["num_correct"][:judged]):
-        difference, status, where = math.inf, "failed", "number of right predictions"
+    miscounted = _apart(ours["num_correct"], theirs["num_correct"])[:judged] > 0.0
+    if passed and miscounted.any():
+        step, difference, status, where = int(np.argmax(miscounted)), math.inf, "failed", "number of right predictions"
     values = {"step": step + 1, "steps": steps, "status": status, **fields}
     return _judged(what, name, difference, where, tolerance, reason, **values)
 

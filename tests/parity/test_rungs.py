@@ -261,6 +261,17 @@ def test_a_yardstick_gives_ten_times_itself_but_never_to_the_first_three_steps()
     assert failed(held(times("logits/final", 1.1e-6), yardstick)) == ["5 logits after the last step, eval mode"]
 
 
+def test_the_largest_difference_is_told_even_where_its_limit_is_far() -> None:
+    growing = Yardstick(losses=1e-12 * 10.0 ** np.arange(10), logits=0.0)
+
+    def amplified(arrays: Arrays) -> None:
+        arrays["loss"] = arrays["loss"] * (1 + np.array([0, 0, 0, 9e-10, 0, 0, 0, 0, 0, 2e-6]))
+
+    rung = held(amplified, growing)["5 losses"]
+    assert (rung.status, rung.step, rung.tolerance) == ("passed", 10, pytest.approx(1e-2))
+    assert rung.max_relative_difference == pytest.approx(2e-6, rel=1e-3)
+
+
 def test_a_small_yardstick_takes_nothing_away() -> None:
     assert (
         failed(held(lambda arrays: put("loss", arrays["loss"][5] * (1 + 9e-13), 5)(arrays), Yardstick(np.zeros(10), 0.0))) == []
