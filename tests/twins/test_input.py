@@ -50,6 +50,7 @@ def test_inline_batches_are_this_ranks_shards_of_the_plan(twin: Twin, world_size
     assert_follows_the_plan(twin, plan(epochs=2), SPLIT, world_size, rank)
 
 
+@pytest.mark.slow
 def test_a_worker_gives_the_same_batches_in_the_same_order(twin: Twin) -> None:
     assert_follows_the_plan(twin, plan(epochs=2, input="workers", workers=1), SPLIT, 1, 0)
 
@@ -62,6 +63,7 @@ def test_workers_read_a_ranks_images_from_a_memory_map(twin: Twin, tmp_path: Pat
     assert_follows_the_plan(twin, plan(epochs=2, input="workers", workers=2), split, 3, 1)
 
 
+@pytest.mark.slow
 def test_a_worker_reads_images_from_a_part_of_a_memory_map(twin: Twin, tmp_path: Path) -> None:
     file = tmp_path / "pixels"
     file.write_bytes(bytes(SPLIT.images.size) + SPLIT.images.tobytes())

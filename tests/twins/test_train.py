@@ -1,8 +1,12 @@
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from common import results, timing, training
+from common.batches import Plan
 from common.sharding import shard
 from common.spec import Optimizer
 from tests.twins import made, oracles
@@ -87,6 +91,20 @@ def test_the_same_seed_gives_the_same_training_to_the_bit(twin: Twin) -> None:
     (losses, weights), (same_losses, same_weights) = once(), once()
     assert losses == same_losses
     assert all(np.array_equal(array, same_weights[name]) for name, array in weights.items())
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_epochs_before_it(twin: Twin, tmp_path: Path) -> None:
+    # The one step of the first epoch is scored before its update, so the second epoch is the first to show it.
+    architecture = made.resolve("simple_cnn")
+    data = made.dataset(architecture)
+    fields = {"global_batch_size": 30, "epochs": 3, "optimizer": {"learning_rate": 1e30}, "precision": "float32"}
+    spec = made.settings(**fields)
+    run = training.Run(twin.framework, spec, {}, tmp_path, 0, timing.Stopwatch(twin.device.synchronize, time.time()))
+    trainer = made.trainer(twin, architecture, data, **fields)
+    with pytest.raises(training.Diverged, match=r"^loss is nan at epoch 2, step 1; try a smaller optimizer\.learning_rate"):
+        run.train(trainer, Plan(spec, architecture, len(data.train)), data)
+    assert [epoch.epoch for epoch in run.result("diverged").epochs] == [1]
+    assert len(results.read_epochs(tmp_path)) == 1
 
 
 def slope(values: Any, name: str, index: Any) -> float:

@@ -1,0 +1,314 @@
+"""`python -m <twin>` as its users and `compare` meet it: processes, exit codes, and the files that they leave."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from common import architectures, batches, datasets, results, spec, weights
+from common.results import RunResult
+from common.spec import Spec, SpecError
+from tests.twins import oracles
+
+PROJECT = Path(__file__).parents[2]
+
+SETTINGS: dict[str, Any] = {
+    "model": "tests.twins.own_plain_model",
+    "data": {"image_size": 12, "limit": 64},
+    "optimizer": {"learning_rate": 0.02},
+    "augmentation": {"horizontal_flip": True, "shift_px": 2},
+    "global_batch_size": 30,  # 30, 30 and 4
+    "epochs": 12,
+    "precision": "float64",
+    "cores": min(2, spec.available_cores()),
+    "batch_norm_statistics": "synchronised",
+}
+MODES: dict[str, dict[str, Any]] = {
+    "serial": {"cores": 1},
+    "workers": {"cores": 1, "input": "workers", "workers": 2},
+    "data_parallel": {"mode": "data_parallel", "replicas": 2},
+    "multi_process": {"mode": "multi_process", "replicas": 2},
+}
+REFUSED = {"data": {"source": "tests/twins"}}  # a folder that holds no image
+ENDLESS = {**MODES["multi_process"], "epochs": 1_000_000}
+
+SECONDS = 240
+"""How long any process may take on a machine that has much else to do."""
+
+
+class Started:
+    """A run in a process of its own."""
+
+    def __init__(self, framework: str, folder: Path, fields: dict[str, Any]) -> None:
+        self.folder = folder
+        self.spec = spec.build(SETTINGS | fields)
+        self.started = time.time()
+        folder.mkdir(exist_ok=True)
+        (folder / "spec.json").write_text(self.spec.to_json(), encoding="utf-8")
+        with (folder / "log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", f"{framework}_impl", "run", str(folder / "spec.json"), "--out", str(folder)],
+                cwd=PROJECT,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+
+    def end(self) -> tuple[int, RunResult]:
+        """Its exit code and its sealed result."""
+        output, _ = self.process.communicate(timeout=SECONDS)
+        self.seconds = time.time() - self.started
+        assert not output, "stdout is for data"
+        path = self.folder / results.RESULT_FILE
+        assert path.exists(), (self.folder / "log").read_text(encoding="utf-8")
+        return self.process.returncode, results.load(path)
+
+    def ranks(self) -> list[psutil.Process]:
+        """Its ranks by number, as soon as they have trained an epoch."""
+        deadline = time.monotonic() + SECONDS
+        while not results.read_epochs(self.folder):
+            assert self.process.poll() is None, (self.folder / "log").read_text(encoding="utf-8")
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        children = psutil.Process(self.process.pid).children()
+        return sorted(children, key=lambda child: int(child.environ()["RANK"]))
+
+
+@pytest.fixture
+def start(framework: str, tmp_path: Path) -> Iterator[Any]:
+    started: list[Started] = []
+
+    def start_one(**fields: Any) -> Started:
+        started.append(Started(framework, tmp_path, fields))
+        return started[-1]
+
+    yield start_one
+    for run in started:
+        run.process.kill()
+        run.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def ended(framework: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Started, RunResult]]:
+    """The same training in every mode, and a run that fails, side by side."""
+    cases = {**MODES, "refused": REFUSED}
+    started = {name: Started(framework, tmp_path_factory.mktemp(name), fields) for name, fields in cases.items()}
+    found: dict[str, tuple[Started, RunResult]] = {}
+    for name, run in started.items():
+        code, result = run.end()
+        assert code == (4 if name == "refused" else 0), result.reason
+        found[name] = run, result
+    return found
+
+
+Ended = dict[str, tuple[Started, RunResult]]
+
+
+@pytest.fixture(scope="module")
+def description(framework: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", f"{framework}_impl", "describe"]
+    ended = subprocess.run(command, cwd=PROJECT, capture_output=True, check=True, timeout=SECONDS)
+    return json.loads(ended.stdout)
+
+
+def test_describe_prints_versions_devices_modes_and_options_as_json(framework: str, description: dict[str, Any]) -> None:
+    assert description.keys() == {"framework", "versions", "devices", "modes", "options"}
+    assert description["framework"] == framework
+    assert all(isinstance(version, str) for version in description["versions"].values())
+    assert all(device.keys() == {"name", "kind"} for device in description["devices"])
+    assert description["devices"]
+    assert tuple(description["modes"]) == spec.MODES
+    for mode in description["modes"].values():
+        assert mode.keys() == {
+            "available", "reason", "max_replicas", "resource", "implementation", "batch_norm_statistics",
+        }  # fmt: skip
+        assert mode["available"] == (mode["reason"] is None)
+        assert "per_replica" in mode["batch_norm_statistics"]
+    for option in description["options"].values():
+        assert option.keys() == {"values", "default", "help"}
+        assert option["default"] in option["values"]
+
+
+def test_a_spec_is_held_against_the_description(description: dict[str, Any]) -> None:
+    def judge(**fields: Any) -> str | None:
+        return spec.check_against(Spec.model_validate(SETTINGS | fields), description)
+
+    assert judge() is None
+    for name, option in description["options"].items():
+        assert judge(framework_options={name: option["default"]}) is None
+        with pytest.raises(SpecError, match=f"{name} has a value"):
+            judge(framework_options={name: "nonsense"})
+    with pytest.raises(SpecError, match="nonsense is unknown"):
+        judge(framework_options={"nonsense": 1})
+    for mode, described in description["modes"].items():
+        if mode != "serial" and described["max_replicas"] is not None:
+            refused = judge(mode=mode, replicas=30, cores=1)
+            assert refused is not None
+            assert refused.startswith("not available: needs")
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_a_run_trains_on_the_planned_order_from_the_shared_weights(ended: Ended, name: str) -> None:
+    run, result = ended[name]
+    dataset = datasets.load(run.spec.data, seed=run.spec.seed)
+    architecture = architectures.resolve(run.spec.model, len(dataset.class_names), dataset.image_size)
+    plan = batches.Plan(run.spec, architecture, len(dataset.train))
+    drawn = [plan.draw(epoch) for epoch in range(1, plan.epochs + 1)]
+    initial = weights.initial(architecture, run.spec.seed)
+    assert result.order_hash == batches.order_digest(np.concatenate([epoch.ids for epoch in drawn]))
+    assert result.weights_hash == weights.digest(initial)
+    assert result.data_hash == dataset.content_hash
+    first, epoch = slice(0, run.spec.global_batch_size), drawn[0]
+    images = oracles.augment(dataset.train.images[epoch.ids[first]], epoch.flips[first], epoch.shifts[first])
+    forward = oracles.Forward(architecture, initial, images, [mask[first] for mask in epoch.masks], training=True)
+    loss = oracles.cross_entropy(forward.logits, dataset.train.labels[epoch.ids[first]]).mean()
+    assert result.first_step_loss == pytest.approx(loss, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", [name for name in MODES if name != "serial"])
+def test_every_mode_and_input_is_the_same_training_as_serial(ended: Ended, name: str) -> None:
+    (_, serial), (_, other) = ended["serial"], ended[name]
+    assert other.predictions_hash == serial.predictions_hash
+    assert len(other.epochs) == len(serial.epochs) == SETTINGS["epochs"]
+    scores = [[(epoch.train, epoch.validation) for epoch in result.epochs] for result in (serial, other)]
+    for ours, theirs in zip(*scores, strict=True):
+        for expected, received in zip(ours, theirs, strict=True):
+            assert received.loss == pytest.approx(expected.loss, rel=1e-9)
+            assert (received.num_correct, received.num_examples) == (expected.num_correct, expected.num_examples)
+    assert other.test is not None
+    assert serial.test is not None
+    assert other.test.loss == pytest.approx(serial.test.loss, rel=1e-9)
+
+
+def test_input_workers_change_no_bit(ended: Ended) -> None:
+    (_, inline), (_, workers) = ended["serial"], ended["workers"]
+    assert workers.first_step_loss == inline.first_step_loss
+    assert [epoch.train for epoch in workers.epochs] == [epoch.train for epoch in inline.epochs]
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_phases_add_up_to_the_time_that_the_command_took(ended: Ended, name: str) -> None:
+    run, result = ended[name]
+    phases = result.phases
+    assert phases is not None
+    parts = [
+        phases.import_seconds, phases.build_seconds, phases.first_step_seconds, phases.training_seconds,
+        phases.evaluation_seconds, phases.other_seconds,
+    ]  # fmt: skip
+    assert sum(parts) == pytest.approx(phases.wall_seconds, rel=0.02)
+    assert all(seconds >= 0 for seconds in parts)
+    # The kernel's record of a process's start is good to a hundredth of a second.
+    assert phases.wall_seconds < run.seconds + 0.05
+    assert sum(epoch.timed_seconds for epoch in result.epochs) == pytest.approx(phases.training_seconds, rel=0.02)
+    assert sum(epoch.input_wait_seconds for epoch in result.epochs) == pytest.approx(phases.input_wait_seconds)
+    assert phases.input_wait_seconds <= phases.training_seconds
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_a_run_keeps_to_its_cores(ended: Ended, name: str) -> None:
+    run, result = ended[name]
+    assert result.cores_used is not None
+    assert 0 < result.cores_used <= run.spec.cores + 0.15  # CPU time is counted in hundredths of a second
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_events_tell_the_run_as_it_happened(ended: Ended, name: str) -> None:
+    run, result = ended[name]
+    events = results.read_events(run.folder)
+    epochs = ["epoch"] * SETTINGS["epochs"]
+    assert [event["event"] for event in events] == ["start", "first_step", *epochs, "end"]
+    assert events[1]["loss"] == result.first_step_loss
+    assert events[-1]["status"] == "ok"
+    assert results.read_epochs(run.folder) == result.epochs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["serial", "multi_process"])
+def test_too_large_a_learning_rate_ends_as_diverged_with_the_epochs_so_far(start: Any, mode: str) -> None:
+    # The one step of the first epoch is scored before its update, so the second epoch is the first to show it.
+    fields = {"model": "simple_cnn", "data": {"limit": 64}, "global_batch_size": 64, "precision": "float32"}
+    code, result = start(**fields, **MODES[mode], optimizer={"learning_rate": 1e30}).end()
+    assert (code, result.status) == (1, "diverged")
+    assert result.reason.startswith("loss is nan at epoch 2, step 1; try a smaller optimizer.learning_rate")
+    assert [epoch.epoch for epoch in result.epochs] == [1]
+    assert result.phases is not None
+
+
+def test_refused_data_ends_with_exit_code_4_and_its_reason(ended: Ended) -> None:
+    assert_refused(ended["refused"][1])
+
+
+@pytest.mark.slow
+def test_data_that_all_ranks_refuse_ends_with_exit_code_4_and_its_reason(start: Any) -> None:
+    code, result = start(**REFUSED | MODES["multi_process"]).end()
+    assert code == 4
+    assert_refused(result)
+
+
+def test_a_killed_rank_ends_the_run_as_failed_and_is_named(start: Any) -> None:
+    run = start(**ENDLESS)
+    ranks = run.ranks()
+    ranks[1].kill()
+    code, result = run.end()
+    assert (code, result.status) == (1, "failed")
+    assert result.reason.startswith("rank 1 of 2 was ended by SIGKILL")
+    assert [epoch.epoch for epoch in result.epochs] == list(range(1, len(result.epochs) + 1))
+    assert result.epochs
+    assert_gone(ranks)
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", pytest.param("SIGKILL", marks=pytest.mark.slow)])
+def test_a_run_of_several_processes_that_is_ended_leaves_no_orphan_and_no_result(
+    start: Any, tmp_path: Path, number: str
+) -> None:
+    (tmp_path / results.RESULT_FILE).write_text("of an earlier run")
+    run = start(**ENDLESS)
+    ranks = run.ranks()
+    run.process.send_signal({"SIGTERM": 15, "SIGKILL": 9}[number])
+    assert run.process.wait(SECONDS) == {"SIGTERM": 143, "SIGKILL": -9}[number]
+    assert_gone(ranks)
+    assert not (tmp_path / results.RESULT_FILE).exists()
+
+
+def test_a_file_that_is_no_spec_is_refused_before_anything_starts(framework: str, tmp_path: Path) -> None:
+    (tmp_path / "spec.json").write_text('{"modle": "simple_cnn"}')
+    command = [sys.executable, "-m", f"{framework}_impl", "run", str(tmp_path / "spec.json"), "--out", str(tmp_path / "out")]
+    ended = subprocess.run(command, cwd=PROJECT, capture_output=True, check=False, timeout=SECONDS)
+    assert ended.returncode == 2
+    assert b"modle is not a field" in ended.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_models_writes_the_summary_of_a_users_model(framework: str, tmp_path: Path) -> None:
+    (tmp_path / "spec.json").write_text(spec.build(SETTINGS).to_json())
+    command = [sys.executable, "-m", f"{framework}_impl", "models", str(tmp_path / "spec.json")]
+    subprocess.run([*command, "--out", str(tmp_path / "summary")], cwd=PROJECT, check=True, timeout=SECONDS)
+    summary = json.loads((tmp_path / "summary").read_text())
+    assert (summary["framework"], summary["model"]) == (framework, SETTINGS["model"])
+
+
+def test_the_clock_starts_with_the_process() -> None:
+    before = time.time()
+    command = [sys.executable, "-c", "from common import timing; print(timing.process_started())"]
+    started = float(subprocess.run(command, cwd=PROJECT, capture_output=True, check=True, timeout=SECONDS).stdout)
+    # The kernel counts in hundredths of a second; how long it takes to start a process depends on who else does.
+    assert before - 0.02 < started < before + 1.0
+
+
+def assert_refused(result: RunResult) -> None:
+    assert (result.status, result.epochs) == ("failed", [])
+    assert result.reason is not None
+    assert result.reason.startswith("DataRefused: ")
+
+
+def assert_gone(ranks: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(ranks, timeout=20)
+    assert len(ranks) == 2
+    assert not alive
