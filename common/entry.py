@@ -94,6 +94,8 @@ def main(
         arguments.out.write_text(json.dumps(load_twin().summarize(_architecture(read)), indent=1), encoding="utf-8")
         return EXIT_OK
     started = timing.process_started()
+    if arguments.command == "run" and "RANK" not in os.environ:
+        results.clear(arguments.out)
     if read.mode == "multi_process" and "RANK" not in os.environ:
         return _launch(framework, read, arguments, rank_environments, started)
     machine.hold_to(_cpus(read))
@@ -177,13 +179,31 @@ def _launch(
     failure = processes.run_ranks(command, environments)
     if failure is None:
         return EXIT_OK
-    print(failure, file=sys.stderr)
-    if arguments.command == "run" and not (arguments.out / results.RESULT_FILE).exists():
-        stopwatch = timing.Stopwatch(lambda: None, started)
-        results.save(
-            Run(framework, read, {}, arguments.out, arguments.repeat, stopwatch).result("failed", failure), arguments.out
+    print(failure.words, file=sys.stderr)
+    if arguments.command == "run":
+        _seal(framework, read, arguments.out, arguments.repeat, failure)
+    return EXIT_DATA_REFUSED if failure.code == EXIT_DATA_REFUSED else EXIT_FAILED
+
+
+def _seal(framework: str, read: Spec, out: Path, repeat: int, failure: processes.Failure) -> None:
+    """Let the result say which rank failed; where rank 0 could not write one any more, make it from the epochs so far."""
+    if not (out / results.RESULT_FILE).exists():
+        made = results.RunResult(
+            framework=framework,
+            spec=read,
+            status="failed",
+            reason=failure.words,
+            repeat=repeat,
+            epochs=results.read_epochs(out),
+            machine=machine.describe(),
         )
-    return EXIT_FAILED
+        results.save(made, out)
+        results.append_event(out, "end", status="failed")
+        return
+    written = results.load(out / results.RESULT_FILE)
+    if written.status == "failed" and failure.rank != 0 and failure.code != EXIT_DATA_REFUSED:
+        # What rank 0 met may be no more than that the other was gone; only data is refused to all alike.
+        results.save(written.model_copy(update={"reason": f"{failure.words}; rank 0: {written.reason}"}), out)
 
 
 def _cpus(read: Spec) -> list[int]:

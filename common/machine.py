@@ -17,7 +17,7 @@ import psutil
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 
 # glibc's mallopt(3) parameters.
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 _KEEP_BYTES = 2**31 - 1
 
 
@@ -34,7 +34,8 @@ def keep_freed_memory() -> bool:
         return False
     libc = ctypes.CDLL(None)
     # M_MMAP_THRESHOLD is capped at 32 MiB, less than one activation of a large batch: so no mmap at all.
-    settings = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, _KEEP_BYTES), (_M_TOP_PAD, 64 * 2**20))
+    # A thread's own arena holds no block above 64 MiB, so that a pool thread would map and unmap it all the same: one arena.
+    settings = ((_M_MMAP_MAX, 0), (_M_ARENA_MAX, 1), (_M_TRIM_THRESHOLD, _KEEP_BYTES), (_M_TOP_PAD, 64 * 2**20))
     return all(libc.mallopt(parameter, value) for parameter, value in settings)
 
 

@@ -12,6 +12,9 @@ import sys
 import time
 from collections.abc import Sequence
 from types import FrameType
+from typing import NamedTuple
+
+import psutil
 
 _PR_SET_PDEATHSIG = 1
 
@@ -21,7 +24,8 @@ def die_with_parent() -> None:
     if sys.platform != "linux":
         return
     parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    # Not SIGTERM: TensorFlow takes that over once its processes have met, and then only makes a note of it.
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended in between
         sys.exit(128 + signal.SIGTERM)
 
@@ -35,13 +39,22 @@ def free_ports(count: int) -> list[int]:
         return [listener.getsockname()[1] for listener in listeners]
 
 
-def run_ranks(command: Sequence[str], environments: Sequence[dict[str, str]]) -> str | None:
+class Failure(NamedTuple):
+    """The rank that ended badly first."""
+
+    rank: int
+    code: int
+    """Its exit code, negative for the signal that ended it."""
+    words: str
+
+
+def run_ranks(command: Sequence[str], environments: Sequence[dict[str, str]]) -> Failure | None:
     """Run one command in several processes, each with its own additions to the environment, until all have ended.
 
     The first that fails ends the others: they would wait for it forever.
 
     Returns:
-        None where all ended well, else which rank ended how.
+        None where all ended well.
     """
     ranks: list[subprocess.Popen[bytes]] = []
 
@@ -55,28 +68,39 @@ def run_ranks(command: Sequence[str], environments: Sequence[dict[str, str]]) ->
         for environment in environments:
             ranks.append(subprocess.Popen(list(command), env={**os.environ, **environment}, stdin=subprocess.DEVNULL))
         while True:
-            codes = [rank.poll() for rank in ranks]
-            for index, code in enumerate(codes):
-                if code:
-                    return f"rank {index} of {len(ranks)} {_words(code)}"
-            if all(code == 0 for code in codes):
+            failed = [(rank.returncode, index) for index, rank in enumerate(ranks) if rank.poll()]
+            if failed:
+                code, index = min(failed)  # a signal before an exit code, which it may have caused
+                if code > 0:
+                    _wait(ranks)  # where all meet the same error, rank 0 still writes down which
+                return Failure(index, code, f"rank {index} of {len(ranks)} {_words(code)}")
+            if all(rank.returncode == 0 for rank in ranks):
                 return None
             time.sleep(0.05)
     finally:
         _end(ranks)
 
 
-def _end(processes: list[subprocess.Popen[bytes]], grace_seconds: float = 3.0) -> None:
-    alive = [process for process in processes if process.poll() is None]
+def _wait(ranks: list[subprocess.Popen[bytes]], seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    for rank in ranks:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            rank.wait(max(deadline - time.monotonic(), 0.0))
+
+
+def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
+    """Kill what still runs, input workers too: a rank that waits for another one hears no gentler word."""
+    alive: list[psutil.Process] = []
+    for rank in ranks:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if rank.poll() is None:
+                process = psutil.Process(rank.pid)
+                alive += [process, *process.children(recursive=True)]
     for process in alive:
-        process.terminate()
-    deadline = time.monotonic() + grace_seconds
-    for process in alive:
-        try:
-            process.wait(max(deadline - time.monotonic(), 0.0))
-        except subprocess.TimeoutExpired:
+        with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-            process.wait()
+    for rank in ranks:
+        rank.wait()
 
 
 def _words(code: int) -> str:

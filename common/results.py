@@ -177,6 +177,24 @@ def read_events(directory: Path) -> list[dict[str, Any]]:
     return events
 
 
+def read_epochs(directory: Path) -> list[EpochRecord]:
+    """The epochs that events.jsonl holds, of a run that may have died after them."""
+    records: list[EpochRecord] = []
+    for event in read_events(directory):
+        if event.get("event") == "epoch":
+            try:
+                records.append(EpochRecord.model_validate({name: event.get(name) for name in EpochRecord.model_fields}))
+            except pydantic.ValidationError:
+                continue  # a line torn by a kill may still be JSON
+    return records
+
+
+def clear(directory: Path) -> None:
+    """Remove what an earlier run left, so that nobody takes it for this one's."""
+    for name in (RESULT_FILE, EVENTS_FILE):
+        (directory / name).unlink(missing_ok=True)
+
+
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace a file whole or not at all, also when the power fails in between."""
     path.parent.mkdir(parents=True, exist_ok=True)

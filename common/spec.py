@@ -58,7 +58,7 @@ class Optimizer(_Frozen):
     weight_decay: float = Field(0.0, ge=0)
     """Coupled: added to the gradient, as the L2 penalty weight_decay / 2 * |w|^2 would."""
     native: bool = False
-    """Use the framework's own optimizer in place of the shared update rule; the twins then part (see docs)."""
+    """Use the framework's own optimizer in place of the shared update rule; the twins then part."""
 
 
 class Schedule(_Frozen):

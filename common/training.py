@@ -176,6 +176,8 @@ class Run:
         with self._stopwatch.phase("evaluation") as evaluation:
             trainer.share_statistics()
             validation, _ = evaluate(trainer, dataset.validation, self._spec.global_batch_size)
+        if not math.isfinite(validation.loss):
+            raise Diverged(f"validation loss is {validation.loss} after epoch {epoch}; try a smaller optimizer.learning_rate")
         record = EpochRecord(
             epoch=epoch,
             steps=steps,
@@ -219,7 +221,10 @@ def evaluate(trainer: Trainer, split: Split, batch_size: int) -> tuple[Metrics, 
     losses: list[Any] = []
     for start in range(low, high, batch_size):
         part = slice(start, min(start + batch_size, high))
-        loss, predictions[part] = trainer.score(split.images[part], split.labels[part])
+        loss, predicted = trainer.score(split.images[part], split.labels[part])
+        if len(predicted) != part.stop - part.start:
+            raise AssertionError(f"{len(predicted)} predictions for {part.stop - part.start} examples")
+        predictions[part] = predicted
         times_scored[part] += 1
         losses.append(loss)
     if not (trainer.all_reduce(times_scored) == 1).all():
@@ -242,4 +247,6 @@ def _gather(trainer: Trainer, plan: Plan, epoch: int, ids: list[Any]) -> npt.NDA
 def relative_difference(a: float, b: float) -> float:
     """|a - b| over the larger of the two; 0 where both are 0."""
     scale = max(abs(a), abs(b))
+    if math.isnan(a) or math.isnan(b):
+        return math.inf
     return abs(a - b) / scale if scale and math.isfinite(scale) else (0.0 if a == b else math.inf)

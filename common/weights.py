@@ -81,6 +81,8 @@ def _draw(parameter: Parameter, seed: int) -> npt.NDArray[np.float64]:
     if parameter.initializer == "glorot_uniform":  # Glorot & Bengio 2010
         limit = math.sqrt(6.0 / (fan_in + fan_out))
         return generator.uniform(-limit, limit, shape)
+    if parameter.initializer == "kaiming_normal_fan_in":  # He et al. 2015
+        return generator.normal(0.0, math.sqrt(2.0 / fan_in), shape)
     if parameter.initializer == "kaiming_normal_fan_out":  # He et al. 2015, as torchvision's ResNet
         return generator.normal(0.0, math.sqrt(2.0 / fan_out), shape)
     limit = 1.0 / math.sqrt(fan_in)  # torch.nn.Linear's default

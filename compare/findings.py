@@ -13,6 +13,9 @@ from compare.statistics import interval_words
 from compare.store import Stored
 from compare.summary import FAILURES, Summary, ratio_of_seconds
 
+FIRST_STEP_TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
+"""Relative difference of the first losses of the timed runs, before any update: rounding, and no more."""
+
 
 class Findings(BaseModel):
     """Sentences by subject; each list may be empty."""
@@ -21,6 +24,8 @@ class Findings(BaseModel):
 
     sameness: list[str]
     """The proof, and what the timed runs themselves show."""
+    comparable: bool
+    """Whether the timed runs had the same data, weights and order, and the same first step up to rounding."""
     frameworks: list[str]
     """Which framework is faster, for each configuration that both ran."""
     modes: list[str]
@@ -30,12 +35,30 @@ class Findings(BaseModel):
 
 
 def findings(stored: Stored, summaries: Sequence[Summary]) -> Findings:
+    comparable = _comparable(stored, summaries)
     return Findings(
         sameness=_sameness(stored, summaries),
-        frameworks=_frameworks(stored, summaries),
-        modes=[sentence for summary in summaries if (sentence := _pays(summary))],
+        comparable=comparable,
+        frameworks=_frameworks(stored, summaries) if comparable else [],
+        modes=[sentence for summary in summaries if (sentence := _pays(summary))] if comparable else [],
         troubles=_troubles(stored, summaries),
     )
+
+
+def _comparable(stored: Stored, summaries: Sequence[Summary]) -> bool:
+    runs = [result for repeats in stored.runs.values() for result in repeats.values()]
+    whole = [run for run in runs if run.status == "ok"]
+    hashes = (
+        {run.data_hash for run in runs} - {None},
+        {run.weights_hash for run in runs} - {None},
+        {run.order_hash for run in whole} - {None},
+    )
+    return all(len(known) <= 1 for known in hashes) and all(_agrees(summary) for summary in summaries)
+
+
+def _agrees(summary: Summary) -> bool:
+    tolerance = FIRST_STEP_TOLERANCE[summary.precision]
+    return summary.first_step_difference is None or summary.first_step_difference <= tolerance
 
 
 def _sameness(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
@@ -55,7 +78,11 @@ def _sameness(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
         grows = ""
         if worst.precision == "float32" and proof and proof.verdict == "proved":
             grows = " From there rounding grows step by step: final float32 scores differ although the training is the same."
-        sentences.append(f"First step of the timed {worst.precision} runs: losses {what}.{grows}")
+        agrees = "agrees" if all(map(_agrees, known)) else "DOES NOT AGREE: figures do not compare"
+        tolerance = FIRST_STEP_TOLERANCE[worst.precision]
+        sentences.append(
+            f"Timed configuration: {agrees}: the first {worst.precision} losses {what}, tolerance {tolerance:.0e}.{grows}"
+        )
     sentences += filter(
         None,
         [
@@ -83,7 +110,7 @@ def _frameworks(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
     rows = {row.id: row for row in stored.comparison.rows}
     sentences: list[str] = []
     for first, second in combinations(summaries, 2):
-        same = ("mode", "replicas", "cores", "input", "workers", "precision")
+        same = ("mode", "replicas", "cores", "input", "workers", "precision", "device")
         if first.framework == second.framework or any(getattr(first, field) != getattr(second, field) for field in same):
             continue
         seconds = ratio_of_seconds(stored, slow=rows[second.id], fast=rows[first.id])

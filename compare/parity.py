@@ -191,6 +191,10 @@ class _Ladder:
     progress: Callable[[str], None]
 
     @cached_property
+    def _num_training_examples(self) -> int:
+        return len(datasets.load(self.base.data, seed=self.base.seed, cache_dir=self.base.paths.cache_dir).train)
+
+    @cached_property
     def architecture(self) -> Architecture:
         dataset = datasets.load(self.base.data, seed=self.base.seed, cache_dir=self.base.paths.cache_dir)
         return architectures.resolve(self.base.model, len(dataset.class_names), dataset.image_size)
@@ -234,7 +238,10 @@ class _Ladder:
     def _uneven(self) -> Spec:
         """Two epochs whose last batch is about half full, and odd where the batch is even."""
         batch_size = self.base.global_batch_size
-        examples = PARALLEL_STEPS // 2 * batch_size - batch_size // 2 - 1
+        available = self._num_training_examples
+        examples = min(PARALLEL_STEPS // 2 * batch_size - batch_size // 2 - 1, available)
+        while examples % self.replicas == 0 or examples % batch_size < self.replicas:
+            examples -= 1  # some replica must get more of the last batch than another
         return self.base.with_fields(steps=PARALLEL_STEPS, data={**self.base.data.model_dump(), "limit": examples})
 
     @cached_property
@@ -490,6 +497,8 @@ def _losses(
     status = "passed" if passed else "failed"
     if what.precision == "float32":
         where = "grows by rounding: " + ", ".join(f"{differences[at - 1]:.1e} at step {at}" for at in _milestones(steps))
+    elif passed:
+        where = f"loss from {ours['loss'][0]:.2f} to {ours['loss'][-1]:.2f}"  # how much training there was to agree on
     judged = 1 if what.precision == "float32" else STRICT_STEPS
     miscounted = _apart(ours["num_correct"], theirs["num_correct"])[:judged] > 0.0
     if passed and miscounted.any():

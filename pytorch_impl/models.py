@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torchvision
 from torch import nn
 
 from common import architectures
@@ -26,6 +25,8 @@ def build(architecture: Architecture, precision: str, group: ReplicaGroup | None
         The model with the framework's own initial weights; `weights.load` sets the shared ones.
     """
     if architecture.name == "resnet18":
+        import torchvision  # here: it takes more than a second to import, and no other model needs it
+
         # Twin: torchvision's own; the other twin builds it from the architecture.
         model: nn.Module = torchvision.models.resnet18(
             num_classes=architecture.num_classes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import tensorflow as tf
@@ -82,7 +83,10 @@ def configure(spec: Spec) -> None:
     if in_process > 1 and not gpus():
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * in_process)
-    for gpu in tf.config.list_physical_devices("GPU"):
+    if spec.mode == "multi_process" and (found := tf.config.list_physical_devices("GPU")):
+        # A worker of the strategy takes every GPU that it sees for a replica of its own.
+        tf.config.set_visible_devices(found[int(os.environ["LOCAL_RANK"])], "GPU")
+    for gpu in tf.config.get_visible_devices("GPU"):
         tf.config.experimental.set_memory_growth(gpu, True)
     # float32 means float32: the reduced precision of tensor cores is a switch, never a default.
     tf.config.experimental.enable_tensor_float_32_execution(False)
@@ -103,7 +107,8 @@ def peak_memory_mib() -> float | None:
     """Largest memory so far on this process's devices, summed; None on a CPU."""
     if not gpus():
         return None
-    return sum(tf.config.experimental.get_memory_info(f"GPU:{index}")["peak"] for index in range(len(gpus()))) / 2**20
+    devices = tf.config.list_logical_devices("GPU")
+    return sum(tf.config.experimental.get_memory_info(device.name)["peak"] for device in devices) / 2**20
 
 
 def dtype(spec: Spec) -> tf.DType:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import cast
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import tensorflow as tf
 
@@ -20,9 +20,22 @@ def batches(plan: Plan, split: Split, world_size: int, rank: int) -> Iterator[Ba
     """
     with tf.device("CPU:0"):
         images, labels = tf.constant(split.images), tf.constant(split.labels)
-    for epoch in range(1, plan.epochs + 1):
-        # Twin: one tf.data pipeline an epoch, over the epoch's draws; its workers are threads, which start at once.
-        yield from _epoch(plan, images, labels, epoch, plan.bounds(epoch, world_size, rank))
+        # Twin: variables hold the epoch's draws, so that one pipeline, traced once, serves every epoch.
+        drawn = _map(tf.Variable, plan.draw(1))
+        bounds = tf.constant(plan.bounds(1, world_size, rank), tf.int64)
+        workers = plan.spec.workers
+        dataset = tf.data.Dataset.from_tensor_slices(bounds).map(
+            lambda bound: load(images, labels, _map(tf.convert_to_tensor, drawn), bound[0], bound[1]),
+            num_parallel_calls=workers or None,
+            deterministic=True if workers else None,
+        )
+        if workers:
+            dataset = dataset.prefetch(2 * workers)
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        options.threading.private_threadpool_size = max(workers, 1)
+        dataset = dataset.with_options(options)
+    return _epochs(plan, drawn, dataset)
 
 
 def load(images: tf.Tensor, labels: tf.Tensor, drawn: Epoch, start: tf.Tensor, stop: tf.Tensor) -> Batch:
@@ -74,26 +87,27 @@ def scale(images: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     return tf.cast(images, dtype) * tf.constant(1.0 / 255.0, dtype)
 
 
-def _epoch(plan: Plan, images: tf.Tensor, labels: tf.Tensor, epoch: int, bounds: list[tuple[int, int]]) -> Iterator[Batch]:
-    drawn = plan.draw(epoch)
-    with tf.device("CPU:0"):
-        drawn = Epoch(
-            ids=tf.constant(drawn.ids),
-            flips=None if drawn.flips is None else tf.constant(drawn.flips),
-            shifts=None if drawn.shifts is None else tf.constant(drawn.shifts),
-            masks=tuple(tf.constant(mask) for mask in drawn.masks),
-        )
-        workers = plan.spec.workers
-        dataset = tf.data.Dataset.from_tensor_slices(tf.constant(bounds, tf.int64)).map(
-            lambda bound: load(images, labels, drawn, bound[0], bound[1]),
-            num_parallel_calls=workers or None,
-            deterministic=True if workers else None,
-        )
-        if workers:
-            dataset = dataset.prefetch(2 * workers)
-        options = tf.data.Options()
-        options.autotune.enabled = False
-        options.threading.private_threadpool_size = max(workers, 1)
-        batches = iter(dataset.with_options(options))
-    # Outside of the scope: what is yielded inside of it is trained on inside of it, on the CPU.
-    yield from batches
+def _epochs(plan: Plan, drawn: Epoch, dataset: tf.data.Dataset) -> Iterator[Batch]:
+    for epoch in range(1, plan.epochs + 1):
+        with tf.device("CPU:0"):
+            if epoch > 1:
+                _assign(drawn, plan.draw(epoch))
+            batches = iter(dataset.take(plan.steps_in(epoch)))
+        # Outside of the scope: what is yielded inside of it is trained on inside of it, on the CPU.
+        yield from batches
+
+
+def _map(function: Callable[[Any], Any], drawn: Epoch) -> Epoch:
+    return Epoch(
+        ids=function(drawn.ids),
+        flips=None if drawn.flips is None else function(drawn.flips),
+        shifts=None if drawn.shifts is None else function(drawn.shifts),
+        masks=tuple(function(mask) for mask in drawn.masks),
+    )
+
+
+def _assign(drawn: Epoch, values: Epoch) -> None:
+    pairs = [(drawn.ids, values.ids), (drawn.flips, values.flips), (drawn.shifts, values.shifts)]
+    for variable, value in (*pairs, *zip(drawn.masks, values.masks, strict=True)):
+        if variable is not None:
+            variable.assign(value)
