@@ -25,6 +25,7 @@ TABLE: dict[str, frozenset[str]] = {
     "tests/house": frozenset(["pytest"]),
     "tests/common": GENERAL | TESTING | {"common"},
     "tests/compare": GENERAL | TESTING | {"common", "compare"},
+    # Like tests/twins, tests/planted stays out of here: its processes import one framework each.
     "tests/parity": GENERAL | TESTING | {"common", "compare"},
 }
 """What each package may import besides the standard library."""

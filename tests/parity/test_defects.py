@@ -201,7 +201,7 @@ def _record(folder: Path, jobs: list[tuple[str, str, str]]) -> Recordings:
         out = folder / framework
         out.mkdir(exist_ok=True)
         words = [f"{folder / name}.json:{defect}" for _, name, defect in group]
-        command = [sys.executable, "-m", "tests.parity.plant", framework, str(out), *words]
+        command = [sys.executable, "-m", "tests.planted.plant", framework, str(out), *words]
         done = subprocess.run(command, cwd=PROJECT, check=False, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, f"{framework} could not record\n{done.stderr[-3000:]}"
     return lambda framework, name, defect: safetensors.numpy.load_file(folder / framework / f"{name}-{defect}.safetensors")

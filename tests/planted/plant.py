@@ -1,6 +1,6 @@
 """Record the proof's arrays through a twin's own code, with one defect planted in it.
 
-    python -m tests.parity.plant FRAMEWORK OUT SPEC.json:DEFECT ...
+    python -m tests.planted.plant FRAMEWORK OUT SPEC.json:DEFECT ...
 
 Every recording goes to OUT/<name of the spec>-<defect>.safetensors. The defects are planted one after another in one
 process, each by replacing a function of the twin and taken back afterwards; the defect `none` records the clean twin.
@@ -51,16 +51,16 @@ def _twin(framework: str) -> tuple[ModuleType, dict[str, Plant]]:
     """The framework is imported only now: no process may have both."""
     if framework == "pytorch":
         import pytorch_impl.__main__ as twin
-        from tests.parity import defects_pytorch as defects
+        from tests.planted import defects_pytorch as defects
     else:
         import tensorflow_impl.__main__ as twin
-        from tests.parity import defects_tensorflow as defects
+        from tests.planted import defects_tensorflow as defects
     return twin, defects.DEFECTS
 
 
 def _in_ranks(module: ModuleType, framework: str, out: Path, jobs: list[str], specs: dict[str, spec.Spec]) -> int:
     for job in jobs:
-        command = [sys.executable, "-m", "tests.parity.plant", framework, str(out), job]
+        command = [sys.executable, "-m", "tests.planted.plant", framework, str(out), job]
         failure = processes.run_ranks(command, module.rendezvous.environments(specs[_parted(job)[0]]))
         if failure is not None:
             print(f"{job}: {failure}", file=sys.stderr)
