@@ -85,7 +85,7 @@ def test_equal_recordings_pass_every_rung_with_no_difference(precision: str, opt
         ("stepped/conv_bn.mean", "4 BatchNorm statistics after one step", 1e-12, "float64"),
         ("logits/final", "5 logits after the last step, eval mode", 1e-10, "float64"),
         ("logits/train", "2 logits, train mode", 1e-4, "float32"),
-        ("gradient/dense.kernel", "3 gradients", 1e-4, "float32"),
+        ("gradient/dense.kernel", "3 gradients", 1e-2, "float32"),
         ("stepped/conv_bn.variance", "4 BatchNorm statistics after one step", 1e-5, "float32"),
     ],
 )
