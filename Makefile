@@ -55,7 +55,8 @@ run-tests: setup
 	$(PYTEST) -m "$(MARKERS)" tests/parity
 
 bench: setup ## Time the frameworks with pytest-benchmark
-	$(PYTEST) tests/benchmarks --benchmark-only
+	$(PYTEST) tests/benchmarks --benchmark-only --framework pytorch
+	$(PYTEST) tests/benchmarks --benchmark-only --framework tensorflow
 
 compare: setup ## The head-to-head: train in both frameworks, serially and in parallel (PRESET=digits)
 	$(BIN)/python -m compare run --preset $(PRESET)

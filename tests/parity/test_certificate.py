@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import Result
 from typer.testing import CliRunner
 
 from compare.__main__ import app
@@ -26,11 +25,11 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def parity(*arguments: str) -> Result:
+def parity(*arguments: str) -> Any:
     return CliRunner().invoke(app, ["parity", *QUICK, *arguments])
 
 
-def printed(done: Result) -> dict[str, Any]:
+def printed(done: Any) -> dict[str, Any]:
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is no JSON")
 

@@ -93,18 +93,28 @@ def test_the_same_seed_gives_the_same_training_to_the_bit(twin: Twin) -> None:
     assert all(np.array_equal(array, same_weights[name]) for name, array in weights.items())
 
 
-def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_epochs_before_it(twin: Twin, tmp_path: Path) -> None:
-    # The one step of the first epoch is scored before its update, so the second epoch is the first to show it.
+@pytest.mark.parametrize(
+    ("batch_size", "learning_rate", "message", "epochs"),
+    [
+        (9, 1e30, r"^loss is nan at epoch 1, step 2; try a smaller optimizer\.learning_rate", 0),
+        # One step an epoch, scored before its update: validation is the first to show what became of the weights.
+        (30, 1e2, r"^validation loss is nan after epoch 2; try a smaller optimizer\.learning_rate", 1),
+    ],
+)
+def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_epochs_before_it(
+    twin: Twin, tmp_path: Path, batch_size: int, learning_rate: float, message: str, epochs: int
+) -> None:
     architecture = made.resolve("simple_cnn")
     data = made.dataset(architecture)
-    fields = {"global_batch_size": 30, "epochs": 3, "optimizer": {"learning_rate": 1e30}, "precision": "float32"}
+    fields = {"global_batch_size": batch_size, "epochs": 3, "precision": "float32"}
+    fields |= {"optimizer": {"learning_rate": learning_rate}}
     spec = made.settings(**fields)
     run = training.Run(twin.framework, spec, {}, tmp_path, 0, timing.Stopwatch(twin.device.synchronize, time.time()))
     trainer = made.trainer(twin, architecture, data, **fields)
-    with pytest.raises(training.Diverged, match=r"^loss is nan at epoch 2, step 1; try a smaller optimizer\.learning_rate"):
+    with pytest.raises(training.Diverged, match=message):
         run.train(trainer, Plan(spec, architecture, len(data.train)), data)
-    assert [epoch.epoch for epoch in run.result("diverged").epochs] == [1]
-    assert len(results.read_epochs(tmp_path)) == 1
+    assert len(run.result("diverged").epochs) == epochs
+    assert results.read_epochs(tmp_path) == run.result("diverged").epochs
 
 
 def slope(values: Any, name: str, index: Any) -> float:
