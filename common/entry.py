@@ -119,6 +119,7 @@ def _run(framework: str, twin: Twin, read: Spec, out: Path, repeat: int, started
         with stopwatch.phase("build"):
             dataset, plan, trainer = _build(twin, read, run)
         run.train(trainer, plan, dataset)
+        trainer.close()
     except Diverged as error:
         status, reason, code = "diverged", str(error), EXIT_FAILED
     except (Exception, KeyboardInterrupt) as error:
@@ -155,6 +156,7 @@ def _trace(twin: Twin, read: Spec, out: Path, reverse_batches: bool) -> int:
     twin.configure(read)
     dataset, plan, initial, trainer = _prepare(twin, read, reverse_batches=reverse_batches)
     arrays = tracing.trace(trainer, plan, dataset, initial)
+    trainer.close()
     if is_first_rank():
         weights.save(arrays, out)
     return EXIT_OK

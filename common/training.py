@@ -79,6 +79,10 @@ class Trainer(Protocol):
         """Wait until the device has done all that was asked of it."""
         ...
 
+    def close(self) -> None:
+        """Part from the other processes, when all is done."""
+        ...
+
 
 class Diverged(ArithmeticError):
     """The loss is not a finite number any more."""

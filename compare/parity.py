@@ -387,6 +387,8 @@ def _not_claimed(timed: Spec, architecture: Architecture, modes: Sequence[str]) 
             reasons[mode] = "BatchNorm over each replica's own examples is another function than serial's"
         elif timed.schedule.scaling != "none":
             reasons[mode] = "the learning rate is scaled with the replicas"
+    if timed.framework_options:
+        reasons |= {mode: "the proof is made without the framework's switches" for mode in ("serial", *modes)}
     if timed.optimizer.native:
         reasons |= dict.fromkeys(("serial", *modes), "the frameworks' own optimizers follow different rules")
     return reasons

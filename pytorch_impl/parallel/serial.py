@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import distributed
 
 from common.architectures import Architecture
 from common.batches import Plan
@@ -88,6 +89,11 @@ class Serial:
     def synchronize(self) -> None:
         """Wait until the device has done all that was asked of it."""
         device.synchronize()
+
+    def close(self) -> None:
+        """Part from the other processes, when all is done."""
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
 
     def load_weights(self, values: Weights) -> None:
         """Set every parameter and statistic of every replica."""

@@ -115,6 +115,10 @@ class Serial:
         """Wait until the device has done all that was asked of it."""
         device.synchronize()
 
+    def close(self) -> None:
+        """Part from the other processes, when all is done."""
+        # Twin: the strategy has no such call; its server ends with the process.
+
     def load_weights(self, values: Weights) -> None:
         """Set every parameter and statistic of every replica."""
         weights.load(self._model, self._architecture, values)
