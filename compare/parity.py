@@ -388,7 +388,7 @@ def _not_claimed(timed: Spec, architecture: Architecture, modes: Sequence[str]) 
         elif timed.schedule.scaling != "none":
             reasons[mode] = "the learning rate is scaled with the replicas"
     if timed.framework_options:
-        reasons |= {mode: "the proof is made without the framework's switches" for mode in ("serial", *modes)}
+        reasons |= dict.fromkeys(("serial", *modes), "the proof is made without the framework's switches")
     if timed.optimizer.native:
         reasons |= dict.fromkeys(("serial", *modes), "the frameworks' own optimizers follow different rules")
     return reasons
