@@ -183,10 +183,14 @@ def resolve(model: str, num_classes: int, image_size: int) -> Architecture:
             f"model {model}: architecture() must return a common.architectures.Architecture. "
             f"Received: {type(architecture).__name__}."
         )
-    names = [layer.name for layer in architecture.leaves()]
+    # A framework may not allow a dot in a name, and puts an underscore there.
+    names = [layer.name.replace(".", "_") for layer in architecture.leaves()]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise SpecError(f"model {model}: layer names must be unique. Received twice: {', '.join(twice)}. Rename them.")
+        raise SpecError(
+            f"model {model}: layer names must be unique, dots read as underscores. Received twice: {', '.join(twice)}. Rename "
+            "them."
+        )
     return dataclasses.replace(architecture, name=model)  # by it the twins find the module's own builders
 
 

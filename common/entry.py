@@ -18,6 +18,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
+
 from common import architectures, datasets, machine, processes, results, spec, timing, tracing, weights
 from common.batches import Plan
 from common.spec import Spec
@@ -61,6 +63,7 @@ def main(
     Returns:
         The exit code.
     """
+    words = sys.argv[1:] if argv is None else list(argv)
     parser = argparse.ArgumentParser(prog=f"python -m {framework}_impl", description=f"The {framework} twin.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("describe", help="devices, modes and switches of this framework on this machine, as JSON")
@@ -78,7 +81,7 @@ def main(
             subparser.add_argument("--out", type=Path, required=True, metavar="FILE")
         if command == "trace":
             subparser.add_argument("--reverse-batches", action="store_true", help="sum in another order: the yardstick")
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_args(words)
     if arguments.command == "describe":
         print(json.dumps(load_twin().describe(), indent=1))
         return EXIT_OK
@@ -97,12 +100,20 @@ def main(
     if arguments.command == "run" and "RANK" not in os.environ:
         results.clear(arguments.out)
     if read.mode == "multi_process" and "RANK" not in os.environ:
-        return _launch(framework, read, arguments, rank_environments, started)
+        return _launch(framework, read, arguments, words, rank_environments, started)
     machine.hold_to(_cpus(read))
     keeps_memory = machine.keep_freed_memory()
+    twin = load_twin()
+    try:
+        refusal = spec.check_against(read, twin.describe())
+    except spec.SpecError as error:
+        refusal = str(error)
+    if refusal is not None:
+        print(refusal, file=sys.stderr)
+        return EXIT_USAGE
     if arguments.command == "trace":
-        return _trace(load_twin(), read, arguments.out, arguments.reverse_batches)
-    return _run(framework, load_twin(), read, arguments.out, arguments.repeat, started, keeps_memory)
+        return _trace(twin, read, arguments.out, arguments.reverse_batches)
+    return _run(framework, twin, read, arguments.out, arguments.repeat, started, keeps_memory)
 
 
 def _run(framework: str, twin: Twin, read: Spec, out: Path, repeat: int, started: float, keeps_memory: bool) -> int:
@@ -119,6 +130,8 @@ def _run(framework: str, twin: Twin, read: Spec, out: Path, repeat: int, started
         with stopwatch.phase("build"):
             dataset, plan, trainer = _build(twin, read, run)
         run.train(trainer, plan, dataset)
+        if (memory := twin.device_peak_memory_mib()) is not None:
+            run.know(device_peak_memory_mib=float(trainer.all_reduce(np.array([memory]))[0]))
         trainer.close()
     except Diverged as error:
         status, reason, code = "diverged", str(error), EXIT_FAILED
@@ -130,7 +143,7 @@ def _run(framework: str, twin: Twin, read: Spec, out: Path, repeat: int, started
         if isinstance(error, datasets.DataRefused):
             code = EXIT_DATA_REFUSED
     if is_first_rank():
-        run.know(device=twin.device, device_peak_memory_mib=twin.device_peak_memory_mib())
+        run.know(device=twin.device)
         results.save(run.result(status, reason), out)
         results.append_event(out, "end", status=status)
     return code
@@ -171,12 +184,13 @@ def _launch(
     framework: str,
     read: Spec,
     arguments: argparse.Namespace,
+    words: list[str],
     rank_environments: Callable[[Spec], list[dict[str, str]]],
     started: float,
 ) -> int:
     """Run the command in `replicas` processes on this machine; where one dies, end the others and say which."""
     machine.hold_to(machine.cpu_budget(read.cores))
-    command = [sys.executable, "-m", f"{framework}_impl", *sys.argv[1:]]
+    command = [sys.executable, "-m", f"{framework}_impl", *words]
     environments = [{**environment, timing.STARTED_VARIABLE: repr(started)} for environment in rank_environments(read)]
     failure = processes.run_ranks(command, environments)
     if failure is None:

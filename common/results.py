@@ -48,6 +48,8 @@ class EpochRecord(_Frozen):
     """From 1."""
     steps: int
     images: int
+    epoch_images: int
+    """Images of a whole epoch: more than `images` where the spec's `steps` cut this one short."""
     learning_rate: float
     """Of the epoch's last step."""
     train: Metrics
@@ -63,8 +65,8 @@ class EpochRecord(_Frozen):
 
     @property
     def seconds(self) -> float:
-        """Seconds for all the epoch's steps at the pace of the timed ones."""
-        return self.timed_seconds * self.steps / self.timed_steps if self.timed_steps else float("nan")
+        """Seconds for a whole epoch at the pace of the timed images."""
+        return self.timed_seconds * self.epoch_images / self.timed_images if self.timed_images else float("nan")
 
     @property
     def images_per_second(self) -> float:

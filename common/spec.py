@@ -36,7 +36,7 @@ class _Frozen(BaseModel):
 
 
 class Data(_Frozen):
-    source: str = Field("digits", min_length=1)
+    source: str = Field("digits", min_length=1, coerce_numbers_to_str=True)
     """`digits`, `cifar10`, or the path of an image folder or of an archive of one."""
     image_size: int | None = Field(None, ge=1, le=4096)
     """Height and width in pixels to which images are resized once, when cached; None keeps their own size."""
@@ -241,11 +241,9 @@ def read_values(path: str | Path) -> dict[str, Any]:
 
 
 def overlay(values: dict[str, Any], assignments: dict[str, Any]) -> dict[str, Any]:
-    """Set dotted fields, e.g. {"optimizer.learning_rate": 0.01}, over nested values; None leaves a field alone."""
+    """Set dotted fields, e.g. {"optimizer.learning_rate": 0.01}, over nested values."""
     merged = copy.deepcopy(values)
     for dotted, value in assignments.items():
-        if value is None:
-            continue
         *parents, leaf = dotted.split(".")
         target = merged
         for parent in parents:
@@ -257,7 +255,10 @@ def overlay(values: dict[str, Any], assignments: dict[str, Any]) -> dict[str, An
 
 
 def parse_assignments(assignments: list[str]) -> dict[str, Any]:
-    """Read `field=value` words of the command line; values are read as YAML, so 1e-3, true and null mean what they say."""
+    """Read `field=value` words of the command line, values as YAML: true and null mean what they say.
+
+    YAML 1.1 takes 1e-3 for a string; a field that is a number reads it as one all the same.
+    """
     parsed: dict[str, Any] = {}
     for assignment in assignments:
         field, equals, text = assignment.partition("=")
@@ -267,11 +268,6 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
             value = yaml.safe_load(text)
         except yaml.YAMLError as error:
             raise SpecError(f"--set {field} has a value that cannot be read. Received: {text!r} ({error}).") from None
-        if isinstance(value, str):  # YAML 1.1 takes 1e-3 for a string; the field's own type decides in the end.
-            try:
-                value = float(value)
-            except ValueError:
-                pass
         parsed[field] = value
     return parsed
 

@@ -14,7 +14,7 @@ from common.training import Batch, Trainer
 from common.weights import Weights
 
 PIXEL_STEPS = 3
-"""Steps whose augmented images are kept whole."""
+"""Steps whose augmented images are kept whole, so that a difference can be told in levels; of all others a hash is."""
 
 
 class TraceableTrainer(Trainer, Protocol):
@@ -26,6 +26,10 @@ class TraceableTrainer(Trainer, Protocol):
 
     def weights(self) -> Weights:
         """Every parameter and statistic of replica 0 by canonical name, as the model has them."""
+        ...
+
+    def num_values(self) -> tuple[int, int]:
+        """(all values, the trainable ones of them) that the model was built with, whoever asked for them."""
         ...
 
     def gradients(self, batch: Batch, num_examples: int) -> Weights:
@@ -44,7 +48,8 @@ def trace(trainer: TraceableTrainer, plan: Plan, dataset: Dataset, initial: Weig
         ids: int64 [examples], as trained on; loss: [steps], mean over each global batch before its update;
         num_correct: int64 [steps]; stepped/<parameter>: after one step; logits/final: eval mode, on the first batch.
         In serial mode also initial/<parameter>, gradient/<parameter>, logits/train and logits/eval before the first
-        step, images/<step> (uint8) of the first steps, and decoded: uint8 [32], SHA-256 of the decoded examples.
+        step, num_values: int64 [2], all and trainable; pixels: uint8 [steps, 32], SHA-256 of each augmented batch;
+        images/<step> (uint8) of the first steps, and decoded: uint8 [32], SHA-256 of the decoded examples.
     """
     arrays: dict[str, npt.NDArray[Any]] = {}
     serial = plan.spec.mode == "serial"
@@ -52,6 +57,7 @@ def trace(trainer: TraceableTrainer, plan: Plan, dataset: Dataset, initial: Weig
     ids: list[npt.NDArray[np.int64]] = []
     losses: list[npt.NDArray[np.float64]] = []
     correct: list[npt.NDArray[np.int64]] = []
+    pixels: list[npt.NDArray[np.uint8]] = []
     batches = trainer.batches()
     for step in range(plan.total_steps):
         epoch, step_in_epoch = divmod(step, plan.steps_per_epoch)
@@ -61,8 +67,11 @@ def trace(trainer: TraceableTrainer, plan: Plan, dataset: Dataset, initial: Weig
             first = batch
             if serial:
                 arrays |= _examine(trainer, batch, stop - start, initial)
-        if serial and step < PIXEL_STEPS:
-            arrays[f"images/{step}"] = np.asarray(batch.images)
+        if serial:
+            images = np.ascontiguousarray(batch.images)
+            pixels.append(_sha256(images))
+            if step < PIXEL_STEPS:
+                arrays[f"images/{step}"] = images
         loss, num_correct = trainer.train_step(batch, stop - start, plan.learning_rate(step))
         losses.append(trainer.all_reduce(trainer.fetch([loss]).astype(np.float64)))
         correct.append(trainer.all_reduce(trainer.fetch([num_correct]).astype(np.int64)))
@@ -82,17 +91,22 @@ def trace(trainer: TraceableTrainer, plan: Plan, dataset: Dataset, initial: Weig
         "logits/final": trainer.logits(first, training=False),
     }
     if serial:
-        decoded = hashlib.sha256(np.ascontiguousarray(dataset.train.images[np.sort(arrays["ids"])]).tobytes())
-        arrays["decoded"] = np.frombuffer(decoded.digest(), np.uint8)
+        arrays["pixels"] = np.stack(pixels)
+        arrays["decoded"] = _sha256(dataset.train.images[np.sort(arrays["ids"])])
     return arrays
 
 
 def _examine(trainer: TraceableTrainer, batch: Batch, num_examples: int, initial: Weights) -> dict[str, npt.NDArray[Any]]:
     """Look at the untrained model, then put it back as it was."""
     arrays: dict[str, npt.NDArray[Any]] = {f"initial/{name}": array for name, array in trainer.weights().items()}
+    arrays["num_values"] = np.array(trainer.num_values())
     arrays["logits/eval"] = trainer.logits(batch, training=False)
     arrays["logits/train"] = trainer.logits(batch, training=True)
     trainer.load_weights(initial)
     arrays |= {f"gradient/{name}": array for name, array in trainer.gradients(batch, num_examples).items()}
     trainer.load_weights(initial)
     return arrays
+
+
+def _sha256(array: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(hashlib.sha256(np.ascontiguousarray(array).tobytes()).digest(), np.uint8)

@@ -186,6 +186,7 @@ class Run:
             epoch=epoch,
             steps=steps,
             images=sum(batch_sizes),
+            epoch_images=plan.num_examples,
             learning_rate=plan.learning_rate(first_step + steps - 1),
             train=metrics.from_counts(int(num_correct.sum()), sum(batch_sizes), float(losses @ np.array(batch_sizes))),
             validation=validation,

@@ -8,10 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pydantic
-
 from common import results
-from common.results import EpochRecord, ResultError, RunResult, Status
+from common.results import ResultError, RunResult, Status
 from compare import launch, store
 from compare.matrix import Row
 
@@ -67,30 +65,18 @@ def _seal(row: Row, repeat: int, folder: Path, status: Status, reason: str) -> R
     if sealed is not None:
         return sealed
     directory = store.run_folder(folder, row.id, repeat)
-    events = results.read_events(directory)
+    first_steps = (event for event in results.read_events(directory) if event.get("event") == "first_step")
     made = RunResult(
         framework=row.framework,
         spec=row.spec,
         status=status,
         reason=reason,
         repeat=repeat,
-        epochs=_epochs(events),
-        first_step_loss=next((event.get("loss") for event in events if event.get("event") == "first_step"), None),
+        epochs=results.read_epochs(directory),
+        first_step_loss=next((event.get("loss") for event in first_steps), None),
     )
     results.save(made, directory)
     return made
-
-
-def _epochs(events: list[dict[str, Any]]) -> list[EpochRecord]:
-    records: list[EpochRecord] = []
-    for event in events:
-        if event.get("event") != "epoch":
-            continue
-        try:
-            records.append(EpochRecord.model_validate({name: event.get(name) for name in EpochRecord.model_fields}))
-        except pydantic.ValidationError:
-            continue  # a line torn by the kill may still be JSON
-    return records
 
 
 def _reason(code: int, log: Path, lacked_memory: bool) -> str:

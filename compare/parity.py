@@ -368,8 +368,6 @@ def _proof_spec(timed: Spec, batch_size: int, steps: int, precision: spec.Precis
         precision=precision,
         mode="serial",
         replicas=1,
-        input="inline",
-        workers=0,
         cores=spec.available_cores(),
         batch_norm_statistics="per_replica",
         data={**timed.data.model_dump(), "limit": min(timed.data.limit or math.inf, steps * batch_size)},
@@ -414,6 +412,10 @@ def _parameters(architecture: Architecture, ours: Arrays, theirs: Arrays) -> tup
                 return math.inf, parameter.name
         if not np.array_equal(ours[name], theirs[name]):
             return math.inf, parameter.name
+    values = [parameter.size for parameter in architecture.parameters()]
+    trainable = [parameter.size for parameter in architecture.parameters() if parameter.trainable]
+    if any(arrays["num_values"].tolist() != [sum(values), sum(trainable)] for arrays in (ours, theirs)):
+        return math.inf, "number of values"
     for prefix in ("initial/", "gradient/"):
         if _group(ours, prefix).keys() != _group(theirs, prefix).keys():
             return math.inf, "names"
@@ -562,9 +564,12 @@ def _pixels(base: Spec, ours: Arrays, theirs: Arrays) -> Rung:
         levels, name = _largest(
             [(_over(_apart(array.astype(np.int64), others.get(name)).max(), 255.0), name) for name, array in images.items()]
         )
+        apart = _apart(ours["pixels"], theirs["pixels"]).any(axis=1)
         if levels:
             difference, where = levels, f"images of step {int(name or 0) + 1}"
-    reason = "order, decoded pixels and augmentation, which moves whole pixels, are equal or not"
+        elif apart.any():
+            difference, where = math.inf, f"images of step {int(np.argmax(apart)) + 1}"
+    reason = "order and augmentation, which moves whole pixels, are equal at every step or not; decoding is shared code"
     return _judged(base, "7 pixels and order", difference, where, 0.0, reason, steps=len(ours["loss"]))
 
 
@@ -612,12 +617,13 @@ def _key(base: Spec, frameworks: Sequence[str], modes: Sequence[str], replicas: 
     for folder in ("common", *(launch.FRAMEWORKS[name] for name in frameworks)):
         for path in sorted((machine.PROJECT_ROOT / folder).rglob("*.py")):
             sha256.update(str(path.relative_to(machine.PROJECT_ROOT)).encode() + path.read_bytes())
-    sha256.update(Path(__file__).read_bytes())
+    sha256.update(Path(__file__).read_bytes() + repr(machine.versions("numpy", "pillow")).encode())
     for name in frameworks:
         described = launch.describe(name)
         sha256.update(repr((sorted(described["versions"].items()), described["devices"])).encode())
     if base.model not in spec.MODELS:
-        sha256.update(Path(str(architectures.user_module(base.model).__file__)).read_bytes())
+        for path in sorted(Path(str(architectures.user_module(base.model).__file__)).parent.rglob("*.py")):
+            sha256.update(str(path).encode() + path.read_bytes())
     dataset = datasets.load(base.data, seed=base.seed, cache_dir=base.paths.cache_dir)
     sha256.update(repr((dataset.content_hash, base.to_json(), tuple(modes), replicas)).encode())
     return sha256.hexdigest()

@@ -39,20 +39,25 @@ class Display:
 
     def watch(self, events: list[dict[str, Any]]) -> None:
         """Show the running run's events."""
-        total = next((event.get("total_epochs") for event in events if event.get("event") == "start"), None)
+        total = next((float(event["total_epochs"]) for event in events if event.get("event") == "start"), None)
         epochs = [event for event in events if event.get("event") == "epoch"]
         facts = "first step" if events else "starting"
-        if epochs:
+        if epochs and total is not None:
             train = epochs[-1]["train"]
-            facts = f"epoch {epochs[-1]['epoch']}/{total}  loss {train['loss']:.4f}  accuracy {train['accuracy']:.4f}"
+            facts = f"epoch {epochs[-1]['epoch']}/{total:.0f}  loss {train['loss']:.4f}  accuracy {train['accuracy']:.4f}"
+            elapsed = time.monotonic() - self._started
+            self._show_left({**self._seconds, self._name: [elapsed * total / len(epochs)]}, elapsed)
         self._progress.update(self._now, total=total, completed=len(epochs), facts=facts)
 
     def end(self) -> None:
         """The run has ended."""
         self._seconds.setdefault(self._name, []).append(time.monotonic() - self._started)
         self._progress.advance(self._whole)
-        done = sum(len(seconds) for seconds in self._seconds.values())
-        left = time_left(self._jobs[done:], self._seconds)
+        self._jobs = self._jobs[1:]
+        self._show_left(self._seconds, 0.0)
+
+    def _show_left(self, seconds: dict[str, list[float]], elapsed: float) -> None:
+        left = max(time_left(self._jobs, seconds) - elapsed, 0.0)
         self._progress.update(self._whole, facts=f"about {_clock(left)} left")
 
 

@@ -122,7 +122,7 @@ def run(request: Request, *, as_json: bool) -> int:
             comparison = store.claim(folder, wanted)
             store.write_plan(folder, comparison)
             try:
-                if request.prove and not _has_proof(comparison):
+                if request.prove:  # also of a folder that holds one: what has been proved before is remembered
                     comparison = _prove(comparison, request, folder, shown)
                     store.write_plan(folder, comparison)
                 _run_all(comparison, folder, shown)
@@ -151,7 +151,8 @@ def _settings(preset: str | None, spec_file: Path | None, options: dict[str, Any
     values = settings.values
     if spec_file is not None:
         values = spec.read_values(spec_file)
-    for asked in (options, spec.parse_assignments(assignments)):
+    given = {field: value for field, value in options.items() if value is not None}
+    for asked in (given, spec.parse_assignments(assignments)):
         for field, other in (("epochs", "steps"), ("steps", "epochs")):
             if asked.get(field) is not None:
                 values = {name: value for name, value in values.items() if name != other}
@@ -189,10 +190,6 @@ def _judged(request: Request, shown: Display) -> Comparison:
         versions={framework: description["versions"] for framework, description in descriptions.items()},
         machine=machine.describe(),
     )
-
-
-def _has_proof(comparison: Comparison) -> bool:
-    return comparison.proof is not None and comparison.proof.verdict == "proved"
 
 
 def _prove(comparison: Comparison, request: Request, folder: Path, shown: Display) -> Comparison:

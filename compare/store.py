@@ -24,6 +24,9 @@ LOG_FILE = "log.txt"
 SPEC_FILE = "spec.json"
 _LOCK_FILE = ".lock"
 
+_FACTS = ("commit", "processor", "logical_cores", "python")
+"""What must be the same for two runs to stand in one table."""
+
 
 class FolderError(ValueError):
     """A results folder cannot be used. The message says why, and what to do."""
@@ -217,6 +220,9 @@ def _difference(stored: Comparison, wanted: Comparison) -> str | None:
         return "its data had other content"
     if stored.versions != wanted.versions:
         return "it ran other versions of the frameworks"
+    for fact in _FACTS:
+        if stored.machine.get(fact) != wanted.machine.get(fact):
+            return f"{fact} was {stored.machine.get(fact)} there and is {wanted.machine.get(fact)} now"
     return None
 
 

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
+from common import machine
 from common.batches import Epoch, Plan
 from common.datasets import Split
 from common.training import Batch
@@ -37,9 +38,14 @@ def batches(plan: Plan, split: Split, world_size: int, rank: int) -> Iterator[Ba
         num_workers=plan.spec.workers,
         # Twin: torch's input workers are processes; spawned, since a fork would copy the framework's thread pools.
         multiprocessing_context="spawn",
+        worker_init_fn=_begin_worker,
         pin_memory=torch.cuda.is_available(),
     )
     return iter(loader)
+
+
+def _begin_worker(worker: int) -> None:
+    machine.keep_freed_memory()
 
 
 def load(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], drawn: Epoch, start: int, stop: int) -> Batch:

@@ -113,9 +113,15 @@ def summarize(architecture: Architecture) -> dict[str, Any]:
         "framework": "pytorch",
         "model": architecture.name,
         "layers": rows,
-        "values": sum(array.numel() for array in _arrays(model)),
-        "trainable_values": sum(parameter.numel() for parameter in model.parameters()),
+        "values": num_values(model)[0],
+        "trainable_values": num_values(model)[1],
     }
+
+
+def num_values(model: nn.Module) -> tuple[int, int]:
+    """(all values, the trainable ones of them) that a model really has."""
+    trainable = (parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    return sum(array.numel() for array in _arrays(model)), sum(trainable)
 
 
 def _arrays(module: nn.Module) -> list[torch.Tensor]:

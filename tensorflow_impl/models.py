@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 import keras
@@ -60,16 +61,25 @@ def summarize(architecture: Architecture) -> dict[str, Any]:
                     "name": layer.name,
                     "kind": type(layer).__name__,
                     "output_shape": list(cast(Any, built.output).shape[1:]),
-                    "values": sum(int(tf.size(variable.value)) for variable in built.variables),
+                    "values": _size(built.variables),
                 }
             )
     return {
         "framework": "tensorflow",
         "model": architecture.name,
         "layers": rows,
-        "values": sum(int(tf.size(variable.value)) for variable in model.variables),
-        "trainable_values": sum(int(tf.size(variable.value)) for variable in model.trainable_variables),
+        "values": num_values(model)[0],
+        "trainable_values": num_values(model)[1],
     }
+
+
+def num_values(model: keras.Model) -> tuple[int, int]:
+    """(all values, the trainable ones of them) that a model really has."""
+    return _size(model.variables), _size(model.trainable_variables)
+
+
+def _size(variables: list[Any]) -> int:
+    return sum(math.prod(variable.shape) for variable in variables)
 
 
 class _Builder:

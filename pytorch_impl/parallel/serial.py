@@ -104,6 +104,10 @@ class Serial:
         """Every parameter and statistic of replica 0 by canonical name, as the model has them."""
         return weights.extract(self._model, self._architecture)
 
+    def num_values(self) -> tuple[int, int]:
+        """(all values, the trainable ones of them) that the model was built with, whoever asked for them."""
+        return models.num_values(self._model)
+
     def gradients(self, batch: Batch, num_examples: int) -> Weights:
         """Gradients of the mean loss by canonical name. Serial mode only; changes BatchNorm statistics."""
         images, labels, masks = self._to_device(batch)

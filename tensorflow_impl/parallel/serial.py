@@ -70,6 +70,7 @@ class Serial:
             jit_compile=self._spec.framework_options.get("jit_compile", False) or None,
         )
         self._score = tf.function(self._score_replicas, input_signature=(images, labels))
+        self._score.get_concrete_function()  # traced now, so that the first evaluation is timed like the others
 
     def _train_replicas(self, images: Any, labels: Any, masks: Any, num_examples: Any, learning_rate: Any, step: Any) -> Any:
         return train.train_step(
@@ -126,6 +127,10 @@ class Serial:
     def weights(self) -> Weights:
         """Every parameter and statistic of replica 0 by canonical name, as the model has them."""
         return weights.extract(self._model, self._architecture)
+
+    def num_values(self) -> tuple[int, int]:
+        """(all values, the trainable ones of them) that the model was built with, whoever asked for them."""
+        return models.num_values(self._model)
 
     def gradients(self, batch: Batch, num_examples: int) -> Weights:
         """Gradients of the mean loss by canonical name. Serial mode only; changes BatchNorm statistics."""

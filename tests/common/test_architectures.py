@@ -210,7 +210,7 @@ def test_a_users_architecture_is_taken(module: Module) -> None:
         ("def architecture(num_classes, image_size): return [1]", r"must return a .*Architecture. Received: list\."),
         (
             HEAD + "def architecture(n, s): return Architecture('mine.net', s, n, (ReLU('a'), Flatten('b'), ReLU('a')))",
-            r"layer names must be unique. Received twice: a\. Rename them\.",
+            r"layer names must be unique, dots read as underscores\. Received twice: a\. Rename them\.",
         ),
         (
             "import a_library_that_is_not_there",

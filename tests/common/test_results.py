@@ -15,6 +15,7 @@ EPOCH = EpochRecord(
     epoch=1,
     steps=10,
     images=640,
+    epoch_images=640,
     learning_rate=0.05,
     train=METRICS,
     validation=None,
@@ -122,8 +123,10 @@ def test_a_result_cannot_be_changed() -> None:
         a_result().status = "failed"  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_an_epochs_seconds_are_those_of_its_timed_steps_for_all_its_steps() -> None:
+def test_an_epochs_seconds_are_for_all_its_images_at_the_pace_of_the_timed_ones() -> None:
     assert EPOCH.seconds == pytest.approx(10.0)
+    cut = EPOCH.model_copy(update={"epoch_images": 1280})
+    assert cut.seconds == pytest.approx(20.0)
     assert EPOCH.images_per_second == pytest.approx(64.0)
 
 

@@ -267,7 +267,8 @@ def test_a_missing_file_or_a_folder_is_refused_by_name(tmp_path: Path) -> None:
     ("word", "expected"),
     [
         ("seed=3", {"seed": 3}),
-        ("optimizer.learning_rate=1e-3", {"optimizer.learning_rate": 1e-3}),
+        ("optimizer.learning_rate=1e-3", {"optimizer.learning_rate": "1e-3"}),  # the field makes it a number
+        ("data.limit=null", {"data.limit": None}),
         ("optimizer.native=true", {"optimizer.native": True}),
         ("data.source=a=b", {"data.source": "a=b"}),
         ("data.source=/tmp/x y.tar", {"data.source": "/tmp/x y.tar"}),
@@ -287,7 +288,7 @@ def test_a_word_without_field_or_readable_value_is_refused(word: str) -> None:
 def test_overlay_sets_dotted_fields_and_leaves_the_rest_and_the_original_alone() -> None:
     values = {"seed": 1, "optimizer": {"name": "adam"}}
     merged = spec.overlay(values, {"optimizer.learning_rate": 0.1, "data.source": "x", "seed": None, "epochs": 4})
-    assert merged == {"seed": 1, "optimizer": {"name": "adam", "learning_rate": 0.1}, "data": {"source": "x"}, "epochs": 4}
+    assert merged == {"seed": None, "optimizer": {"name": "adam", "learning_rate": 0.1}, "data": {"source": "x"}, "epochs": 4}
     assert values == {"seed": 1, "optimizer": {"name": "adam"}}
 
 

@@ -28,6 +28,7 @@ def test_a_terminal_shows_epoch_loss_accuracy_and_time_left() -> None:
             [{"event": "start", "total_epochs": 3}, {"event": "epoch", "epoch": 2, "train": {"loss": 0.5, "accuracy": 0.75}}]
         )
         shown._progress.refresh()
+        assert "about 0:00 left" in output.getvalue()  # known before the first run has ended
         shown.end()
         shown._progress.refresh()
     assert "epoch 2/3  loss 0.5000  accuracy 0.7500" in output.getvalue()

@@ -50,6 +50,9 @@ def recording(what: Spec, *, reverse_batches: bool = False, seed: int = 0) -> Ar
         "logits/eval": logits,
         "logits/final": 2.0 * (logits[::-1] if reverse_batches else logits),
     }
+    trainable = sum(gradient.size for gradient in gradients.values())
+    arrays["num_values"] = np.array([sum(array.size for array in initial.values()), trainable])
+    arrays["pixels"] = draw.integers(0, 256, (steps, 32), np.uint8)
     arrays |= {f"images/{step}": draw.integers(0, 256, (size, 32, 32, 3), np.uint8) for step in range(3)}
     for prefix, group in (("initial", initial), ("gradient", gradients), ("stepped", stepped)):
         arrays |= {f"{prefix}/{name}": array.copy() for name, array in group.items()}

@@ -21,6 +21,7 @@ Recordings = Callable[[str, str, str], dict[str, np.ndarray]]
 QUICK = [
     ("pytorch", "sgd", "bias_is_dropped", "1 parameters", ()),
     ("pytorch", "sgd", "parameter_has_another_name", "1 parameters", ()),
+    ("tensorflow", "sgd", "depthwise_has_a_bias", "1 parameters", ()),
     ("pytorch", "sgd", "max_pool_padding_is_symmetric", "2 logits, train mode", ()),
     ("tensorflow", "sgd", "max_pool_padding_is_symmetric", "2 logits, train mode", ()),
     ("pytorch", "sgd", "dense_kernel_is_transposed", "2 logits, train mode", ("2 logits, eval mode",)),
@@ -78,12 +79,11 @@ SLOW = [
 ]
 # Not a defect: torch's own SGD follows the shared rule. It fails where the ladder would find fault with anything.
 HARMLESS = [("pytorch", "sgd", "native_optimizer")]
-UNSEEN = [("tensorflow", "sgd", "depthwise_has_a_bias")]
 
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> Recordings:
-    planted = [row[:3] for row in (*QUICK, *HARMLESS, *UNSEEN)]
+    planted = [row[:3] for row in (*QUICK, *HARMLESS)]
     # The clean recordings come last: had a defect not been taken back, they would show it.
     clean = [(framework, name, "nothing") for framework in ("pytorch", "tensorflow") for name in ("sgd", "adam", "float32")]
     return _record(tmp_path_factory.mktemp("planted"), [*planted, *clean, ("pytorch", "data_parallel", "nothing")])
@@ -148,14 +148,6 @@ def test_a_change_that_is_no_defect_passes(quick: Recordings, framework: str, na
 def test_the_clean_twin_passes_with_real_models_and_among_processes(slow: Recordings, framework: str, name: str) -> None:
     proof = _proof(slow, framework, name, "nothing")
     assert proof.verdict == "proved", proof.sentence
-
-
-@pytest.mark.xfail(reason="the recording does not say how many values the twin's model really has")
-@pytest.mark.parametrize(("framework", "name", "defect"), UNSEEN)
-def test_a_parameter_that_the_architecture_does_not_have_is_not_proved(
-    quick: Recordings, framework: str, name: str, defect: str
-) -> None:
-    _assert_caught(quick, framework, name, defect, "1 parameters", ())
 
 
 def test_every_rung_has_a_planted_defect_that_it_catches_first() -> None:

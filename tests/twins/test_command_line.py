@@ -70,6 +70,11 @@ class Started:
         assert path.exists(), (self.folder / "log").read_text(encoding="utf-8")
         return self.process.returncode, results.load(path)
 
+    def kill(self) -> None:
+        """End it, if it has not ended; its ranks go with it."""
+        self.process.kill()
+        self.process.communicate()
+
     def ranks(self) -> list[psutil.Process]:
         """Its ranks by number, as soon as they have trained an epoch."""
         deadline = time.monotonic() + SECONDS
@@ -91,8 +96,7 @@ def start(framework: str, tmp_path: Path) -> Iterator[Any]:
 
     yield start_one
     for run in started:
-        run.process.kill()
-        run.process.communicate()
+        run.kill()
 
 
 @pytest.fixture(scope="module")
@@ -101,10 +105,14 @@ def ended(framework: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     cases = {**MODES, "refused": REFUSED}
     started = {name: Started(framework, tmp_path_factory.mktemp(name), fields) for name, fields in cases.items()}
     found: dict[str, tuple[Started, RunResult]] = {}
-    for name, run in started.items():
-        code, result = run.end()
-        assert code == (4 if name == "refused" else 0), (run.folder / "log").read_text(encoding="utf-8")
-        found[name] = run, result
+    try:
+        for name, run in started.items():
+            code, result = run.end()
+            assert code == (4 if name == "refused" else 0), (run.folder / "log").read_text(encoding="utf-8")
+            found[name] = run, result
+    finally:
+        for run in started.values():
+            run.kill()
     return found
 
 

@@ -116,6 +116,7 @@ def epoch(index: int, seconds: float) -> EpochRecord:
     accuracy = 1 - 0.5**index
     score = Metrics(loss=1.0 / index, accuracy=accuracy, num_correct=round(1258 * accuracy), num_examples=1258)
     return EpochRecord(
-        epoch=index, steps=20, images=1258, learning_rate=0.05, train=score, validation=score, timed_seconds=seconds,
+        epoch=index, steps=20, images=1258, epoch_images=1258, learning_rate=0.05,
+        train=score, validation=score, timed_seconds=seconds,
         timed_steps=20, timed_images=1258, input_wait_seconds=0.0, evaluation_seconds=0.1,
     )  # fmt: skip

@@ -1,0 +1,177 @@
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from common import machine
+
+MIB = 2**20
+linux = pytest.mark.skipif(sys.platform != "linux", reason="read from Linux's /proc, or a call of Linux")
+
+
+@contextmanager
+def child(code: str) -> Iterator[tuple[int, str]]:
+    """A process that runs the code and then waits: (its pid, the line that it printed)."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code) + "\nprint(flush=True); import sys; sys.stdin.read()"],
+        env={**os.environ, "PYTHONPATH": str(machine.PROJECT_ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:  # leaving it closes stdin, which ends the process
+        assert process.stdout
+        yield process.pid, process.stdout.readline().strip()
+
+
+# Limits.
+
+
+@pytest.mark.parametrize(("cores", "expected"), [(1, [2]), (2, [2, 5]), (3, [2, 5, 11]), (8, [2, 5, 11])])
+def test_the_budget_is_the_first_of_the_cpus_that_this_process_may_use(
+    monkeypatch: pytest.MonkeyPatch, cores: int, expected: list[int]
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {11, 5, 2}, raising=False)
+    assert machine.cpu_budget(cores) == expected
+
+
+def test_without_affinity_the_budget_counts_from_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert machine.cpu_budget(3) == [0, 1, 2]
+
+
+@linux
+def test_a_process_is_held_to_its_cpus_with_all_that_it_starts() -> None:
+    last = max(os.sched_getaffinity(0))
+    code = f"""
+        import subprocess, sys
+        from common import machine
+        machine.hold_to([{last}])
+        ask = "import os; print(os.sched_getaffinity(0))"
+        print(machine.cpu_budget(9), subprocess.check_output([sys.executable, "-c", ask], text=True), end="")
+    """
+    with child(code) as (pid, line):
+        assert os.sched_getaffinity(pid) == {last}
+        assert line == f"[{last}] {{{last}}}"
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has the knobs")
+@pytest.mark.parametrize("keep", [True, False])
+def test_freed_memory_stays_with_the_process_only_where_asked(keep: bool) -> None:
+    code = f"""
+        import psutil
+        from common import machine
+        done = {keep} and machine.keep_freed_memory()
+        before, size = psutil.Process().memory_info().rss, 64 * 2**20
+        block = b"x" * size
+        del block
+        print(done, psutil.Process().memory_info().rss - before)
+    """
+    with child(code) as (_, line):
+        done, kept = line.split()
+    assert done == str(keep)
+    assert (int(kept) > 60 * MIB) == keep
+
+
+def test_another_allocator_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("musl", "1.2"))
+    monkeypatch.setattr(machine.ctypes, "CDLL", lambda _: pytest.fail("asked the C library"))
+    assert not machine.keep_freed_memory()
+
+
+# What a run uses.
+
+
+def test_the_family_is_this_process_and_its_living_descendants() -> None:
+    code = """
+        import subprocess, sys
+        own = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+        print(own.pid)
+    """
+    with child(code) as (pid, grandchild):
+        assert {pid, int(grandchild)} <= {process.pid for process in machine.family()}
+    assert machine.family()[0].pid == os.getpid()
+    assert pid not in {process.pid for process in machine.family()}
+
+
+def test_cpu_time_of_a_child_counts() -> None:
+    before = machine.cpu_seconds()
+    with child("import time\nwhile time.process_time() < 0.3: pass\nprint(time.process_time())") as (_, burnt):
+        assert machine.cpu_seconds() - before > float(burnt) - 0.05  # the kernel counts in hundredths
+
+
+@linux
+def test_the_peak_of_a_child_counts_after_it_has_freed_its_memory() -> None:
+    with child(""):
+        small = machine.peak_memory_mib()
+    with child("size = 64 * 2**20; block = b'x' * size; del block"):
+        assert machine.peak_memory_mib() > small + 60
+    assert machine.peak_memory_mib() * MIB >= psutil.Process().memory_info().rss
+
+
+@pytest.mark.parametrize("measure", [machine.cpu_seconds, machine.peak_memory_mib])
+def test_a_process_that_ends_while_it_is_counted_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, measure: Callable[[], float]
+) -> None:
+    with child("") as (pid, _):
+        ended = psutil.Process(pid)
+    monkeypatch.setattr(machine, "family", lambda: [ended])
+    assert measure() == 0
+
+
+# What it is.
+
+
+def test_a_machine_describes_itself_in_json() -> None:
+    described = json.loads(json.dumps(machine.describe()))
+    assert described["python"] == platform.python_version()
+    assert described["logical_cores"] >= max(described["cores"], 1)
+    assert described["memory_mib"] == round(psutil.virtual_memory().total / MIB)
+    assert isinstance(described["processor"], str)
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_the_commit_is_that_of_the_code_and_dirty_where_a_tracked_file_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(machine, "PROJECT_ROOT", tmp_path)
+
+    def git(*words: str) -> str:
+        settings = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+        command = ["git", "-C", str(tmp_path), *settings, *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    def commit() -> tuple[str | None, bool | None]:
+        described = machine.describe.__wrapped__()
+        return described["commit"], described["dirty"]
+
+    assert commit() == (None, None)
+    git("init")
+    (tmp_path / "code.py").write_text("1")
+    git("add", ".")
+    git("commit", "-m", "One")
+    (tmp_path / "untracked").touch()
+    assert commit() == (git("rev-parse", "HEAD"), False)
+    (tmp_path / "code.py").write_text("22")
+    assert commit() == (git("rev-parse", "HEAD"), True)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert commit() == (None, None)
+
+
+def test_versions_are_those_installed() -> None:
+    assert machine.versions("numpy", "psutil") == {"numpy": np.__version__, "psutil": psutil.__version__}
+    with pytest.raises(PackageNotFoundError):
+        machine.versions("a-distribution-that-nobody-installed")

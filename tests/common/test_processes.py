@@ -1,0 +1,187 @@
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+
+from common import machine, processes
+from common.processes import Failure
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="a kernel's service of Linux")
+
+PRELUDE = """
+import os, pathlib, subprocess, sys, time
+rank = int(os.environ.get("RANK", "0"))
+def note(pid):
+    pathlib.Path(str(pid)).touch()
+def wait_for(count):
+    while len(os.listdir()) < count: time.sleep(0.005)
+"""
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """Gives back the signals that run_ranks takes for the rest of the process."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the ranks run; `note` leaves an empty file there that is named by a pid."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(machine.PROJECT_ROOT))
+    return tmp_path
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", PRELUDE + textwrap.dedent(code)]
+
+
+def run(code: str, ranks: int) -> Failure | None:
+    return processes.run_ranks(python(code), [{"RANK": str(rank)} for rank in range(ranks)])
+
+
+def noted(folder: Path, count: int) -> list[int]:
+    deadline = time.monotonic() + 20
+    while len(pids := [int(path.name) for path in folder.iterdir()]) < count:
+        assert time.monotonic() < deadline, "the processes did not start"
+        time.sleep(0.02)
+    return pids
+
+
+def assert_gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + 20
+    while alive := [pid for pid in pids if runs(pid)]:
+        assert time.monotonic() < deadline, f"still running: {alive}"
+        time.sleep(0.02)
+
+
+def runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_ranks_that_all_end_well_are_no_failure_and_each_has_its_own_environment(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHARED", "kept")
+    assert run("pathlib.Path(f'{rank} {os.environ[\"SHARED\"]} {sys.stdin.read()!r}').touch()", ranks=3) is None
+    assert sorted(path.name for path in folder.iterdir()) == ["0 kept ''", "1 kept ''", "2 kept ''"]
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "words"),
+    [("os.kill(os.getpid(), 9)", -9, "was ended by SIGKILL"), ("sys.exit(3)", 3, "ended with exit code 3")],
+)
+def test_the_first_rank_that_fails_ends_the_others_and_what_they_started(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, end: str, code: int, words: str
+) -> None:
+    monkeypatch.setattr(processes, "_wait", partial(processes._wait, seconds=0.1))
+    started = f"""
+        if rank == 1:
+            wait_for(4)
+            {end}
+        note(os.getpid())
+        note(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid)
+        time.sleep(60)
+    """
+    assert run(started, ranks=3) == Failure(1, code, f"rank 1 of 3 {words}")
+    assert_gone(noted(folder, 4))
+
+
+def test_where_all_fail_alike_the_first_rank_may_still_write_down_why(folder: Path) -> None:
+    code = """
+        if rank == 0:
+            wait_for(1)
+            time.sleep(0.4)
+        pathlib.Path(f"reason of {rank}").touch()
+        sys.exit(4)
+    """
+    failure = run(code, ranks=2)
+    assert failure is not None
+    assert failure.code == 4
+    assert (folder / "reason of 0").exists()
+
+
+@linux
+def test_the_signal_that_ended_one_rank_is_named_before_the_exit_code_that_it_caused(folder: Path) -> None:
+    code = """
+        if rank == 1:
+            note(os.getpid())
+            os.kill(os.getpid(), 15)
+        wait_for(1)
+        (other,) = os.listdir()
+        while pathlib.Path(f"/proc/{other}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.001)
+        os._exit(1)
+    """
+    assert run(code, ranks=2) == Failure(1, -15, "rank 1 of 2 was ended by SIGTERM")
+
+
+def test_ranks_that_run_are_ended_where_another_cannot_start() -> None:
+    before = psutil.Process().children()
+    program = Path(sys.executable)
+    with pytest.raises(FileNotFoundError):
+        processes.run_ranks(
+            [program.name, "-c", "import time; time.sleep(60)"], [{"PATH": str(program.parent)}, {"PATH": "/nowhere"}]
+        )
+    assert psutil.Process().children() == before
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_to_the_launcher_ends_its_ranks(folder: Path, number: signal.Signals, code: int) -> None:
+    rank = python("note(os.getpid()); time.sleep(60)")
+    with subprocess.Popen(python(f"from common import processes; processes.run_ranks({rank}, [{{}}, {{}}])")) as launcher:
+        pids = noted(folder, 2)
+        launcher.send_signal(number)
+    assert launcher.returncode == code
+    assert_gone(pids)
+
+
+@linux
+def test_a_grandchild_dies_with_a_parent_that_is_killed(folder: Path) -> None:
+    grandchild = python("from common import processes; processes.die_with_parent(); note(os.getpid()); time.sleep(60)")
+    with subprocess.Popen(python(f"subprocess.run({grandchild})")) as parent:
+        (pid,) = noted(folder, 1)
+        assert runs(pid)
+        parent.kill()
+    assert_gone([pid])
+
+
+@linux
+@pytest.mark.parametrize(("parents", "code"), [((7, 7), 0), ((7, 1), 143)])
+def test_a_process_whose_parent_ended_meanwhile_leaves_at_once(folder: Path, parents: tuple[int, int], code: int) -> None:
+    process = f"""
+        from common import processes
+        parents = iter({parents})
+        os.getppid = lambda: next(parents)
+        processes.die_with_parent()
+        note("lives on")
+    """
+    assert subprocess.run(python(process), check=False).returncode == code
+    assert (folder / "lives on").exists() == (code == 0)
+
+
+@pytest.mark.parametrize("count", [0, 1, 20])
+def test_free_ports_are_different_ones_that_can_be_listened_on(count: int) -> None:
+    ports = processes.free_ports(count)
+    assert len(set(ports)) == count
+    with ExitStack() as stack:
+        for port in ports:
+            listener = stack.enter_context(socket.socket())
+            listener.bind(("127.0.0.1", port))
+            listener.listen()
