@@ -42,6 +42,14 @@ class Data(_Frozen):
     """Height and width in pixels to which images are resized once, when cached; None keeps their own size."""
     limit: int | None = Field(None, ge=1)
     """Number of training examples to keep (seeded draw); validation and test shrink in proportion."""
+    on_bad: Literal["strict", "skip"] = "strict"
+    """What becomes of files that are no usable images: the data is refused, or they are left out in both frameworks alike."""
+    duplicates: Literal["refuse", "allow"] = "refuse"
+    """Whether images of equal pixels may stand in two splits."""
+    loading: Literal["cached", "streaming"] = "cached"
+    """Training images from the decoded cache, or decoded from their files at every epoch by the framework's own means."""
+    normalization: Literal["none", "dataset", "imagenet"] = "none"
+    """Per channel, after division by 255: nothing, or minus mean over standard deviation, of the training split or of ImageNet."""
 
 
 class Optimizer(_Frozen):
@@ -78,6 +86,14 @@ class Augmentation(_Frozen):
     """Mirror each training image left to right with probability 1/2."""
     shift_px: int = Field(0, ge=0)
     """Shift each training image by up to this many pixels both ways, zeros moving in: a padded random crop."""
+    rotation_degrees: float = Field(0.0, ge=0, le=180)
+    """Rotate each training image about its middle by up to this angle both ways."""
+    shear_degrees: float = Field(0.0, ge=0, le=60)
+    """Shear each training image along its rows by up to this angle both ways."""
+    zoom: float = Field(0.0, ge=0, lt=1)
+    """Scale each training image about its middle by a factor within 1 - zoom and 1 + zoom."""
+    brightness: float = Field(0.0, ge=0, lt=1)
+    """Multiply the pixels of each training image by a factor within 1 - brightness and 1 + brightness."""
 
 
 class Paths(_Frozen):

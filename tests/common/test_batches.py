@@ -25,6 +25,7 @@ def a_plan(num_examples: int = 100, *, reverse_batches: bool = False, **fields: 
 
 
 def arrays(epoch: Epoch) -> list[NDArray[Any]]:
+    assert epoch.flips is not None and epoch.shifts is not None
     return [epoch.ids, epoch.flips, epoch.shifts, *epoch.masks]
 
 
@@ -68,13 +69,12 @@ def test_an_augmentation_that_is_off_leaves_the_other_draws_alone() -> None:
 
 def test_draws_have_the_frequencies_that_the_spec_asks_for() -> None:
     n = 20_000
-    drawn = a_plan(n).draw(1)
-    first, second, third = drawn.masks
-    assert drawn.flips.mean() == pytest.approx(0.5, abs=5 * 0.5 / n**0.5)
+    _, flips, shifts, first, second, third = arrays(a_plan(n).draw(1))
+    assert flips.mean() == pytest.approx(0.5, abs=5 * 0.5 / n**0.5)
     assert third.mean() == pytest.approx(1 - 0.2, abs=5 * 0.4 / (3 * n) ** 0.5)
     assert (first == second).mean() == pytest.approx(0.5, abs=5 * 0.5 / (6 * n) ** 0.5)  # two dropouts share no mask
     for axis in (0, 1):
-        values, counts = np.unique(drawn.shifts[:, axis], return_counts=True)
+        values, counts = np.unique(shifts[:, axis], return_counts=True)
         assert values.tolist() == list(range(-4, 5))
         assert counts / n == pytest.approx(1 / 9, abs=5 * (8 / 81 / n) ** 0.5)
 
@@ -115,15 +115,15 @@ def test_all_ranks_together_load_each_position_once_and_in_order(
         ({"epochs": 3}, 5, [1, 1, 1]),
     ],
 )
-def test_a_run_is_as_long_as_the_spec_says(length: dict[str, int], num_examples: int, steps_by_epoch: list[int]) -> None:
+def test_a_run_is_as_long_as_the_spec_says(length: dict[str, Any], num_examples: int, steps_by_epoch: list[int]) -> None:
     plan = a_plan(num_examples, global_batch_size=32, **length)
     assert [plan.steps_in(epoch) for epoch in range(1, plan.epochs + 1)] == steps_by_epoch
     assert plan.total_steps == sum(steps_by_epoch)
 
 
 def test_the_schedule_counts_the_steps_of_this_data() -> None:
-    fields = {"optimizer": {"learning_rate": 0.1}, "schedule": {"name": "step", "step_size": 1, "gamma": 0.5}}
-    plan = a_plan(100, global_batch_size=32, **fields)
+    halved = {"name": "step", "step_size": 1, "gamma": 0.5}
+    plan = a_plan(100, global_batch_size=32, optimizer={"learning_rate": 0.1}, schedule=halved)
     assert [plan.learning_rate(step) for step in range(plan.total_steps)] == pytest.approx([0.1] * 4 + [0.05] * 4)
     cosine = a_plan(100, global_batch_size=32, optimizer={"learning_rate": 0.1}, schedule={"name": "cosine"})
     assert cosine.learning_rate(4) == pytest.approx(0.05)  # half of the run

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -21,7 +21,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="read from Linux's /p
 
 
 @contextmanager
-def child(code: str) -> Iterator[tuple[int, str]]:
+def child(code: str) -> Generator[tuple[int, str]]:
     """A process that runs the code and then waits: (its pid, the line that it printed)."""
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code) + "\nprint(flush=True); import sys; sys.stdin.read()"],
@@ -42,7 +42,7 @@ def child(code: str) -> Iterator[tuple[int, str]]:
 def test_the_budget_is_the_first_of_the_cpus_that_this_process_may_use(
     monkeypatch: pytest.MonkeyPatch, cores: int, expected: list[int]
 ) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {11, 5, 2}, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {11, 5, 2}, raising=False)
     assert machine.cpu_budget(cores) == expected
 
 
@@ -86,7 +86,7 @@ def test_freed_memory_stays_with_the_process_only_where_asked(keep: bool) -> Non
 
 def test_another_allocator_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "libc_ver", lambda: ("musl", "1.2"))
-    monkeypatch.setattr(machine.ctypes, "CDLL", lambda _: pytest.fail("asked the C library"))
+    monkeypatch.setattr(machine.ctypes, "CDLL", lambda _name: pytest.fail("asked the C library"))
     assert not machine.keep_freed_memory()
 
 

@@ -1,4 +1,3 @@
-import os
 import signal
 import socket
 import subprocess
@@ -90,7 +89,7 @@ def test_ranks_that_all_end_well_are_no_failure_and_each_has_its_own_environment
 def test_the_first_rank_that_fails_ends_the_others_and_what_they_started(
     folder: Path, monkeypatch: pytest.MonkeyPatch, end: str, code: int, words: str
 ) -> None:
-    monkeypatch.setattr(processes, "_wait", partial(processes._wait, seconds=0.1))
+    monkeypatch.setattr(processes, "_wait", partial(processes._wait, seconds=0.1))  # pyright: ignore[reportPrivateUsage]
     started = f"""
         if rank == 1:
             wait_for(4)

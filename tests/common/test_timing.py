@@ -2,7 +2,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -17,7 +17,7 @@ PHASES = ("build", "first_step", "training", "evaluation")
 
 
 @contextmanager
-def a_clock() -> Iterator[Callable[[float], None]]:
+def a_clock() -> Generator[Callable[[float], None]]:
     """A clock of common.timing that only moves on when told to by how many seconds."""
     now = [0.0]
 

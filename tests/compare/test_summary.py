@@ -83,7 +83,9 @@ def test_runs_of_one_step_have_no_seconds_and_no_verdict() -> None:
     stored = made.repeated()
     for row in stored.comparison.rows:
         for repeat, result in stored.runs[row.id].items():
-            epochs = [epoch.model_copy(update={"timed_steps": 0, "timed_images": 0, "timed_seconds": 0.0}) for epoch in result.epochs]
+            epochs = [
+                epoch.model_copy(update={"timed_steps": 0, "timed_images": 0, "timed_seconds": 0.0}) for epoch in result.epochs
+            ]
             stored.runs[row.id][repeat] = result.model_copy(update={"epochs": epochs})
     summaries = summarize(stored)
     assert all(summary.epoch_seconds is None and summary.speedup_same_cores is None for summary in summaries)
