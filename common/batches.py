@@ -7,7 +7,8 @@ examples in the same order, with the same flips, shifts and dropout masks: they 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
@@ -15,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from common.architectures import Architecture
+from common.preprocessing import affine
+from common.preprocessing.scaling import Scaling
 from common.sharding import shard
 from common.spec import Spec, SpecError
 
@@ -26,6 +29,10 @@ class _Stream(IntEnum):
     FLIP = 2
     SHIFT = 3
     DROPOUT = 4
+    ROTATION = 5
+    SHEAR = 6
+    ZOOM = 7
+    BRIGHTNESS = 8
 
 
 @dataclass(frozen=True)
@@ -34,15 +41,41 @@ class Epoch:
 
     Attributes:
         ids: int64 [N], indices into the training split.
-        flips: bool [N], mirror left to right; None where the run does not flip.
-        shifts: int64 [N, 2], pixels by which (rows, columns) of the source are read further on; None without shifts.
+        flips: bool [N], mirror left to right; None where the run does not flip, or where affines hold the flips.
+        shifts: int64 [N, 2], pixels by which (rows, columns) of the source are read further on; None without shifts, or
+            where affines hold them.
+        affines: float64 [N, 2, 3], from (row, column, 1) of an output pixel to the source's (row, column); None where
+            the run neither rotates nor shears nor zooms.
+        brightness: float64 [N], factors on the pixels; None where the run leaves them alone.
         masks: one bool [N, units] for each dropout of the architecture, true where a value is kept.
     """
 
     ids: Any
     flips: Any | None
     shifts: Any | None
+    affines: Any | None
+    brightness: Any | None
     masks: tuple[Any, ...]
+
+    def map(self, function: Callable[[Any], Any]) -> Epoch:
+        """The same draws, each array passed through a function."""
+
+        def mapped(values: Any | None) -> Any | None:
+            return None if values is None else function(values)
+
+        return Epoch(
+            ids=function(self.ids),
+            flips=mapped(self.flips),
+            shifts=mapped(self.shifts),
+            affines=mapped(self.affines),
+            brightness=mapped(self.brightness),
+            masks=tuple(map(function, self.masks)),
+        )
+
+    def arrays(self) -> tuple[Any, ...]:
+        """Every array of the draws, in one order; those that a run does not have are left out."""
+        optional = (self.flips, self.shifts, self.affines, self.brightness)
+        return (self.ids, *(values for values in optional if values is not None), *self.masks)
 
 
 @dataclass(frozen=True)
@@ -54,6 +87,8 @@ class Plan:
     num_examples: int
     reverse_batches: bool = False
     """Turn each batch back to front: the same mathematics summed in another order, the yardstick of rounding."""
+    scaling: Scaling = field(default_factory=Scaling)
+    """How the bytes of every batch become the model's input."""
 
     def __post_init__(self) -> None:
         last = self.num_examples % self.spec.global_batch_size or self.spec.global_batch_size
@@ -101,10 +136,28 @@ class Plan:
         """The draws of one epoch, from 1."""
         augmentation, n = self.spec.augmentation, self.num_examples
         limit = augmentation.shift_px
+        flips = self._generator(_Stream.FLIP, epoch).random(n) < 0.5 if augmentation.horizontal_flip else None
+        shifts = self._generator(_Stream.SHIFT, epoch).integers(-limit, limit + 1, (n, 2)) if limit else None
+        affines = None
+        if augmentation.rotation_degrees or augmentation.shear_degrees or augmentation.zoom:
+            affines = affine.matrices(
+                self.architecture.image_size,
+                rotation_degrees=self._uniform(_Stream.ROTATION, epoch, augmentation.rotation_degrees),
+                shear_degrees=self._uniform(_Stream.SHEAR, epoch, augmentation.shear_degrees),
+                zoom=1.0 + self._uniform(_Stream.ZOOM, epoch, augmentation.zoom),
+                flips=np.zeros(n, np.bool_) if flips is None else flips,
+                shifts=np.zeros((n, 2), np.int64) if shifts is None else shifts,
+            )
+            flips = shifts = None
+        brightness = None
+        if augmentation.brightness:
+            brightness = 1.0 + self._uniform(_Stream.BRIGHTNESS, epoch, augmentation.brightness)
         drawn = Epoch(
             ids=self._generator(_Stream.ORDER, epoch).permutation(n).astype(np.int64),
-            flips=self._generator(_Stream.FLIP, epoch).random(n) < 0.5 if augmentation.horizontal_flip else None,
-            shifts=self._generator(_Stream.SHIFT, epoch).integers(-limit, limit + 1, (n, 2)) if limit else None,
+            flips=flips,
+            shifts=shifts,
+            affines=affines,
+            brightness=brightness,
             masks=tuple(
                 self._generator(_Stream.DROPOUT, epoch, index).random((n, dropout.units), np.float32) >= dropout.rate
                 for index, dropout in enumerate(self.architecture.dropouts)
@@ -114,12 +167,10 @@ class Plan:
 
     def _reversed(self, epoch: Epoch) -> Epoch:
         positions = np.concatenate([np.arange(*self.batch(step))[::-1] for step in range(self.steps_per_epoch)])
-        return Epoch(
-            ids=epoch.ids[positions],
-            flips=None if epoch.flips is None else epoch.flips[positions],
-            shifts=None if epoch.shifts is None else epoch.shifts[positions],
-            masks=tuple(mask[positions] for mask in epoch.masks),
-        )
+        return epoch.map(lambda values: values[positions])
+
+    def _uniform(self, stream: _Stream, epoch: int, limit: float) -> npt.NDArray[np.float64]:
+        return self._generator(stream, epoch).uniform(-limit, limit, self.num_examples)
 
     def _generator(self, stream: _Stream, epoch: int, index: int = 0) -> np.random.Generator:
         key = np.array([self.spec.seed, (stream << 56) | (index << 40) | epoch], np.uint64)

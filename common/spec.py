@@ -49,7 +49,7 @@ class Data(_Frozen):
     loading: Literal["cached", "streaming"] = "cached"
     """Training images from the decoded cache, or decoded from their files at every epoch by the framework's own means."""
     normalization: Literal["none", "dataset", "imagenet"] = "none"
-    """Per channel, after division by 255: nothing, or minus mean over standard deviation, of the training split or of ImageNet."""
+    """Per channel, after division by 255: nothing, or (pixel - mean) / standard deviation of the training split or ImageNet."""
 
 
 class Optimizer(_Frozen):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from common.preprocessing.scaling import Scaling
 from pytorch_impl import input, train
 
 
-def score(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, *, loss: str) -> tuple[torch.Tensor, torch.Tensor]:
+def score(
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, *, loss: str, scaling: Scaling
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Score one batch.
 
     Args:
@@ -16,16 +19,17 @@ def score(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, *, loss:
         images: uint8 [N, H, W, 3].
         labels: int64 [N].
         loss: the spec's loss.
+        scaling: from bytes to the model's input.
 
     Returns:
         (loss_sum, predictions): cross-entropy summed over the N examples, and int64 [N] predicted labels.
     """
-    predicted = logits(model, images)
+    predicted = logits(model, images, scaling)
     return train.share_of_loss(predicted, labels, 1, loss), predicted.argmax(1)
 
 
-def logits(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
+def logits(model: nn.Module, images: torch.Tensor, scaling: Scaling) -> torch.Tensor:
     """Logits [N, classes] of images uint8 [N, H, W, 3] in evaluation mode."""
     model.eval()
     with torch.inference_mode():
-        return model(input.scale(images, next(model.parameters()).dtype))
+        return model(input.scale(images, next(model.parameters()).dtype, scaling))

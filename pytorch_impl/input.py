@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch.utils.data import Dataset as TorchDataset
 from common import machine
 from common.batches import Epoch, Plan
 from common.datasets import Split
+from common.preprocessing.scaling import Scaling
 from common.training import Batch
 
 _Position = tuple[int, int, int]
@@ -54,34 +56,48 @@ def load(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], drawn: Ep
     Returns:
         ids: int64 [N]; images: uint8 [N, H, W, 3]; labels: int64 [N]; masks: one bool [N, units] a dropout.
     """
+    own = drawn.map(lambda values: torch.from_numpy(values[start:stop]))
     ids = drawn.ids[start:stop]
     return Batch(
-        ids=torch.from_numpy(ids),
-        images=augment(
-            torch.from_numpy(images[ids]),
-            None if drawn.flips is None else torch.from_numpy(drawn.flips[start:stop]),
-            None if drawn.shifts is None else torch.from_numpy(drawn.shifts[start:stop]),
-        ),
+        ids=own.ids,
+        images=augment(torch.from_numpy(images[ids]), own),
         labels=torch.from_numpy(labels[ids]),
-        masks=tuple(torch.from_numpy(mask[start:stop]) for mask in drawn.masks),
+        masks=own.masks,
     )
 
 
-def augment(images: torch.Tensor, flips: torch.Tensor | None, shifts: torch.Tensor | None) -> torch.Tensor:
-    """Mirror and shift each image by its own draws; out[i, j] = mirrored[i + rows, j + columns], zero outside.
+def augment(images: torch.Tensor, draws: Epoch) -> torch.Tensor:
+    """Each image by its own draws: whole pixels moved where there are no affines, else four-tap bilinear sampling.
 
     Args:
         images: uint8 [N, H, W, 3].
-        flips: bool [N], or None.
-        shifts: int64 [N, 2], (rows, columns) in pixels, or None.
+        draws: flips, shifts, affines and brightness of these N.
+
+    Returns:
+        uint8 [N, H, W, 3]; sampled values are rounded half to even.
+    """
+    if draws.flips is not None:
+        images = torch.where(draws.flips[:, None, None, None], images.flip(2), images)
+    if draws.shifts is not None:
+        images = shift(images, draws.shifts)
+    if draws.affines is None and draws.brightness is None:
+        return images
+    values = images.to(torch.float64) if draws.affines is None else sample(images, draws.affines)
+    if draws.brightness is not None:
+        values = values * draws.brightness[:, None, None, None]
+    return values.round().clamp(0.0, 255.0).to(torch.uint8)
+
+
+def shift(images: torch.Tensor, shifts: torch.Tensor) -> torch.Tensor:
+    """out[i, j] = image[i + rows, j + columns], zero outside.
+
+    Args:
+        images: uint8 [N, H, W, 3].
+        shifts: int64 [N, 2], (rows, columns) in pixels.
 
     Returns:
         uint8 [N, H, W, 3].
     """
-    if flips is not None:
-        images = torch.where(flips[:, None, None, None], images.flip(2), images)
-    if shifts is None:
-        return images
     n, height, width, _ = images.shape
     rows = torch.arange(height) + shifts[:, :1]
     columns = torch.arange(width) + shifts[:, 1:]
@@ -92,10 +108,49 @@ def augment(images: torch.Tensor, flips: torch.Tensor | None, shifts: torch.Tens
     return moved * inside[..., None]
 
 
-def scale(images: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """uint8 [N, H, W, 3] in 0..255 to the model's input in 0..1, by one multiplication in its precision."""
+def sample(images: torch.Tensor, affines: torch.Tensor) -> torch.Tensor:
+    """Images at the points that affine maps name, from the four pixels around each; zero outside.
+
+    Args:
+        images: uint8 [N, H, W, 3].
+        affines: float64 [N, 2, 3], see `common.batches.Epoch`.
+
+    Returns:
+        float64 [N, H, W, 3], (1 - v) * ((1 - u) * a + u * b) + v * ((1 - u) * c + u * d) of the fractions u, v of column
+        and row and the pixels a, b above c, d.
+    """
+    n, height, width, _ = images.shape
+    row, column = torch.arange(height, dtype=torch.float64)[:, None], torch.arange(width, dtype=torch.float64)
+    entry = affines[:, :, :, None, None]
+    rows = entry[:, 0, 0] * row + entry[:, 0, 1] * column + entry[:, 0, 2]
+    columns = entry[:, 1, 0] * row + entry[:, 1, 1] * column + entry[:, 1, 2]
+    top, left = rows.floor(), columns.floor()
+    v, u = (rows - top)[..., None], (columns - left)[..., None]
+    flat = images.reshape(n, height * width, 3)
+
+    def tap(down: int, right: int) -> torch.Tensor:
+        i, j = top.long() + down, left.long() + right
+        inside = (i >= 0) & (i < height) & (j >= 0) & (j < width)
+        position = (i.clamp(0, height - 1) * width + j.clamp(0, width - 1)).reshape(n, -1)
+        pixels = flat[torch.arange(n)[:, None], position].reshape(n, height, width, 3)
+        return (pixels * inside[..., None]).to(torch.float64)
+
+    upper = (1.0 - u) * tap(0, 0) + u * tap(0, 1)
+    lower = (1.0 - u) * tap(1, 0) + u * tap(1, 1)
+    return (1.0 - v) * upper + v * lower
+
+
+def scale(images: torch.Tensor, dtype: torch.dtype, scaling: Scaling) -> torch.Tensor:
+    """uint8 [N, H, W, 3] in 0..255 to the model's input, by one multiplication, and one addition where there is an offset."""
     # Twin: torch's layers want channels first; this is a view, the model's memory format decides about copying.
-    return images.permute(0, 3, 1, 2).to(dtype) * (1.0 / 255.0)
+    values = images.permute(0, 3, 1, 2).to(dtype) * _channels(scaling.factor, dtype, images.device)
+    return values if scaling.offset is None else values + _channels(scaling.offset, dtype, images.device)
+
+
+@cache
+def _channels(values: tuple[float, float, float], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """One value a channel, sent to the device once."""
+    return torch.tensor(values, dtype=dtype, device=device)[:, None, None]
 
 
 class _Source(TorchDataset[Any]):

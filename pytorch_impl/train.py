@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from common.preprocessing.scaling import Scaling
 from pytorch_impl import input
 from pytorch_impl.optim import Optimizer
 
@@ -30,7 +31,7 @@ def share_of_loss(logits: torch.Tensor, labels: torch.Tensor, num_examples: Any,
 
 
 def forward(
-    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, masks: Any, num_examples: Any, loss: str
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, masks: Any, num_examples: Any, *, loss: str, scaling: Scaling
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The forward pass of a training step.
 
@@ -41,11 +42,12 @@ def forward(
         masks: one bool [N, units] for each dropout.
         num_examples: size of the global batch, of which these N are a shard.
         loss: the spec's loss.
+        scaling: from bytes to the model's input.
 
     Returns:
         (loss, num_correct): the share of the mean loss, and how many of the N predictions are right.
     """
-    logits = model(input.scale(images, next(model.parameters()).dtype), *masks)
+    logits = model(input.scale(images, next(model.parameters()).dtype, scaling), *masks)
     with torch.no_grad():
         num_correct = (logits.argmax(1) == labels).sum()
     return share_of_loss(logits, labels, num_examples, loss), num_correct
@@ -62,6 +64,7 @@ def train_step(
     step: Any,
     *,
     loss: str,
+    scaling: Scaling,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Update `model` once on one batch.
 
@@ -75,13 +78,14 @@ def train_step(
         learning_rate: of this update.
         step: of this update, from 1.
         loss: the spec's loss.
+        scaling: from bytes to the model's input.
 
     Returns:
         (loss, num_correct): the share of the mean loss of the batch before the update, and how many of the N
         predictions were right.
     """
     model.train()
-    shared_loss, num_correct = forward(model, images, labels, masks, num_examples, loss)
+    shared_loss, num_correct = forward(model, images, labels, masks, num_examples, loss=loss, scaling=scaling)
     optimizer.apply(gradients(model, shared_loss), learning_rate, step)
     return shared_loss.detach(), num_correct
 

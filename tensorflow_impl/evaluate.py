@@ -5,10 +5,13 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
+from common.preprocessing.scaling import Scaling
 from tensorflow_impl import input, train
 
 
-def score(model: keras.Model, images: tf.Tensor, labels: tf.Tensor, *, loss: str) -> tuple[tf.Tensor, tf.Tensor]:
+def score(
+    model: keras.Model, images: tf.Tensor, labels: tf.Tensor, *, loss: str, scaling: Scaling
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Score one batch.
 
     Args:
@@ -16,16 +19,17 @@ def score(model: keras.Model, images: tf.Tensor, labels: tf.Tensor, *, loss: str
         images: uint8 [N, H, W, 3].
         labels: int64 [N].
         loss: the spec's loss.
+        scaling: from bytes to the model's input.
 
     Returns:
         (loss_sum, predictions): cross-entropy summed over the N examples, and int64 [N] predicted labels.
     """
-    predicted = logits(model, images)
+    predicted = logits(model, images, scaling)
     return train.share_of_loss(predicted, labels, 1, loss), tf.argmax(predicted, 1)
 
 
-def logits(model: keras.Model, images: tf.Tensor) -> tf.Tensor:
+def logits(model: keras.Model, images: tf.Tensor, scaling: Scaling) -> tf.Tensor:
     """Logits [N, classes] of images uint8 [N, H, W, 3] in evaluation mode."""
     # Twin: a functional Keras model wants all its inputs; in evaluation mode the masks are not read.
     masks = [tf.ones((tf.shape(images)[0], mask.shape[1]), tf.bool) for mask in model.inputs[1:]]
-    return model([input.scale(images, model.inputs[0].dtype), *masks], training=False)
+    return model([input.scale(images, model.inputs[0].dtype, scaling), *masks], training=False)

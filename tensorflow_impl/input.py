@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import cast
 
 import tensorflow as tf
 
 from common.batches import Epoch, Plan
 from common.datasets import Split
+from common.preprocessing.scaling import Scaling
 from common.training import Batch
 
 
@@ -21,11 +22,11 @@ def batches(plan: Plan, split: Split, world_size: int, rank: int) -> Iterator[Ba
     with tf.device("CPU:0"):
         images, labels = tf.constant(split.images), tf.constant(split.labels)
         # Twin: variables hold the epoch's draws, so that one pipeline, traced once, serves every epoch.
-        drawn = _map(tf.Variable, plan.draw(1))
+        drawn = plan.draw(1).map(tf.Variable)
         bounds = tf.constant(plan.bounds(1, world_size, rank), tf.int64)
         workers = plan.spec.workers
         dataset = tf.data.Dataset.from_tensor_slices(bounds).map(
-            lambda bound: load(images, labels, _map(tf.convert_to_tensor, drawn), bound[0], bound[1]),
+            lambda bound: load(images, labels, drawn.map(tf.convert_to_tensor), bound[0], bound[1]),
             num_parallel_calls=workers or None,
             deterministic=True if workers else None,
         )
@@ -44,34 +45,47 @@ def load(images: tf.Tensor, labels: tf.Tensor, drawn: Epoch, start: tf.Tensor, s
     Returns:
         ids: int64 [N]; images: uint8 [N, H, W, 3]; labels: int64 [N]; masks: one bool [N, units] a dropout.
     """
-    ids = drawn.ids[start:stop]
+    own = drawn.map(lambda values: values[start:stop])
     return Batch(
-        ids=ids,
-        images=augment(
-            tf.gather(images, ids),
-            None if drawn.flips is None else drawn.flips[start:stop],
-            None if drawn.shifts is None else drawn.shifts[start:stop],
-        ),
-        labels=tf.gather(labels, ids),
-        masks=tuple(mask[start:stop] for mask in drawn.masks),
+        ids=own.ids,
+        images=augment(tf.gather(images, own.ids), own),
+        labels=tf.gather(labels, own.ids),
+        masks=own.masks,
     )
 
 
-def augment(images: tf.Tensor, flips: tf.Tensor | None, shifts: tf.Tensor | None) -> tf.Tensor:
-    """Mirror and shift each image by its own draws; out[i, j] = mirrored[i + rows, j + columns], zero outside.
+def augment(images: tf.Tensor, draws: Epoch) -> tf.Tensor:
+    """Each image by its own draws: whole pixels moved where there are no affines, else four-tap bilinear sampling.
 
     Args:
         images: uint8 [N, H, W, 3].
-        flips: bool [N], or None.
-        shifts: int64 [N, 2], (rows, columns) in pixels, or None.
+        draws: flips, shifts, affines and brightness of these N.
+
+    Returns:
+        uint8 [N, H, W, 3]; sampled values are rounded half to even.
+    """
+    if draws.flips is not None:
+        images = tf.where(draws.flips[:, None, None, None], images[:, :, ::-1], images)
+    if draws.shifts is not None:
+        images = shift(images, draws.shifts)
+    if draws.affines is None and draws.brightness is None:
+        return images
+    values = tf.cast(images, tf.float64) if draws.affines is None else sample(images, draws.affines)
+    if draws.brightness is not None:
+        values = values * draws.brightness[:, None, None, None]
+    return tf.cast(tf.clip_by_value(tf.round(values), 0.0, 255.0), tf.uint8)
+
+
+def shift(images: tf.Tensor, shifts: tf.Tensor) -> tf.Tensor:
+    """out[i, j] = image[i + rows, j + columns], zero outside.
+
+    Args:
+        images: uint8 [N, H, W, 3].
+        shifts: int64 [N, 2], (rows, columns) in pixels.
 
     Returns:
         uint8 [N, H, W, 3].
     """
-    if flips is not None:
-        images = tf.where(flips[:, None, None, None], images[:, :, ::-1], images)
-    if shifts is None:
-        return images
     height, width = cast(tuple[int, int], tuple(images.shape[1:3]))
     rows = tf.range(height, dtype=tf.int64) + shifts[:, :1]
     columns = tf.range(width, dtype=tf.int64) + shifts[:, 1:]
@@ -82,32 +96,50 @@ def augment(images: tf.Tensor, flips: tf.Tensor | None, shifts: tf.Tensor | None
     return tf.transpose(moved, (0, 2, 1, 3)) * tf.cast(inside, images.dtype)[..., None]
 
 
-def scale(images: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """uint8 [N, H, W, 3] in 0..255 to the model's input in 0..1, by one multiplication in its precision."""
-    return tf.cast(images, dtype) * tf.constant(1.0 / 255.0, dtype)
+def sample(images: tf.Tensor, affines: tf.Tensor) -> tf.Tensor:
+    """Images at the points that affine maps name, from the four pixels around each; zero outside.
+
+    Args:
+        images: uint8 [N, H, W, 3].
+        affines: float64 [N, 2, 3], see `common.batches.Epoch`.
+
+    Returns:
+        float64 [N, H, W, 3], (1 - v) * ((1 - u) * a + u * b) + v * ((1 - u) * c + u * d) of the fractions u, v of column
+        and row and the pixels a, b above c, d.
+    """
+    height, width = cast(tuple[int, int], tuple(images.shape[1:3]))
+    row, column = tf.range(height, dtype=tf.float64)[:, None], tf.range(width, dtype=tf.float64)
+    entry = affines[:, :, :, None, None]
+    rows = entry[:, 0, 0] * row + entry[:, 0, 1] * column + entry[:, 0, 2]
+    columns = entry[:, 1, 0] * row + entry[:, 1, 1] * column + entry[:, 1, 2]
+    top, left = tf.floor(rows), tf.floor(columns)
+    v, u = (rows - top)[..., None], (columns - left)[..., None]
+    flat = tf.reshape(images, (-1, height * width, 3))
+
+    def tap(down: int, right: int) -> tf.Tensor:
+        i, j = tf.cast(top, tf.int64) + down, tf.cast(left, tf.int64) + right
+        inside = (i >= 0) & (i < height) & (j >= 0) & (j < width)
+        position = tf.clip_by_value(i, 0, height - 1) * width + tf.clip_by_value(j, 0, width - 1)
+        pixels = tf.gather(flat, position, axis=1, batch_dims=1)
+        return tf.cast(pixels * tf.cast(inside, images.dtype)[..., None], tf.float64)
+
+    upper = (1.0 - u) * tap(0, 0) + u * tap(0, 1)
+    lower = (1.0 - u) * tap(1, 0) + u * tap(1, 1)
+    return (1.0 - v) * upper + v * lower
+
+
+def scale(images: tf.Tensor, dtype: tf.DType, scaling: Scaling) -> tf.Tensor:
+    """uint8 [N, H, W, 3] in 0..255 to the model's input, by one multiplication, and one addition where there is an offset."""
+    values = tf.cast(images, dtype) * tf.constant(scaling.factor, dtype)
+    return values if scaling.offset is None else values + tf.constant(scaling.offset, dtype)
 
 
 def _epochs(plan: Plan, drawn: Epoch, dataset: tf.data.Dataset) -> Iterator[Batch]:
     for epoch in range(1, plan.epochs + 1):
         with tf.device("CPU:0"):
             if epoch > 1:
-                _assign(drawn, plan.draw(epoch))
+                for variable, values in zip(drawn.arrays(), plan.draw(epoch).arrays(), strict=True):
+                    variable.assign(values)
             batches = iter(dataset.take(plan.steps_in(epoch)))
         # Outside of the scope: what is yielded inside of it is trained on inside of it, on the CPU.
         yield from batches
-
-
-def _map(function: Callable[[Any], Any], drawn: Epoch) -> Epoch:
-    return Epoch(
-        ids=function(drawn.ids),
-        flips=None if drawn.flips is None else function(drawn.flips),
-        shifts=None if drawn.shifts is None else function(drawn.shifts),
-        masks=tuple(function(mask) for mask in drawn.masks),
-    )
-
-
-def _assign(drawn: Epoch, values: Epoch) -> None:
-    pairs = [(drawn.ids, values.ids), (drawn.flips, values.flips), (drawn.shifts, values.shifts)]
-    for variable, value in (*pairs, *zip(drawn.masks, values.masks, strict=True)):
-        if variable is not None:
-            variable.assign(value)

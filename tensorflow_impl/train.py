@@ -7,6 +7,7 @@ from typing import Any, cast
 import keras
 import tensorflow as tf
 
+from common.preprocessing.scaling import Scaling
 from tensorflow_impl import input
 from tensorflow_impl.optim import Optimizer
 
@@ -30,7 +31,7 @@ def share_of_loss(logits: tf.Tensor, labels: tf.Tensor, num_examples: Any, loss:
 
 
 def forward(
-    model: keras.Model, images: tf.Tensor, labels: tf.Tensor, masks: Any, num_examples: Any, loss: str
+    model: keras.Model, images: tf.Tensor, labels: tf.Tensor, masks: Any, num_examples: Any, *, loss: str, scaling: Scaling
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The forward pass of a training step.
 
@@ -41,11 +42,12 @@ def forward(
         masks: one bool [N, units] for each dropout.
         num_examples: size of the global batch, of which these N are a shard.
         loss: the spec's loss.
+        scaling: from bytes to the model's input.
 
     Returns:
         (loss, num_correct): the share of the mean loss, and how many of the N predictions are right.
     """
-    logits = model([input.scale(images, model.inputs[0].dtype), *masks], training=True)
+    logits = model([input.scale(images, model.inputs[0].dtype, scaling), *masks], training=True)
     num_correct = tf.reduce_sum(tf.cast(tf.argmax(logits, 1) == labels, tf.int64))
     return share_of_loss(logits, labels, num_examples, loss), num_correct
 
@@ -61,6 +63,7 @@ def train_step(
     step: Any,
     *,
     loss: str,
+    scaling: Scaling,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Update `model` once on one batch.
 
@@ -74,6 +77,7 @@ def train_step(
         learning_rate: of this update.
         step: of this update, from 1.
         loss: the spec's loss.
+        scaling: from bytes to the model's input.
 
     Returns:
         (loss, num_correct): the share of the mean loss of the batch before the update, and how many of the N
@@ -81,7 +85,7 @@ def train_step(
     """
     # Twin: TensorFlow records the forward pass on a tape; torch keeps the graph with the loss.
     with tf.GradientTape() as tape:
-        shared_loss, num_correct = forward(model, images, labels, masks, num_examples, loss)
+        shared_loss, num_correct = forward(model, images, labels, masks, num_examples, loss=loss, scaling=scaling)
     optimizer.apply(gradients(model, shared_loss, tape), learning_rate, step)
     return shared_loss, num_correct
 

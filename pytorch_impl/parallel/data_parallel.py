@@ -52,13 +52,16 @@ class DataParallel(Serial):
                 learning_rate,
                 self._step,
                 loss=self._spec.loss,
+                scaling=self._plan.scaling,
             )
 
         def one(rank: int) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
             part, replica = slice(*shard(num_examples, self._spec.replicas, rank)), self._replicas[rank]
             replica.train()
             own_masks = tuple(mask[part] for mask in masks)
-            loss, num_correct = train.forward(replica, images[part], labels[part], own_masks, num_examples, self._spec.loss)
+            loss, num_correct = train.forward(
+                replica, images[part], labels[part], own_masks, num_examples, loss=self._spec.loss, scaling=self._plan.scaling
+            )
             return loss.detach(), num_correct, train.gradients(replica, loss)
 
         losses, num_correct, gradients = zip(*self._threads.run(one), strict=True)
@@ -68,11 +71,13 @@ class DataParallel(Serial):
 
     def _score_replicas(self, images: Any, labels: Any) -> Any:
         if self._threads is None:
-            return evaluate.score(self._scattered, images, labels, loss=self._spec.loss)
+            return evaluate.score(self._scattered, images, labels, loss=self._spec.loss, scaling=self._plan.scaling)
 
         def one(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
             part = slice(*shard(len(labels), self._spec.replicas, rank))
-            return evaluate.score(self._replicas[rank], images[part], labels[part], loss=self._spec.loss)
+            return evaluate.score(
+                self._replicas[rank], images[part], labels[part], loss=self._spec.loss, scaling=self._plan.scaling
+            )
 
         losses, predictions = zip(*self._threads.run(one), strict=True)
         return torch.stack(losses).sum(), torch.cat(predictions)

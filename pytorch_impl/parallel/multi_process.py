@@ -36,7 +36,9 @@ class MultiProcess(Serial):
 
     def _train_replicas(self, images: Any, labels: Any, masks: Any, num_examples: int, learning_rate: float) -> Any:
         self._wrapped.train()
-        loss, num_correct = train.forward(self._wrapped, images, labels, masks, num_examples, self._spec.loss)
+        loss, num_correct = train.forward(
+            self._wrapped, images, labels, masks, num_examples, loss=self._spec.loss, scaling=self._plan.scaling
+        )
         # DDP takes the mean over ranks; the shares of the loss add up, so each counts world_size times.
         gradients = train.gradients(self._wrapped, loss * self.world_size)
         self._optimizer.apply(gradients, learning_rate, self._step)

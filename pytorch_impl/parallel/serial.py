@@ -54,11 +54,20 @@ class Serial:
 
     def _train_replicas(self, images: Any, labels: Any, masks: Any, num_examples: int, learning_rate: float) -> Any:
         return train.train_step(
-            self._model, self._optimizer, images, labels, masks, num_examples, learning_rate, self._step, loss=self._spec.loss
+            self._model,
+            self._optimizer,
+            images,
+            labels,
+            masks,
+            num_examples,
+            learning_rate,
+            self._step,
+            loss=self._spec.loss,
+            scaling=self._plan.scaling,
         )
 
     def _score_replicas(self, images: Any, labels: Any) -> Any:
-        return evaluate.score(self._model, images, labels, loss=self._spec.loss)
+        return evaluate.score(self._model, images, labels, loss=self._spec.loss, scaling=self._plan.scaling)
 
     def batches(self) -> Iterator[Batch]:
         """This process's shard of every global batch of the run, in order."""
@@ -112,17 +121,19 @@ class Serial:
         """Gradients of the mean loss by canonical name. Serial mode only; changes BatchNorm statistics."""
         images, labels, masks = self._to_device(batch)
         self._model.train()
-        loss, _ = train.forward(self._model, images, labels, masks, num_examples, self._spec.loss)
+        loss, _ = train.forward(
+            self._model, images, labels, masks, num_examples, loss=self._spec.loss, scaling=self._plan.scaling
+        )
         return weights.extract_gradients(self._model, self._architecture, train.gradients(self._model, loss))
 
     def logits(self, batch: Batch, *, training: bool) -> npt.NDArray[np.floating]:
         """[N, classes] of replica 0. In training mode it changes BatchNorm statistics."""
         images, _, masks = self._to_device(batch)
         if not training:
-            return evaluate.logits(self._model, images).cpu().numpy()
+            return evaluate.logits(self._model, images, self._plan.scaling).cpu().numpy()
         self._model.train()
         with torch.no_grad():
-            return self._model(input.scale(images, device.dtype(self._spec)), *masks).cpu().numpy()
+            return self._model(input.scale(images, device.dtype(self._spec), self._plan.scaling), *masks).cpu().numpy()
 
     def _to_device(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...]]:
         return (

@@ -31,6 +31,7 @@ class DataParallel(Serial):
                 learning_rate,
                 step,
                 loss=self._spec.loss,
+                scaling=self._plan.scaling,
             )
 
         losses, num_correct = self._strategy.run(one)
@@ -42,7 +43,7 @@ class DataParallel(Serial):
     def _score_replicas(self, images: Any, labels: Any) -> Any:
         def one() -> Any:
             part = _own_part(images)
-            return evaluate.score(self._model, images[part], labels[part], loss=self._spec.loss)
+            return evaluate.score(self._model, images[part], labels[part], loss=self._spec.loss, scaling=self._plan.scaling)
 
         losses, predictions = self._strategy.run(one)
         return (

@@ -43,7 +43,16 @@ class MultiProcess(Serial):
     def _train_replicas(self, images: Any, labels: Any, masks: Any, num_examples: Any, learning_rate: Any, step: Any) -> Any:
         def one() -> Any:
             return train.train_step(
-                self._model, self._optimizer, images, labels, masks, num_examples, learning_rate, step, loss=self._spec.loss
+                self._model,
+                self._optimizer,
+                images,
+                labels,
+                masks,
+                num_examples,
+                learning_rate,
+                step,
+                loss=self._spec.loss,
+                scaling=self._plan.scaling,
             )
 
         losses, num_correct = self._strategy.run(one)

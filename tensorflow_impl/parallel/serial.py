@@ -74,11 +74,20 @@ class Serial:
 
     def _train_replicas(self, images: Any, labels: Any, masks: Any, num_examples: Any, learning_rate: Any, step: Any) -> Any:
         return train.train_step(
-            self._model, self._optimizer, images, labels, masks, num_examples, learning_rate, step, loss=self._spec.loss
+            self._model,
+            self._optimizer,
+            images,
+            labels,
+            masks,
+            num_examples,
+            learning_rate,
+            step,
+            loss=self._spec.loss,
+            scaling=self._plan.scaling,
         )
 
     def _score_replicas(self, images: Any, labels: Any) -> Any:
-        return evaluate.score(self._model, images, labels, loss=self._spec.loss)
+        return evaluate.score(self._model, images, labels, loss=self._spec.loss, scaling=self._plan.scaling)
 
     def batches(self) -> Iterator[Batch]:
         """This process's shard of every global batch of the run, in order."""
@@ -138,7 +147,15 @@ class Serial:
         @tf.function
         def compute() -> list[tf.Tensor]:
             with tf.GradientTape() as tape:
-                loss, _ = train.forward(self._model, batch.images, batch.labels, batch.masks, num_examples, self._spec.loss)
+                loss, _ = train.forward(
+                    self._model,
+                    batch.images,
+                    batch.labels,
+                    batch.masks,
+                    num_examples,
+                    loss=self._spec.loss,
+                    scaling=self._plan.scaling,
+                )
             return train.gradients(self._model, loss, tape)
 
         return weights.extract_gradients(self._model, self._architecture, compute())
@@ -146,8 +163,10 @@ class Serial:
     def logits(self, batch: Batch, *, training: bool) -> npt.NDArray[np.floating]:
         """[N, classes] of replica 0. In training mode it changes BatchNorm statistics."""
         if not training:
-            return evaluate.logits(self._model, batch.images).numpy()
-        return self._model([input.scale(batch.images, device.dtype(self._spec)), *batch.masks], training=True).numpy()
+            return evaluate.logits(self._model, batch.images, self._plan.scaling).numpy()
+        return self._model(
+            [input.scale(batch.images, device.dtype(self._spec), self._plan.scaling), *batch.masks], training=True
+        ).numpy()
 
     def _statistics(self) -> list[Any]:
         return [

@@ -233,12 +233,12 @@ def one_pixel_level_off(patch: pytest.MonkeyPatch) -> None:
 
 def images_are_scaled_by_256(patch: pytest.MonkeyPatch) -> None:
     scale = input.scale
-    patch.setattr(input, "scale", lambda images, dtype: scale(images, dtype) * (255.0 / 256.0))
+    patch.setattr(input, "scale", lambda images, dtype, scaling: scale(images, dtype, scaling) * (255.0 / 256.0))
 
 
 def images_pass_through_float32(patch: pytest.MonkeyPatch) -> None:
     scale = input.scale
-    patch.setattr(input, "scale", lambda images, dtype: scale(images, torch.float32).to(dtype))
+    patch.setattr(input, "scale", lambda images, dtype, scaling: scale(images, torch.float32, scaling).to(dtype))
 
 
 def _batch_norm_with(patch: pytest.MonkeyPatch, changed: Callable[[architectures.BatchNorm], architectures.BatchNorm]) -> None:

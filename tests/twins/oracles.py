@@ -1,5 +1,6 @@
 """What the twins must compute, said once more in plain NumPy and float64, without a look at how they do it."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -105,6 +106,19 @@ def augment(images: Array, flips: Array | None, shifts: Array | None) -> Array:
             for j in range(width):
                 if 0 <= i + rows < height and 0 <= j + columns < width:
                     out[image, i, j] = source[i + rows, j + columns]
+    return out
+
+
+def sample(images: Array, affines: Array) -> Array:
+    """Float64 [N, H, W, 3]: each value by itself, from the distances to the pixels around its point."""
+    n, height, width, _ = images.shape
+    out = np.zeros(images.shape)
+    for image, i, j in np.ndindex(n, height, width):
+        row, column = affines[image] @ (i, j, 1.0)
+        for y in (math.floor(row), math.floor(row) + 1):
+            for x in (math.floor(column), math.floor(column) + 1):
+                if 0 <= y < height and 0 <= x < width:
+                    out[image, i, j] += (1.0 - abs(row - y)) * (1.0 - abs(column - x)) * images[image, y, x]
     return out
 
 

@@ -6,8 +6,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from common.batches import Plan
+from common.batches import Epoch, Plan
 from common.datasets import Split
+from common.preprocessing import affine
+from common.preprocessing.scaling import IMAGENET_MEAN, IMAGENET_STD, Scaling
 from common.training import Batch
 from tests.twins import made, oracles
 from tests.twins.adapters import Twin
@@ -16,6 +18,7 @@ ARCHITECTURE = made.network()
 SPLIT = made.dataset(ARCHITECTURE).train
 
 AUGMENTED = {"horizontal_flip": True, "shift_px": 5}
+AFFINE = {**AUGMENTED, "rotation_degrees": 40, "shear_degrees": 20, "zoom": 0.3, "brightness": 0.4}
 
 FLIPS = np.array([True, False, True, False, True])
 SHIFTS = np.array([[0, 0], [2, -1], [-12, 0], [3, 11], [-1, -20]])
@@ -25,24 +28,72 @@ SHIFTS = np.array([[0, 0], [2, -1], [-12, 0], [3, 11], [-1, -20]])
 @pytest.mark.parametrize("flips", [None, FLIPS], ids=["unflipped", "flipped"])
 def test_augmentation_moves_every_pixel_as_drawn(twin: Twin, flips: Any, shifts: Any) -> None:
     images = SPLIT.images[:5]
-    augmented = twin.array(
-        twin.input.augment(twin.tensor(images), *(None if draw is None else twin.tensor(draw) for draw in (flips, shifts)))
-    )
+    augmented = augment(twin, images, flips=flips, shifts=shifts)
     assert augmented.dtype == np.uint8
     assert np.array_equal(augmented, oracles.augment(images, flips, shifts))
 
 
 def test_a_shift_beyond_the_edge_leaves_nothing(twin: Twin) -> None:
     far = np.array([[12, 0], [0, -12], [99, -99]])
-    assert not twin.array(twin.input.augment(twin.tensor(SPLIT.images[:3]), None, twin.tensor(far))).any()
+    assert not augment(twin, SPLIT.images[:3], shifts=far).any()
+
+
+def test_an_affine_map_of_whole_pixels_is_the_flip_and_the_shift(twin: Twin) -> None:
+    images, still = SPLIT.images[:5], np.zeros(5)
+    affines = affine.matrices(
+        images.shape[1], rotation_degrees=still, shear_degrees=still, zoom=still + 1.0, flips=FLIPS, shifts=SHIFTS
+    )
+    assert np.array_equal(augment(twin, images, affines=affines), oracles.augment(images, FLIPS, SHIFTS))
+
+
+def test_a_quarter_turn_is_counter_clockwise(twin: Twin) -> None:
+    images, none = SPLIT.images[:2], np.zeros(2)
+    quarter = affine.matrices(
+        images.shape[1],
+        rotation_degrees=np.array([90.0, -90.0]),
+        shear_degrees=none,
+        zoom=none + 1.0,
+        flips=none > 0,
+        shifts=np.zeros((2, 2), np.int64),
+    )
+    turned = augment(twin, images, affines=quarter)
+    inner = slice(1, -1)  # at the very edge a cosine of 6e-17 looks outside
+    assert np.array_equal(turned[0][inner, inner], np.rot90(images[0])[inner, inner])
+    assert np.array_equal(turned[1][inner, inner], np.rot90(images[1], -1)[inner, inner])
+
+
+def test_sampling_is_four_tap_bilinear_to_the_last_bits(twin: Twin) -> None:
+    drawn = plan(augmentation=AFFINE).draw(1)
+    images = SPLIT.images[drawn.ids]
+    sampled = twin.array(twin.input.sample(twin.tensor(images), twin.tensor(drawn.affines)))
+    expected = oracles.sample(images, drawn.affines)
+    assert sampled.dtype == np.float64
+    assert np.abs(sampled - expected).max() <= 1e-12 * 255
+    bright = augment(twin, images, affines=drawn.affines, brightness=drawn.brightness)
+    rounded = np.clip(np.rint(expected * drawn.brightness[:, None, None, None]), 0, 255)
+    assert np.abs(bright - rounded).max() <= 1  # where a value lies half-way
+    assert (bright != rounded).mean() < 1e-4
+
+
+def test_brightness_is_rounded_and_stays_within_the_bytes(twin: Twin) -> None:
+    images = np.array([[100, 200, 1], [0, 255, 5]], np.uint8).reshape(2, 1, 1, 3)
+    bright = augment(twin, images, brightness=np.array([1.5, 0.5]))
+    assert bright.reshape(2, 3).tolist() == [[150, 255, 2], [0, 128, 2]]  # 1.5, 127.5 and 2.5 go to the even neighbour
 
 
 @pytest.mark.parametrize("precision", [np.float32, np.float64])
 def test_scaling_is_one_multiplication_in_the_models_precision(twin: Twin, precision: Any) -> None:
     every_value = np.arange(256, dtype=np.uint8).repeat(3).reshape(1, 16, 16, 3)
-    scaled = twin.nhwc(twin.input.scale(twin.tensor(every_value), twin.dtype(precision.__name__)))
+    scaled = twin.nhwc(twin.input.scale(twin.tensor(every_value), twin.dtype(precision.__name__), Scaling()))
     assert scaled.dtype == precision
     assert np.array_equal(scaled, every_value.astype(precision) * precision(1 / 255))
+
+
+def test_normalisation_takes_each_channels_mean_and_standard_deviation(twin: Twin) -> None:
+    every_value = np.arange(256, dtype=np.uint8).repeat(3).reshape(1, 16, 16, 3)
+    scaling = Scaling(IMAGENET_MEAN, IMAGENET_STD)
+    scaled = twin.nhwc(twin.input.scale(twin.tensor(every_value), twin.dtype("float64"), scaling))
+    assert np.allclose(scaled, (every_value / 255 - IMAGENET_MEAN) / IMAGENET_STD, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize(("world_size", "rank"), [(1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2)])
@@ -102,6 +153,12 @@ def test_a_batch_turned_back_to_front_holds_the_same_examples(twin: Twin) -> Non
     for one, other in zip(forward, backward, strict=True):
         for left, right in zip(arrays(twin, one), arrays(twin, other), strict=True):
             assert np.array_equal(left, right[::-1])
+
+
+def augment(twin: Twin, images: Any, **draws: Any) -> npt.NDArray[np.uint8]:
+    absent = dict.fromkeys(("flips", "shifts", "affines", "brightness"))
+    drawn = Epoch(ids=np.arange(len(images)), masks=(), **{**absent, **draws})
+    return twin.array(twin.input.augment(twin.tensor(images), drawn.map(twin.tensor)))
 
 
 def plan(**fields: Any) -> Plan:
