@@ -42,7 +42,7 @@ def child(code: str) -> Generator[tuple[int, str]]:
 def test_the_budget_is_the_first_of_the_cpus_that_this_process_may_use(
     monkeypatch: pytest.MonkeyPatch, cores: int, expected: list[int]
 ) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {11, 5, 2}, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", {0: {11, 5, 2}}.get, raising=False)
     assert machine.cpu_budget(cores) == expected
 
 
@@ -86,7 +86,7 @@ def test_freed_memory_stays_with_the_process_only_where_asked(keep: bool) -> Non
 
 def test_another_allocator_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "libc_ver", lambda: ("musl", "1.2"))
-    monkeypatch.setattr(machine.ctypes, "CDLL", lambda _name: pytest.fail("asked the C library"))
+    monkeypatch.setattr(machine.ctypes, "CDLL", pytest.fail)
     assert not machine.keep_freed_memory()
 
 
@@ -115,9 +115,9 @@ def test_cpu_time_of_a_child_counts() -> None:
 def test_the_peak_of_a_child_counts_after_it_has_freed_its_memory() -> None:
     with child(""):
         small = machine.peak_memory_mib()
-    with child("size = 64 * 2**20; block = b'x' * size; del block"):
-        assert machine.peak_memory_mib() > small + 60
-    assert machine.peak_memory_mib() * MIB >= psutil.Process().memory_info().rss
+    assert small > psutil.Process().memory_info().rss / MIB
+    with child("size = 256 * 2**20; block = b'x' * size; del block"):
+        assert machine.peak_memory_mib() - small == pytest.approx(256, abs=4)  # the kernel counts pages in batches
 
 
 @pytest.mark.parametrize("measure", [machine.cpu_seconds, machine.peak_memory_mib])

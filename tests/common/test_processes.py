@@ -20,8 +20,8 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="a kernel's service o
 PRELUDE = """
 import os, pathlib, subprocess, sys, time
 rank = int(os.environ.get("RANK", "0"))
-def note(pid):
-    pathlib.Path(str(pid)).touch()
+def note(name):
+    pathlib.Path(str(name)).touch()
 def wait_for(count):
     while len(os.listdir()) < count: time.sleep(0.005)
 """
@@ -38,7 +38,7 @@ def signals() -> Iterator[None]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the ranks run; `note` leaves an empty file there that is named by a pid."""
+    """Where the ranks run, and where `note` leaves an empty file with a name that a test reads, mostly a pid."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(machine.PROJECT_ROOT))
     return tmp_path
@@ -78,8 +78,8 @@ def test_ranks_that_all_end_well_are_no_failure_and_each_has_its_own_environment
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHARED", "kept")
-    assert run("pathlib.Path(f'{rank} {os.environ[\"SHARED\"]} {sys.stdin.read()!r}').touch()", ranks=3) is None
-    assert sorted(path.name for path in folder.iterdir()) == ["0 kept ''", "1 kept ''", "2 kept ''"]
+    assert run("note(f'{rank} {os.environ[\"SHARED\"]}')", ranks=3) is None
+    assert sorted(path.name for path in folder.iterdir()) == ["0 kept", "1 kept", "2 kept"]
 
 
 @pytest.mark.parametrize(
