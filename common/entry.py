@@ -23,7 +23,7 @@ import numpy as np
 from common import architectures, datasets, machine, processes, results, spec, timing, tracing, weights
 from common.batches import Plan
 from common.spec import Spec
-from common.training import Diverged, Run, Trainer, is_first_rank
+from common.training import Diverged, Run, is_first_rank
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_DATA_REFUSED = 0, 1, 2, 4
 
@@ -89,7 +89,7 @@ def main(
     processes.die_with_parent()
     signal.signal(signal.SIGTERM, _leave)
     try:
-        read = spec.from_json(arguments.spec.read_bytes())
+        read = spec.from_json(arguments.spec.read_bytes()).with_fields()  # judged again: for this machine
     except (OSError, ValueError) as error:
         print(f"{arguments.spec} is not a spec: {error}", file=sys.stderr)
         return EXIT_USAGE
@@ -149,9 +149,11 @@ def _run(framework: str, twin: Twin, read: Spec, out: Path, repeat: int, started
     return code
 
 
-def _build(twin: Twin, read: Spec, run: Run) -> tuple[datasets.Dataset, Plan, Trainer]:
-    dataset, plan, initial, trainer = _prepare(twin, read, reverse_batches=False)
-    run.know(data_hash=dataset.content_hash, weights_hash=weights.digest(initial), class_names=list(dataset.class_names))
+def _build(twin: Twin, read: Spec, run: Run) -> tuple[datasets.Dataset, Plan, tracing.TraceableTrainer]:
+    dataset, plan, _, trainer = _prepare(twin, read, reverse_batches=False)
+    # Of what the model holds, not of what was drawn: a twin that did not load them would show.
+    weights_hash = weights.digest(trainer.weights())
+    run.know(data_hash=dataset.content_hash, weights_hash=weights_hash, class_names=list(dataset.class_names))
     return dataset, plan, trainer
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.metadata
 import os
@@ -46,8 +47,12 @@ def cpu_budget(cores: int) -> list[int]:
 
 def hold_to(cpus: list[int]) -> None:
     """Hold this process, and all that it starts from now on, to these CPUs. Call before a framework is imported."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cpus)
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    # Each thread has its own: NumPy's were started when it was imported.
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread.name), cpus)
 
 
 def family() -> list[psutil.Process]:
@@ -111,6 +116,9 @@ def _processor() -> str:
 
 
 def _commit() -> dict[str, Any]:
+    if not (PROJECT_ROOT / ".git").exists():  # unpacked inside of another repository, perhaps
+        return {"commit": None, "dirty": None}
+
     def git(*arguments: str) -> str:
         return subprocess.run(
             ["git", "-C", str(PROJECT_ROOT), *arguments], capture_output=True, text=True, check=True, timeout=10

@@ -62,8 +62,7 @@ def run_ranks(command: Sequence[str], environments: Sequence[dict[str, str]]) ->
         _end(ranks)
         sys.exit(128 + number)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, forward)
+    before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         for environment in environments:
             ranks.append(subprocess.Popen(list(command), env={**os.environ, **environment}, stdin=subprocess.DEVNULL))
@@ -79,6 +78,8 @@ def run_ranks(command: Sequence[str], environments: Sequence[dict[str, str]]) ->
             time.sleep(0.05)
     finally:
         _end(ranks)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _wait(ranks: list[subprocess.Popen[bytes]], seconds: float = 5.0) -> None:
@@ -104,6 +105,9 @@ def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
 
 
 def _words(code: int) -> str:
-    if code < 0:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
         return f"was ended by {signal.Signals(-code).name}"
-    return f"ended with exit code {code}"
+    except ValueError:  # a real-time signal has no name
+        return f"was ended by signal {-code}"

@@ -179,8 +179,9 @@ class Spec(_Frozen):
         """The learning rate of one update: the base rate, scaled for replicas, warmed up and scheduled.
 
         `step` and `exponential` change between epochs as torch.optim's StepLR and ExponentialLR do; `cosine` falls at
-        every step to reach zero just after the last one (Loshchilov & Hutter 2017, without restarts); warm-up is
-        linear, as in Goyal et al. 2017, from whose paper the linear scaling comes too.
+        every step to reach zero just after the last one (Loshchilov & Hutter 2017, without restarts); warm-up rises
+        linearly from zero to the scaled rate. Scaling follows the replicas, as the published reports do it; Goyal et al.
+        2017 scale with the global batch, and warm up from the base rate.
 
         Args:
             step: updates done before this one, from 0.

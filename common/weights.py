@@ -56,7 +56,7 @@ def load(path: Path, architecture: Architecture) -> Weights:
     """
     try:
         weights = safetensors.numpy.load_file(path)
-    except (OSError, safetensors.SafetensorError) as error:
+    except (OSError, TypeError, safetensors.SafetensorError) as error:  # TypeError: a dtype that NumPy does not have
         raise WeightsError(f"{path} is not a safetensors file ({error}). Give a file that this suite wrote.") from None
     expected = {parameter.name: parameter.shape for parameter in architecture.parameters()}
     received = {name: array.shape for name, array in weights.items()}
@@ -66,6 +66,9 @@ def load(path: Path, architecture: Architecture) -> Weights:
                 f"{path} does not fit {architecture.name}: {name} has shape {received.get(name)}, expected "
                 f"{expected.get(name)}. Use weights of the same model, number of classes and image size."
             )
+    others = sorted(name for name, array in weights.items() if array.dtype.name not in ("float32", "float64"))
+    if others:
+        raise WeightsError(f"{path} must hold float32 or float64. Received: {others[0]} of {weights[others[0]].dtype}.")
     return weights
 
 
@@ -77,7 +80,7 @@ def _draw(parameter: Parameter, seed: int) -> npt.NDArray[np.float64]:
         return np.ones(shape)
     name_key = int.from_bytes(hashlib.sha256(parameter.name.encode()).digest()[:8], "little")
     generator = np.random.Generator(np.random.Philox(key=np.array([seed, name_key], np.uint64)))
-    fan_out = fan_in // shape[-2] * shape[-1] if len(shape) > 1 else 0  # kernels are [..., in, out]
+    fan_out = fan_in // shape[-2] * shape[-1] if len(shape) > 1 else parameter.size  # kernels are [..., in, out]
     if parameter.initializer == "glorot_uniform":  # Glorot & Bengio 2010
         limit = math.sqrt(6.0 / (fan_in + fan_out))
         return generator.uniform(-limit, limit, shape)

@@ -135,6 +135,7 @@ def _spec(
         "optimizer": _OPTIMIZERS[optimizer],
         "augmentation": {"horizontal_flip": True, "shift_px": 2},
         "precision": precision,
+        "global_batch_size": parity.BATCH_SIZE,  # the learning rate is meant for it
         "seed": seed,
     }
     return spec.build(spec.overlay(values, spec.parse_assignments(assignments)))

@@ -32,28 +32,30 @@ def execute(row: Row, repeat: int, folder: Path, watch: Watch) -> RunResult:
     memory_kills = _memory_kills()
     process = launch.start(row.framework, ["run", str(spec_file), "--out", str(directory), "--repeat", str(repeat)], log=log)
     try:
-        _wait(process, directory, watch)
+        working = _wait(process, directory, watch)
     except BaseException:
         launch.stop(process)
         _seal(row, repeat, folder, "killed", "interrupted")
         raise
     launch.stop(process)
+    if not working:
+        return _seal(row, repeat, folder, "killed", f"no progress: it used no CPU time for {launch.STALL_SECONDS:.0f} s")
     status: Status = "killed" if process.returncode < 0 else "failed"
     return _seal(row, repeat, folder, status, _reason(process.returncode, log, _memory_kills() > memory_kills))
 
 
-def _wait(process: subprocess.Popen[bytes], directory: Path, watch: Watch) -> None:
+def _wait(process: subprocess.Popen[bytes], directory: Path, watch: Watch) -> bool:
     events = directory / results.EVENTS_FILE
     size = -1
-    while True:
-        try:
-            process.wait(_POLL_SECONDS)
-            return
-        except subprocess.TimeoutExpired:
-            now = events.stat().st_size if events.exists() else 0
-            if now != size:
-                size = now
-                watch(results.read_events(directory))
+
+    def look() -> None:
+        nonlocal size
+        now = events.stat().st_size if events.exists() else 0
+        if now != size:
+            size = now
+            watch(results.read_events(directory))
+
+    return launch.wait(process, poll_seconds=_POLL_SECONDS, watch=look)
 
 
 def _seal(row: Row, repeat: int, folder: Path, status: Status, reason: str) -> RunResult:

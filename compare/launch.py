@@ -12,7 +12,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,9 @@ os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 
 _GRACE_SECONDS = 5.0
 _DESCRIBE_SECONDS = 300.0
+STALL_SECONDS = 600.0
+_IDLE_CPU_SECONDS = 0.5
+"""What threads that only wait and poll may use up meanwhile without being taken for at work."""
 _LAST_LINES = 8
 
 
@@ -116,17 +120,42 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
+def wait(process: subprocess.Popen[bytes], *, poll_seconds: float, watch: Callable[[], object]) -> bool:
+    """Wait until a started process has ended.
+
+    Args:
+        process: from `start`.
+        poll_seconds: between two calls of `watch`.
+        watch: called while it works.
+
+    Returns:
+        False where it and its descendants used no CPU time for ten minutes: they wait for what never comes.
+    """
+    used, since = -1.0, time.monotonic()
+    while True:
+        try:
+            process.wait(poll_seconds)
+            return True
+        except subprocess.TimeoutExpired:
+            watch()
+        if (now := _cpu_seconds(process)) > used + _IDLE_CPU_SECONDS:
+            used, since = now, time.monotonic()
+        elif time.monotonic() - since > STALL_SECONDS:
+            return False
+
+
 def call(framework: str, arguments: Sequence[str], *, log: Path) -> int:
     """Start a twin and wait for it; whatever happens, nothing of it is left running.
 
     Returns:
-        Its exit code, negative for the signal that ended it.
+        Its exit code, negative for the signal that ended it: by SIGTERM or SIGKILL where it had stalled, see `wait`.
     """
     process = start(framework, arguments, log=log)
     try:
-        return process.wait()
+        wait(process, poll_seconds=1.0, watch=lambda: None)
     finally:
         stop(process)
+    return process.returncode
 
 
 def exit_words(code: int) -> str:
@@ -160,6 +189,16 @@ def _environment() -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "TF_CPP_MIN_LOG_LEVEL": "2",
     }
+
+
+def _cpu_seconds(process: subprocess.Popen[bytes]) -> float:
+    total = 0.0
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for each in (psutil.Process(process.pid), *_descendants(process)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = each.cpu_times()
+                total += times.user + times.system
+    return total
 
 
 def _descendants(process: subprocess.Popen[bytes]) -> list[psutil.Process]:

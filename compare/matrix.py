@@ -25,7 +25,8 @@ class Row(BaseModel):
     framework: str
     spec: Spec
     unavailable: str | None = None
-    """`not available: ...` where this machine cannot do it; such a row is not run."""
+    """`not available: ...` where this machine cannot do it, `not parallel: ...` where it would only carry the name; such a row
+    is not run."""
 
 
 def rows(values: dict[str, Any], frameworks: Sequence[str], modes: Sequence[str], replicas: int) -> list[Row]:
@@ -45,11 +46,12 @@ def rows(values: dict[str, Any], frameworks: Sequence[str], modes: Sequence[str]
     made: list[Row] = []
     for framework in frameworks:
         for mode in modes:
-            parallel = spec.build({**values, "mode": mode, "replicas": 1 if mode == "serial" else replicas})
-            budgets = sorted({1, parallel.cores}) if mode == "serial" else [parallel.cores]
-            for cores in budgets:
+            wanted = spec.build({**values, "mode": mode, "replicas": 1 if mode == "serial" else replicas})
+            # A core that replicas cannot share stays idle; so serial is run on the whole shares too, to be judged against.
+            shared = max(wanted.cores // replicas * replicas, 1)
+            for cores in sorted({1, shared, wanted.cores}) if mode == "serial" else [shared]:
                 made.append(
-                    Row(id=_row_id(framework, parallel, cores), framework=framework, spec=parallel.with_fields(cores=cores))
+                    Row(id=_row_id(framework, wanted, cores), framework=framework, spec=wanted.with_fields(cores=cores))
                 )
     return made
 
@@ -74,8 +76,16 @@ def judge(made: Sequence[Row], descriptions: Mapping[str, dict[str, Any]]) -> li
             if name in description["options"] or name not in known  # known to none: refused below
         }
         own = row.spec.with_fields(framework_options=options)
-        judged.append(row.model_copy(update={"spec": own, "unavailable": spec.check_against(own, description)}))
+        unavailable = spec.check_against(own, description) or _not_parallel(own, description)
+        judged.append(row.model_copy(update={"spec": own, "unavailable": unavailable}))
     return judged
+
+
+def _not_parallel(run: Spec, description: dict[str, Any]) -> str | None:
+    on_cpu = all(device["kind"] == "cpu" for device in description["devices"])
+    if run.mode == "serial" or not on_cpu or run.cores >= run.replicas:
+        return None
+    return f"not parallel: {run.replicas} replicas would take turns on {run.cores} core{'s' if run.cores > 1 else ''}"
 
 
 def check_data(made: Sequence[Row], dataset: Dataset) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -46,6 +47,10 @@ GRADIENT_FLOAT32_TOLERANCE = 1e-2
 GRADIENT_NOISE = 1e-13
 """Rounding in the gradient of a bias in front of BatchNorm, which is zero in exact arithmetic."""
 YARDSTICK_FACTOR = 10.0
+YARDSTICK_CEILING = 1e-6
+"""Where rounding alone may make more than this, a step is shown and not judged: no longer a proof of anything."""
+RACED_STEPS = 20
+"""Of the configuration that is timed, in its own precision and with its own batch."""
 STRICT_STEPS = 3
 """Every model is held to the plain tolerance for this many steps; one that amplifies rounding then to its own yardstick."""
 
@@ -77,6 +82,8 @@ class Rung(_Frozen):
     mode: str | None = None
     where: str | None = None
     """The parameter, file or step with the largest difference."""
+    judged_steps: int | None = None
+    """Of a rung over steps: how many of them, from the first, have a tolerance."""
 
 
 class Proof(_Frozen):
@@ -85,10 +92,12 @@ class Proof(_Frozen):
     rungs: list[Rung]
     seconds: float
     """What the proof took when it was made."""
+    made_at: str = ""
+    """UTC, ISO 8601."""
     remembered: bool = False
-    """Read back: code, versions and spec are those of an earlier proof."""
+    """Read back: code, versions, machine and spec are those of an earlier proof."""
     not_claimed: dict[str, str] = {}
-    """Mode: why it is not serial's mathematics as it is timed."""
+    """Mode or framework: why it is not the proved mathematics as it is timed."""
 
     @property
     def verdict(self) -> Verdict:
@@ -108,21 +117,25 @@ class Proof(_Frozen):
         passed = sum(rung.status == "passed" for rung in self.rungs)
         if not passed:
             return "not claimed: nothing was held against anything"
+        when = f", remembered from {self.made_at}" if self.remembered else ""
         losses = [rung for rung in self.rungs if rung.name == "5 losses"]
         if not losses:
-            return f"proved: each mode trains as serial does in the same framework; {passed} rungs passed"
-        worst = max(losses, key=lambda rung: rung.max_relative_difference)
-        steps = f"at each of {worst.steps} steps" if worst.precision == "float64" else "at the first step"
+            return f"proved: each mode trains as serial does in the same framework; {passed} rungs passed{when}"
+        proving = [rung for rung in losses if rung.precision == "float64"] or losses
+        worst = max(proving, key=lambda rung: rung.max_relative_difference)
+        steps = (
+            f"at each of {worst.judged_steps} steps ({worst.where})" if worst.precision == "float64" else "at the first step"
+        )
         return (
             f"proved: in {worst.precision} the losses of the frameworks agree within {worst.max_relative_difference:.1e} "
-            f"(relative) {steps}; {passed} rungs passed"
+            f"(relative) {steps}; {passed} rungs passed{when}"
         )
 
     def mode_verdict(self, framework: str, mode: str) -> str:
         """What is proved of one mode of one framework as it is timed: proved, not proved, or not claimed."""
         own = [rung for rung in self.rungs if rung.mode == mode and rung.framework == framework]
         twins = [rung for rung in self.rungs if rung.mode is None]
-        if mode in self.not_claimed or not (twins if mode == "serial" else own):
+        if {mode, framework} & self.not_claimed.keys() or not (twins if mode == "serial" else own):
             return "not claimed"
         # A mode that equals its own serial is the same training only where the serial twins are.
         return "not proved" if any(rung.status == "failed" for rung in (*twins, *own)) else "proved"
@@ -138,12 +151,14 @@ def prove(
     progress: Callable[[str], None],
     steps: int = STEPS,
     precision: spec.Precision = "float64",
+    raced: Mapping[str, Spec] | None = None,
     remember: bool = True,
 ) -> Proof:
     """Climb the ladder for the model, data and optimizer of a spec.
 
     Args:
-        timed: the run that the proof is for; its batch size, length, precision and mode are replaced by the proof's own.
+        timed: the run that the proof is for; its batch size, length, precision and mode are replaced by the proof's own,
+            and its learning rate falls with the batch, so that as many examples move the weights as far.
         frameworks: at least one; two or more are held against the first.
         modes: synchronous modes to hold against serial, where the machine has them.
         replicas: of those modes.
@@ -151,6 +166,7 @@ def prove(
         progress: told what is being done.
         steps: of rung 5.
         precision: float64 proves; float32 shows how rounding grows.
+        raced: each framework's serial run as it is timed, switches too; its first steps are held against each other too.
         remember: use the proof of the same code, versions and spec where one is stored, and store this one.
 
     Raises:
@@ -159,16 +175,19 @@ def prove(
     batch_size = max(BATCH_SIZE // replicas, LEAST_PER_REPLICA) * replicas
     base = _proof_spec(timed, batch_size, steps, precision)
     parallel = [mode for mode in modes if mode != "serial"]
-    key = _key(base, frameworks, parallel, replicas)
+    raced = raced or {}
+    key = _key(base, frameworks, parallel, replicas, raced)
     ladder = _Ladder(base, tuple(frameworks), replicas, out, progress)
     # What is claimed depends on the timed run itself, which the key leaves out.
-    not_claimed = _not_claimed(timed, ladder.architecture, parallel)
+    switched = [name for name in frameworks if raced.get(name, timed).framework_options]
+    not_claimed = _not_claimed(timed, ladder.architecture, parallel, switched)
     if remember and (proof := _remembered(key)):
-        progress("proof remembered: same code, versions and spec")
+        progress("proof remembered: same code, versions, machine and spec")
         return proof.model_copy(update={"not_claimed": not_claimed})
     start = time.perf_counter()
-    rungs = [*ladder.twins(), *(rung for mode in parallel for rung in ladder.mode(mode))]
-    proof = Proof(rungs=rungs, seconds=time.perf_counter() - start, not_claimed=not_claimed)
+    rungs = [*ladder.twins(), *(rung for mode in parallel for rung in ladder.mode(mode)), *ladder.raced(raced)]
+    made_at = datetime.now(UTC).isoformat(timespec="seconds")
+    proof = Proof(rungs=rungs, seconds=time.perf_counter() - start, made_at=made_at, not_claimed=not_claimed)
     if remember and proof.verdict == "proved":
         results.write_atomically(_store(key), proof.model_dump_json())
     return proof
@@ -179,7 +198,7 @@ class Yardstick:
     """What frameworks differ from themselves by in another summation order, for models that amplify rounding."""
 
     losses: npt.NDArray[np.floating]
-    """[steps], relative, the largest so far; 0, which allows nothing, where it is not finite."""
+    """[steps], relative, the largest so far; 0, which allows nothing, where it is not finite or large from the start."""
     logits: float
     """After the last step, on the scale of the largest logit."""
 
@@ -227,6 +246,25 @@ class _Ladder:
                 held = hold_mode(parallel, self.architecture, *recordings, self._uneven_yardstick)
             rungs += held
         return rungs
+
+    def raced(self, specs: Mapping[str, Spec]) -> list[Rung]:
+        """Rungs 2 to 5 of the timed kernels: float32, the timed batch and each framework's own switches."""
+        first, *others = self.frameworks
+        if not others or any(name not in specs or specs[name].precision != "float32" for name in self.frameworks):
+            return []
+        if any(specs[name].optimizer.native for name in self.frameworks):
+            return []  # two rules, of which nobody claims that they are one
+        short = {
+            name: specs[name].with_fields(
+                epochs=None,
+                steps=RACED_STEPS,
+                data=_limited(specs[name], RACED_STEPS * specs[name].global_batch_size),
+            )
+            for name in self.frameworks
+        }
+        recordings = {name: self._record(what, "timed", frameworks=(name,))[name] for name, what in short.items()}
+        held = [hold(short[first], self.architecture, recordings[first], recordings[other], None) for other in others]
+        return [rung for rungs in held for rung in rungs if rung.name[0] in "2345"]
 
     @cached_property
     def _serial(self) -> dict[str, Arrays]:
@@ -291,6 +329,8 @@ def _may_be_rounding(held: list[Rung]) -> bool:
 def measure_yardstick(pairs: Sequence[tuple[Arrays, Arrays]]) -> Yardstick:
     """The yardstick from pairs of recordings by the same framework, in order and with every batch back to front."""
     losses = np.max([_relative(ordered["loss"], reordered["loss"]) for ordered, reordered in pairs], axis=0)
+    if not (losses[:STRICT_STEPS] <= LOSS_TOLERANCE).all():  # no rounding, and no measure of it
+        return Yardstick(losses=np.zeros_like(losses), logits=0.0)
     logits = max(_scaled(ordered["logits/final"], reordered["logits/final"][::-1]) for ordered, reordered in pairs)
     return Yardstick(
         losses=np.maximum.accumulate(np.where(np.isfinite(losses), losses, 0.0)),
@@ -370,23 +410,30 @@ def _proof_spec(timed: Spec, batch_size: int, steps: int, precision: spec.Precis
         replicas=1,
         cores=spec.available_cores(),
         batch_norm_statistics="per_replica",
-        data={**timed.data.model_dump(), "limit": min(timed.data.limit or math.inf, steps * batch_size)},
-        optimizer={**timed.optimizer.model_dump(), "native": False},
+        data=_limited(timed, steps * batch_size),
+        optimizer={
+            **timed.optimizer.model_dump(),
+            "native": False,
+            "learning_rate": timed.optimizer.learning_rate * batch_size / timed.global_batch_size,
+        },
         # Scaling by replicas would make serial and parallel two different trainings.
         schedule={**timed.schedule.model_dump(), "scaling": "none"},
         framework_options={},
     )
 
 
-def _not_claimed(timed: Spec, architecture: Architecture, modes: Sequence[str]) -> dict[str, str]:
+def _limited(what: Spec, examples: int) -> dict[str, Any]:
+    return {**what.data.model_dump(), "limit": min(what.data.limit or math.inf, examples)}
+
+
+def _not_claimed(timed: Spec, architecture: Architecture, modes: Sequence[str], switched: Sequence[str]) -> dict[str, str]:
     reasons: dict[str, str] = {}
     for mode in modes:
         if architecture.has_batch_norm and timed.batch_norm_statistics == "per_replica":
             reasons[mode] = "BatchNorm over each replica's own examples is another function than serial's"
         elif timed.schedule.scaling != "none":
             reasons[mode] = "the learning rate is scaled with the replicas"
-    if timed.framework_options:
-        reasons |= dict.fromkeys(("serial", *modes), "the proof is made without the framework's switches")
+    reasons |= dict.fromkeys(switched, "the float64 proof is made without its switches")
     if timed.optimizer.native:
         reasons |= dict.fromkeys(("serial", *modes), "the frameworks' own optimizers follow different rules")
     return reasons
@@ -454,7 +501,10 @@ def _updates_apart(what: Spec, ours: Arrays, theirs: Arrays) -> tuple[float, str
         if what.optimizer.name == "adam" and apart.shape == gradient.shape:
             # To Adam a gradient that is rounding noise (a bias in front of BatchNorm) has no direction to agree on.
             noise = 1e-6 if what.precision == "float64" else GRADIENT_FLOAT32_TOLERANCE
-            apart = apart[np.abs(gradient) > noise * largest_gradient]
+            counts = np.abs(gradient) > noise * largest_gradient
+            if not counts.any() and gradient.any() and not name.endswith(".bias"):
+                return math.inf, name  # nothing of it would be compared
+            apart = apart[counts]
         differences.append((_over(apart.max(initial=0.0), largest_update), name))
     return _largest(differences)
 
@@ -485,10 +535,12 @@ def _loss_limits(what: Spec, later: float, steps: int, yardstick: Yardstick | No
     if yardstick is None:
         return limits, "rounding of float64"
     limits[STRICT_STEPS:] = np.maximum(later, YARDSTICK_FACTOR * yardstick.losses[STRICT_STEPS:])
-    return (
-        limits,
-        f"rounding of float64; after step {STRICT_STEPS} ten times a framework's difference to itself in another order",
-    )
+    beyond = np.flatnonzero(limits > YARDSTICK_CEILING)
+    reason = f"rounding of float64; after step {STRICT_STEPS} ten times a framework's difference to itself in another order"
+    if len(beyond):
+        limits[beyond[0] :] = np.inf
+        reason += f"; from step {beyond[0] + 1} on, where that exceeds {YARDSTICK_CEILING:.0e}, shown"
+    return limits, reason
 
 
 def _losses(
@@ -509,13 +561,15 @@ def _losses(
     status = "passed" if passed else "failed"
     if what.precision == "float32":
         where = "grows by rounding: " + ", ".join(f"{differences[at - 1]:.1e} at step {at}" for at in _milestones(steps))
-    elif passed:
-        where = f"loss from {ours['loss'][0]:.2f} to {ours['loss'][-1]:.2f}"  # how much training there was to agree on
-    judged = 1 if what.precision == "float32" else STRICT_STEPS
-    miscounted = _apart(ours["num_correct"], theirs["num_correct"])[:judged] > 0.0
+    elif passed:  # how much training there was to agree on
+        few = min(5, -(-steps // 2))
+        where = f"loss from {ours['loss'][:few].mean():.2f} to {ours['loss'][-few:].mean():.2f}"
+    counted = 1 if what.precision == "float32" else STRICT_STEPS
+    miscounted = _apart(ours["num_correct"], theirs["num_correct"])[:counted] > 0.0
     if passed and miscounted.any():
         step, difference, status, where = int(np.argmax(miscounted)), math.inf, "failed", "number of right predictions"
-    values = {"step": step + 1, "steps": steps, "status": status, **fields}
+    judged = int(np.isfinite(limits).sum())
+    values = {"step": step + 1, "steps": steps, "judged_steps": judged, "status": status, **fields}
     return _judged(what, name, difference, where, tolerance, reason, **values)
 
 
@@ -542,14 +596,15 @@ def _last_logits(
         return _judged(what, name, difference, None, FIRST_FLOAT32_TOLERANCE, reason, **values)
     limit, reason = LOGITS_TOLERANCE, "rounding of float64, summed over the steps"
     settings = what.optimizer
-    if settings.name == "adam" and architecture.has_batch_norm:
-        # Weight decay over epsilon makes the noise grow at every step, until the bias moves by the whole learning rate.
-        noise = 1.0 if settings.weight_decay else min(GRADIENT_NOISE / settings.epsilon, 1.0)
-        limit = max(limit, steps * settings.learning_rate * noise)
+    if settings.name == "adam" and architecture.has_batch_norm and not settings.weight_decay:
+        # With weight decay the noise grows from step to step, and only the yardstick can say by how much.
+        limit = max(limit, steps * settings.learning_rate * min(GRADIENT_NOISE / settings.epsilon, 1.0))
         reason = "Adam moves biases in front of BatchNorm by rounding noise over epsilon, which the running means follow"
     if yardstick is not None and YARDSTICK_FACTOR * yardstick.logits > limit:
         limit = YARDSTICK_FACTOR * yardstick.logits
         reason = "ten times a framework's difference to itself in another order"
+        if limit > YARDSTICK_CEILING and math.isfinite(difference):
+            values["status"], reason = "shown", f"shown: {reason} exceeds {YARDSTICK_CEILING:.0e}"
     return _judged(what, name, difference, None, limit, reason, **values)
 
 
@@ -611,21 +666,30 @@ def _largest(differences: list[tuple[float, str]]) -> tuple[float, str | None]:
     return max(differences, default=(math.inf, None))
 
 
-def _key(base: Spec, frameworks: Sequence[str], modes: Sequence[str], replicas: int) -> str:
-    """SHA-256 over everything that a proof depends on: code, versions and devices of the twins, the data, the spec."""
+def code_digest(frameworks: Sequence[str], model: str) -> str:
+    """SHA-256 over the code of a run: what the twins share, the twins, and a user's own model with its package."""
     sha256 = hashlib.sha256()
-    for folder in ("common", *(launch.FRAMEWORKS[name] for name in frameworks)):
-        for path in sorted((machine.PROJECT_ROOT / folder).rglob("*.py")):
-            sha256.update(str(path.relative_to(machine.PROJECT_ROOT)).encode() + path.read_bytes())
+    folders = [machine.PROJECT_ROOT / folder for folder in ("common", *(launch.FRAMEWORKS[name] for name in frameworks))]
+    if model not in spec.MODELS:
+        folders.append(Path(str(architectures.user_module(model).__file__)).parent)
+    for folder in folders:
+        for path in sorted(folder.rglob("*.py")):
+            sha256.update(f"{folder.name}/{path.relative_to(folder)}".encode() + path.read_bytes())
+    return sha256.hexdigest()
+
+
+def _key(base: Spec, frameworks: Sequence[str], modes: Sequence[str], replicas: int, raced: Mapping[str, Spec]) -> str:
+    """SHA-256 over everything that a proof depends on: code, versions, devices, the machine, the data, the specs."""
+    sha256 = hashlib.sha256(code_digest(frameworks, base.model).encode())
     sha256.update(Path(__file__).read_bytes() + repr(machine.versions("numpy", "pillow")).encode())
+    facts = machine.describe()
+    sha256.update(repr([facts[fact] for fact in ("processor", "logical_cores", "system", "python")]).encode())
     for name in frameworks:
         described = launch.describe(name)
         sha256.update(repr((sorted(described["versions"].items()), described["devices"])).encode())
-    if base.model not in spec.MODELS:
-        for path in sorted(Path(str(architectures.user_module(base.model).__file__)).parent.rglob("*.py")):
-            sha256.update(str(path).encode() + path.read_bytes())
     dataset = datasets.load(base.data, seed=base.seed, cache_dir=base.paths.cache_dir)
     sha256.update(repr((dataset.content_hash, base.to_json(), tuple(modes), replicas)).encode())
+    sha256.update(repr([(name, raced[name].to_json()) for name in sorted(raced)]).encode())
     return sha256.hexdigest()
 
 

@@ -39,10 +39,11 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """1 where a run failed, the proof was refuted or the timed runs did not train the same, else 0."""
+        """1 where a run failed or is missing, the proof was refuted or the timed runs did not train the same, else 0."""
         proof = self.stored.comparison.proof
         refuted = proof is not None and proof.verdict == "not proved"
-        bad = any(summary.status in FAILURES for summary in self.summaries)
+        bad = any(summary.status in (*FAILURES, "not run") for summary in self.summaries)
+        bad = bad or bool(self.stored.set_aside)
         return EXIT_RUN_FAILED if bad or refuted or not self.findings.comparable else 0
 
 

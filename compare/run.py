@@ -187,6 +187,7 @@ def _judged(request: Request, shown: Display) -> Comparison:
         data_hash=dataset.content_hash,
         data_notes=list(dataset.notes),
         class_names=list(dataset.class_names),
+        code_hash=parity.code_digest(request.frameworks, run_spec.model),
         versions={framework: description["versions"] for framework, description in descriptions.items()},
         machine=machine.describe(),
     )
@@ -198,10 +199,11 @@ def _prove(comparison: Comparison, request: Request, folder: Path, shown: Displa
 
 
 def _proof(comparison: Comparison, request: Request, folder: Path, shown: Display) -> ProofRecord:
-    if len(request.frameworks) < 2:
-        return ProofRecord(verdict="not claimed", sentence="one framework alone has nothing to be held against")
     modes = list(dict.fromkeys(row.spec.mode for row in comparison.rows if row.unavailable is None))
+    if len(request.frameworks) < 2 and modes == ["serial"]:
+        return ProofRecord(verdict="not claimed", sentence="one framework alone has nothing to be held against")
     shown.say("proof")
+    serial = {row.framework: row.spec for row in comparison.rows if row.spec.mode == "serial"}  # the last: on most cores
     try:
         proof = parity.prove(
             comparison.rows[0].spec,
@@ -210,6 +212,7 @@ def _proof(comparison: Comparison, request: Request, folder: Path, shown: Displa
             replicas=request.settings.replicas,
             out=folder / "proof",
             progress=shown.say,
+            raced=serial,
         )
     except (LaunchError, SpecError) as error:
         return ProofRecord(verdict="not proved", sentence=f"the proof broke off: {error}")

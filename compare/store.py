@@ -24,7 +24,7 @@ LOG_FILE = "log.txt"
 SPEC_FILE = "spec.json"
 _LOCK_FILE = ".lock"
 
-_FACTS = ("commit", "processor", "logical_cores", "python")
+_FACTS = ("processor", "logical_cores", "python")
 """What must be the same for two runs to stand in one table."""
 
 
@@ -62,6 +62,8 @@ class Comparison(_Frozen):
     data_hash: str
     data_notes: list[str] = []
     class_names: list[str] = []
+    code_hash: str
+    """See `parity.code_digest`."""
     versions: dict[str, dict[str, str]]
     """framework: {package: version}."""
     machine: dict[str, Any]
@@ -220,6 +222,8 @@ def _difference(stored: Comparison, wanted: Comparison) -> str | None:
         return "its data had other content"
     if stored.versions != wanted.versions:
         return "it ran other versions of the frameworks"
+    if stored.code_hash != wanted.code_hash:
+        return "the code has been changed since"
     for fact in _FACTS:
         if stored.machine.get(fact) != wanted.machine.get(fact):
             return f"{fact} was {stored.machine.get(fact)} there and is {wanted.machine.get(fact)} now"

@@ -186,7 +186,8 @@ def _summary(row: Row, stored: Stored) -> Summary:
 
 def _status(row: Row, results: Sequence[RunResult], repeats: int) -> tuple[str, str | None]:
     if row.unavailable:
-        return "not available", row.unavailable.removeprefix("not available: ")
+        status, _, reason = row.unavailable.partition(": ")
+        return status, reason
     bad = [result for result in results if result.status != "ok"]
     for status in (*FAILURES, "not available", "not parallel"):
         found = [result for result in bad if result.status == status]

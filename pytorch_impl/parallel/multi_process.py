@@ -1,4 +1,4 @@
-"""Mode multi_process: one process a replica, gradients exchanged by ring all-reduce while they are computed."""
+"""Mode multi_process: one process a replica, gradients exchanged by ring all-reduce."""
 
 from __future__ import annotations
 

@@ -58,6 +58,7 @@ def comparison(rows: list[Row], repeats: int = 1, proof: ProofRecord | None = No
     return Comparison(
         created_at="2026-01-01T00:00:00+00:00",
         argv=["run"],
+        code_hash="0" * 64,
         rows=rows,
         repeats=repeats,
         data_name="digits",
@@ -94,6 +95,7 @@ def troubled() -> Stored:
     proof = ProofRecord(
         verdict="proved",
         sentence="Losses agree to 3e-15.",
+        rungs=[{"name": "5 losses", "precision": "float32", "where": "grows by rounding: 4e-08 at step 1, 2e-05 at step 20"}],
         mode_verdicts={"pytorch": {"serial": "proved", "multi_process": "proved"}, "tensorflow": {"serial": "proved"}},
     )
     return Stored(

@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -155,3 +156,19 @@ def _runs(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+@pytest.mark.parametrize("source", ["import time; time.sleep(600)", "import subprocess as s; s.run(['sleep', '600'])"])
+def test_a_twin_that_uses_no_time_is_taken_for_stalled(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    monkeypatch.setattr(launch, "STALL_SECONDS", 1.0)
+    script.write_text(source)
+    assert launch.call("scripted", ["run"], log=tmp_path / "log.txt") == -signal.SIGTERM
+
+
+def test_a_twin_that_works_is_waited_for(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "STALL_SECONDS", 1.0)
+    monkeypatch.setattr(launch, "_IDLE_CPU_SECONDS", 0.01)
+    script.write_text("import time; end = time.time() + 4\nwhile time.time() < end: pass")
+    assert launch.call("scripted", ["run"], log=tmp_path / "log.txt") == 0

@@ -99,7 +99,7 @@ def test_the_table_has_a_line_for_each_rung_with_difference_step_tolerance_and_r
     losses = next(line for line in lines if line.startswith("5 losses"))
     assert (
         " ".join(losses.split())
-        == "5 losses simple_cnn sgd 0.0e+00 1 of 5 1.0e-12 passed rounding of float64 (loss from 2.30 to 1.00)"
+        == "5 losses simple_cnn sgd 0.0e+00 1 of 5 1.0e-12 passed rounding of float64 (loss from 1.97 to 1.32)"
     )
     assert any(line.startswith("6 data_parallel against serial, tensorflow") for line in lines)
     assert lines[-1].startswith("simple_cnn, sgd: proved: in float64 the losses of the frameworks agree within 0.0e+00")

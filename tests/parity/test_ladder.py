@@ -33,6 +33,7 @@ def prove(
             "model": model,
             "data": {"source": source},
             "optimizer": OPTIMIZERS[optimizer],
+            "global_batch_size": 16,
             "augmentation": {"horizontal_flip": True, "shift_px": 2},
         }
     )

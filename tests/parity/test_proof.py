@@ -45,6 +45,8 @@ def rung(status: str, **fields: Any) -> Rung:
         "tolerance": 1e-12,
         "reason": "rounding",
         "status": status,
+        "judged_steps": 40,
+        "where": "loss from 2 to 1",
     }
     return Rung(**{**values, **fields})
 
@@ -188,6 +190,44 @@ def test_modes_that_are_another_function_as_timed_are_not_claimed(
     assert {proof.mode_verdict("pytorch", mode) for mode in set(MODES) - modes} <= {"proved"}
 
 
+def test_the_timed_kernels_are_held_against_each_other_in_their_own_precision(twins: FakeTwins, tmp_path: Path) -> None:
+    raced = {name: timed(global_batch_size=32) for name in ("pytorch", "tensorflow")}
+    proof = prove(tmp_path, timed(), raced=raced)
+    again = [rung for rung in proof.rungs if rung.precision == "float32"]
+    assert {rung.name[0] for rung in again} == set("2345")
+    asked = [what for _, what in twins.calls if what.precision == "float32"]
+    assert [(what.steps, what.global_batch_size) for what in asked] == [(parity.RACED_STEPS, 32)] * 2
+    assert "in float64" in proof.sentence
+
+    def other_kernel(arrays: Arrays) -> None:
+        if arrays["loss"].shape == (parity.RACED_STEPS,):
+            arrays["gradient/dense.kernel"] = 1.5 * arrays["gradient/dense.kernel"]
+
+    twins.changes["tensorflow", "serial"] = other_kernel
+    refuted = prove(tmp_path, timed(), raced=raced)
+    assert [(rung.name, rung.precision) for rung in refuted.rungs if rung.status == "failed"] == [("3 gradients", "float32")]
+
+
+@pytest.mark.parametrize("fields", [{"precision": "float64"}, {"optimizer": {"native": True}}])
+def test_a_race_in_float64_or_by_two_rules_has_no_rungs_of_its_own(
+    twins: FakeTwins, tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    raced = {name: timed(**fields) for name in ("pytorch", "tensorflow")}
+    assert {rung.precision for rung in prove(tmp_path, timed(**fields), raced=raced).rungs} == {"float64"}
+
+
+def test_a_switch_takes_the_claim_from_its_framework_alone(twins: FakeTwins, tmp_path: Path) -> None:
+    switched = timed(framework_options={"jit_compile": True})
+    proof = prove(tmp_path, timed(), MODES, raced={"pytorch": timed(), "tensorflow": switched})
+    assert {mode: proof.mode_verdict("tensorflow", mode) for mode in MODES} == dict.fromkeys(MODES, "not claimed")
+    assert {mode: proof.mode_verdict("pytorch", mode) for mode in MODES} == dict.fromkeys(MODES, "proved")
+
+
+def test_the_learning_rate_falls_with_the_batch(twins: FakeTwins, tmp_path: Path) -> None:
+    prove(tmp_path, timed(global_batch_size=64, optimizer={"learning_rate": 0.1}))
+    assert {what.optimizer.learning_rate for _, what in twins.calls} == {0.1 * 16 / 64}
+
+
 def test_a_proof_is_remembered_until_something_that_it_depends_on_changes(twins: FakeTwins, tmp_path: Path) -> None:
     first = prove(tmp_path, timed(), remember=True)
     asked = len(twins.calls)
@@ -207,7 +247,7 @@ def test_a_proof_is_remembered_until_something_that_it_depends_on_changes(twins:
 
 def test_what_does_not_touch_the_mathematics_of_the_proof_is_no_new_proof(twins: FakeTwins, tmp_path: Path) -> None:
     prove(tmp_path, timed(), remember=True)
-    assert prove(tmp_path, timed(epochs=9, precision="float32", global_batch_size=128), remember=True).remembered
+    assert prove(tmp_path, timed(epochs=9, precision="float32"), remember=True).remembered
 
 
 @pytest.mark.parametrize("folder", ["common", "pytorch_impl", "tensorflow_impl"])
@@ -282,7 +322,8 @@ def test_the_verdict_needs_something_passed_and_nothing_failed() -> None:
 def test_sentences_say_what_was_found() -> None:
     shown = rung("shown", name="5 logits")
     assert Proof(rungs=[rung("passed"), rung("passed", max_relative_difference=2e-13), shown], seconds=0).sentence == (
-        "proved: in float64 the losses of the frameworks agree within 2.0e-13 (relative) at each of 50 steps; 2 rungs passed"
+        "proved: in float64 the losses of the frameworks agree within 2.0e-13 (relative) at each of 40 steps (loss from 2 to "
+        "1); 2 rungs passed"
     )
     assert Proof(rungs=[rung("passed", precision="float32", max_relative_difference=1e-7)], seconds=0).sentence == (
         "proved: in float32 the losses of the frameworks agree within 1.0e-07 (relative) at the first step; 1 rungs passed"

@@ -268,8 +268,17 @@ def test_the_largest_difference_is_told_even_where_its_limit_is_far() -> None:
         arrays["loss"] = arrays["loss"] * (1 + np.array([0, 0, 0, 9e-10, 0, 0, 0, 0, 0, 2e-6]))
 
     rung = held(amplified, growing)["5 losses"]
-    assert (rung.status, rung.step, rung.tolerance) == ("passed", 10, pytest.approx(1e-2))
-    assert rung.max_relative_difference == pytest.approx(2e-6, rel=1e-3)
+    # From step 7 on the yardstick exceeds the ceiling: the last difference, however large, is shown and judges nothing.
+    assert (rung.status, rung.step, rung.tolerance, rung.judged_steps) == ("passed", 4, pytest.approx(1e-8), 6)
+    assert rung.max_relative_difference == pytest.approx(9e-10, rel=1e-3)
+    assert "from step 7 on, where that exceeds 1e-06, shown" in rung.reason
+
+
+def test_a_yardstick_that_is_large_from_the_start_measures_nothing() -> None:
+    ordered, reordered = recording(base()), recording(base(), reverse_batches=True)
+    reordered["loss"] = 1.5 * reordered["loss"]
+    broken = parity.measure_yardstick([(ordered, reordered)])
+    assert not broken.losses.any() and broken.logits == 0.0
 
 
 def test_a_small_yardstick_takes_nothing_away() -> None:
@@ -342,4 +351,15 @@ def test_growth_of_adams_noise_is_allowed_for_in_front_of_batch_norm_only() -> N
 
     assert limit("simple_cnn", ADAM) == limit("tests.parity.probe", SGD) == 1e-10
     assert limit("tests.parity.probe", ADAM) == pytest.approx(10 * 1e-3 * 1e-13 / 1e-8)
-    assert limit("tests.parity.probe", {**ADAM, "weight_decay": 1e-4}) == pytest.approx(10 * 1e-3)
+    # With weight decay nobody can say beforehand by how much; a yardstick must.
+    assert limit("tests.parity.probe", {**ADAM, "weight_decay": 1e-4}) == 1e-10
+
+
+def test_a_kernel_whose_gradient_is_all_noise_to_adam_is_not_passed_over() -> None:
+    what = base(optimizer=ADAM)
+    ours, theirs = recording(what), recording(what)
+    for arrays in (ours, theirs):
+        arrays["gradient/dense.kernel"] = arrays["gradient/dense.kernel"] * 1e-9
+    rungs = {rung.name: rung for rung in parity.hold(what, architecture_of(what), ours, theirs, None)}
+    assert failed(rungs) == ["4 weights after one step"]
+    assert rungs["4 weights after one step"].where == "dense.kernel"

@@ -1,0 +1,48 @@
+"""Arrays that lie in a file travel to other processes as the file's name, not as their bytes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Reference(NamedTuple):
+    """A stretch of a file that holds an array in C order."""
+
+    filename: str
+    dtype: str
+    offset: int
+    shape: tuple[int, ...]
+
+    def open(self) -> npt.NDArray[Any]:
+        """The array, mapped and read-only."""
+        return np.memmap(self.filename, self.dtype, "r", self.offset, self.shape)
+
+    def rows(self, start: int, stop: int) -> Reference:
+        """A stretch of the first axis."""
+        row_bytes = int(np.dtype(self.dtype).itemsize * np.prod(self.shape[1:], dtype=np.int64))
+        return Reference(self.filename, self.dtype, self.offset + start * row_bytes, (stop - start, *self.shape[1:]))
+
+
+def reference(array: npt.NDArray[Any]) -> Reference | None:
+    """Where an array lies in its file; None where it is no contiguous part of a mapped one."""
+    if not isinstance(array, np.memmap) or array.filename is None or not array.flags.c_contiguous:
+        return None
+    whole: Any = array
+    while isinstance(whole.base, np.memmap):
+        whole = whole.base
+    # What the file's first mapped byte is to the whole, the whole's first byte is to the part.
+    distance = array.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    return Reference(str(array.filename), array.dtype.str, whole.offset + distance, array.shape)
+
+
+def portable(array: npt.NDArray[Any]) -> npt.NDArray[Any] | Reference:
+    """What to send: the reference where there is one, else the array itself."""
+    return reference(array) or array
+
+
+def opened(sent: npt.NDArray[Any] | Reference) -> npt.NDArray[Any]:
+    """What `portable` sent."""
+    return sent.open() if isinstance(sent, Reference) else sent

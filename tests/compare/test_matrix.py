@@ -1,0 +1,39 @@
+"""Which rows a comparison has, and which of them are run."""
+
+from typing import Any
+
+import pytest
+
+from common import spec
+from compare import matrix
+from tests.parity.made_up import DESCRIBED
+
+CPU: dict[str, Any] = {"framework": "pytorch", **DESCRIBED}
+
+
+@pytest.mark.parametrize(
+    ("cores", "replicas", "budgets", "shared"),
+    [(1, 2, [1], 1), (2, 2, [1, 2], 2), (3, 2, [1, 2, 3], 2), (7, 3, [1, 6, 7], 6), (8, 4, [1, 8], 8)],
+)
+def test_replicas_share_whole_cores_and_serial_runs_on_as_many(
+    monkeypatch: pytest.MonkeyPatch, cores: int, replicas: int, budgets: list[int], shared: int
+) -> None:
+    monkeypatch.setattr(spec, "available_cores", lambda: cores)
+    made = matrix.rows({"global_batch_size": 12}, ["pytorch"], ["serial", "data_parallel"], replicas)
+    *serial, parallel = made
+    assert [row.spec.cores for row in serial] == budgets
+    assert (parallel.spec.cores, parallel.spec.replicas) == (shared, replicas)
+    assert len({row.id for row in made}) == len(made)
+
+
+def test_replicas_that_take_turns_on_a_core_are_not_parallel() -> None:
+    made = matrix.rows({"cores": 1}, ["pytorch"], ["serial", "data_parallel"], 2)
+    serial, parallel = matrix.judge(made, {"pytorch": CPU})
+    assert serial.unavailable is None
+    assert parallel.unavailable == "not parallel: 2 replicas would take turns on 1 core"
+
+
+def test_replicas_on_gpus_need_no_core_each() -> None:
+    gpus = {**CPU, "devices": [{"name": "A", "kind": "cuda"}, {"name": "B", "kind": "cuda"}]}
+    made = matrix.rows({"cores": 1}, ["pytorch"], ["data_parallel"], 2)
+    assert matrix.judge(made, {"pytorch": gpus})[0].unavailable is None
