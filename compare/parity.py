@@ -480,7 +480,7 @@ def _after_one_step(
         limit = GRADIENT_FLOAT32_TOLERANCE
     elif what.optimizer.name == "adam":
         # Adam's first direction is g / (|g| + epsilon): where g is small, its rounding counts up to 1 / epsilon times.
-        limit, reason = 1e3 * plain, f"{kind}, times what Adam makes of small gradients"
+        limit, reason = 1e4 * plain, f"{kind}, times what Adam makes of small gradients"
     difference, where = _updates_apart(what, ours, theirs)
     reason = f"{reason}, on the scale of the largest update"
     rungs = [_judged(what, f"{prefix}weights after one step", difference, where, limit, reason, **fields)]
