@@ -105,7 +105,7 @@ def read(tree: Tree, layout: Layout) -> Arrays:
         if images.shape[1:] != (_SIZE_PX, _SIZE_PX):
             raise _refused(wheres[place], f"images of {images.shape[2]} x {images.shape[1]} pixels, needed: 28 x 28")
         if len(images) != len(labels):
-            raise _refused(wheres[place], f"{len(images):,} images and {len(labels):,} labels")
+            raise _refused(wheres[place + 1], f"{len(labels):,} labels for {len(images):,} images")
         if labels.max() >= _NUM_CLASSES:
             raise _refused(wheres[place + 1], f"a label {labels.max()}, needed: 0 to 9")
     grey = np.pad(np.concatenate(arrays[::2]), ((0, 0), (_PAD_PX, _PAD_PX), (_PAD_PX, _PAD_PX)))
