@@ -87,6 +87,19 @@ def load_files(data: Data, *, seed: int, cache_dir: str | None = None) -> Files:
     )
 
 
+def load_manifest(data: Data, *, cache_dir: str | None = None) -> Manifest | None:
+    """Load what is known of every file of a source, usable or not; None where it holds no image files.
+
+    Raises:
+        DataRefused: there is no such data, or it is hostile or laid out otherwise; bad files do not make it fail.
+    """
+    with _refusing_failures(data):
+        cache_folder = cache.folder(cache_dir)
+        located = _locate(data.source, cache_folder)
+        scanned = _scan(located[1], cache_folder)[1] if located is not None else None
+    return Manifest.from_arrays(scanned.arrays) if scanned is not None and scanned.facts["form"] == "files" else None
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Source:
     """All examples of a source, whether it holds arrays or files."""
@@ -102,21 +115,37 @@ class _Source:
 
 
 def _open(data: Data, cache_folder: Path) -> _Source:
-    if data.source == "digits":
+    located = _locate(data.source, cache_folder)
+    if located is None:
         return _digits(data.image_size)
-    if data.source == "cifar10":
-        return _tree(data.source, _tree_at(cifar10.locate(cache_folder)), data, cache_folder)
+    name, tree = located
+    scanned_key, scanned = _scan(tree, cache_folder)
+    decoded_key = cache.key(scanned=scanned_key, image_size=data.image_size)
+    fetch_decoded = partial(cache.fetch, cache_folder, "decoded", decoded_key)
+    if scanned.facts["form"] == "files":
+        return _files(name, scanned, tree.path, data, fetch_decoded)
+    source = _arrays(name, scanned, data.image_size, fetch_decoded)
     if data.source == fashion_mnist.NAME:
-        found = _tree(data.source, Folder(fashion_mnist.locate(cache_folder)), data, cache_folder)
         # Unpacked files cannot be told from MNIST's; that they were asked for by name is what names their classes.
-        return replace(found, examples=replace(found.examples, class_names=fashion_mnist.CLASS_NAMES))
-    if leaves.is_source(data.source):
-        wanted = leaves.parse(data.source)
-        return _tree(str(wanted), Folder(leaves.locate(wanted, cache_folder)), data, cache_folder)
-    path = Path(data.source).expanduser()
+        return replace(source, examples=replace(source.examples, class_names=fashion_mnist.CLASS_NAMES))
+    return source
+
+
+def _locate(source: str, cache_folder: Path) -> tuple[str, Tree] | None:
+    """(name, tree) of a source; None for the digits, which are no files."""
+    if source == "digits":
+        return None
+    if source == "cifar10":
+        return source, _tree_at(cifar10.locate(cache_folder))
+    if source == fashion_mnist.NAME:
+        return source, Folder(fashion_mnist.locate(cache_folder))
+    if leaves.is_source(source):
+        wanted = leaves.parse(source)
+        return str(wanted), Folder(leaves.locate(wanted, cache_folder))
+    path = Path(source).expanduser()
     if not path.exists():
-        raise _unknown(data.source, path)
-    return _tree(_name(path), _tree_at(path), data, cache_folder)
+        raise _unknown(source, path)
+    return _name(path), _tree_at(path)
 
 
 def _digits(image_size: int | None) -> _Source:
@@ -131,8 +160,8 @@ def _digits(image_size: int | None) -> _Source:
     return _Source(name="digits", examples=examples, image_size=images.shape[1], decoded=lambda: images)
 
 
-def _tree(name: str, tree: Tree, data: Data, cache_folder: Path) -> _Source:
-    """A tree whose files are opened once in the life of the cache: what they gave is the entry `scanned`."""
+def _scan(tree: Tree, cache_folder: Path) -> tuple[str, Entry]:
+    """(key, what its files gave) of a tree; they are opened once in the life of the cache."""
     content_hash = identity.content_hash(tree, cache_folder)
 
     def scan(file: BinaryIO) -> Side:
@@ -151,12 +180,7 @@ def _tree(name: str, tree: Tree, data: Data, cache_folder: Path) -> _Source:
         return side
 
     scanned_key = cache.key(content=content_hash, decode=decode.RULE, scan=_SCAN_VERSION)
-    scanned = cache.fetch(cache_folder, "scanned", scanned_key, scan)
-    decoded_key = cache.key(scanned=scanned_key, image_size=data.image_size)
-    fetch_decoded = partial(cache.fetch, cache_folder, "decoded", decoded_key)
-    if scanned.facts["form"] == "arrays":
-        return _arrays(name, scanned, data.image_size, fetch_decoded)
-    return _files(name, scanned, tree.path, data, fetch_decoded)
+    return scanned_key, cache.fetch(cache_folder, "scanned", scanned_key, scan)
 
 
 def _arrays(name: str, scanned: Entry, image_size: int | None, fetch_decoded: _Fetch) -> _Source:
