@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """The image files of a split as they are, one after another in one file that any number of processes map into memory.
+    """The image files of a split as they are, one after another in one file that any number of processes share.
 
     It travels to another process as its path and its four columns, never with the files' bytes.
     """
@@ -31,16 +33,18 @@ class Encoded:
         return len(self.offsets)
 
     def content(self, index: int) -> bytes:
-        start = int(self.offsets[index])
-        return self._mapped[start : start + int(self.sizes[index])].tobytes()
+        """The bytes of one file, read; what is mapped would count as this process's memory for ever after."""
+        return os.pread(self._descriptor, int(self.sizes[index]), int(self.offsets[index]))
 
     def take(self, ids: NDArray[np.int64]) -> Encoded:
         """Some of the examples, in the order of `ids`."""
         return Encoded(self.path, self.offsets[ids], self.sizes[ids], self.plain[ids])
 
     @cached_property
-    def _mapped(self) -> NDArray[np.uint8]:
-        return np.memmap(self.path, np.uint8, mode="r")
+    def _descriptor(self) -> int:
+        descriptor = os.open(self.path, os.O_RDONLY)
+        weakref.finalize(self, os.close, descriptor)
+        return descriptor
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
