@@ -46,6 +46,8 @@ PROBLEMS = (EMPTY, NO_SUFFIX, UNREADABLE, NO_IMAGE, WRONG_SUFFIX, TOO_LARGE, TOO
 RULE = f"2, Pillow {PIL.__version__}"
 """Names how pixels come about. The number grows when `decode` or `resize` changes what it returns."""
 
+# A palette may hold transparent colours, which only RGBA takes without a warning; premultiplied grey has no other way.
+_WAY_TO_RGB = {"P": "RGBA", "La": "LA"}
 _END_OF_JPEG = b"\xff\xd9"
 _MAX_DETAIL = 200
 
@@ -186,8 +188,8 @@ def _is_plain(image: Any) -> bool:
 
 def _rgb(image: Image.Image) -> Image.Image:
     ImageOps.exif_transpose(image, in_place=True)
-    if image.mode == "P":  # a palette may hold transparent colours, which only RGBA takes without a warning
-        image = image.convert("RGBA")
+    if image.mode in _WAY_TO_RGB:
+        image = image.convert(_WAY_TO_RGB[image.mode])
     return image.convert("RGB")
 
 

@@ -166,8 +166,8 @@ def _scan_file(file: tuple[str, Callable[[], bytes]]) -> _Scanned:
     path, read = file
     try:
         content = read()
-    except OSError as error:
-        return _Scanned(path, b"", BadFile(decode.UNREADABLE, error.strerror or str(error)))
+    except PermissionError as error:  # other failures may pass, and are no property of the file
+        return _Scanned(path, b"", BadFile(decode.UNREADABLE, error.strerror))
     suffix = PurePosixPath(path).suffix
     promised = decode.SUFFIXES.get(suffix.lower())
     if promised is None:

@@ -96,7 +96,7 @@ class Folder:
         try:
             with (self.path / name).open("rb") as file:
                 return hashlib.file_digest(file, "sha256").digest()
-        except OSError:
+        except PermissionError:
             return b"unreadable"
 
     def _entries(self) -> Iterator[tuple[str, os.stat_result | None]]:
