@@ -629,7 +629,8 @@ def _write(folder: Path, exploration: Exploration, dataset: Dataset | None, mani
     for suffix, content in sheet.class_balance(counts, class_names, f"Images of each class: {exploration.name}").items():
         files[f"{BALANCE_NAME}.{suffix}"] = content
     if dataset is not None:
-        files[SHEET_FILE] = sheet.sample_sheet(dataset.train.images, dataset.train.labels, dataset.class_names)
+        captions = [f"{each.plant}\n{each.condition}" if each.plant else each.name for each in exploration.classes]
+        files[SHEET_FILE] = sheet.sample_sheet(dataset.train.images, dataset.train.labels, captions)
     if manifest is not None:
         files[FILES_FILE] = _files_csv(manifest)
     files[REPORT_FILE] = _markdown(exploration, has_sheet=dataset is not None)

@@ -15,14 +15,14 @@ from common.spec import available_cores
 
 MAX_DISTANCE = 2
 RULE = (
-    f"Near twins have other pixels, but difference hashes (is each of 8 x 8 grey cells brighter than its right neighbour?) "
-    f"that differ in at most {MAX_DISTANCE} of 64 bits: mostly copies saved again, resized or made brighter. Images with "
-    "little in them count as alike, too; copies that were turned or cropped do not."
+    "Near twins have other pixels, but nearly the same difference hashes (is each of 8 x 8 grey cells brighter than its right, "
+    f"and than its lower neighbour?): at most {MAX_DISTANCE} of 64 bits differ each way. Mostly these are copies saved again, "
+    "resized or made brighter; images with little in them count as alike, too. Copies turned or cropped are not found."
 )
 
-_ROWS, _COLUMNS = 8, 9
+_CELLS = 9
 _BYTES_AT_ONCE = 1 << 24
-_PARTS = 4  # two hashes that differ in two bits agree in at least two of four parts
+_PARTS = 4  # two hashes that differ in two bits agree in at least two of four parts, each way
 _PART_BITS = 64 // _PARTS
 
 Ids = NDArray[np.int64]
@@ -35,7 +35,7 @@ class Pair:
     first: int
     second: int
     distance: int
-    """Bits in which their hashes differ."""
+    """Bits in which their hashes differ, both ways together."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ def pixel_digests(images: NDArray[np.uint8]) -> list[bytes]:
 
 
 def difference_hashes(images: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """The difference hash of each image, in chunks on all cores: uint64 [N].
+    """The difference hashes of each image, across and down, in chunks on all cores: uint64 [N, 2].
 
     N. Krawetz (2013), Kind of Like That. https://www.hackerfactor.com/blog/index.php?/archives/529-Kind-of-Like-That.html
 
@@ -73,19 +73,19 @@ def difference_hashes(images: NDArray[np.uint8]) -> NDArray[np.uint64]:
     chunks = (images[first : first + rows] for first in range(0, len(images), rows))
     with ThreadPoolExecutor(available_cores()) as pool:
         hashes = list(pool.map(_hashes, chunks))
-    return np.concatenate([np.zeros(0, np.uint64), *hashes])
+    return np.concatenate([np.zeros((0, 2), np.uint64), *hashes])
 
 
 def near(hashes: NDArray[np.uint64], digests: Sequence[bytes], splits: Ids, max_examples: int = 20) -> NearTwins:
     """Find near twins without comparing every image with every other.
 
     Args:
-        hashes: uint64 [N], see `difference_hashes`.
+        hashes: uint64 [N, 2], see `difference_hashes`.
         digests: [N], equal for equal pixels: such images are duplicates, and no near twins.
         splits: [N], small numbers.
         max_examples: how many pairs to name.
     """
-    values, of_image = np.unique(hashes, return_inverse=True)
+    values, of_image = np.unique(hashes, axis=0, return_inverse=True)
     members: list[list[int]] = [[] for _ in values]
     for index, value in enumerate(of_image.tolist()):
         members[value].append(index)
@@ -126,49 +126,58 @@ def near(hashes: NDArray[np.uint64], digests: Sequence[bytes], splits: Ids, max_
 
 
 def _hashes(images: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """Sums over 8 x 9 cells, of which each is as large as whole pixels allow; compared as exact fractions."""
+    """Of 9 x 9 cells, each as large as whole pixels allow: means, compared as exact fractions."""
     _, height, width, _ = images.shape
-    row_starts, column_starts = (np.arange(cells) * size // cells for cells, size in ((_ROWS, height), (_COLUMNS, width)))
+    row_starts, column_starts = (np.arange(_CELLS) * size // _CELLS for size in (height, width))
     sums = np.add.reduceat(images, row_starts, axis=1, dtype=np.uint32)
     sums = np.add.reduceat(sums, column_starts, axis=2, dtype=np.uint32).astype(np.int64)
     grey = sums @ np.array([299, 587, 114])
+    heights = np.maximum(np.diff(row_starts, append=height), 1)[:, np.newaxis]
     widths = np.maximum(np.diff(column_starts, append=width), 1)
-    brighter = grey[:, :, :-1] * widths[1:] > grey[:, :, 1:] * widths[:-1]
-    return np.packbits(brighter.reshape(len(images), -1), axis=1).view(np.uint64)[:, 0]
+    across = grey[:, :-1, :-1] * widths[1:] > grey[:, :-1, 1:] * widths[:-1]
+    down = grey[:, :-1, :-1] * heights[1:] > grey[:, 1:, :-1] * heights[:-1]
+    return np.packbits(np.stack([across, down], axis=1).reshape(len(images), 2, -1), axis=2).view(np.uint64)[..., 0]
 
 
 def _neighbours(values: NDArray[np.uint64]) -> Iterator[tuple[Ids, Ids, Ids]]:
-    """Every pair of different hashes within MAX_DISTANCE, once: (places, places, distances).
+    """Every pair of different hashes within MAX_DISTANCE each way, once: (places, places, distances).
 
-    Two hashes within two bits agree in two of their four parts; so for each choice of two parts only hashes that agree in
-    both are compared. Each pair is given for the first such choice alone.
+    Two hashes within two bits agree in two of their four parts; so for each choice of two parts across and two parts down
+    only hashes that agree in all four are compared. A pair is given for the first such choice alone.
     """
-    parts = _parts(values)
-    choices = list(combinations(range(_PARTS), 2))
-    for number, (one, other) in enumerate(choices):
-        keys = parts[one] << np.uint32(_PART_BITS) | parts[other]
+    parts = [*_parts(values[:, 0]), *_parts(values[:, 1])]
+    choices = [
+        (*across, *(_PARTS + part for part in down))
+        for across in combinations(range(_PARTS), 2)
+        for down in combinations(range(_PARTS), 2)
+    ]
+    for number, choice in enumerate(choices):
+        keys = np.zeros(len(values), np.uint64)
+        for part in choice:
+            keys = keys << np.uint64(_PART_BITS) | parts[part]
         order = np.argsort(keys, kind="stable")
         keys, step = keys[order], 1
         starts = np.arange(len(keys) - 1)
         while len(starts := starts[starts + step < len(keys)]) and len(starts := starts[keys[starts] == keys[starts + step]]):
             left, right = order[starts], order[starts + step]
             distances = np.bitwise_count(values[left] ^ values[right]).astype(np.int64)
-            close = distances <= MAX_DISTANCE
-            for earlier_one, earlier_other in choices[:number]:
-                close &= (parts[earlier_one][left] != parts[earlier_one][right]) | (
-                    parts[earlier_other][left] != parts[earlier_other][right]
-                )
-            if close.any():
-                yield left[close], right[close], distances[close]
+            close = (distances <= MAX_DISTANCE).all(axis=1)
+            left, right, distances = left[close], right[close], distances[close].sum(axis=1)
+            if len(left):
+                agree = np.stack([part[left] == part[right] for part in parts])
+                is_new = np.ones(len(left), np.bool_)
+                for earlier in choices[:number]:
+                    is_new &= ~agree[list(earlier)].all(axis=0)
+                yield left[is_new], right[is_new], distances[is_new]
             step += 1
 
 
-def _parts(values: NDArray[np.uint64]) -> list[NDArray[np.uint32]]:
+def _parts(values: NDArray[np.uint64]) -> list[NDArray[np.uint64]]:
     """Each hash cut into parts, the telling bits dealt out evenly: images with an empty margin share many bits."""
-    bits = np.unpackbits(values.view(np.uint8).reshape(-1, 8), axis=1)
+    bits = np.unpackbits(np.ascontiguousarray(values).view(np.uint8).reshape(-1, 8), axis=1)
     by_balance = np.argsort(np.abs(bits.mean(axis=0) - 0.5), kind="stable")
-    dealt = [np.packbits(bits[:, by_balance[part::_PARTS]], axis=1).astype(np.uint32) for part in range(_PARTS)]
-    return [high_and_low[:, 0] << np.uint32(8) | high_and_low[:, 1] for high_and_low in dealt]
+    dealt = [np.packbits(bits[:, by_balance[part::_PARTS]], axis=1).astype(np.uint64) for part in range(_PARTS)]
+    return [high_and_low[:, 0] << np.uint64(8) | high_and_low[:, 1] for high_and_low in dealt]
 
 
 def _named(ones: list[int], others: list[int], splits: Ids) -> tuple[int, int]:

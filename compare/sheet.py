@@ -27,7 +27,7 @@ _PER_CLASS = 8
 _CELL_PX = 112
 _GAP_PX = 6
 _LABEL_PX = 230
-_LABEL_CHARACTERS = 28
+_LABEL_CHARACTERS = 26
 _MAX_NAMED_BARS = 100
 _COLOURS = {"train": "#0072B2", "validation": "#E69F00", "test": "#009E73", "all": "#0072B2"}  # Okabe & Ito's palette
 _SETTINGS: dict[Any, Any] = {
@@ -40,28 +40,28 @@ _SETTINGS: dict[Any, Any] = {
 }
 
 
-def sample_sheet(images: NDArray[np.uint8], labels: NDArray[np.int64], class_names: Sequence[str]) -> bytes:
-    """Draw a row of images for each class, spread evenly over its examples, beside its name.
+def sample_sheet(images: NDArray[np.uint8], labels: NDArray[np.int64], captions: Sequence[str]) -> bytes:
+    """Draw a row of images for each class, spread evenly over its training examples, beside its caption.
 
     Args:
         images: uint8 [N, S, S, 3]; a few are read.
         labels: int64 [N], class ids.
-        class_names: by class id; the first MAX_CLASSES are shown.
+        captions: by class id; the first MAX_CLASSES are shown.
 
     Returns:
         A PNG file.
     """
-    shown = class_names[:MAX_CLASSES]
+    shown = captions[:MAX_CLASSES]
     step = _CELL_PX + _GAP_PX
     sheet = Image.new("RGB", (_LABEL_PX + _PER_CLASS * step + _GAP_PX, len(shown) * step + _GAP_PX), "white")
     draw = ImageDraw.Draw(sheet)
     names, counts = _font(15), _font(13)
-    for label, name in enumerate(shown):
+    for label, caption in enumerate(shown):
         examples = np.flatnonzero(labels == label)
         top = _GAP_PX + label * step
-        lines = textwrap.wrap(name.replace("_", " "), _LABEL_CHARACTERS)[:4]
+        lines = [line for part in caption.splitlines() for line in textwrap.wrap(part, _LABEL_CHARACTERS)][:4]
         draw.multiline_text((_GAP_PX, top + 4), "\n".join(lines), fill="black", font=names, spacing=3)
-        draw.text((_GAP_PX, top + 12 + 21 * len(lines)), f"{len(examples):,} images", fill="#666666", font=counts)
+        draw.text((_GAP_PX, top + 12 + 21 * len(lines)), f"{len(examples):,} in train", fill="#666666", font=counts)
         places = np.unique(np.linspace(0, len(examples) - 1, _PER_CLASS).round().astype(np.int64))
         for column, place in enumerate(places if len(examples) else []):
             sheet.paste(_cell(images[examples[place]]), (_LABEL_PX + column * step, top))
