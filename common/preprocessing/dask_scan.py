@@ -5,18 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any
 
 import distributed
 from dask.delayed import Delayed, delayed
 
 from common.datasets import Encoded
+from common.preprocessing.job import SCHEDULERS
 from common.preprocessing.scan import file_sums, parts
 from common.preprocessing.sums import Sums
-
-SCHEDULERS = ("threads", "processes")
-"""Besides `tcp://host:port` of a cluster that stands."""
+from common.spec import available_cores
 
 ALLOWED_FAILURES = 1000
 """How many workers may die over one task before Dask gives it up; its own default is 3."""
@@ -54,7 +52,7 @@ def scanning(encoded: Encoded, image_size: int, workers: int, scheduler: str) ->
         yield lambda: compute(total)
         return
     with _client(workers, scheduler) as client:
-        chosen = list(islice(client.scheduler_info(n_workers=-1)["workers"], workers))
+        chosen = list(_workers(client))[:workers]
 
         def compute_there(graph: Delayed) -> Sums:
             # A worker that was killed comes back under another address: then any other may take its part.
@@ -84,9 +82,27 @@ def connected(address: str) -> Generator[distributed.Client]:
         yield client
 
 
-def count_workers(client: distributed.Client) -> int:
-    """How many workers the cluster has now."""
-    return len(client.scheduler_info(n_workers=-1)["workers"])
+def workers_and_cores(address: str) -> tuple[int, int]:
+    """How many workers a cluster has, and the CPU cores of their machines.
+
+    Raises:
+        SchedulerError: nobody answers there, or its workers do not know this project.
+    """
+    with connected(address) as client:
+        found = _workers(client)
+        try:
+            cores: Any = client.run(available_cores)
+        except Exception as error:  # whatever it was that a worker could not import or unpickle
+            raise SchedulerError(
+                f"the workers of {address} cannot work for this project. Received: {type(error).__name__}: {error}. Start them "
+                "in its folder, from its environment: python -m distributed.cli.dask_worker"
+            ) from None
+        machines = {found[worker]["host"]: count for worker, count in cores.items()}
+        return len(found), sum(machines.values())
+
+
+def _workers(client: distributed.Client) -> dict[str, Any]:
+    return client.scheduler_info(n_workers=-1)["workers"]
 
 
 def _total(stretches: list[Encoded], image_size: int) -> Delayed:
@@ -106,7 +122,7 @@ def _add(some: list[Sums]) -> Sums:
 def _client(workers: int, scheduler: str) -> Generator[distributed.Client]:
     if scheduler != "processes":
         with connected(scheduler) as client:
-            found = count_workers(client)
+            found = len(_workers(client))
             if found < workers:
                 raise SchedulerError(
                     f"the cluster must have {workers} workers. Received: {found}. Start more, or ask for fewer."

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-_ROWS, _ROW_BYTES = 64, 3072
+_ROWS, _ROW_BYTES = 256, 3072
 BLOCK_BYTES = _ROWS * _ROW_BYTES
-"""Bytes that are added at once: 65,536 pixels, which stay in a core's cache. A row holds whole pixels and whole words."""
+"""Bytes that are added at once: 512 x 512 pixels, enough to make NumPy's calls few. A row holds whole pixels."""
 
 _BYTE = 8
 _LOW_BYTE = np.uint16(0xFF)
@@ -45,7 +45,7 @@ class Adder:
 
     NumPy adds bytes into wider integers one by one, but 16-bit integers at the width of the processor's vectors. So the
     even and the odd bytes are taken apart, each into a lane of 16 bits, which holds its square as well, and the lanes of
-    64 rows are added up: the values, the squares modulo 2**16, and their upper bytes. No sum of 64 bytes exceeds a lane,
+    256 rows are added up: the values, the squares modulo 2**16, and their upper bytes. No sum of 256 bytes exceeds a lane,
     so that the last two give the sum of the lower bytes too.
     """
 
