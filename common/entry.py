@@ -1,4 +1,4 @@
-"""The command line that both twins share: `python -m <twin> describe | models | run | trace`.
+"""The command line that both twins share: `python -m <twin> describe | models | run | trace | preprocess`.
 
 A twin's `__main__` gives its parts as callables, so that the CPU budget and the allocator are settled before its
 framework is imported, and so that the launcher of several ranks never imports it at all.
@@ -22,6 +22,7 @@ import numpy as np
 
 from common import architectures, datasets, machine, processes, results, spec, timing, tracing, weights
 from common.batches import Plan
+from common.preprocessing import job
 from common.spec import Spec
 from common.training import Diverged, Run, is_first_rank
 
@@ -40,6 +41,8 @@ class Twin:
     """The Trainer of the spec's mode."""
     summarize: Callable[[architectures.Architecture], dict[str, Any]]
     """Layers, output shapes and values of the model as the framework has built it: JSON-ready."""
+    scanning: job.Scanning
+    """Sums over the pixels of image files by the framework's own input workers."""
     synchronize: Callable[[], None]
     device_peak_memory_mib: Callable[[], float | None]
     device: str
@@ -81,6 +84,10 @@ def main(
             subparser.add_argument("--out", type=Path, required=True, metavar="FILE")
         if command == "trace":
             subparser.add_argument("--reverse-batches", action="store_true", help="sum in another order: the yardstick")
+    subparser = commands.add_parser("preprocess", help="scan the image files of a split for their sums (JSON)")
+    subparser.add_argument("job", type=Path, metavar="JOB.npz")
+    subparser.add_argument("--workers", type=int, required=True)
+    subparser.add_argument("--out", type=Path, required=True, metavar="FILE")
     arguments = parser.parse_args(words)
     if arguments.command == "describe":
         print(json.dumps(load_twin().describe(), indent=1))
@@ -88,6 +95,10 @@ def main(
 
     processes.die_with_parent()
     signal.signal(signal.SIGTERM, _leave)
+    if arguments.command == "preprocess":
+        machine.keep_freed_memory()
+        job.run(load_twin().scanning, arguments.job, arguments.workers, arguments.out, timing.process_started())
+        return EXIT_OK
     try:
         read = spec.from_json(arguments.spec.read_bytes()).with_fields()  # judged again: for this machine
     except (OSError, ValueError) as error:

@@ -22,6 +22,9 @@ import psutil
 
 FRAMEWORKS = {"pytorch": "pytorch_impl", "tensorflow": "tensorflow_impl"}
 
+OWN = {"dask": "common.preprocessing"}
+"""Work of the suite's own that is measured beside the frameworks', in processes that are started alike."""
+
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 
 # A run's threads and its place among ranks are the spec's to set, never the shell's.
@@ -169,7 +172,7 @@ def exit_words(code: int) -> str:
 
 
 def _command(framework: str, arguments: Sequence[str]) -> list[str]:
-    twin = ["-m", FRAMEWORKS[framework], *arguments]
+    twin = ["-m", (FRAMEWORKS | OWN)[framework], *arguments]
     if sys.platform != "linux":
         return [sys.executable, *twin]
     return [sys.executable, "-I", "-S", "-c", _TIED_TO_PARENT, str(os.getpid()), *twin]

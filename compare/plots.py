@@ -18,10 +18,10 @@ from compare.summary import FAILURES, Epoch, Summary
 FORMATS = ("png", "svg")
 
 # Okabe & Ito's palette, told apart with every kind of colour blindness; yellow is left out, too pale for lines.
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
 _LINE_STYLES = ("-", "--", ":", "-.")
-_MARKERS = ("o", "s", "^", "D")
-_SETTINGS: dict[Any, Any] = {
+MARKERS = ("o", "s", "^", "D")
+SETTINGS: dict[Any, Any] = {
     "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -41,7 +41,7 @@ def write(summaries: Sequence[Summary], folder: Path) -> list[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     files: list[Path] = []
-    with mpl.rc_context(_SETTINGS):
+    with mpl.rc_context(SETTINGS):
         for name, draw in _PLOTS.items():
             figure = Figure(figsize=(9, 5), layout="constrained")
             FigureCanvasAgg(figure)
@@ -50,11 +50,16 @@ def write(summaries: Sequence[Summary], folder: Path) -> list[Path]:
             absent = left_out(summaries)
             if absent:
                 figure.text(0.01, -0.02, f"Left out: {absent}", fontsize=8, va="top")
-            for suffix in FORMATS:
-                path = folder / f"{name}.{suffix}"
-                metadata = {"Date": None} if suffix == "svg" else {"Software": None}
-                figure.savefig(path, dpi=150, bbox_inches="tight", metadata=metadata)
-                files.append(path)
+            files += save(figure, folder, name)
+    return files
+
+
+def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Write one plot in every format; call it within SETTINGS."""
+    files = [folder / f"{name}.{suffix}" for suffix in FORMATS]
+    for path in files:
+        metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
+        figure.savefig(path, dpi=150, bbox_inches="tight", metadata=metadata)
     return files
 
 
@@ -126,7 +131,7 @@ def _speedup(figure: Figure, summaries: Sequence[Summary]) -> bool:
             if ratio.low is not None and ratio.high is not None and ratio.decided:
                 whiskers = [[ratio.value - ratio.low], [ratio.high - ratio.value]]
             y = place + 0.2 * (2 * index - 1)
-            axis.barh(y, ratio.value, 0.38, color=_COLOURS[index], label=f"against {base}", xerr=whiskers, capsize=3)
+            axis.barh(y, ratio.value, 0.38, color=COLOURS[index], label=f"against {base}", xerr=whiskers, capsize=3)
             end = ratio.high if whiskers and ratio.high is not None else ratio.value
             _label(axis, ratio.value, end, y)
     axis.axvline(1.0, color="black", linewidth=1)
@@ -156,9 +161,9 @@ def _styles(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
         thickness = 1.0 - index / max(len(summaries), 2)
         styles.append(
             {
-                "color": _COLOURS[modes.index(summary.name.removeprefix(summary.framework)) % len(_COLOURS)],
+                "color": COLOURS[modes.index(summary.name.removeprefix(summary.framework)) % len(COLOURS)],
                 "linestyle": _LINE_STYLES[framework % len(_LINE_STYLES)],
-                "marker": _MARKERS[framework % len(_MARKERS)],
+                "marker": MARKERS[framework % len(MARKERS)],
                 "markerfacecolor": "white" if framework else None,
                 "markersize": 3 + 8 * thickness,
                 "linewidth": 1 + 6 * thickness,
@@ -169,7 +174,7 @@ def _styles(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 
 def _colour(summary: Summary, summaries: Sequence[Summary]) -> str:
     frameworks = list(dict.fromkeys(other.framework for other in summaries))
-    return _COLOURS[frameworks.index(summary.framework) % len(_COLOURS)]
+    return COLOURS[frameworks.index(summary.framework) % len(COLOURS)]
 
 
 def _label(axis: Axes, value: float, x: float, y: float) -> None:

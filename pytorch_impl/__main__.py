@@ -1,4 +1,4 @@
-"""`python -m <twin> describe | models | run | trace`."""
+"""`python -m <twin> describe | models | run | trace | preprocess`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from pytorch_impl import rendezvous
 
 def load_twin() -> entry.Twin:
     """Import the framework and gather the twin's parts."""
-    from pytorch_impl import device, models, parallel
+    from pytorch_impl import device, models, parallel, preprocess
 
     return entry.Twin(
         describe=device.describe,
         configure=device.configure,
         build=parallel.build,
         summarize=models.summarize,
+        scanning=preprocess.scanning,
         synchronize=device.synchronize,
         device_peak_memory_mib=device.peak_memory_mib,
         device=device.kind(),

@@ -14,13 +14,23 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
 
 from common.datasets.dataset import DataRefused
-from common.datasets.trees import Tree, check_count, check_size, checked_name, is_hidden
+from common.datasets.trees import (
+    Listing,
+    Tree,
+    check_count,
+    check_size,
+    checked_name,
+    fingerprint_of_file,
+    folders_without,
+    is_hidden,
+)
 
 ALWAYS_ALLOWED_BYTES = 4 * 2**30
 """Total size of its files that any archive may have ..."""
@@ -46,26 +56,44 @@ def recognise(path: Path) -> Tree | None:
     return None
 
 
-class Tar:
-    """A tar archive, plain or compressed."""
+class _Archive:
+    """What both kinds of archive share; each brings `_members`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    def fingerprint(self) -> tuple[str, int]:
+        status = self.path.stat()
+        return fingerprint_of_file(status), status.st_ctime_ns
+
     def content_hash(self) -> str:
-        return _sha256_of_file(self.path)
+        with self.path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
-    def files(self) -> list[str]:
+    def listing(self) -> Listing:
+        files: list[str] = []
+        folders: list[str] = []
         with _refusing_damage(self.path):
-            return [name for _, _, name in self._members()]
+            for name, read in self._members():
+                (files if read else folders).append(name)
+        return Listing(files, folders_without(files, folders))
 
-    def read(self, wanted: Collection[str]) -> Iterator[tuple[str, bytes]]:
+    def read(self, wanted: Collection[str]) -> Iterator[tuple[str, Callable[[], bytes]]]:
         with _refusing_damage(self.path):
-            for tar, member, name in self._members():
-                if name in wanted:
-                    yield name, cast(IO[bytes], tar.extractfile(member)).read()
+            for name, read in self._members():
+                if read and name in wanted:
+                    content = read()  # here: an archive is one stream, whichever thread decodes its images
+                    yield name, lambda content=content: content
 
-    def _members(self) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo, str]]:
+    def _members(self) -> Iterator[tuple[str, Callable[[], bytes] | None]]:
+        """(path, function that reads it before the next one is asked for) of visible files; None for folders."""
+        raise NotImplementedError
+
+
+class Tar(_Archive):
+    """A tar archive, plain or compressed."""
+
+    def _members(self) -> Iterator[tuple[str, Callable[[], bytes] | None]]:
         seen: set[str] = set()
         num_members = 0
         with self.path.open("rb") as file:
@@ -77,6 +105,8 @@ class Tar:
                     check_count(num_members, self.path)
                     name = checked_name(member.name, self.path)
                     if member.isdir():
+                        if not is_hidden(name):
+                            yield name, None
                         continue
                     if member.issym() or member.islnk():
                         raise _refused(self.path, "a link", name)
@@ -88,31 +118,15 @@ class Tar:
                     if name in seen:
                         raise _refused(self.path, "two files of one path", name)
                     seen.add(name)
-                    yield tar, member, name
+                    yield name, cast(IO[bytes], tar.extractfile(member)).read
             if forward.last_block != _END_BLOCK:  # tarfile takes a torn header for the end
                 raise tarfile.ReadError("the end of the archive is missing")
 
 
-class Zip:
+class Zip(_Archive):
     """A zip archive."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def content_hash(self) -> str:
-        return _sha256_of_file(self.path)
-
-    def files(self) -> list[str]:
-        with _refusing_damage(self.path):
-            return [name for _, _, name in self._members()]
-
-    def read(self, wanted: Collection[str]) -> Iterator[tuple[str, bytes]]:
-        with _refusing_damage(self.path):
-            for archive, member, name in self._members():
-                if name in wanted:
-                    yield name, archive.read(member)
-
-    def _members(self) -> Iterator[tuple[zipfile.ZipFile, zipfile.ZipInfo, str]]:
+    def _members(self) -> Iterator[tuple[str, Callable[[], bytes] | None]]:
         seen: set[str] = set()
         total_bytes, allowed_bytes = 0, _allowed_bytes(self.path)
         with zipfile.ZipFile(self.path) as archive:
@@ -120,6 +134,8 @@ class Zip:
             for member in archive.infolist():
                 name = checked_name(member.filename, self.path)
                 if member.is_dir():
+                    if not is_hidden(name):
+                        yield name, None
                     continue
                 kind = stat.S_IFMT(member.external_attr >> 16)
                 if kind == stat.S_IFLNK:
@@ -137,7 +153,7 @@ class Zip:
                 if name in seen:
                     raise _refused(self.path, "two files of one path", name)
                 seen.add(name)
-                yield archive, member, name
+                yield name, partial(archive.read, member)
 
 
 class _Forward:
@@ -175,11 +191,6 @@ def _decompressed(file: IO[bytes]) -> IO[bytes]:
         if start.startswith(magic):
             return cast(IO[bytes], decompressor(file, "rb"))
     return file
-
-
-def _sha256_of_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _allowed_bytes(path: Path) -> int:

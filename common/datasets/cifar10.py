@@ -16,10 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.datasets import unpickle
-from common.datasets.dataset import DataRefused
-from common.datasets.decode import resize
+from common.datasets.dataset import Arrays, DataRefused
 from common.datasets.trees import Tree
-from common.preprocessing.cache import Contents, PixelFile
 
 CLASS_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
@@ -102,22 +100,22 @@ def recognise(files: Sequence[str]) -> Layout | None:
     return None
 
 
-def build(tree: Tree, layout: Layout, image_size: int | None, pixels: PixelFile) -> Contents:
-    """Read all batches into the cache, in the official order; `image_size` as in `decode.decode`."""
+def read(tree: Tree, layout: Layout) -> Arrays:
+    """All batches, in the official order."""
     batches: dict[str, _Batch] = {}
     for name, content in tree.read(layout.files):
         where = f"{name} in {tree.path}"
-        batches[name] = _checked(layout.read(content, where), where)
+        batches[name] = _checked(layout.read(content(), where), where)
     in_order = [batches[name] for name in layout.files]
+    planes = np.concatenate([data for data, _ in in_order]).reshape(-1, 3, _SIZE_PX, _SIZE_PX)
     labels = np.concatenate([labels for _, labels in in_order])
-    pixels.allocate(len(labels), image_size or _SIZE_PX)
-    first_row = 0
-    for data, _ in in_order:
-        planes = data.reshape(-1, 3, _SIZE_PX, _SIZE_PX)
-        pixels.write(first_row, resize(planes.transpose(0, 2, 3, 1), image_size))
-        first_row += len(data)
     num_test = len(in_order[-1][1])
-    return Contents(labels=labels, class_names=CLASS_NAMES, split_sizes={"train": len(labels) - num_test, "test": num_test})
+    return Arrays(
+        images=planes.transpose(0, 2, 3, 1),
+        labels=labels,
+        class_names=CLASS_NAMES,
+        split_sizes={"train": len(labels) - num_test, "test": num_test},
+    )
 
 
 def _read_binary(content: bytes, name: str) -> _Batch:

@@ -2,41 +2,75 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
-from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import PIL
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from common.datasets.dataset import MAX_NAMED, DataRefused
+from common.datasets.dataset import BadFile
+from common.datasets.encoded import Encoded
+from common.preprocessing import threads
 from common.preprocessing.cache import PixelFile
-from common.spec import available_cores
 
-SUFFIXES = frozenset(
-    (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")
-)
+SUFFIXES = {
+    **dict.fromkeys((".jpg", ".jpeg", ".jpe", ".jfif"), "JPEG"),
+    **dict.fromkeys((".tif", ".tiff"), "TIFF"),
+    **dict.fromkeys((".ppm", ".pgm", ".pbm", ".pnm"), "PPM"),
+    ".png": "PNG",
+    ".bmp": "BMP",
+    ".gif": "GIF",
+    ".webp": "WEBP",
+}
+"""The format that a file's suffix, in small letters, promises."""
 MAX_PIXELS = 50_000_000
 
-RULE = f"1, Pillow {PIL.__version__}"
+EMPTY = "empty"
+NO_SUFFIX = "no image suffix"
+UNREADABLE = "unreadable"
+NO_IMAGE = "not an image"
+WRONG_SUFFIX = "wrong suffix"
+TOO_LARGE = "more than 50 megapixels"
+TOO_DEEP = "more than 8 bits a channel"
+DAMAGED = "truncated or damaged"
+PROBLEMS = (EMPTY, NO_SUFFIX, UNREADABLE, NO_IMAGE, WRONG_SUFFIX, TOO_LARGE, TOO_DEEP, DAMAGED)
+"""Why a file can be no usable image."""
+
+RULE = f"2, Pillow {PIL.__version__}"
 """Names how pixels come about. The number grows when `decode` or `resize` changes what it returns."""
 
-_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
-_BATCH = 32  # images per task: a task costs about as much as the decoding of one small image
+# A palette may hold transparent colours, which only RGBA takes without a warning; premultiplied grey has no other way.
+_WAY_TO_RGB = {"P": "RGBA", "La": "LA"}
+_END_OF_JPEG = b"\xff\xd9"
+_MAX_DETAIL = 200
 
-_Row = tuple[int, str, bytes]
-_DecodedRow = tuple[int, str, NDArray[np.uint8] | DataRefused]
+
+@dataclass(frozen=True)
+class Header:
+    """What an image file says of itself."""
+
+    format: str
+    mode: str
+    width_px: int
+    """After the rotation that EXIF states."""
+    height_px: int
+    plain: bool
+    """Whether it is a JPEG that any libjpeg decoder turns into the canonical pixels."""
 
 
 def decode(content: bytes, image_size: int | None) -> NDArray[np.uint8]:
     """Decode one image file.
 
     The format is told by the content, not by a suffix; of several frames the first one counts. The orientation that
-    EXIF states is applied; transparency and colour profiles are dropped; of 16-bit grey the upper 8 bits are kept.
+    EXIF states is applied. Then whatever it holds becomes RGB by Pillow's own conversion: grey is repeated, a palette
+    looked up, CMYK inverted without a profile; transparency and colour profiles are dropped.
 
     Args:
         content: a JPEG, PNG, BMP, GIF, WebP, TIFF or PNM file.
@@ -46,21 +80,19 @@ def decode(content: bytes, image_size: int | None) -> NDArray[np.uint8]:
         uint8 [H, W, 3].
 
     Raises:
-        DataRefused: no image, a torn one, or one of more than 50 megapixels. The message has no file name.
+        BadFile: no image, a torn one, one of more than 50 megapixels or of more than 8 bits a channel.
     """
-    try:
-        with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
-            width, height = image.size
-            if width * height > MAX_PIXELS:
-                raise DataRefused(f"{width} x {height} pixels, more than {MAX_PIXELS:,}")
-            ImageOps.exif_transpose(image, in_place=True)
-            return np.asarray(_resized(_rgb(image), image_size))
-    except DataRefused:
-        raise
-    except PIL.UnidentifiedImageError:
-        raise DataRefused("no image of a known format") from None
-    except Exception as error:  # Pillow's readers raise a dozen types on torn or hostile files
-        raise DataRefused(f"{type(error).__name__}: {error}") from None
+    with _opened(content) as image:
+        return np.asarray(_resized(_rgb(image), image_size))
+
+
+def examine(content: bytes) -> tuple[Header, NDArray[np.uint8]]:
+    """Decode one image file at its own size and say what it is; as `decode`."""
+    with _opened(content) as image:
+        image_format, mode, plain = _format(image), image.mode, _is_plain(image) and content.endswith(_END_OF_JPEG)
+        pixels = np.asarray(_rgb(image))
+    height, width, _ = pixels.shape
+    return Header(image_format, mode, width, height, plain), pixels
 
 
 def resize(images: NDArray[np.uint8], image_size: int | None) -> NDArray[np.uint8]:
@@ -78,83 +110,86 @@ def resize(images: NDArray[np.uint8], image_size: int | None) -> NDArray[np.uint
     return np.stack([np.asarray(_resized(Image.fromarray(image), image_size)) for image in images])
 
 
-def decode_all(files: Iterable[_Row], *, num_files: int, image_size: int | None, pixels: PixelFile, source: object) -> None:
-    """Decode files on all cores and write them to the cache, without ever holding all of them.
-
-    Args:
-        files: (row, name, content), in any order.
-        num_files: how many files there are.
-        image_size: as in `decode`.
-        pixels: receives every image at its row.
-        source: where the files come from, for refusals.
-
-    Raises:
-        DataRefused: naming the files that are no images, or whose sizes differ or are not square.
-    """
-    refused: list[str] = []
-    first: tuple[str, tuple[int, ...]] | None = None
-    for row, name, image in _decoded(files, image_size):
-        if isinstance(image, DataRefused):
-            refused.append(f"{name!r}: {image}")
-            if len(refused) > MAX_NAMED:
-                break
-            continue
-        height, width, _ = image.shape
-        if first is None:
-            if height != width:
-                raise DataRefused(
-                    f"images in {source} must be square. Received: {name!r} of {width} x {height} pixels. "
-                    "Use `--set data.image_size=64` to resize all of them."
-                )
-            first = (name, image.shape)
-            pixels.allocate(num_files, height)
-        elif image.shape != first[1]:
-            raise DataRefused(
-                f"images in {source} must all be of one size. Received: {first[0]!r} of {first[1][1]} x {first[1][0]} pixels "
-                f"and {name!r} of {width} x {height}. Use `--set data.image_size=64` to resize all of them."
-            )
-        pixels.write(row, image[np.newaxis])
-    if refused:
-        count = f"more than {MAX_NAMED}" if len(refused) > MAX_NAMED else str(len(refused))
-        raise DataRefused(
-            f"{source} holds files that cannot be read as images. Received {count}:\n  "
-            + "\n  ".join(refused[:MAX_NAMED])
-            + "\nReplace them or take them out."
-        )
+def sha256(pixels: NDArray[np.uint8]) -> bytes:
+    """SHA-256 over the shape and the values of one image: equal for exact duplicates alone."""
+    digest = hashlib.sha256(repr(pixels.shape).encode())
+    digest.update(np.ascontiguousarray(pixels).data)
+    return digest.digest()
 
 
-def _decoded(files: Iterable[_Row], image_size: int | None) -> Iterator[_DecodedRow]:
-    """Decode in threads (Pillow works outside the interpreter lock), in the order of the files."""
+def decode_all(encoded: Encoded, image_size: int | None, pixels: PixelFile) -> None:
+    """Decode files on all cores and write them to the cache in their order, without ever holding all of them."""
 
-    def work(batch: list[_Row]) -> list[_DecodedRow]:
-        return [(row, name, _decoded_or_refused(content, image_size)) for row, name, content in batch]
+    def decoded(row: int) -> NDArray[np.uint8]:
+        return decode(encoded.content(row), image_size)
 
-    threads = available_cores()
-    remaining = iter(files)
-    pending: deque[Future[list[_DecodedRow]]] = deque()
-    with ThreadPoolExecutor(threads, "decode") as pool:
-        while batch := list(islice(remaining, _BATCH)):
-            pending.append(pool.submit(work, batch))
-            if len(pending) > 2 * threads:  # bounds what is held in memory
-                yield from pending.popleft().result()
-        while pending:
-            yield from pending.popleft().result()
+    with silent():
+        for row, image in enumerate(threads.ordered(decoded, range(len(encoded)))):
+            pixels.write(row, image[np.newaxis])
 
 
-def _decoded_or_refused(content: bytes, image_size: int | None) -> NDArray[np.uint8] | DataRefused:
+@contextmanager
+def silent() -> Generator[None]:
+    """Without Pillow's warnings of odd metadata, in all threads: what counts is whether the pixels can be read."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def _opened(content: bytes) -> Generator[Image.Image]:
+    if not content:
+        raise BadFile(EMPTY)
     try:
-        return decode(content, image_size)
-    except DataRefused as refusal:
-        return refusal
+        with Image.open(io.BytesIO(content), formats=sorted(set(SUFFIXES.values()))) as image:
+            width, height = image.size
+            if width * height > MAX_PIXELS:
+                raise BadFile(TOO_LARGE, f"{width} x {height} pixels")
+            if _is_deep(image):
+                raise BadFile(TOO_DEEP, f"{_format(image)} of mode {image.mode}")
+            yield image
+    except BadFile:
+        raise
+    except PIL.UnidentifiedImageError:
+        raise BadFile(NO_IMAGE) from None
+    except Image.DecompressionBombError:  # Pillow's own bound, which it tests before it can be asked for the size
+        raise BadFile(TOO_LARGE) from None
+    except Exception as error:  # Pillow's readers raise a dozen types on torn or hostile files
+        raise BadFile(DAMAGED, " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_DETAIL]) from None
+
+
+def _format(image: Image.Image) -> str:
+    return "JPEG" if image.format == "MPO" else image.format or ""  # MPO: a JPEG with further ones behind it
+
+
+def _is_deep(image: Any) -> bool:
+    """Whether a channel has more than 8 bits; Pillow shows some such files as 8 bits."""
+    if image.mode[0] in "IF":
+        return True
+    if image.format == "TIFF":
+        return max(image.tag_v2.get(258, (1,))) > 8  # BitsPerSample
+    details = image.tile[0].args if image.tile else ""
+    if image.format == "PPM" and isinstance(details, tuple):
+        return details[1] > 255  # its largest value
+    return image.format == "PNG" and ";16" in str(details)
+
+
+def _is_plain(image: Any) -> bool:
+    """A whole JPEG of YCbCr or grey, of a sampling that all libjpegs interpolate alike, the right way up."""
+    if _format(image) != "JPEG" or image.getexif().get(0x0112, 1) != 1:
+        return False
+    if len(image.layer) == 1:
+        return True
+    transform = image.info.get("adobe_transform", 1 if "jfif" in image.info else None)
+    ids, samplings = [layer[0] for layer in image.layer], [layer[1:3] for layer in image.layer]
+    is_ycbcr = len(ids) == 3 and (transform == 1 or (transform is None and ids == [1, 2, 3]))
+    return is_ycbcr and samplings[0] in ((1, 1), (2, 1), (2, 2)) and samplings[1:] == [(1, 1), (1, 1)]
 
 
 def _rgb(image: Image.Image) -> Image.Image:
-    if image.mode in ("I", "F"):
-        raise DataRefused(f"pixels of mode {image.mode} (32 bits in a channel) have no scale; use 8 or 16 bits")
-    if image.mode.startswith("I;16"):
-        image = Image.fromarray((np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8))
-    if image.mode == "P":  # a palette may hold transparent colours, which only RGBA takes without a warning
-        image = image.convert("RGBA")
+    ImageOps.exif_transpose(image, in_place=True)
+    if image.mode in _WAY_TO_RGB:
+        image = image.convert(_WAY_TO_RGB[image.mode])
     return image.convert("RGB")
 
 

@@ -10,13 +10,12 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from common.datasets.decode import resize
-from common.preprocessing.cache import Decoded, sha256_of_pixels
+from common.datasets.dataset import Arrays
 
 _SIZE_PX = 32
 
 
-def decode(image_size: int | None) -> Decoded:
+def read() -> Arrays:
     """All digits as RGB, undivided.
 
     Each of the 8x8 values 0..16 becomes a square of 4x4 grey pixels, 0..255: integer arithmetic, the same everywhere.
@@ -26,13 +25,10 @@ def decode(image_size: int | None) -> Decoded:
     bunch = cast(Any, load_digits())
     values: NDArray[np.int64] = np.asarray(bunch.images).astype(np.int64)
     grey = ((values * 255 + 8) // 16).astype(np.uint8).repeat(_SIZE_PX // 8, axis=1).repeat(_SIZE_PX // 8, axis=2)
-    images = resize(np.repeat(grey[..., np.newaxis], 3, axis=3), image_size)
     labels: NDArray[np.int64] = np.asarray(bunch.target, dtype=np.int64)
-    images.flags.writeable = labels.flags.writeable = False
-    return Decoded(
-        images=images,
+    return Arrays(
+        images=np.repeat(grey[..., np.newaxis], 3, axis=3),
         labels=labels,
         class_names=tuple(str(digit) for digit in range(10)),
         split_sizes={"all": len(labels)},
-        pixels_sha256=sha256_of_pixels(images),
     )

@@ -2,101 +2,247 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from common.datasets import decode
-from common.datasets.dataset import DataRefused, listed
+from common.datasets.dataset import BadFile, DataRefused, Examples, listed, listed_below
+from common.datasets.manifest import STRAY, Manifest
 from common.datasets.splits import SPLITS
-from common.datasets.trees import Tree
-from common.preprocessing.cache import Contents, PixelFile
+from common.datasets.trees import Listing, Tree
+from common.preprocessing import threads
 
 _SPLIT_OF = {"train": "train", "validation": "validation", "valid": "validation", "val": "validation", "test": "test"}
 _LAYOUT = "Lay it out as train/<class>/<image> with validation/ and test/ beside, or as <class>/<image>."
+_NO_HASH = bytes(32)
 
 
-@dataclass(frozen=True, eq=False)
-class Manifest:
-    """Which image is which example."""
+class _Place(NamedTuple):
+    """Where a file belongs; places sort as the manifest does."""
 
-    rows: dict[str, int]
-    """The row of each file: by split, then class, then path."""
-    contents: Contents
+    split: str
+    class_name: str
+    path: str
+
+    @property
+    def order(self) -> tuple[int, str, str]:
+        return (SPLITS.index(self.split) if self.split in SPLITS else len(SPLITS), self.class_name, self.path)
 
 
-def read_manifest(files: Sequence[str], tree: Path) -> Manifest:
-    """Find splits and classes in the paths of a tree.
+class _Scanned(NamedTuple):
+    """What one opened file gave."""
 
-    Folders that wrap the whole tree are passed over. Class ids follow the sorted class names; names sort by code point,
-    the same on every machine.
+    path: str
+    content: bytes
+    bad: BadFile | None
+    header: decode.Header | None = None
+    pixel_sha256: bytes = _NO_HASH
+
+
+def scan(tree: Tree, listing: Listing, packed: BinaryIO) -> Manifest:
+    """Open every file of a tree once, on all cores, and pack the good ones into one file.
 
     Args:
-        files: POSIX paths of all visible files.
-        tree: named in refusals.
+        tree: folder or archive.
+        listing: of the tree.
+        packed: receives the bytes of all usable images, one after another.
 
     Raises:
-        DataRefused: a file that is no image by its suffix, another layout, or splits whose classes differ.
+        DataRefused: the layout is another one; no single file makes it fail.
     """
-    _refuse_other_files(files, tree)
-    paths: dict[str, tuple[str, ...]] = {file: PurePosixPath(file).parts for file in files}
-    skip = _wrapping_folders(list(paths.values()))
-    paths = {file: parts[skip:] for file, parts in paths.items()}
-    divided = all(_is_split(parts[0]) for parts in paths.values())
-    if divided:
-        _refuse_other_splits({parts[0] for parts in paths.values()}, tree)
-    outside = sorted(file for file, parts in paths.items() if len(parts) != (3 if divided else 2))
-    if outside:
-        raise DataRefused(
-            f"{tree} has images outside of the layout. Received: {listed([repr(file) for file in outside])}. {_LAYOUT}"
-        )
-    examples: list[tuple[int, str, str]] = []  # (split, class, file)
-    for file, parts in paths.items():
-        examples.append((SPLITS.index(_SPLIT_OF[parts[0].lower()]) if divided else 0, parts[-2], file))
-    examples.sort()
-    class_names = tuple(sorted({class_name for _, class_name, _ in examples}))
-    if len(class_names) < 2:
-        raise DataRefused(
-            f"{tree} must hold at least 2 classes. Received: {', '.join(map(repr, class_names))} alone. {_LAYOUT}"
-        )
-    sizes = Counter(split for split, _, _ in examples)
-    if divided:
-        _refuse_other_classes(examples, class_names, tree)
-    class_ids = {class_name: label for label, class_name in enumerate(class_names)}
+    places, empty_folders = _lay_out(listing, tree.path)
+    rows = {place.path: row for row, place in enumerate(places)}
+    num_files = len(places)
+    columns: dict[str, list[Any]] = {
+        name: [""] * num_files for name in ("problems", "details", "formats", "modes")
+    }  # fmt: skip
+    file_bytes, widths, heights, offsets = (np.zeros(num_files, np.int64) for _ in range(4))
+    plain = np.zeros(num_files, np.bool_)
+    file_sha256, pixel_sha256 = (np.zeros((num_files, 32), np.uint8) for _ in range(2))
+    with decode.silent():
+        for scanned in threads.ordered(_scan_file, tree.read(rows)):
+            row = rows[scanned.path]
+            file_bytes[row] = len(scanned.content)
+            file_sha256[row] = np.frombuffer(hashlib.sha256(scanned.content).digest(), np.uint8)
+            if scanned.bad is not None:
+                columns["problems"][row], columns["details"][row] = scanned.bad.problem, scanned.bad.detail
+            if scanned.header is not None:
+                header = scanned.header
+                columns["formats"][row], columns["modes"][row] = header.format, header.mode
+                widths[row], heights[row], plain[row] = header.width_px, header.height_px, header.plain
+                pixel_sha256[row] = np.frombuffer(scanned.pixel_sha256, np.uint8)
+            if scanned.bad is None:
+                offsets[row] = packed.tell()
+                packed.write(scanned.content)
     return Manifest(
-        rows={file: row for row, (_, _, file) in enumerate(examples)},
-        contents=Contents(
-            labels=np.array([class_ids[class_name] for _, class_name, _ in examples], dtype=np.int64),
-            class_names=class_names,
-            split_sizes={SPLITS[split]: size for split, size in sorted(sizes.items())} if divided else {"all": len(examples)},
-        ),
+        paths=tuple(place.path for place in places),
+        splits=tuple(place.split for place in places),
+        classes=tuple(place.class_name for place in places),
+        **{name: tuple(values) for name, values in columns.items()},
+        file_bytes=file_bytes,
+        widths_px=widths,
+        heights_px=heights,
+        plain=plain,
+        file_sha256=file_sha256,
+        pixel_sha256=pixel_sha256,
+        offsets=offsets,
+        empty_folders=tuple(empty_folders),
     )
 
 
-def build(tree: Tree, files: Sequence[str], image_size: int | None, pixels: PixelFile) -> Contents:
-    """Decode a tree of images into the cache, see `read_manifest` and `decode.decode_all`."""
-    manifest = read_manifest(files, tree.path)
+def examples(manifest: Manifest, tree: Path, *, skip_bad: bool) -> tuple[NDArray[np.int64], Examples, list[str]]:
+    """Choose what is trained on.
 
-    def contents() -> Iterator[tuple[int, str, bytes]]:
-        for file, content in tree.read(manifest.rows):
-            yield manifest.rows[file], file, content
+    Args:
+        manifest: of the tree.
+        tree: named in refusals.
+        skip_bad: leave bad files and classes without a good one out, in place of refusing the data.
 
-    decode.decode_all(contents(), num_files=len(manifest.rows), image_size=image_size, pixels=pixels, source=tree.path)
-    return manifest.contents
+    Returns:
+        (rows, examples, notes): the rows of the manifest that are examples, what is known of them, and what was left out.
 
-
-def _refuse_other_files(files: Sequence[str], tree: Path) -> None:
-    if not files:
-        raise DataRefused(f"{tree} holds no images. {_LAYOUT}")
-    others = sorted(repr(file) for file in files if PurePosixPath(file).suffix.lower() not in decode.SUFFIXES)
-    if others:
+    Raises:
+        DataRefused: bad files, fewer than two classes, or splits whose classes differ.
+    """
+    rows = manifest.good
+    filled = {(manifest.splits[row], manifest.classes[row]) for row in rows}
+    folders = {place for place in zip(manifest.splits, manifest.classes, strict=True) if STRAY not in place}
+    folders |= set(manifest.empty_folders)
+    class_names = tuple(sorted({class_name for _, class_name in filled}))
+    notes: list[str] = []
+    if len(rows) < len(manifest) or folders - filled:
+        if not skip_bad:
+            raise _bad(manifest, folders - filled, tree)
+        notes = _left_out(manifest, sorted({class_name for _, class_name in folders} - set(class_names)))
+    if len(class_names) < 2:
         raise DataRefused(
-            f"{tree} holds files that are no images by their suffix. Received: {listed(others)}. Take them out, or hide them "
-            f"with a leading dot; images end with {', '.join(sorted(decode.SUFFIXES))}."
+            f"{tree} must hold at least 2 classes of usable images. Received: "
+            f"{', '.join(map(repr, class_names)) or 'none'} alone. {_LAYOUT}"
         )
+    splits = [split for split in (*SPLITS, "all") if any(split == known for known, _ in folders)]
+    _refuse_other_classes(filled, splits, class_names, tree)
+    class_ids = {class_name: label for label, class_name in enumerate(class_names)}
+    sizes = Counter(manifest.splits[row] for row in rows)
+    return (
+        rows,
+        Examples(
+            labels=np.array([class_ids[manifest.classes[row]] for row in rows], dtype=np.int64),
+            class_names=class_names,
+            split_sizes={split: sizes[split] for split in splits},
+            pixel_sha256=manifest.pixel_sha256[rows],
+            names=[manifest.paths[row] for row in rows],
+        ),
+        notes,
+    )
+
+
+def common_size(manifest: Manifest, rows: NDArray[np.int64], tree: Path) -> int:
+    """Height and width in pixels of all examples.
+
+    Raises:
+        DataRefused: they are not square, or not all of one size.
+    """
+    widths, heights = manifest.widths_px[rows], manifest.heights_px[rows]
+
+    def named(row: int) -> str:
+        return f"{manifest.paths[rows[row]]!r} of {widths[row]} x {heights[row]} pixels"
+
+    fix = "Use `--set data.image_size=64` to resize all of them."
+    if widths[0] != heights[0]:
+        raise DataRefused(f"images in {tree} must be square. Received: {named(0)}. {fix}")
+    others = np.flatnonzero((widths != widths[0]) | (heights != heights[0]))
+    if len(others):
+        raise DataRefused(f"images in {tree} must all be of one size. Received: {named(0)} and {named(int(others[0]))}. {fix}")
+    return int(widths[0])
+
+
+def _scan_file(file: tuple[str, Callable[[], bytes]]) -> _Scanned:
+    path, read = file
+    try:
+        content = read()
+    except PermissionError as error:  # other failures may pass, and are no property of the file
+        return _Scanned(path, b"", BadFile(decode.UNREADABLE, error.strerror))
+    suffix = PurePosixPath(path).suffix
+    promised = decode.SUFFIXES.get(suffix.lower())
+    if promised is None:
+        return _Scanned(path, content, BadFile(decode.NO_SUFFIX))
+    try:
+        header, pixels = decode.examine(content)
+    except BadFile as bad:
+        return _Scanned(path, content, bad)
+    bad = None if header.format == promised else BadFile(decode.WRONG_SUFFIX, f"{header.format} named {suffix}")
+    return _Scanned(path, content, bad, header, decode.sha256(pixels))
+
+
+def _lay_out(listing: Listing, tree: Path) -> tuple[list[_Place], list[tuple[str, str]]]:
+    """Find splits and classes in the paths of a tree: (files in the manifest's order, class folders that hold nothing).
+
+    Folders that wrap the whole tree are passed over. Names sort by code point, the same on every machine.
+
+    Raises:
+        DataRefused: no images by their suffix, or images outside of the layout.
+    """
+    parts_of = {file: PurePosixPath(file).parts for file in (*listing.files, *listing.empty_folders)}
+    images = [file for file in listing.files if PurePosixPath(file).suffix.lower() in decode.SUFFIXES]
+    if not images:
+        files = f"Received: {listed(sorted(map(repr, listing.files)))}. " if listing.files else ""
+        raise DataRefused(f"{tree} holds no images. {files}{_LAYOUT}")
+    skip = _wrapping_folders([parts_of[file] for file in images])
+    wrapping = parts_of[images[0]][:skip]
+    divided = all(_is_split(parts_of[file][skip]) for file in images)
+    if divided:
+        _refuse_other_splits({parts_of[file][skip] for file in images}, tree)
+    depth = skip + (2 if divided else 1)
+
+    def place(path: str, expected: int) -> tuple[str, str]:
+        parts = parts_of[path]
+        if parts[:skip] != wrapping or len(parts) != expected or (divided and not _is_split(parts[skip])):
+            return STRAY, STRAY
+        return _SPLIT_OF[parts[skip].lower()] if divided else "all", parts[depth - 1]
+
+    places = sorted((_Place(*place(file, depth + 1), file) for file in listing.files), key=lambda each: each.order)
+    stray = {each.path for each in places if each.split == STRAY}.intersection(images)
+    if stray:
+        raise DataRefused(
+            f"{tree} has images outside of the layout. Received: {listed([repr(file) for file in sorted(stray)])}. {_LAYOUT}"
+        )
+    return places, sorted({place(folder, depth) for folder in listing.empty_folders} - {(STRAY, STRAY)})
+
+
+def _bad(manifest: Manifest, empty: set[tuple[str, str]], tree: Path) -> DataRefused:
+    faults = [
+        f"{path!r}: {problem} ({detail})" if detail else f"{path!r}: {problem}"
+        for path, problem, detail in zip(manifest.paths, manifest.problems, manifest.details, strict=True)
+        if problem
+    ]
+    num_files = len(faults)
+    faults += [
+        f"class folder {class_name!r}{'' if split == 'all' else f' of {split}'}: no usable image"
+        for split, class_name in sorted(empty)
+    ]
+    return DataRefused(
+        f"{tree} is not clean: {num_files:,} of {len(manifest):,} files and {len(empty):,} class folders hold no usable image. "
+        + listed_below(faults)
+        + "\n"
+        "Mend them or take them out, or leave them out with `--set data.on_bad=skip`."
+    )
+
+
+def _left_out(manifest: Manifest, class_names: Sequence[str]) -> list[str]:
+    counts = Counter(problem for problem in manifest.problems if problem)
+    notes: list[str] = []
+    if counts:
+        reasons = ", ".join(f"{counts[problem]:,} {problem}" for problem in decode.PROBLEMS if problem in counts)
+        notes.append(f"left out {counts.total():,} of {len(manifest):,} files: {reasons}")
+    if class_names:
+        notes.append(f"left out classes without a usable image: {listed([repr(name) for name in class_names])}")
+    return notes
 
 
 def _wrapping_folders(paths: list[tuple[str, ...]]) -> int:
@@ -124,13 +270,11 @@ def _refuse_other_splits(folders: set[str], tree: Path) -> None:
         raise DataRefused(f"{tree} has no training split. Received: {', '.join(sorted(folders))}. {_LAYOUT}")
 
 
-def _refuse_other_classes(examples: list[tuple[int, str, str]], class_names: tuple[str, ...], tree: Path) -> None:
-    present = {(split, class_name) for split, class_name, _ in examples}
+def _refuse_other_classes(
+    filled: set[tuple[str, str]], splits: Sequence[str], class_names: tuple[str, ...], tree: Path
+) -> None:
     missing = [
-        f"{SPLITS[split]} lacks {class_name!r}"
-        for split in sorted({split for split, _ in present})
-        for class_name in class_names
-        if (split, class_name) not in present
+        f"{split} lacks {class_name!r}" for split in splits for class_name in class_names if (split, class_name) not in filled
     ]
     if missing:
         raise DataRefused(

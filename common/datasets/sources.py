@@ -3,53 +3,269 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
-import json
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any, BinaryIO
 
-from common.datasets import archives, cifar10, decode, digits, image_folder, splits
-from common.datasets.dataset import DataRefused, Dataset
+import numpy as np
+from numpy.typing import NDArray
+
+from common.datasets import archives, cifar10, decode, digits, fashion_mnist, identity, image_folder, leaves, splits
+from common.datasets.dataset import Arrays, DataRefused, Dataset, Examples, Files, FileSplit, Split
+from common.datasets.encoded import Encoded
+from common.datasets.manifest import Manifest
+from common.datasets.splits import Division
 from common.datasets.trees import Folder, Tree
 from common.preprocessing import cache
-from common.preprocessing.cache import Contents, Decoded, PixelFile
+from common.preprocessing.cache import Entry, PixelFile, Side
 from common.spec import Data
 
-NAMES = ("digits", "cifar10")
+NAMES = ("digits", "cifar10", fashion_mnist.NAME, leaves.NAME)
+
+_SCAN_VERSION = 1
+"""Grows when the manifest gets other columns, or a file is judged otherwise."""
+
+_Fetch = Callable[[Callable[[BinaryIO], Side]], Entry]
 
 
 def load(data: Data, *, seed: int, cache_dir: str | None = None) -> Dataset:
-    """Load a dataset; images are decoded once and then shared through the cache folder.
+    """Load a dataset; its files are read and decoded once and then shared through the cache folder.
 
     Args:
-        data: which source, at what size, how much of it.
+        data: which source, at what size, how much of it, and what becomes of bad files and duplicates.
         seed: of the splits that are drawn and of the part that a limit keeps; 0..2**63 - 1.
         cache_dir: the cache folder; None: $CONVTWINS_CACHE, else the user's cache folder.
 
     Raises:
-        DataRefused: there is no such data, or it is damaged, hostile or laid out otherwise.
+        DataRefused: there is no such data, or it is damaged, hostile, not clean or laid out otherwise.
     """
-    try:
-        name, decoded = _decoded(data, cache.folder(cache_dir))
-    except OSError as error:
+    with _refusing_failures(data):
+        source = _open(data, cache.folder(cache_dir))
+        division = _divide(source, data, seed)
+        images = source.decoded()
+    return Dataset(
+        name=source.name,
+        class_names=source.examples.class_names,
+        content_hash=division.content_hash,
+        image_size=source.image_size,
+        notes=(*source.notes, *division.notes),
+        manifest=source.manifest,
+        **{split: _split(images, source.examples.labels, ids) for split, ids in division.ids.items()},
+    )
+
+
+def load_files(data: Data, *, seed: int, cache_dir: str | None = None) -> Files:
+    """Load the same examples as `load`, as image files: once they were scanned, no pixel is decoded for it.
+
+    Args:
+        data: as for `load`.
+        seed: as for `load`.
+        cache_dir: as for `load`.
+
+    Raises:
+        DataRefused: as `load`; also where the source does not consist of image files.
+    """
+    with _refusing_failures(data):
+        source = _open(data, cache.folder(cache_dir))
+    if source.manifest is None or source.encoded is None:
         raise DataRefused(
-            f"data.source {data.source!r} cannot be read, or its cache not be written. Received: {error}. Check the file, or "
-            "set paths.cache_dir to a folder with room."
-        ) from error
-    return splits.divide(decoded, name=name, seed=seed, limit=data.limit)
+            f"{source.name} holds no image files to stream. Received: loading streaming. Use data.loading cached."
+        )
+    division = _divide(source, data, seed)
+    labels, encoded = source.examples.labels, source.encoded
+    return Files(
+        name=source.name,
+        class_names=source.examples.class_names,
+        content_hash=division.content_hash,
+        image_size=source.image_size,
+        notes=(*source.notes, *division.notes),
+        manifest=source.manifest,
+        **{split: FileSplit(encoded=encoded.take(ids), labels=_read_only(labels[ids])) for split, ids in division.ids.items()},
+    )
 
 
-def _decoded(data: Data, cache_folder: Path) -> tuple[str, Decoded]:
-    if data.source == "digits":
-        return data.source, digits.decode(data.image_size)
-    if data.source == "cifar10":
-        return data.source, _through_cache(_tree(cifar10.locate(cache_folder)), data.image_size, cache_folder)
-    path = Path(data.source).expanduser()
+def load_manifest(data: Data, *, cache_dir: str | None = None) -> Manifest | None:
+    """Load what is known of every file of a source, usable or not; None where it holds no image files.
+
+    Raises:
+        DataRefused: there is no such data, or it is hostile or laid out otherwise; bad files do not make it fail.
+    """
+    with _refusing_failures(data):
+        cache_folder = cache.folder(cache_dir)
+        located = _locate(data.source, cache_folder)
+        scanned = _scan(located[1], cache_folder)[1] if located is not None else None
+    return Manifest.from_arrays(scanned.arrays) if scanned is not None and scanned.facts["form"] == "files" else None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Source:
+    """All examples of a source, whether it holds arrays or files."""
+
+    name: str
+    examples: Examples
+    image_size: int
+    decoded: Callable[[], NDArray[np.uint8]]
+    """Gives uint8 [N, image_size, image_size, 3], read-only."""
+    notes: tuple[str, ...] = ()
+    manifest: Manifest | None = None
+    encoded: Encoded | None = None
+
+
+def _open(data: Data, cache_folder: Path) -> _Source:
+    located = _locate(data.source, cache_folder)
+    if located is None:
+        return _digits(data.image_size)
+    name, tree = located
+    scanned_key, scanned = _scan(tree, cache_folder)
+    decoded_key = cache.key(scanned=scanned_key, image_size=data.image_size)
+    fetch_decoded = partial(cache.fetch, cache_folder, "decoded", decoded_key)
+    if scanned.facts["form"] == "files":
+        return _files(name, scanned, tree.path, data, fetch_decoded)
+    source = _arrays(name, scanned, data.image_size, fetch_decoded)
+    if data.source == fashion_mnist.NAME:
+        # Unpacked files cannot be told from MNIST's; that they were asked for by name is what names their classes.
+        return replace(source, examples=replace(source.examples, class_names=fashion_mnist.CLASS_NAMES))
+    return source
+
+
+def _locate(source: str, cache_folder: Path) -> tuple[str, Tree] | None:
+    """(name, tree) of a source; None for the digits, which are no files."""
+    if source == "digits":
+        return None
+    if source == "cifar10":
+        return source, _tree_at(cifar10.locate(cache_folder))
+    if source == fashion_mnist.NAME:
+        return source, Folder(fashion_mnist.locate(cache_folder))
+    if leaves.is_source(source):
+        wanted = leaves.parse(source)
+        return str(wanted), Folder(leaves.locate(wanted, cache_folder))
+    path = Path(source).expanduser()
     if not path.exists():
-        raise _unknown(data.source, path)
-    return _name(path), _through_cache(_tree(path), data.image_size, cache_folder)
+        raise _unknown(source, path)
+    return _name(path), _tree_at(path)
 
 
-def _tree(path: Path) -> Tree:
+def _digits(image_size: int | None) -> _Source:
+    arrays = digits.read()
+    images = _read_only(decode.resize(arrays.images, image_size))
+    examples = Examples(
+        labels=_read_only(arrays.labels),
+        class_names=arrays.class_names,
+        split_sizes=arrays.split_sizes,
+        pixel_sha256=_pixel_sha256(arrays.images),
+    )
+    return _Source(name="digits", examples=examples, image_size=images.shape[1], decoded=lambda: images)
+
+
+def _scan(tree: Tree, cache_folder: Path) -> tuple[str, Entry]:
+    """(key, what its files gave) of a tree; they are opened once in the life of the cache."""
+    content_hash = identity.content_hash(tree, cache_folder)
+
+    def scan(file: BinaryIO) -> Side:
+        listing = tree.listing()
+        arrays = _read_arrays(tree, listing.files)
+        if arrays is None:
+            side = Side(image_folder.scan(tree, listing, file).to_arrays(), {"form": "files"})
+        else:
+            _write_pixels(file, arrays.images)
+            side = Side(
+                {"labels": arrays.labels, "pixel_sha256": _pixel_sha256(arrays.images)},
+                {"form": "arrays", "class_names": arrays.class_names, "split_sizes": arrays.split_sizes},
+            )
+        if identity.content_hash(tree, cache_folder) != content_hash:
+            raise DataRefused(f"{tree.path} was changed while it was read. Received: another hash. Start again.")
+        return side
+
+    scanned_key = cache.key(content=content_hash, decode=decode.RULE, scan=_SCAN_VERSION)
+    return scanned_key, cache.fetch(cache_folder, "scanned", scanned_key, scan)
+
+
+def _arrays(name: str, scanned: Entry, image_size: int | None, fetch_decoded: _Fetch) -> _Source:
+    images = _mapped(scanned)
+
+    def keep_resized(file: BinaryIO) -> Side:
+        _write_pixels(file, decode.resize(images, image_size))
+        return Side({}, {})
+
+    examples = Examples(
+        labels=scanned.arrays["labels"],
+        class_names=tuple(scanned.facts["class_names"]),
+        split_sizes=scanned.facts["split_sizes"],
+        pixel_sha256=scanned.arrays["pixel_sha256"],
+    )
+    if image_size in (None, images.shape[1]):
+        return _Source(name=name, examples=examples, image_size=images.shape[1], decoded=lambda: images)
+    return _Source(name=name, examples=examples, image_size=image_size, decoded=lambda: _mapped(fetch_decoded(keep_resized)))
+
+
+def _files(name: str, scanned: Entry, path: Path, data: Data, fetch_decoded: _Fetch) -> _Source:
+    manifest = Manifest.from_arrays(scanned.arrays)
+    rows, examples, notes = image_folder.examples(manifest, path, skip_bad=data.on_bad == "skip")
+    image_size = data.image_size or image_folder.common_size(manifest, rows, path)
+    encoded = manifest.encoded(scanned.data, rows)
+
+    def keep_decoded(file: BinaryIO) -> Side:
+        pixels = PixelFile(file, len(encoded), image_size)
+        decode.decode_all(encoded, data.image_size, pixels)
+        pixels.finish()
+        return Side({}, {})
+
+    return _Source(
+        name=name,
+        examples=examples,
+        image_size=image_size,
+        decoded=lambda: _mapped(fetch_decoded(keep_decoded)),
+        notes=tuple(notes),
+        manifest=manifest,
+        encoded=encoded,
+    )
+
+
+def _read_arrays(tree: Tree, files: Sequence[str]) -> Arrays | None:
+    """What a tree holds where it consists of arrays in place of image files."""
+    for module in (cifar10, fashion_mnist):
+        layout = module.recognise(files)
+        if layout is not None:
+            return module.read(tree, layout)  # pyright: ignore[reportArgumentType]  # each module's layout is its own
+    return None
+
+
+def _write_pixels(file: BinaryIO, images: NDArray[np.uint8]) -> None:
+    pixels = PixelFile(file, len(images), images.shape[1])
+    pixels.write(0, images)
+    pixels.finish()
+
+
+def _pixel_sha256(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return np.frombuffer(b"".join(decode.sha256(image) for image in images), np.uint8).reshape(len(images), 32)
+
+
+def _mapped(entry: Entry) -> NDArray[np.uint8]:
+    return np.load(entry.data, mmap_mode="r", allow_pickle=False)
+
+
+def _divide(source: _Source, data: Data, seed: int) -> Division:
+    return splits.divide(
+        source.examples,
+        name=source.name,
+        image_size=source.image_size,
+        seed=seed,
+        limit=data.limit,
+        allow_duplicates=data.duplicates == "allow",
+    )
+
+
+def _split(images: NDArray[np.uint8], labels: NDArray[np.int64], ids: NDArray[np.int64]) -> Split:
+    first, last = int(ids[0]), int(ids[-1]) + 1
+    if last - first == len(ids):  # one stretch: stays a view, so that a memory map stays shared
+        return Split(images=images[first:last], labels=labels[first:last])
+    return Split(images=_read_only(images[ids]), labels=_read_only(labels[ids]))
+
+
+def _tree_at(path: Path) -> Tree:
     if path.is_dir():
         return Folder(path)
     tree = archives.recognise(path) if path.is_file() else None
@@ -59,25 +275,6 @@ def _tree(path: Path) -> Tree:
             ".tar, .tar.gz, .tar.xz or .zip of images in class folders."
         )
     return tree
-
-
-def _through_cache(tree: Tree, image_size: int | None, cache_folder: Path) -> Decoded:
-    content_hash = tree.content_hash()
-
-    def build(pixels: PixelFile) -> Contents:
-        files = tree.files()
-        layout = cifar10.recognise(files)
-        if layout is not None:
-            contents = cifar10.build(tree, layout, image_size, pixels)
-        else:
-            contents = image_folder.build(tree, files, image_size, pixels)
-        if tree.content_hash() != content_hash:
-            raise DataRefused(f"{tree.path} was changed while it was read. Received: another hash. Start again.")
-        return contents
-
-    identity = {"content": content_hash, "image_size": image_size, "decode": decode.RULE}
-    key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-    return cache.fetch(cache_folder, key, build)
 
 
 def _unknown(source: str, path: Path) -> DataRefused:
@@ -100,3 +297,19 @@ def _name(path: Path) -> str:
     for suffix in (".gz", ".xz", ".bz2", ".tgz", ".tar", ".zip"):
         name = name.removesuffix(suffix)
     return name
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    array.flags.writeable = False
+    return array
+
+
+@contextmanager
+def _refusing_failures(data: Data) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataRefused(
+            f"data.source {data.source!r} cannot be read, or its cache not be written. Received: {error}. Check the file, or "
+            "set paths.cache_dir to a folder with room."
+        ) from error

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from common.datasets.dataset import DataRefused, Dataset, Split, listed
-from common.preprocessing.cache import Decoded
+from common.datasets.dataset import DataRefused, Examples, listed, listed_below
 
 SPLITS = ("train", "validation", "test")
 Ids = NDArray[np.int64]
@@ -38,41 +39,61 @@ def draw(labels: NDArray[np.int64], count: int, *, seed: int, purpose: str) -> I
     return np.sort(by_class[np.diff(quota) > 0]).astype(np.int64)
 
 
-def divide(decoded: Decoded, *, name: str, seed: int, limit: int | None) -> Dataset:
-    """Make the three splits of a dataset.
+@dataclass(frozen=True, eq=False)
+class Division:
+    """Which examples stand in which split."""
+
+    ids: Mapping[str, Ids]
+    """For each of SPLITS, ascending places in the source's order."""
+    content_hash: str
+    """As in Dataset."""
+    notes: list[str]
+
+
+def divide(examples: Examples, *, name: str, image_size: int, seed: int, limit: int | None, allow_duplicates: bool) -> Division:
+    """Make the three splits of a dataset; no pixel is needed.
 
     Data that is not divided at all is divided 70/20/10 into train, validation and test; a split that divided data
-    lacks is drawn from train, a tenth of it. Then `limit` training examples are kept, and as large a part of
-    validation and test.
+    lacks is drawn from train, a tenth of it. It is different images that are drawn: exact copies go where the first of
+    them goes. Then `limit` training examples are kept, and as large a part of validation and test.
+
+    Args:
+        examples: of the whole source, N of them.
+        name: of the source, for refusals.
+        image_size: of the images that are trained on, for the hash.
+        seed: 0..2**63 - 1.
+        limit: number of training examples to keep; None keeps all.
+        allow_duplicates: whether splits that the source itself made may share images.
 
     Raises:
-        DataRefused: a class is too small to be divided.
+        DataRefused: a class is too small to be divided, or two splits share images.
     """
-    ids, notes = _complete(decoded, name, seed)
+    first_equal = _first_equal(examples.pixel_sha256)
+    ids, notes = _complete(examples, first_equal, name, seed)
+    notes += _duplicates(examples, first_equal, ids, name, allow_duplicates)
     if limit is not None:
-        ids, note = _limited(decoded.labels, ids, seed, limit)
+        ids, note = _limited(examples.labels, ids, seed, limit)
         notes.append(note)
-    splits = {split: _split(decoded, ids[split]) for split in SPLITS}
-    return Dataset(
-        name=name,
-        class_names=decoded.class_names,
-        content_hash=_content_hash(decoded, ids),
-        image_size=decoded.images.shape[1],
-        notes=tuple(notes),
-        **splits,
-    )
+    return Division(ids, _content_hash(examples, ids, image_size), notes)
 
 
-def _complete(decoded: Decoded, name: str, seed: int) -> tuple[dict[str, Ids], list[str]]:
+def _first_equal(pixel_sha256: NDArray[np.uint8]) -> Ids:
+    """For each example, the first one of the same pixels: itself, where it has no copy before it."""
+    rows = np.ascontiguousarray(pixel_sha256).view(f"V{pixel_sha256.shape[1]}").ravel()
+    _, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
+    return first[inverse].astype(np.int64)
+
+
+def _complete(examples: Examples, first_equal: Ids, name: str, seed: int) -> tuple[dict[str, Ids], list[str]]:
     ids: dict[str, Ids] = {}
-    first = 0
-    for split, size in decoded.split_sizes.items():
-        ids[split] = np.arange(first, first + size, dtype=np.int64)
-        first += size
+    start = 0
+    for split, size in examples.split_sizes.items():
+        ids[split] = np.arange(start, start + size, dtype=np.int64)
+        start += size
     if "all" in ids:
         ids["train"] = ids.pop("all")
         percent = {"validation": 20, "test": 10}
-        notes = [f"train, validation and test: 70/20/10 of {first:,} examples, drawn by class with seed {seed}"]
+        notes = [f"train, validation and test: 70/20/10 of {start:,} examples, drawn by class with seed {seed}"]
     else:
         percent = {split: 10 for split in SPLITS if split not in ids}
         notes = [
@@ -80,25 +101,53 @@ def _complete(decoded: Decoded, name: str, seed: int) -> tuple[dict[str, Ids], l
             f"as the data has no {split} split"
             for split in percent
         ]
-    train = ids["train"]
+    whole = ids["train"]
+    _, first = np.unique(first_equal[whole], return_index=True)
+    left = different = whole[np.sort(first)]
     if percent:
-        _refuse_small_classes(decoded, name, train, needed=1 + len(percent))
-    num_whole = len(train)
+        _refuse_small_classes(examples, name, different, needed=1 + len(percent))
     for split, part in percent.items():
-        count = max(1, (num_whole * part + 50) // 100)
-        ids[split] = train[draw(decoded.labels[train], count, seed=seed, purpose=f"split {split}")]
-        train = np.setdiff1d(train, ids[split], assume_unique=True)
-    return {**ids, "train": train}, notes
+        count = max(1, (len(different) * part + 50) // 100)
+        drawn = left[draw(examples.labels[left], count, seed=seed, purpose=f"split {split}")]
+        ids[split] = whole[np.isin(first_equal[whole], first_equal[drawn])]
+        left = np.setdiff1d(left, drawn, assume_unique=True)
+    return {**ids, "train": whole[np.isin(first_equal[whole], first_equal[left])]}, notes
 
 
-def _refuse_small_classes(decoded: Decoded, name: str, train: Ids, needed: int) -> None:
-    counts = np.bincount(decoded.labels[train], minlength=len(decoded.class_names))
-    small = [f"{decoded.class_names[label]!r} ({counts[label]})" for label in np.flatnonzero(counts < needed)]
+def _refuse_small_classes(examples: Examples, name: str, different: Ids, needed: int) -> None:
+    counts = np.bincount(examples.labels[different], minlength=len(examples.class_names))
+    small = [f"{examples.class_names[label]!r} ({counts[label]})" for label in np.flatnonzero(counts < needed)]
     if small:
         raise DataRefused(
-            f"{name} cannot be divided: each class needs at least {needed} training images. Received fewer in "
+            f"{name} cannot be divided: each class needs at least {needed} different training images. Received fewer in "
             f"{listed(small)}. Add images, or lay the data out as train/, validation/ and test/."
         )
+
+
+def _duplicates(examples: Examples, first_equal: Ids, ids: Mapping[str, Ids], name: str, allow: bool) -> list[str]:
+    """Notes on images of equal pixels; a refusal where splits share some that must not."""
+    groups = {split: np.unique(first_equal[ids[split]]) for split in SPLITS}
+    notes: list[str] = []
+    repeated = {split: len(ids[split]) - len(groups[split]) for split in SPLITS}
+    if any(repeated.values()):
+        counts = ", ".join(f"{count:,} of {split}" for split, count in repeated.items() if count)
+        notes.append(f"examples whose pixels equal those of an earlier one of their split: {counts}")
+    group, num_splits = np.unique(np.concatenate(list(groups.values())), return_counts=True)
+    shared = group[num_splits > 1]
+    if len(shared):
+        if not allow:
+            pairs = [" = ".join(_named(examples, int(row)) for row in np.flatnonzero(first_equal == each)) for each in shared]
+            raise DataRefused(
+                f"{name} has {len(shared):,} images that stand in more than one split, equal pixel for pixel. "
+                + listed_below(pairs)
+                + "\nKeep each in one split, or let them pass with `--set data.duplicates=allow`."
+            )
+        notes.append(f"images that stand in more than one split, equal pixel for pixel: {len(shared):,}")
+    return notes
+
+
+def _named(examples: Examples, row: int) -> str:
+    return f"example {row:,}" if examples.names is None else repr(examples.names[row])
 
 
 def _limited(labels: NDArray[np.int64], ids: dict[str, Ids], seed: int, limit: int) -> tuple[dict[str, Ids], str]:
@@ -114,25 +163,17 @@ def _limited(labels: NDArray[np.int64], ids: dict[str, Ids], seed: int, limit: i
     return kept, f"limit {limit:,} keeps {sizes} examples, drawn by class with seed {seed}"
 
 
-def _split(decoded: Decoded, ids: Ids) -> Split:
-    first, last = int(ids[0]), int(ids[-1]) + 1
-    if last - first == len(ids):  # one stretch: stays a view, so that a memory map stays shared
-        return Split(images=decoded.images[first:last], labels=decoded.labels[first:last])
-    images, labels = decoded.images[ids], decoded.labels[ids]
-    images.flags.writeable = labels.flags.writeable = False
-    return Split(images=images, labels=labels)
-
-
-def _content_hash(decoded: Decoded, ids: Mapping[str, Ids]) -> str:
+def _content_hash(examples: Examples, ids: Mapping[str, Ids], image_size: int) -> str:
     identity = {
-        "pixels": decoded.pixels_sha256,
-        "shape": list(decoded.images.shape),
-        "labels": _sha256(decoded.labels),
-        "class_names": list(decoded.class_names),
-        "ids": {split: _sha256(ids[split]) for split in SPLITS},
+        "image_size": image_size,
+        "class_names": list(examples.class_names),
+        **{
+            split: [_sha256(examples.pixel_sha256[ids[split]]), _sha256(examples.labels[ids[split]].astype("<i8"))]
+            for split in SPLITS
+        },
     }
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
-def _sha256(integers: NDArray[np.int64]) -> str:
-    return hashlib.sha256(integers.astype("<i8").tobytes()).hexdigest()
+def _sha256(values: NDArray[Any]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()

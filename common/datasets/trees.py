@@ -5,35 +5,55 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from common.datasets.dataset import DataRefused
+from common.preprocessing import threads
 
 MAX_FILE_BYTES = 256 * 2**20
 MAX_FILES = 5_000_000
 
 
-class Tree(Protocol):
-    """The visible files of a folder or archive; hidden ones (a part of the path starts with a dot) are passed over."""
+@dataclass(frozen=True)
+class Listing:
+    """The visible part of a tree; hidden files and folders (a part of the path starts with a dot) are passed over."""
 
+    files: list[str]
+    """POSIX paths below the root, in any order, each once."""
+    empty_folders: list[str]
+    """Folders that hold nothing visible."""
+
+
+class Tree(Protocol):
     path: Path
 
-    def content_hash(self) -> str:
-        """SHA-256 that changes when any file of the tree changes."""
+    def fingerprint(self) -> tuple[str, int]:
+        """(text that changes when any file of the tree is written to or replaced, time of the newest change in nanoseconds).
+
+        Nothing is read: it rests on sizes, times and inode numbers.
+        """
         ...
 
-    def files(self) -> list[str]:
-        """POSIX paths below the root, in any order, each once.
+    def content_hash(self) -> str:
+        """SHA-256 that changes when the content of the tree changes."""
+        ...
+
+    def listing(self) -> Listing:
+        """What is in the tree.
 
         Raises:
             DataRefused: the tree holds something that is no plain file, or is absurdly large.
         """
         ...
 
-    def read(self, wanted: Collection[str]) -> Iterator[tuple[str, bytes]]:
-        """(path, content) of each wanted file, in whichever order the tree gives them quickest."""
+    def read(self, wanted: Collection[str]) -> Iterator[tuple[str, Callable[[], bytes]]]:
+        """(path, function that gives the content or raises OSError) of each wanted file, in the tree's quickest order.
+
+        The function may be called in another thread.
+        """
         ...
 
 
@@ -43,44 +63,79 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def content_hash(self) -> str:
+    def fingerprint(self) -> tuple[str, int]:
         digest = hashlib.sha256()
-        for name in sorted(self.files()):
+        newest = 0
+        for name, status in sorted(self._entries(), key=lambda entry: entry[0]):
+            digest.update(f"{name}\0{fingerprint_of_file(status) if status else ''}\0".encode())
+            newest = max(newest, status.st_ctime_ns if status else 0)
+        return digest.hexdigest(), newest
+
+    def content_hash(self) -> str:
+        listing = self.listing()
+        digest = hashlib.sha256()
+        names = sorted(listing.files)
+        for name, content in zip(names, threads.ordered(self._hash_of_file, names), strict=True):
             encoded = name.encode()
-            digest.update(len(encoded).to_bytes(8, "little") + encoded)
-            with (self.path / name).open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+            digest.update(len(encoded).to_bytes(8, "little") + encoded + content)
+        for name in sorted(listing.empty_folders):
+            digest.update(f"\0{name}\0".encode())
         return digest.hexdigest()
 
-    def files(self) -> list[str]:
-        found: list[str] = []
+    def listing(self) -> Listing:
+        listing = Listing([], [])
+        for name, status in self._entries():
+            (listing.files if status else listing.empty_folders).append(name)
+        return listing
+
+    def read(self, wanted: Collection[str]) -> Iterator[tuple[str, Callable[[], bytes]]]:
+        for name in sorted(wanted):
+            yield name, (self.path / name).read_bytes
+
+    def _hash_of_file(self, name: str) -> bytes:
+        try:
+            with (self.path / name).open("rb") as file:
+                return hashlib.file_digest(file, "sha256").digest()
+        except PermissionError:
+            return b"unreadable"
+
+    def _entries(self) -> Iterator[tuple[str, os.stat_result | None]]:
+        """Each visible file with its status, each folder without anything visible with None."""
         seen: set[str] = set()
-        pending = [self.path]
+        num_files = 0
+        pending = [""]
         while pending:
             folder = pending.pop()
-            real = os.path.realpath(folder)
+            real = os.path.realpath(self.path / folder)
             if real in seen:
-                raise DataRefused(f"{folder} leads into the tree a second time. Received: {real}. Remove the link.")
+                raise DataRefused(f"{self.path / folder} leads into the tree a second time. Received: {real}. Remove the link.")
             seen.add(real)
-            with os.scandir(folder) as entries:
+            is_empty = True
+            with os.scandir(self.path / folder) as entries:
                 for entry in entries:
-                    path = folder / entry.name
-                    name = checked_name(path.relative_to(self.path).as_posix(), self.path)
-                    if is_hidden(name):
+                    if entry.name.startswith("."):
                         continue
+                    is_empty = False
+                    name = checked_name(f"{folder}/{entry.name}" if folder else entry.name, self.path)
                     if entry.is_dir():
-                        pending.append(path)
+                        pending.append(name)
                     elif entry.is_file():
-                        check_size(entry.stat().st_size, path)
-                        found.append(name)
+                        status = entry.stat()
+                        check_size(status.st_size, self.path / name)
+                        num_files += 1
+                        yield name, status
                     else:
-                        raise DataRefused(f"{path} is no file. Received: a broken link, device, pipe or socket. Remove it.")
-            check_count(len(found), self.path)
-        return found
+                        raise DataRefused(
+                            f"{self.path / name} is no file. Received: a broken link, device, pipe or socket. Remove it."
+                        )
+            check_count(num_files, self.path)
+            if is_empty and folder:
+                yield folder, None
 
-    def read(self, wanted: Collection[str]) -> Iterator[tuple[str, bytes]]:
-        for name in sorted(wanted):
-            yield name, (self.path / name).read_bytes()
+
+def fingerprint_of_file(status: os.stat_result) -> str:
+    """Changes whenever a file is written to or replaced: nobody can set its time of change (ctime)."""
+    return f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
 
 
 def checked_name(name: str, tree: Path) -> str:
@@ -90,7 +145,7 @@ def checked_name(name: str, tree: Path) -> str:
         DataRefused: it leads out of the tree, or is no valid Unicode.
     """
     path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or re.match(r"[A-Za-z]:[\\/]|\\", name):
+    if path.is_absolute() or ".." in path.parts or "\0" in name or re.match(r"[A-Za-z]:[\\/]|\\", name):
         raise DataRefused(f"{tree} holds a path that leads out of it. Received: {name!r}. Use paths below one folder.")
     try:
         name.encode()
@@ -101,6 +156,12 @@ def checked_name(name: str, tree: Path) -> str:
 
 def is_hidden(name: str) -> bool:
     return any(part.startswith(".") for part in PurePosixPath(name).parts)
+
+
+def folders_without(files: Collection[str], folders: Collection[str]) -> list[str]:
+    """Those of some visible folders that hold nothing."""
+    full = {parent.as_posix() for name in (*files, *folders) for parent in PurePosixPath(name).parents}
+    return [folder for folder in folders if folder not in full]
 
 
 def check_size(num_bytes: int, what: object) -> None:

@@ -1,4 +1,4 @@
-"""Decoded arrays on disk: built once, shared, and built again when torn or changed."""
+"""What was scanned and decoded, on disk: built once, shared, and built again when torn or changed."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.datasets import DataRefused, decode, load, sources, trees
+from common.datasets import DataRefused, decode, identity, image_folder, load, load_files, sources, trees
 from common.preprocessing import cache
 from common.spec import Data
 from tests.common.made_up_data import image, tree, write_folder, write_tar
@@ -33,6 +33,20 @@ def builds(monkeypatch) -> list[int]:
 
 
 @pytest.fixture
+def scans(monkeypatch) -> list[int]:
+    """Grows by one whenever the files of a tree are opened."""
+    calls: list[int] = []
+    original = image_folder.scan
+
+    def counted(*arguments):
+        calls.append(1)
+        return original(*arguments)
+
+    monkeypatch.setattr(image_folder, "scan", counted)
+    return calls
+
+
+@pytest.fixture
 def pets(tmp_path) -> Path:
     return write_folder(tmp_path / "pets", FILES)
 
@@ -41,24 +55,29 @@ def loaded(path, cache_dir, **fields):
     return load(Data(source=str(path), **fields), seed=0, cache_dir=str(cache_dir))
 
 
-def entry_of(cache_dir: Path) -> Path:
-    (entry,) = [path.parent for path in (cache_dir / "decoded").glob("*/entry.json")]
+def entry_of(cache_dir: Path, kind: str = "decoded") -> Path:
+    (entry,) = [path.parent for path in (cache_dir / kind).glob("*/entry.json")]
     return entry
 
 
-def test_a_second_load_decodes_nothing(pets, tmp_path, builds):
+def test_a_second_load_opens_and_decodes_nothing(pets, tmp_path, builds, scans):
     first, second = loaded(pets, tmp_path / "cache"), loaded(pets, tmp_path / "cache")
-    assert len(builds) == 1
+    assert len(builds) == len(scans) == 1
     assert first.content_hash == second.content_hash
     assert np.array_equal(first.train.images, second.train.images)
 
 
-def test_limit_and_seed_share_one_entry_and_sizes_do_not(pets, tmp_path, builds):
+def test_limit_seed_and_judgement_share_one_entry_and_sizes_share_one_scan(pets, tmp_path, builds, scans):
     loaded(pets, tmp_path / "cache", limit=3)
-    loaded(pets, tmp_path / "cache", limit=4)
+    loaded(pets, tmp_path / "cache", limit=4, on_bad="skip", duplicates="allow")
     assert len(builds) == 1
     loaded(pets, tmp_path / "cache", image_size=16)
-    assert len(builds) == 2
+    assert len(builds) == 2 and len(scans) == 1
+
+
+def test_files_need_no_decoded_pixels(pets, tmp_path, builds, scans):
+    load_files(Data(source=str(pets)), seed=0, cache_dir=str(tmp_path / "cache"))
+    assert len(scans) == 1 and not builds and not (tmp_path / "cache" / "decoded").exists()
 
 
 @pytest.mark.parametrize("change", ["bytes", "name", "class", "added", "removed"])
@@ -90,8 +109,8 @@ def set_record(entry: Path, **values: object) -> None:
     (entry / "entry.json").write_text(json.dumps(stored))
 
 
-def flip_a_pixel(entry: Path) -> None:
-    with (entry / "images.npy").open("r+b") as file:
+def flip_a_byte(entry: Path) -> None:
+    with (entry / "data").open("r+b") as file:
         file.seek(-1, os.SEEK_END)
         (last,) = file.read(1)
         file.seek(-1, os.SEEK_END)
@@ -99,37 +118,36 @@ def flip_a_pixel(entry: Path) -> None:
 
 
 DAMAGE = {
-    "pixels cut": lambda entry: cut(entry, "images.npy", 500),
-    "pixels gone": lambda entry: (entry / "images.npy").unlink(),
-    "a pixel changed": flip_a_pixel,
-    "pixels of another shape": lambda entry: np.save(entry / "images.npy", np.zeros((24, 4, 16, 3), np.uint8)),
-    "labels cut": lambda entry: cut(entry, "labels.npy", 130),
-    "labels changed": lambda entry: np.save(entry / "labels.npy", np.zeros(24, np.int64)),
-    "labels pickled": lambda entry: np.save(entry / "labels.npy", np.array([None]), allow_pickle=True),
+    "data cut": lambda entry: cut(entry, "data", 500),
+    "data gone": lambda entry: (entry / "data").unlink(),
+    "a byte changed": flip_a_byte,
+    "arrays cut": lambda entry: cut(entry, "arrays.npz", 10),
+    "arrays gone": lambda entry: (entry / "arrays.npz").unlink(),
+    "arrays changed": lambda entry: np.savez(entry / "arrays.npz", paths=np.zeros(24, np.uint8)),
     "record cut": lambda entry: cut(entry, "entry.json", 100),
     "record empty": lambda entry: cut(entry, "entry.json", 0),
-    "record changed": lambda entry: set_record(entry, class_names=["dog", "cat"]),
+    "record changed": lambda entry: set_record(entry, data_bytes=1),
     "record of another kind": lambda entry: (entry / "entry.json").write_text("[1]"),
     "record of another version": lambda entry: set_record(entry, version=0),
 }
 
 
+@pytest.mark.parametrize("kind", ["scanned", "decoded"])
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_torn_or_changed_entry_is_built_again(damage, pets, tmp_path, builds):
+def test_a_torn_or_changed_entry_is_built_again(damage, kind, pets, tmp_path, builds, scans):
     before = loaded(pets, tmp_path / "cache")
     expected = before.train.images.copy()
-    del before
-    DAMAGE[damage](entry_of(tmp_path / "cache"))
+    DAMAGE[damage](entry_of(tmp_path / "cache", kind))
     after = loaded(pets, tmp_path / "cache")
-    assert len(builds) == 2
+    assert (len(scans), len(builds)) == ((2, 1) if kind == "scanned" else (1, 2))
     assert np.array_equal(after.train.images, expected) and after.class_names == ("cat", "dog")
 
 
-def test_an_entry_that_was_copied_here_is_as_good(pets, tmp_path, builds):
+def test_entries_that_were_copied_here_are_as_good(pets, tmp_path, builds, scans):
     loaded(pets, tmp_path / "cache")
     shutil.copytree(tmp_path / "cache", tmp_path / "copy", copy_function=shutil.copyfile)
     loaded(pets, tmp_path / "copy")
-    assert len(builds) == 1
+    assert len(builds) == len(scans) == 1
 
 
 def test_what_a_killed_process_left_behind_is_cleared_away(pets, tmp_path):
@@ -137,7 +155,7 @@ def test_what_a_killed_process_left_behind_is_cleared_away(pets, tmp_path):
     entry = entry_of(tmp_path / "cache")
     partial = entry.with_name(f"{entry.name}.partial")
     entry.rename(partial)
-    cut(partial, "images.npy", 300)
+    cut(partial, "data", 300)
     loaded(pets, tmp_path / "cache")
     assert entry.is_dir() and not partial.exists()
 
@@ -152,7 +170,7 @@ def test_a_source_that_changes_while_it_is_read_is_refused_and_not_cached(pets, 
     monkeypatch.setattr(trees.Folder, "read", changing)
     with pytest.raises(DataRefused, match="changed while it was read"):
         loaded(pets, tmp_path / "cache")
-    assert not list((tmp_path / "cache").rglob("images.npy"))
+    assert not list((tmp_path / "cache").rglob("data"))
 
 
 def test_processes_that_start_together_decode_once(pets, tmp_path):
@@ -187,11 +205,58 @@ def test_a_cache_that_cannot_be_written_is_refused_with_a_fix(pets, tmp_path):
 
 def test_a_pixel_file_with_missing_rows_is_not_sealed(tmp_path):
     with (tmp_path / "images.npy").open("wb") as file:
-        pixels = cache.PixelFile(file)
-        pixels.allocate(2, 4)
+        pixels = cache.PixelFile(file, 2, 4)
         pixels.write(1, np.zeros((1, 4, 4, 3), np.uint8))
         with pytest.raises(RuntimeError, match="1 images were never written"):
             pixels.finish()
+
+
+@pytest.fixture
+def hashings(monkeypatch) -> list[int]:
+    """Grows by one whenever all bytes of a folder are hashed."""
+    calls: list[int] = []
+    original = trees.Folder.content_hash
+
+    def counted(self):
+        calls.append(1)
+        return original(self)
+
+    monkeypatch.setattr(trees.Folder, "content_hash", counted)
+    return calls
+
+
+def test_a_folder_at_rest_is_hashed_once(pets, tmp_path, hashings, monkeypatch):
+    monkeypatch.setattr(identity, "SETTLED_SECONDS", -1e9)  # as if it had been written long ago
+    first, second = loaded(pets, tmp_path / "cache"), loaded(pets, tmp_path / "cache")
+    assert len(hashings) == 1 and first.content_hash == second.content_hash
+
+
+def test_a_folder_that_was_just_written_is_hashed_again_as_clocks_tick_slowly(pets, tmp_path, hashings):
+    loaded(pets, tmp_path / "cache")
+    before = len(hashings)
+    loaded(pets, tmp_path / "cache")
+    assert len(hashings) == before + 1 and not (tmp_path / "cache" / "hashes").exists()
+
+
+def test_a_file_that_was_written_to_is_hashed_again_even_where_size_and_time_were_kept(pets, tmp_path, hashings, monkeypatch):
+    monkeypatch.setattr(identity, "SETTLED_SECONDS", -1e9)
+    loaded(pets, tmp_path / "cache")
+    file = pets / "train/cat/0.png"
+    status = file.stat()
+    file.write_bytes(file.read_bytes())
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    loaded(pets, tmp_path / "cache")
+    assert len(hashings) == 2
+
+
+@pytest.mark.parametrize("content", ["", "[1]", "{", '{"fingerprint": 1}', '{"content_hash": 1}'])
+def test_a_damaged_memory_of_a_hash_is_made_again(content, pets, tmp_path, monkeypatch):
+    monkeypatch.setattr(identity, "SETTLED_SECONDS", -1e9)
+    before = loaded(pets, tmp_path / "cache").content_hash
+    (remembered,) = (tmp_path / "cache" / "hashes").iterdir()
+    good = remembered.read_text()
+    remembered.write_text(content)
+    assert loaded(pets, tmp_path / "cache").content_hash == before and remembered.read_text() == good
 
 
 def test_the_cache_folder_is_the_users_own_unless_told(monkeypatch, tmp_path):

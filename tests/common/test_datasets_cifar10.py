@@ -200,5 +200,5 @@ def test_an_archive_in_the_cache_that_is_not_the_official_one_is_refused(tmp_pat
 def test_five_of_six_batches_are_no_cifar_10(tmp_path):
     files = cifar_binary()
     del files["cifar-10-batches-bin/data_batch_4.bin"]
-    with pytest.raises(DataRefused, match="no images by their suffix"):
+    with pytest.raises(DataRefused, match="holds no images"):
         loaded(write_folder(tmp_path / "unpacked", files), tmp_path / "cache")

@@ -12,6 +12,7 @@ PROJECT = Path(__file__).parents[2]
 
 GENERAL = frozenset(
     {"numpy", "pandas", "PIL", "pooch", "platformdirs", "filelock", "safetensors"}
+    | {"dask", "distributed", "simplejpeg"}
     | {"sklearn", "scipy", "psutil"}
     | {"pydantic", "yaml", "typer", "rich", "matplotlib"}
 )

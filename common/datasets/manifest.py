@@ -1,0 +1,99 @@
+"""What stands in a tree of images, file by file: the one list that everything else follows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.datasets.encoded import Encoded
+
+STRAY = ""
+"""The split and class of a file outside of the layout."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Manifest:
+    """Every visible file of a tree of images, sorted by split, class and path; each column has N values.
+
+    Of a file with a problem the columns after `problem` hold what could be found out, else 0 or an empty text.
+    """
+
+    paths: tuple[str, ...]
+    """POSIX, below the root of the tree."""
+    splits: tuple[str, ...]
+    """`train`, `validation` or `test`; `all` where the tree is not divided; STRAY for a file outside of the layout."""
+    classes: tuple[str, ...]
+    """Names of class folders; STRAY for a file outside of the layout."""
+    problems: tuple[str, ...]
+    """Why the file is no usable image, one of `decode.PROBLEMS`; empty for a good one."""
+    details: tuple[str, ...]
+    """What more is known of the problem."""
+    formats: tuple[str, ...]
+    """As Pillow names them, e.g. `JPEG`."""
+    modes: tuple[str, ...]
+    """As Pillow names them, e.g. `RGB`, `L`, `CMYK`."""
+    file_bytes: NDArray[np.int64]
+    widths_px: NDArray[np.int64]
+    """After the rotation that EXIF states."""
+    heights_px: NDArray[np.int64]
+    plain: NDArray[np.bool_]
+    """As in Encoded."""
+    file_sha256: NDArray[np.uint8]
+    """[N, 32], over the bytes of the file."""
+    pixel_sha256: NDArray[np.uint8]
+    """[N, 32], over the canonical pixels and their shape, at the image's own size: equal for exact duplicates."""
+    offsets: NDArray[np.int64]
+    """Where a good file's bytes start in the packed file of the cache."""
+    empty_folders: tuple[tuple[str, str], ...]
+    """(split, class) of class folders that hold no file."""
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @property
+    def good(self) -> NDArray[np.int64]:
+        """Rows of the usable images."""
+        return np.flatnonzero([not problem for problem in self.problems])
+
+    def encoded(self, packed: Any, rows: NDArray[np.int64]) -> Encoded:
+        """The files of some rows, out of the packed file at a path."""
+        return Encoded(packed, self.offsets[rows], self.file_bytes[rows], self.plain[rows])
+
+    def columns(self) -> dict[str, Sequence[Any] | NDArray[Any]]:
+        """All columns of N values by name, for a table; the hashes as hexadecimal text."""
+        table: dict[str, Any] = {}
+        for field in fields(self):
+            column = getattr(self, field.name)
+            if field.name.endswith("sha256"):
+                column = [row.tobytes().hex() for row in column]
+            table[field.name] = column
+        del table["empty_folders"], table["offsets"]
+        return table
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """All fields as arrays without Python objects; texts lie one after another, each ended by a zero byte."""
+        arrays: dict[str, NDArray[Any]] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "empty_folders":
+                value = tuple(text for pair in value for text in pair)
+            if isinstance(value, tuple):
+                value = np.frombuffer("".join(f"{text}\0" for text in value).encode(), np.uint8)
+            arrays[field.name] = value
+        return arrays
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Manifest:
+        values: dict[str, Any] = {}
+        for field in fields(cls):
+            value: Any = arrays[field.name]
+            if str(field.type).startswith("tuple"):
+                value = tuple(value.tobytes().decode().split("\0")[:-1])
+            if field.name == "empty_folders":
+                value = tuple(zip(value[::2], value[1::2], strict=True))
+            values[field.name] = value
+        return cls(**values)

@@ -1,0 +1,155 @@
+"""The sums over a split's pixels by Dask: a map over stretches of files, a reduction by addition."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+
+import distributed
+from dask.delayed import Delayed, delayed
+
+from common.datasets import Encoded
+from common.preprocessing.job import SCHEDULERS
+from common.preprocessing.scan import file_sums, parts
+from common.preprocessing.sums import Sums
+from common.spec import available_cores
+
+ALLOWED_FAILURES = 1000
+"""How many workers may die over one task before Dask gives it up; its own default is 3."""
+
+CONNECT_SECONDS = 10.0
+_FAN_IN = 16
+
+
+class SchedulerError(RuntimeError):
+    """A cluster cannot be reached, or has too few workers."""
+
+
+@contextmanager
+def scanning(encoded: Encoded, image_size: int, workers: int, scheduler: str) -> Generator[Callable[[], Sums]]:
+    """Start this many workers and warm them up; gives the function that scans the whole split.
+
+    Args:
+        encoded: the files of the split; a cluster's workers must find `encoded.path`.
+        image_size: height and width of their canonical pixels.
+        workers: threads, processes of one thread, or workers of the cluster, whatever threads they have.
+        scheduler: one of SCHEDULERS, or the address of a cluster.
+
+    Raises:
+        SchedulerError: the cluster cannot be reached, or has fewer workers.
+    """
+    stretches = parts(encoded)
+    total = _total(stretches, image_size)
+    warm_up = _total([*stretches, *stretches][:workers], image_size)
+    if scheduler == "threads":
+
+        def compute(graph: Delayed) -> Sums:
+            return graph.compute(scheduler="threads", num_workers=workers)
+
+        compute(warm_up)
+        yield lambda: compute(total)
+        return
+    with _client(workers, scheduler) as client:
+        chosen = list(_workers(client))[:workers]
+
+        def compute_there(graph: Delayed) -> Sums:
+            # A worker that was killed comes back under another address: then any other may take its part.
+            future: Any = client.compute(graph, workers=chosen, allow_other_workers=True)
+            return future.result()
+
+        with _patient(client):
+            compute_there(warm_up)
+            yield lambda: compute_there(total)
+
+
+@contextmanager
+def connected(address: str) -> Generator[distributed.Client]:
+    """A client of the cluster at this address.
+
+    Raises:
+        SchedulerError: nobody answers there.
+    """
+    try:
+        client = distributed.Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise SchedulerError(
+            f"scheduler cannot be reached. Received: {address} ({error}). Start one with `dask scheduler`, or use "
+            f"{' or '.join(SCHEDULERS)}."
+        ) from None
+    with client:
+        yield client
+
+
+def workers_and_cores(address: str) -> tuple[int, int]:
+    """How many workers a cluster has, and the CPU cores of their machines.
+
+    Raises:
+        SchedulerError: nobody answers there, or its workers do not know this project.
+    """
+    with connected(address) as client:
+        found = _workers(client)
+        try:
+            cores: Any = client.run(available_cores)
+        except Exception as error:  # whatever it was that a worker could not import or unpickle
+            raise SchedulerError(
+                f"the workers of {address} cannot work for this project. Received: {type(error).__name__}: {error}. Start them "
+                "in its folder, from its environment: python -m distributed.cli.dask_worker"
+            ) from None
+        machines = {found[worker]["host"]: count for worker, count in cores.items()}
+        return len(found), sum(machines.values())
+
+
+def _workers(client: distributed.Client) -> dict[str, Any]:
+    return client.scheduler_info(n_workers=-1)["workers"]
+
+
+def _total(stretches: list[Encoded], image_size: int) -> Delayed:
+    """The graph: sums of each stretch, added up in a tree, so that no worker has to hold all of them."""
+    task, add = delayed(file_sums, pure=False), delayed(_add, pure=False)
+    level = [task(stretch, image_size) for stretch in stretches]
+    while len(level) > 1:
+        level = [add(level[first : first + _FAN_IN]) for first in range(0, len(level), _FAN_IN)]
+    return level[0]
+
+
+def _add(some: list[Sums]) -> Sums:
+    return sum(some, Sums())
+
+
+@contextmanager
+def _client(workers: int, scheduler: str) -> Generator[distributed.Client]:
+    if scheduler != "processes":
+        with connected(scheduler) as client:
+            found = len(_workers(client))
+            if found < workers:
+                raise SchedulerError(
+                    f"the cluster must have {workers} workers. Received: {found}. Start more, or ask for fewer."
+                )
+            yield client
+        return
+    cluster = distributed.LocalCluster(
+        n_workers=workers,
+        threads_per_worker=1,
+        dashboard_address=None,  # pyright: ignore[reportArgumentType]  its default is wrongly its type
+        silence_logs=logging.CRITICAL,  # a worker that loses sight of the scheduler while both end
+    )
+    with cluster, distributed.Client(cluster, set_as_default=False) as client:
+        yield client
+
+
+@contextmanager
+def _patient(client: distributed.Client) -> Generator[None]:
+    """Let the cluster start a task again however often its worker dies, until all is done."""
+    before = client.run_on_scheduler(_allow_failures, allowed=ALLOWED_FAILURES)
+    try:
+        yield
+    finally:
+        client.run_on_scheduler(_allow_failures, allowed=before)
+
+
+def _allow_failures(allowed: int, dask_scheduler: Any = None) -> int:
+    before: int = dask_scheduler.allowed_failures
+    dask_scheduler.allowed_failures = allowed
+    return before

@@ -1,0 +1,127 @@
+"""Pictures of a data set: some images of each class, and how many there are."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from compare.plots import FORMATS
+
+MAX_CLASSES = 60
+"""Classes that a sample sheet shows."""
+
+_PER_CLASS = 8
+_CELL_PX = 112
+_GAP_PX = 6
+_LABEL_PX = 230
+_LABEL_CHARACTERS = 26
+_MAX_NAMED_BARS = 100
+_COLOURS = {"train": "#0072B2", "validation": "#E69F00", "test": "#009E73", "all": "#0072B2"}  # Okabe & Ito's palette
+_SETTINGS: dict[Any, Any] = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "text.parse_math": False,  # a `$` in a name is a dollar sign
+    "svg.hashsalt": "convtwins",  # the same data gives the same file
+    "svg.fonttype": "none",
+}
+
+
+def sample_sheet(images: NDArray[np.uint8], labels: NDArray[np.int64], captions: Sequence[str]) -> bytes:
+    """Draw a row of images for each class, spread evenly over its training examples, beside its caption.
+
+    Args:
+        images: uint8 [N, S, S, 3]; a few are read.
+        labels: int64 [N], class ids.
+        captions: by class id; the first MAX_CLASSES are shown.
+
+    Returns:
+        A PNG file.
+    """
+    shown = captions[:MAX_CLASSES]
+    step = _CELL_PX + _GAP_PX
+    sheet = Image.new("RGB", (_LABEL_PX + _PER_CLASS * step + _GAP_PX, len(shown) * step + _GAP_PX), "white")
+    draw = ImageDraw.Draw(sheet)
+    names, counts = _font(15), _font(13)
+    for label, caption in enumerate(shown):
+        examples = np.flatnonzero(labels == label)
+        top = _GAP_PX + label * step
+        lines = [line for part in caption.splitlines() for line in textwrap.wrap(part, _LABEL_CHARACTERS)][:4]
+        draw.multiline_text((_GAP_PX, top + 4), "\n".join(lines), fill="black", font=names, spacing=3)
+        draw.text((_GAP_PX, top + 12 + 21 * len(lines)), f"{len(examples):,} in train", fill="#666666", font=counts)
+        places = np.unique(np.linspace(0, len(examples) - 1, _PER_CLASS).round().astype(np.int64))
+        for column, place in enumerate(places if len(examples) else []):
+            sheet.paste(_cell(images[examples[place]]), (_LABEL_PX + column * step, top))
+    file = io.BytesIO()
+    sheet.save(file, "PNG", optimize=True)
+    return file.getvalue()
+
+
+def class_balance(counts: Mapping[str, Sequence[int]], class_names: Sequence[str], title: str) -> dict[str, bytes]:
+    """Draw the number of images of each class as bars, one part for each split.
+
+    Args:
+        counts: for each split, one number a class.
+        class_names: by class id; beyond a hundred of them the bars have no names.
+        title: above the bars.
+
+    Returns:
+        A file for each of FORMATS.
+    """
+    named = len(class_names) <= _MAX_NAMED_BARS
+    height = 1.6 + (0.27 * len(class_names) if named else 0.27 * _MAX_NAMED_BARS)
+    files: dict[str, bytes] = {}
+    with mpl.rc_context(_SETTINGS), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # of a name in a script that the font lacks
+        figure = Figure(figsize=(9, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        axis: Axes = figure.subplots()
+        places, ends = np.arange(len(class_names)), np.zeros(len(class_names), np.int64)
+        for split, numbers in counts.items():
+            axis.barh(places, numbers, 0.8 if named else 1.0, left=ends, color=_COLOURS[split], label=split)
+            ends = ends + np.array(numbers, np.int64)
+        if named:
+            axis.set_yticks(places, [textwrap.shorten(name, 60, placeholder="…") for name in class_names])
+            for place, end in zip(places.tolist(), ends.tolist(), strict=True):
+                axis.annotate(f"{end:,}", (end, place), (4, 0), textcoords="offset points", va="center", fontsize=8)
+        else:
+            axis.set_ylabel("class id")
+        axis.set_ylim(len(class_names) - 0.4, -0.6)
+        axis.set_xlim(0, 1.08 * max(1, int(ends.max(initial=0))))
+        axis.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.set(title=title, xlabel="images")
+        axis.grid(axis="x", alpha=0.3)
+        axis.set_axisbelow(True)
+        if len(counts) > 1:
+            figure.legend(loc="outside lower center", ncols=len(counts), frameon=False)
+        for suffix in FORMATS:
+            file = io.BytesIO()
+            figure.savefig(file, format=suffix, dpi=120, metadata={"Date": None} if suffix == "svg" else {"Software": None})
+            files[suffix] = file.getvalue()
+    return files
+
+
+def _cell(pixels: NDArray[np.uint8]) -> Image.Image:
+    """An image at the size of a cell: small ones by whole pixels where they fit, so that they stay as they are."""
+    image = Image.fromarray(pixels)
+    is_small = image.width <= _CELL_PX // 2
+    return image.resize((_CELL_PX, _CELL_PX), Image.Resampling.NEAREST if is_small else Image.Resampling.BICUBIC)
+
+
+def _font(size: int) -> ImageFont.FreeTypeFont:
+    """DejaVu Sans, which comes with matplotlib and knows more scripts than Pillow's own."""
+    return ImageFont.truetype(Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", size)

@@ -1,0 +1,49 @@
+"""From an image file to its canonical pixels, by the framework's own means where its pixels are the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from common.datasets import decode as canonical
+
+
+def decode(content: bytes) -> tf.Tensor:
+    """Decode a plain JPEG (`Encoded.plain`) by the framework: accurate DCT, fancy upsampling.
+
+    Returns:
+        uint8 [H, W, 3], equal to `common.datasets.decode.decode` to the last bit.
+    """
+    # Twin: TensorFlow's default is a faster DCT, whose pixels are others.
+    return tf.io.decode_jpeg(content, channels=3, fancy_upscaling=True, dct_method="INTEGER_ACCURATE")
+
+
+def image(content: bytes, plain: bool, image_size: int) -> tf.Tensor:
+    """Decode any image file: a plain JPEG by the framework, another by the shared rule, as is what has to be resized.
+
+    Args:
+        content: the file.
+        plain: its `Encoded.plain`.
+        image_size: height and width in pixels.
+
+    Returns:
+        uint8 [image_size, image_size, 3].
+    """
+
+    # Twin: `content` and `plain` may be a graph's tensors; the branches are the graph's, and the shared rule calls Python.
+    def by_shared_rule() -> tf.Tensor:
+        return tf.numpy_function(lambda file: canonical.decode(file, image_size), [content], tf.uint8)
+
+    def resized(decoded: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        return canonical.resize(decoded[np.newaxis], image_size)[0]
+
+    def by_framework() -> tf.Tensor:
+        decoded = decode(content)
+        return tf.cond(
+            tf.reduce_all(tf.shape(decoded)[:2] == image_size),
+            lambda: decoded,
+            lambda: tf.numpy_function(resized, [decoded], tf.uint8),
+        )
+
+    return tf.ensure_shape(tf.cond(plain, by_framework, by_shared_rule), (image_size, image_size, 3))
