@@ -153,7 +153,7 @@ class Plan:
         if augmentation.brightness:
             brightness = 1.0 + self._uniform(_Stream.BRIGHTNESS, epoch, augmentation.brightness)
         drawn = Epoch(
-            ids=self._generator(_Stream.ORDER, epoch).permutation(n).astype(np.int64),
+            ids=self._order(self._generator(_Stream.ORDER, epoch)),
             flips=flips,
             shifts=shifts,
             affines=affines,
@@ -164,6 +164,14 @@ class Plan:
             ),
         )
         return self._reversed(drawn) if self.reverse_batches else drawn
+
+    def _order(self, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+        dask, n = self.spec.dask, self.num_examples
+        if self.spec.input != "dask" or dask.order == "global":
+            return generator.permutation(n).astype(np.int64)
+        starts = generator.permutation(np.arange(0, n, dask.chunk_images))
+        chunks = [generator.permutation(np.arange(start, min(start + dask.chunk_images, n))) for start in starts]
+        return np.concatenate(chunks).astype(np.int64)
 
     def _reversed(self, epoch: Epoch) -> Epoch:
         positions = np.concatenate([np.arange(*self.batch(step))[::-1] for step in range(self.steps_per_epoch)])

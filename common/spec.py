@@ -22,7 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 MODELS = ("simple_cnn", "mini_xception", "resnet18")
 MODES = ("serial", "data_parallel", "multi_process")
-INPUTS = ("inline", "workers")
+INPUTS = ("inline", "workers", "dask")
+SCHEDULERS = ("threads", "processes")
 Precision = Literal["float32", "float64"]
 BatchNormStatistics = Literal["per_replica", "synchronised"]
 
@@ -96,6 +97,16 @@ class Augmentation(_Frozen):
     """Multiply the pixels of each training image by a factor within 1 - brightness and 1 + brightness."""
 
 
+class Dask(_Frozen):
+    """How `input: dask` cuts up the training images, and who computes the parts."""
+
+    chunk_images: int = Field(256, ge=1)
+    scheduler: str = Field("threads", pattern=r"threads|processes|(tcp|tls|ucx|ws|wss)://\S+")
+    """`threads` of the training process, worker `processes` on this machine, or the address of a dask.distributed cluster."""
+    order: Literal["global", "chunks"] = "global"
+    """Serial's order, each batch gathered from all over; or chunks in random order and random order within each."""
+
+
 class Paths(_Frozen):
     cache_dir: str | None = None
     """Where decoded data and downloads are kept; None: the user's cache folder."""
@@ -120,7 +131,8 @@ class Spec(_Frozen):
     replicas: int = Field(1, ge=1)
     input: str = "inline"
     workers: int = Field(0, ge=0)
-    """Input workers: loader processes (PyTorch) or parallel map calls (TensorFlow)."""
+    """Input workers of each process of the run: loader processes (PyTorch) or parallel map calls (TensorFlow), or Dask's."""
+    dask: Dask = Dask()  # pyright: ignore[reportCallIssue]
     cores: int = Field(default_factory=lambda: available_cores(), ge=1)
     """CPU cores that the whole run may use, replicas and input workers included. Default: all that this process may use."""
     seed: int = Field(0, ge=0, lt=2**63)
@@ -165,8 +177,8 @@ class Spec(_Frozen):
                 f"global_batch_size must divide evenly over replicas. Received: {self.global_batch_size} over "
                 f"{self.replicas}. Use {' or '.join(choices)}."
             )
-        if self.input == "workers" and self.workers < 1:
-            raise SpecError(f"workers must be at least 1 with input workers. Received: {self.workers}. Use 2, or input inline.")
+        if self.input != "inline" and self.workers < 1:
+            raise SpecError(f"workers must be at least 1 with input {self.input}. Received: {self.workers}. Use 2.")
         if self.input == "inline" and self.workers:
             raise SpecError(f"workers must be 0 with input inline. Received: {self.workers}. Use 0, or input workers.")
         return self

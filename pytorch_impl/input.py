@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -12,13 +12,15 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from common import machine
+from common import chunks, machine, mapped
 from common.batches import Epoch, Plan
 from common.datasets import Split
 from common.preprocessing.scaling import Scaling
 from common.training import Batch
+from pytorch_impl import decode
 
 _Position = tuple[int, int, int]
+Take = Callable[[npt.NDArray[np.int64]], torch.Tensor]
 
 
 def batches(plan: Plan, split: Split, world_size: int, rank: int) -> Iterator[Batch]:
@@ -31,7 +33,10 @@ def batches(plan: Plan, split: Split, world_size: int, rank: int) -> Iterator[Ba
         (epoch, start, stop) for epoch in range(1, plan.epochs + 1) for start, stop in plan.bounds(epoch, world_size, rank)
     ]
     source = _Source(plan, split)
-    if plan.spec.input == "inline":
+    if plan.spec.input == "dask":
+        images = chunks.batches(plan, split, world_size, rank)
+        source.take = lambda ids: torch.from_numpy(np.require(next(images), requirements="W"))
+    if plan.spec.input != "workers":
         return (source[position] for position in positions)
     loader = DataLoader(
         source,
@@ -50,8 +55,27 @@ def _begin_worker(worker: int) -> None:
     machine.keep_freed_memory()
 
 
-def load(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], drawn: Epoch, start: int, stop: int) -> Batch:
+def reader(split: Split, image_size: int) -> Take:
+    """From int64 [N] ids to uint8 [N, image_size, image_size, 3]: from the decoded cache, or from the files where there are."""
+    encoded = split.encoded
+    if encoded is None:
+        return lambda ids: torch.from_numpy(split.images[ids])
+
+    def take(ids: npt.NDArray[np.int64]) -> torch.Tensor:
+        return torch.stack([decode.image(encoded.content(index), bool(encoded.plain[index]), image_size) for index in ids])
+
+    return take
+
+
+def load(take: Take, labels: npt.NDArray[np.int64], drawn: Epoch, start: int, stop: int) -> Batch:
     """The examples at these positions of an epoch's order, augmented.
+
+    Args:
+        take: from ids to images, see `reader`.
+        labels: int64 [N] of the split.
+        drawn: the epoch's draws.
+        start: the first position.
+        stop: the position behind the last one.
 
     Returns:
         ids: int64 [N]; images: uint8 [N, H, W, 3]; labels: int64 [N]; masks: one bool [N, units] a dropout.
@@ -60,7 +84,7 @@ def load(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], drawn: Ep
     ids = drawn.ids[start:stop]
     return Batch(
         ids=own.ids,
-        images=augment(torch.from_numpy(images[ids]), own),
+        images=augment(take(ids), own),
         labels=torch.from_numpy(labels[ids]),
         masks=own.masks,
     )
@@ -160,28 +184,18 @@ class _Source(TorchDataset[Any]):
         self._plan = plan
         self._split = split
         self._drawn: tuple[int, Epoch] | None = None
+        self.take = reader(split, plan.architecture.image_size)
 
     def __getitem__(self, position: _Position) -> Batch:
         epoch, start, stop = position
         if self._drawn is None or self._drawn[0] != epoch:
             self._drawn = epoch, self._plan.draw(epoch)
-        return load(self._split.images, self._split.labels, self._drawn[1], start, stop)
+        return load(self.take, self._split.labels, self._drawn[1], start, stop)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"plan": self._plan, "images": _by_reference(self._split.images), "labels": self._split.labels}
+        split = {"images": mapped.portable(self._split.images), "labels": self._split.labels, "encoded": self._split.encoded}
+        return {"plan": self._plan, "split": split}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._plan = state["plan"]
-        self._split = Split(images=_opened(state["images"]), labels=state["labels"])
-        self._drawn = None
-
-
-def _by_reference(images: npt.NDArray[np.uint8]) -> Any:
-    """A memory-mapped array travels to a worker as its file's name, not as its bytes."""
-    if isinstance(images, np.memmap) and images.base is not None and not isinstance(images.base, np.memmap):
-        return {"filename": str(images.filename), "dtype": images.dtype.str, "offset": images.offset, "shape": images.shape}
-    return images
-
-
-def _opened(images: Any) -> npt.NDArray[np.uint8]:
-    return np.memmap(mode="r", **images) if isinstance(images, dict) else images
+        split = state["split"]
+        self.__init__(state["plan"], Split(**{**split, "images": mapped.opened(split["images"])}))

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import cast
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
+from common import chunks
 from common.batches import Epoch, Plan
 from common.datasets import Split
 from common.preprocessing.scaling import Scaling
 from common.training import Batch
+from tensorflow_impl import decode
+
+Take = Callable[[tf.Tensor], tf.Tensor]
 
 
 def batches(plan: Plan, split: Split, world_size: int, rank: int) -> Iterator[Batch]:
@@ -19,14 +25,18 @@ def batches(plan: Plan, split: Split, world_size: int, rank: int) -> Iterator[Ba
     `inline` makes each batch when it is asked for, in the training thread; `workers` makes them ahead, in the order
     asked for, whatever the number of workers.
     """
+    take = reader(split, plan.architecture.image_size)
+    if plan.spec.input == "dask":
+        images = chunks.batches(plan, split, world_size, rank)
+        take = _from_python(lambda ids: next(images), plan.architecture.image_size)
     with tf.device("CPU:0"):
-        images, labels = tf.constant(split.images), tf.constant(split.labels)
+        labels = tf.constant(split.labels)
         # Twin: variables hold the epoch's draws, so that one pipeline, traced once, serves every epoch.
         drawn = plan.draw(1).map(tf.Variable)
         bounds = tf.constant(plan.bounds(1, world_size, rank), tf.int64)
-        workers = plan.spec.workers
+        workers = plan.spec.workers if plan.spec.input == "workers" else 0
         dataset = tf.data.Dataset.from_tensor_slices(bounds).map(
-            lambda bound: load(images, labels, drawn.map(tf.convert_to_tensor), bound[0], bound[1]),
+            lambda bound: load(take, labels, drawn.map(tf.convert_to_tensor), bound[0], bound[1]),
             num_parallel_calls=workers or None,
             deterministic=True if workers else None,
         )
@@ -39,8 +49,37 @@ def batches(plan: Plan, split: Split, world_size: int, rank: int) -> Iterator[Ba
     return _epochs(plan, drawn, dataset)
 
 
-def load(images: tf.Tensor, labels: tf.Tensor, drawn: Epoch, start: tf.Tensor, stop: tf.Tensor) -> Batch:
+def reader(split: Split, image_size: int) -> Take:
+    """From int64 [N] ids to uint8 [N, image_size, image_size, 3]: from the decoded cache, or from the files where there are."""
+    encoded = split.encoded
+    if encoded is None:
+        # Twin: a call to Python, since a tensor of the images would be a copy of all of them in memory.
+        return _from_python(lambda ids: split.images[ids], image_size)
+
+    def read(ids: npt.NDArray[np.int64]) -> list[Any]:
+        return [np.array([encoded.content(index) for index in ids], object), encoded.plain[ids]]
+
+    def take(ids: tf.Tensor) -> tf.Tensor:
+        contents, plain = tf.numpy_function(read, [ids], (tf.string, tf.bool))
+        specification = tf.TensorSpec((image_size, image_size, 3), tf.uint8)
+        return tf.map_fn(
+            lambda file: decode.image(file[0], file[1], image_size),
+            (tf.ensure_shape(contents, (None,)), tf.ensure_shape(plain, (None,))),
+            fn_output_signature=specification,
+        )
+
+    return take
+
+
+def load(take: Take, labels: tf.Tensor, drawn: Epoch, start: tf.Tensor, stop: tf.Tensor) -> Batch:
     """The examples at these positions of an epoch's order, augmented.
+
+    Args:
+        take: from ids to images, see `reader`.
+        labels: int64 [N] of the split.
+        drawn: the epoch's draws.
+        start: the first position.
+        stop: the position behind the last one.
 
     Returns:
         ids: int64 [N]; images: uint8 [N, H, W, 3]; labels: int64 [N]; masks: one bool [N, units] a dropout.
@@ -48,7 +87,7 @@ def load(images: tf.Tensor, labels: tf.Tensor, drawn: Epoch, start: tf.Tensor, s
     own = drawn.map(lambda values: values[start:stop])
     return Batch(
         ids=own.ids,
-        images=augment(tf.gather(images, own.ids), own),
+        images=augment(take(own.ids), own),
         labels=tf.gather(labels, own.ids),
         masks=own.masks,
     )
@@ -132,6 +171,13 @@ def scale(images: tf.Tensor, dtype: tf.DType, scaling: Scaling) -> tf.Tensor:
     """uint8 [N, H, W, 3] in 0..255 to the model's input, by one multiplication, and one addition where there is an offset."""
     values = tf.cast(images, dtype) * tf.constant(scaling.factor, dtype)
     return values if scaling.offset is None else values + tf.constant(scaling.offset, dtype)
+
+
+def _from_python(take: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.uint8]], image_size: int) -> Take:
+    def called(ids: tf.Tensor) -> tf.Tensor:
+        return tf.ensure_shape(tf.numpy_function(take, [ids], tf.uint8), (None, image_size, image_size, 3))
+
+    return called
 
 
 def _epochs(plan: Plan, drawn: Epoch, dataset: tf.data.Dataset) -> Iterator[Batch]:

@@ -77,6 +77,8 @@ class Split:
     """[N, S, S, 3], RGB; a memory map of the cache where the split is one whole stretch of it."""
     labels: NDArray[np.int64]
     """[N], class ids."""
+    encoded: Encoded | None = None
+    """The image files of the same examples, where they are to be decoded again and again."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -99,7 +101,7 @@ class Dataset:
     """Height and width in pixels."""
     notes: tuple[str, ...]
     """What a reader of the results must know of the data, e.g. which split was drawn from train."""
-    manifest: Manifest | None
+    manifest: Manifest | None = None
     """Every file of the source; None where it is no tree of image files."""
 
 

@@ -51,15 +51,15 @@ def scanning(encoded: Encoded, image_size: int, workers: int, scheduler: str) ->
         compute(warm_up)
         yield lambda: compute(total)
         return
-    with _client(workers, scheduler) as client:
-        chosen = list(_workers(client))[:workers]
+    with client(workers, scheduler) as connection:
+        chosen = list(_workers(connection))[:workers]
 
         def compute_there(graph: Delayed) -> Sums:
             # A worker that was killed comes back under another address: then any other may take its part.
-            future: Any = client.compute(graph, workers=chosen, allow_other_workers=True)
+            future: Any = connection.compute(graph, workers=chosen, allow_other_workers=True)
             return future.result()
 
-        with _patient(client):
+        with _patient(connection):
             compute_there(warm_up)
             yield lambda: compute_there(total)
 
@@ -119,15 +119,24 @@ def _add(some: list[Sums]) -> Sums:
 
 
 @contextmanager
-def _client(workers: int, scheduler: str) -> Generator[distributed.Client]:
+def client(workers: int, scheduler: str) -> Generator[distributed.Client]:
+    """A client of worker processes on this machine, or of the cluster at an address.
+
+    Args:
+        workers: how many there are to be.
+        scheduler: `processes`, or the address of a cluster.
+
+    Raises:
+        SchedulerError: the cluster cannot be reached, or has fewer workers.
+    """
     if scheduler != "processes":
-        with connected(scheduler) as client:
-            found = len(_workers(client))
+        with connected(scheduler) as connection:
+            found = len(_workers(connection))
             if found < workers:
                 raise SchedulerError(
                     f"the cluster must have {workers} workers. Received: {found}. Start more, or ask for fewer."
                 )
-            yield client
+            yield connection
         return
     cluster = distributed.LocalCluster(
         n_workers=workers,
@@ -135,8 +144,8 @@ def _client(workers: int, scheduler: str) -> Generator[distributed.Client]:
         dashboard_address=None,  # pyright: ignore[reportArgumentType]  its default is wrongly its type
         silence_logs=logging.CRITICAL,  # a worker that loses sight of the scheduler while both end
     )
-    with cluster, distributed.Client(cluster, set_as_default=False) as client:
-        yield client
+    with cluster, distributed.Client(cluster, set_as_default=False) as connection:
+        yield connection
 
 
 @contextmanager

@@ -1,13 +1,16 @@
 import gc
+import io
 from pathlib import Path
 from typing import Any
 
+import distributed
 import numpy as np
 import numpy.typing as npt
 import pytest
+from PIL import Image
 
 from common.batches import Epoch, Plan
-from common.datasets import Split
+from common.datasets import Encoded, Split, decode
 from common.preprocessing import affine
 from common.preprocessing.scaling import IMAGENET_MEAN, IMAGENET_STD, Scaling
 from common.training import Batch
@@ -123,6 +126,45 @@ def test_a_worker_reads_images_from_a_part_of_a_memory_map(twin: Twin, tmp_path:
     assert_follows_the_plan(twin, plan(input="workers", workers=1), Split(images=part, labels=SPLIT.labels), 1, 0)
 
 
+@pytest.mark.parametrize("order", ["global", "chunks"])
+def test_dasks_threads_give_the_plans_batches(twin: Twin, order: str) -> None:
+    chunked = plan(epochs=2, input="dask", workers=2, dask={"chunk_images": 5, "order": order})
+    assert_follows_the_plan(twin, chunked, SPLIT, 2, 1)
+
+
+def test_whole_order_by_dask_is_serials_and_chunks_stay_together_where_it_is_asked_for() -> None:
+    serial, gathered = plan().draw(1), plan(input="dask", workers=1).draw(1)
+    assert np.array_equal(serial.ids, gathered.ids)
+    by_chunks = plan(input="dask", workers=1, dask={"chunk_images": 5, "order": "chunks"}).draw(1).ids
+    assert sorted(by_chunks) == sorted(serial.ids)
+    assert not np.array_equal(by_chunks, serial.ids)
+    assert (np.diff(by_chunks // 5) != 0).sum() == 4  # each of the five chunks is entered once
+
+
+@pytest.mark.slow
+def test_a_cluster_of_processes_sends_the_plans_batches(twin: Twin, tmp_path: Path) -> None:
+    np.save(tmp_path / "pixels.npy", SPLIT.images)
+    split = Split(images=np.load(tmp_path / "pixels.npy", mmap_mode="r"), labels=SPLIT.labels)
+    chunked = plan(epochs=2, input="dask", workers=2, dask={"chunk_images": 5, "scheduler": "processes"})
+    assert_follows_the_plan(twin, chunked, split, 1, 0)
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        address = {"chunk_images": 5, "scheduler": cluster.scheduler_address}
+        assert_follows_the_plan(twin, plan(input="dask", workers=2, dask=address), split, 1, 0)
+
+
+@pytest.mark.parametrize("fields", [{}, {"input": "workers", "workers": 2}, {"input": "dask", "workers": 1}])
+def test_files_are_decoded_when_their_batch_is_made(twin: Twin, tmp_path: Path, fields: dict[str, Any]) -> None:
+    split, expected = files(tmp_path)
+    streamed = Plan(made.settings(augmentation=AUGMENTED, **fields), ARCHITECTURE, len(split))
+    batches = list(twin.input.batches(streamed, split, 1, 0))
+    assert [twin.array(batch.ids).tolist() for batch in batches] == [streamed.draw(1).ids[a:b].tolist() for a, b in BOUNDS]
+    drawn = streamed.draw(1)
+    for batch, (start, stop) in zip(batches, BOUNDS, strict=True):
+        ids = drawn.ids[start:stop]
+        images = oracles.augment(expected[ids], drawn.flips[start:stop], drawn.shifts[start:stop])
+        assert np.array_equal(twin.array(batch.images), images)
+
+
 def test_runs_that_are_read_in_turn_and_left_do_not_disturb_each_other(twin: Twin) -> None:
     one, other = (twin.input.batches(plan(), SPLIT, 1, 0) for _ in range(2))
     first, same = next(one), next(other)
@@ -159,6 +201,25 @@ def augment(twin: Twin, images: Any, **draws: Any) -> npt.NDArray[np.uint8]:
     absent = dict.fromkeys(("flips", "shifts", "affines", "brightness"))
     drawn = Epoch(ids=np.arange(len(images)), masks=(), **{**absent, **draws})
     return twin.array(twin.input.augment(twin.tensor(images), drawn.map(twin.tensor)))
+
+
+BOUNDS = [(0, 9), (9, 18), (18, 22)]
+
+
+def files(folder: Path) -> tuple[Split, npt.NDArray[np.uint8]]:
+    """A split of which only the files count: JPEGs of the models' size and larger ones, and a PNG."""
+    size = ARCHITECTURE.image_size
+    contents: list[bytes] = []
+    for index, image in enumerate(SPLIT.images):
+        picture = Image.fromarray(image).resize((size + index % 3 * 5, size + index % 4), Image.Resampling.BICUBIC)
+        buffer = io.BytesIO()
+        picture.save(buffer, "PNG" if index == 7 else "JPEG", quality=90)
+        contents.append(buffer.getvalue())
+    (folder / "files").write_bytes(b"".join(contents))
+    sizes = np.array([len(content) for content in contents])
+    encoded = Encoded(folder / "files", np.cumsum(sizes) - sizes, sizes, np.arange(len(contents)) != 7)
+    split = Split(images=np.zeros_like(SPLIT.images), labels=SPLIT.labels, encoded=encoded)
+    return split, np.stack([decode.decode(content, size) for content in contents])
 
 
 def plan(**fields: Any) -> Plan:
