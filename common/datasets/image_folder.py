@@ -167,7 +167,7 @@ def _scan_file(file: tuple[str, Callable[[], bytes]]) -> _Scanned:
     try:
         content = read()
     except PermissionError as error:  # other failures may pass, and are no property of the file
-        return _Scanned(path, b"", BadFile(decode.UNREADABLE, error.strerror))
+        return _Scanned(path, b"", BadFile(decode.UNREADABLE, str(error.strerror)))
     suffix = PurePosixPath(path).suffix
     promised = decode.SUFFIXES.get(suffix.lower())
     if promised is None:
@@ -228,7 +228,7 @@ def _bad(manifest: Manifest, empty: set[tuple[str, str]], tree: Path) -> DataRef
     ]
     return DataRefused(
         f"{tree} is not clean: {num_files:,} of {len(manifest):,} files and {len(empty):,} class folders hold no usable image. "
-        + listed_below(faults)
+        + listed_below(faults, len(faults))
         + "\n"
         "Mend them or take them out, or leave them out with `--set data.on_bad=skip`."
     )
