@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,9 +59,7 @@ def scan(tree: Tree, listing: Listing, packed: BinaryIO) -> Manifest:
     places, empty_folders = _lay_out(listing, tree.path)
     rows = {place.path: row for row, place in enumerate(places)}
     num_files = len(places)
-    columns: dict[str, list[Any]] = {
-        name: [""] * num_files for name in ("problems", "details", "formats", "modes")
-    }  # fmt: skip
+    columns = {name: [""] * num_files for name in ("problems", "details", "formats", "modes")}
     file_bytes, widths, heights, offsets = (np.zeros(num_files, np.int64) for _ in range(4))
     plain = np.zeros(num_files, np.bool_)
     file_sha256, pixel_sha256 = (np.zeros((num_files, 32), np.uint8) for _ in range(2))
