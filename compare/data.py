@@ -39,6 +39,7 @@ EXIT_USAGE, EXIT_DATA_REFUSED, EXIT_INTERRUPTED = 2, 4, 130
 
 _SPLITS = ("train", "validation", "test")
 _FALLBACK_PX = 64
+_OPTIONS = {"on_bad=skip": "--on-bad skip", "duplicates=allow": "--allow-duplicates", "image_size=64": "--image-size 64"}
 _MAX_CLASSES_SHOWN = 60
 _MAX_KINDS_SHOWN = 12
 _NAME_END = 28  # characters
@@ -207,8 +208,7 @@ def run(wanted: spec.Spec, out: Path | None, *, as_json: bool) -> int:
         FolderError: the folder holds something else, or cannot be written.
     """
     if out is not None:
-        with store.locked(out):
-            _refuse_other_folder(out)
+        _refuse_other_folder(out)
     with display(Console(stderr=True)) as shown:
         shown.say("reading the data")
         exploration, dataset, manifest = explore(wanted.data, seed=wanted.seed, cache_dir=wanted.paths.cache_dir)
@@ -248,7 +248,7 @@ def explore(data: spec.Data, *, seed: int, cache_dir: str | None = None) -> tupl
         dataset = datasets.load(data, seed=seed, cache_dir=cache_dir)
         manifest = dataset.manifest
     except DataRefused as error:
-        refusal = str(error)
+        refusal = _in_options(str(error))
         manifest = datasets.load_manifest(data, cache_dir=cache_dir)
         data = _lenient(data, manifest)
         try:
@@ -286,7 +286,7 @@ def explore(data: spec.Data, *, seed: int, cache_dir: str | None = None) -> tupl
         files=_file_facts(manifest) if manifest is not None else None,
         exact=_exact(examples),
         near=near,
-        notes=list(dataset.notes) if dataset is not None else [],
+        notes=[*_leniency(refusal, dataset, data), *(dataset.notes if dataset is not None else ())],
     )
     return exploration, dataset, manifest
 
@@ -340,6 +340,20 @@ def _lenient(data: spec.Data, manifest: Manifest | None) -> spec.Data:
         if len(sizes) != 1 or any(width != height for width, height in sizes):
             image_size = _FALLBACK_PX
     return data.model_copy(update={"on_bad": "skip", "duplicates": "allow", "image_size": image_size})
+
+
+def _leniency(refusal: str | None, dataset: Dataset | None, shown: spec.Data) -> list[str]:
+    if refusal is None or dataset is None:
+        return []
+    resized = f", images resized to {shown.image_size} x {shown.image_size} pixels" if shown.image_size else ""
+    return [f"refused as it was asked for; shown with bad files left out, duplicates allowed{resized}"]
+
+
+def _in_options(refusal: str) -> str:
+    """A refusal in the words of this command, which has options for what others take from a spec."""
+    for assignment, option in _OPTIONS.items():
+        refusal = refusal.replace(f"--set data.{assignment}", option)
+    return refusal
 
 
 def _from_files(dataset: Dataset, manifest: Manifest, data: spec.Data, seed: int, cache_dir: str | None) -> _Examples:
@@ -508,7 +522,7 @@ def _plant_table(exploration: Exploration) -> Table:
     conditions = {each.condition for each in exploration.classes}
     return Table(
         "plants",
-        "Plants and conditions, as the class names tell",
+        "Plants and conditions",
         (
             Column("plant", "plant"),
             Column("classes", "classes"),
@@ -524,7 +538,7 @@ def _plant_table(exploration: Exploration) -> Table:
             }
             for plant, members in plants.items()
         ],
-        note=f"{_number(len(plants), 'plant')}, {_number(len(conditions), 'condition')}; healthy: "
+        note=f"{_number(len(plants), 'plant')} and {_number(len(conditions), 'condition')}, as the class names tell; healthy: "
         f"{_number(len(healthy), 'class', 'classes')}, {healthy_images:,} images ({100 * healthy_images / total:.1f} %).",
     )
 
@@ -544,7 +558,7 @@ def _kind_table(files: FileFacts) -> Table:
             {"format": kind.format, "mode": kind.mode, "size": f"{kind.width_px} x {kind.height_px}", "files": kind.files}
             for kind in files.kinds[:_MAX_KINDS_SHOWN]
         ],
-        note=f"{files.usable:,} of {files.files:,} files are usable images: {files.total_bytes / 2**20:,.1f} MiB, "
+        note=f"{files.usable:,} of {files.files:,} files are usable images: {files.total_bytes / 2**20:,.2f} MiB, "
         f"median {files.median_bytes:,} bytes, largest {files.largest_bytes:,}."
         + (f" {left_out:,} more kinds are in the JSON." if left_out > 0 else ""),
     )
@@ -645,7 +659,7 @@ def _write(folder: Path, exploration: Exploration, dataset: Dataset | None, mani
 
 
 def _refuse_other_folder(folder: Path) -> None:
-    others = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    others = sorted(path.name for path in folder.glob("[!.]*"))
     if not others:
         return
     try:

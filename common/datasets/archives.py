@@ -72,10 +72,13 @@ class _Archive:
 
     def listing(self) -> Listing:
         files: list[str] = []
-        folders: list[str] = []
+        folders: set[str] = set()
         with _refusing_damage(self.path):
             for name, read in self._members():
-                (files if read else folders).append(name)
+                if read:
+                    files.append(name)
+                else:
+                    folders.add(name)
         return Listing(files, folders_without(files, folders))
 
     def read(self, wanted: Collection[str]) -> Iterator[tuple[str, Callable[[], bytes]]]:

@@ -34,9 +34,9 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:MAX_NAMED]) + more
 
 
-def listed_below(faults: Sequence[str]) -> str:
-    """`Received:` and a line for each fault, or after twenty of them `and 7 more`."""
-    more = [f"and {len(faults) - MAX_NAMED:,} more"] if len(faults) > MAX_NAMED else []
+def listed_below(faults: Sequence[str], total: int) -> str:
+    """`Received:` and a line for each fault, or after twenty of them `and 7 more`; those may be missing in `faults`."""
+    more = [f"and {total - MAX_NAMED:,} more"] if total > MAX_NAMED else []
     return "\n  ".join(["Received:", *faults[:MAX_NAMED], *more])
 
 
@@ -74,7 +74,7 @@ class Split:
     """Examples of one split, in manifest order; both arrays are read-only."""
 
     images: NDArray[np.uint8]
-    """[N, S, S, 3], RGB; a memory map of the cache where the split is one whole stretch of it."""
+    """[N, S, S, 3], RGB; a memory map of the cache, except for the digits."""
     labels: NDArray[np.int64]
     """[N], class ids."""
     encoded: Encoded | None = None

@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,9 +59,7 @@ def scan(tree: Tree, listing: Listing, packed: BinaryIO) -> Manifest:
     places, empty_folders = _lay_out(listing, tree.path)
     rows = {place.path: row for row, place in enumerate(places)}
     num_files = len(places)
-    columns: dict[str, list[Any]] = {
-        name: [""] * num_files for name in ("problems", "details", "formats", "modes")
-    }  # fmt: skip
+    columns = {name: [""] * num_files for name in ("problems", "details", "formats", "modes")}
     file_bytes, widths, heights, offsets = (np.zeros(num_files, np.int64) for _ in range(4))
     plain = np.zeros(num_files, np.bool_)
     file_sha256, pixel_sha256 = (np.zeros((num_files, 32), np.uint8) for _ in range(2))
@@ -167,7 +165,7 @@ def _scan_file(file: tuple[str, Callable[[], bytes]]) -> _Scanned:
     try:
         content = read()
     except PermissionError as error:  # other failures may pass, and are no property of the file
-        return _Scanned(path, b"", BadFile(decode.UNREADABLE, error.strerror))
+        return _Scanned(path, b"", BadFile(decode.UNREADABLE, str(error.strerror)))
     suffix = PurePosixPath(path).suffix
     promised = decode.SUFFIXES.get(suffix.lower())
     if promised is None:
@@ -228,7 +226,7 @@ def _bad(manifest: Manifest, empty: set[tuple[str, str]], tree: Path) -> DataRef
     ]
     return DataRefused(
         f"{tree} is not clean: {num_files:,} of {len(manifest):,} files and {len(empty):,} class folders hold no usable image. "
-        + listed_below(faults)
+        + listed_below(faults, len(faults))
         + "\n"
         "Mend them or take them out, or leave them out with `--set data.on_bad=skip`."
     )

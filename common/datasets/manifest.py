@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,8 +60,8 @@ class Manifest:
         """Rows of the usable images."""
         return np.flatnonzero([not problem for problem in self.problems])
 
-    def encoded(self, packed: Any, rows: NDArray[np.int64]) -> Encoded:
-        """The files of some rows, out of the packed file at a path."""
+    def encoded(self, packed: Path, rows: NDArray[np.int64]) -> Encoded:
+        """The files of some rows, which lie in the packed file."""
         return Encoded(packed, self.offsets[rows], self.file_bytes[rows], self.plain[rows])
 
     def columns(self) -> dict[str, Sequence[Any] | NDArray[Any]]:

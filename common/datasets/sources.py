@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,7 +17,7 @@ from common.datasets import archives, cifar10, decode, digits, fashion_mnist, id
 from common.datasets.dataset import Arrays, DataRefused, Dataset, Examples, Files, FileSplit, Split
 from common.datasets.encoded import Encoded
 from common.datasets.manifest import Manifest
-from common.datasets.splits import Division
+from common.datasets.splits import SPLITS, Division, Ids
 from common.datasets.trees import Folder, Tree
 from common.preprocessing import cache
 from common.preprocessing.cache import Entry, PixelFile, Side
@@ -28,7 +28,9 @@ NAMES = ("digits", "cifar10", fashion_mnist.NAME, leaves.NAME)
 _SCAN_VERSION = 1
 """Grows when the manifest gets other columns, or a file is judged otherwise."""
 
-_Fetch = Callable[[Callable[[BinaryIO], Side]], Entry]
+_ROWS_AT_ONCE = 1000  # of arrays, bounds what stands in memory while they are written
+
+_Keep = Callable[[Ids, int, Callable[[Ids, PixelFile], None]], NDArray[np.uint8]]
 
 
 def load(data: Data, *, seed: int, cache_dir: str | None = None) -> Dataset:
@@ -45,7 +47,8 @@ def load(data: Data, *, seed: int, cache_dir: str | None = None) -> Dataset:
     with _refusing_failures(data):
         source = _open(data, cache.folder(cache_dir))
         division = _divide(source, data, seed)
-        images = source.decoded()
+        images = source.decoded(np.concatenate([division.ids[split] for split in SPLITS]))
+    ends = np.cumsum([len(division.ids[split]) for split in SPLITS])
     return Dataset(
         name=source.name,
         class_names=source.examples.class_names,
@@ -53,7 +56,10 @@ def load(data: Data, *, seed: int, cache_dir: str | None = None) -> Dataset:
         image_size=source.image_size,
         notes=(*source.notes, *division.notes),
         manifest=source.manifest,
-        **{split: _split(images, source.examples.labels, ids) for split, ids in division.ids.items()},
+        **{
+            split: Split(images=part, labels=_read_only(source.examples.labels[division.ids[split]]))
+            for split, part in zip(SPLITS, np.split(images, ends[:-1]), strict=True)
+        },
     )
 
 
@@ -107,8 +113,8 @@ class _Source:
     name: str
     examples: Examples
     image_size: int
-    decoded: Callable[[], NDArray[np.uint8]]
-    """Gives uint8 [N, image_size, image_size, 3], read-only."""
+    decoded: Callable[[Ids], NDArray[np.uint8]]
+    """Gives uint8 [n, image_size, image_size, 3], read-only, of n examples by their places."""
     notes: tuple[str, ...] = ()
     manifest: Manifest | None = None
     encoded: Encoded | None = None
@@ -120,11 +126,23 @@ def _open(data: Data, cache_folder: Path) -> _Source:
         return _digits(data.image_size)
     name, tree = located
     scanned_key, scanned = _scan(tree, cache_folder)
-    decoded_key = cache.key(scanned=scanned_key, image_size=data.image_size)
-    fetch_decoded = partial(cache.fetch, cache_folder, "decoded", decoded_key)
+
+    def keep(ids: Ids, size_px: int, write: Callable[[Ids, PixelFile], None]) -> NDArray[np.uint8]:
+        """Images in the order of the splits: then each split is one stretch of a file, mapped into memory and not copied."""
+
+        def build(file: BinaryIO) -> Side:
+            pixels = PixelFile(file, len(ids), size_px)
+            write(ids, pixels)
+            pixels.finish()
+            return Side({}, {})
+
+        places = hashlib.sha256(ids.astype("<i8").tobytes()).hexdigest()
+        key = cache.key(scanned=scanned_key, image_size=data.image_size, places=places)
+        return _mapped(cache.fetch(cache_folder, "decoded", key, build))
+
     if scanned.facts["form"] == "files":
-        return _files(name, scanned, tree.path, data, fetch_decoded)
-    source = _arrays(name, scanned, data.image_size, fetch_decoded)
+        return _files(name, scanned, tree.path, data, keep)
+    source = _arrays(name, scanned, data.image_size, keep)
     if data.source == fashion_mnist.NAME:
         # Unpacked files cannot be told from MNIST's; that they were asked for by name is what names their classes.
         return replace(source, examples=replace(source.examples, class_names=fashion_mnist.CLASS_NAMES))
@@ -150,14 +168,14 @@ def _locate(source: str, cache_folder: Path) -> tuple[str, Tree] | None:
 
 def _digits(image_size: int | None) -> _Source:
     arrays = digits.read()
-    images = _read_only(decode.resize(arrays.images, image_size))
+    images = decode.resize(arrays.images, image_size)
     examples = Examples(
-        labels=_read_only(arrays.labels),
+        labels=arrays.labels,
         class_names=arrays.class_names,
         split_sizes=arrays.split_sizes,
         pixel_sha256=_pixel_sha256(arrays.images),
     )
-    return _Source(name="digits", examples=examples, image_size=images.shape[1], decoded=lambda: images)
+    return _Source(name="digits", examples=examples, image_size=images.shape[1], decoded=lambda ids: _read_only(images[ids]))
 
 
 def _scan(tree: Tree, cache_folder: Path) -> tuple[str, Entry]:
@@ -170,7 +188,7 @@ def _scan(tree: Tree, cache_folder: Path) -> tuple[str, Entry]:
         if arrays is None:
             side = Side(image_folder.scan(tree, listing, file).to_arrays(), {"form": "files"})
         else:
-            _write_pixels(file, arrays.images)
+            np.save(file, arrays.images)
             side = Side(
                 {"labels": arrays.labels, "pixel_sha256": _pixel_sha256(arrays.images)},
                 {"form": "arrays", "class_names": arrays.class_names, "split_sizes": arrays.split_sizes},
@@ -183,12 +201,13 @@ def _scan(tree: Tree, cache_folder: Path) -> tuple[str, Entry]:
     return scanned_key, cache.fetch(cache_folder, "scanned", scanned_key, scan)
 
 
-def _arrays(name: str, scanned: Entry, image_size: int | None, fetch_decoded: _Fetch) -> _Source:
+def _arrays(name: str, scanned: Entry, image_size: int | None, keep: _Keep) -> _Source:
     images = _mapped(scanned)
+    size_px = image_size or images.shape[1]
 
-    def keep_resized(file: BinaryIO) -> Side:
-        _write_pixels(file, decode.resize(images, image_size))
-        return Side({}, {})
+    def write(ids: Ids, pixels: PixelFile) -> None:
+        for first in range(0, len(ids), _ROWS_AT_ONCE):
+            pixels.write(first, decode.resize(images[ids[first : first + _ROWS_AT_ONCE]], image_size))
 
     examples = Examples(
         labels=scanned.arrays["labels"],
@@ -196,28 +215,23 @@ def _arrays(name: str, scanned: Entry, image_size: int | None, fetch_decoded: _F
         split_sizes=scanned.facts["split_sizes"],
         pixel_sha256=scanned.arrays["pixel_sha256"],
     )
-    if image_size in (None, images.shape[1]):
-        return _Source(name=name, examples=examples, image_size=images.shape[1], decoded=lambda: images)
-    return _Source(name=name, examples=examples, image_size=image_size, decoded=lambda: _mapped(fetch_decoded(keep_resized)))
+    return _Source(name=name, examples=examples, image_size=size_px, decoded=lambda ids: keep(ids, size_px, write))
 
 
-def _files(name: str, scanned: Entry, path: Path, data: Data, fetch_decoded: _Fetch) -> _Source:
+def _files(name: str, scanned: Entry, path: Path, data: Data, keep: _Keep) -> _Source:
     manifest = Manifest.from_arrays(scanned.arrays)
     rows, examples, notes = image_folder.examples(manifest, path, skip_bad=data.on_bad == "skip")
-    image_size = data.image_size or image_folder.common_size(manifest, rows, path)
+    size_px = data.image_size or image_folder.common_size(manifest, rows, path)
     encoded = manifest.encoded(scanned.data, rows)
 
-    def keep_decoded(file: BinaryIO) -> Side:
-        pixels = PixelFile(file, len(encoded), image_size)
-        decode.decode_all(encoded, data.image_size, pixels)
-        pixels.finish()
-        return Side({}, {})
+    def write(ids: Ids, pixels: PixelFile) -> None:
+        decode.decode_all(encoded.take(ids), data.image_size, pixels)
 
     return _Source(
         name=name,
         examples=examples,
-        image_size=image_size,
-        decoded=lambda: _mapped(fetch_decoded(keep_decoded)),
+        image_size=size_px,
+        decoded=lambda ids: keep(ids, size_px, write),
         notes=tuple(notes),
         manifest=manifest,
         encoded=encoded,
@@ -231,12 +245,6 @@ def _read_arrays(tree: Tree, files: Sequence[str]) -> Arrays | None:
         if layout is not None:
             return module.read(tree, layout)  # pyright: ignore[reportArgumentType]  # each module's layout is its own
     return None
-
-
-def _write_pixels(file: BinaryIO, images: NDArray[np.uint8]) -> None:
-    pixels = PixelFile(file, len(images), images.shape[1])
-    pixels.write(0, images)
-    pixels.finish()
 
 
 def _pixel_sha256(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -256,13 +264,6 @@ def _divide(source: _Source, data: Data, seed: int) -> Division:
         limit=data.limit,
         allow_duplicates=data.duplicates == "allow",
     )
-
-
-def _split(images: NDArray[np.uint8], labels: NDArray[np.int64], ids: NDArray[np.int64]) -> Split:
-    first, last = int(ids[0]), int(ids[-1]) + 1
-    if last - first == len(ids):  # one stretch: stays a view, so that a memory map stays shared
-        return Split(images=images[first:last], labels=labels[first:last])
-    return Split(images=_read_only(images[ids]), labels=_read_only(labels[ids]))
 
 
 def _tree_at(path: Path) -> Tree:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.datasets.dataset import DataRefused, Examples, listed, listed_below
+from common.datasets.dataset import MAX_NAMED, DataRefused, Examples, listed, listed_below
 
 SPLITS = ("train", "validation", "test")
 Ids = NDArray[np.int64]
@@ -136,10 +136,13 @@ def _duplicates(examples: Examples, first_equal: Ids, ids: Mapping[str, Ids], na
     shared = group[num_splits > 1]
     if len(shared):
         if not allow:
-            pairs = [" = ".join(_named(examples, int(row)) for row in np.flatnonzero(first_equal == each)) for each in shared]
+            pairs = [
+                " = ".join(_named(examples, int(row)) for row in np.flatnonzero(first_equal == each))
+                for each in shared[:MAX_NAMED]
+            ]
             raise DataRefused(
                 f"{name} has {len(shared):,} images that stand in more than one split, equal pixel for pixel. "
-                + listed_below(pairs)
+                + listed_below(pairs, len(shared))
                 + "\nKeep each in one split, or let them pass with `--set data.duplicates=allow`."
             )
         notes.append(f"images that stand in more than one split, equal pixel for pixel: {len(shared):,}")

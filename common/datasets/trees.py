@@ -116,12 +116,13 @@ class Folder:
                     if entry.name.startswith("."):
                         continue
                     is_empty = False
-                    name = checked_name(f"{folder}/{entry.name}" if folder else entry.name, self.path)
+                    _check_unicode(entry.name, self.path)
+                    name = f"{folder}/{entry.name}" if folder else entry.name
                     if entry.is_dir():
                         pending.append(name)
                     elif entry.is_file():
                         status = entry.stat()
-                        check_size(status.st_size, self.path / name)
+                        check_size(status.st_size, f"{self.path}/{name}")
                         num_files += 1
                         yield name, status
                     else:
@@ -147,11 +148,15 @@ def checked_name(name: str, tree: Path) -> str:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\0" in name or re.match(r"[A-Za-z]:[\\/]|\\", name):
         raise DataRefused(f"{tree} holds a path that leads out of it. Received: {name!r}. Use paths below one folder.")
+    _check_unicode(name, tree)
+    return path.as_posix()
+
+
+def _check_unicode(name: str, tree: Path) -> None:
     try:
         name.encode()
     except UnicodeEncodeError:
         raise DataRefused(f"{tree} holds a file name that is not UTF-8. Received: {name!r}. Rename it.") from None
-    return path.as_posix()
 
 
 def is_hidden(name: str) -> bool:

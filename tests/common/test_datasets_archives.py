@@ -123,6 +123,14 @@ def test_too_many_files_are_refused(write, tmp_path, refusal, monkeypatch):
     assert "too many files" in refusal(write(tmp_path / "pets", FILES))
 
 
+@pytest.mark.parametrize("kind", [tarfile.DIRTYPE, tarfile.REGTYPE])
+def test_an_archive_without_end_is_refused_after_so_many_members(kind, tmp_path, refusal, monkeypatch):
+    monkeypatch.setattr(trees, "MAX_FILES", 2_000)
+    path = tmp_path / "pets.tar.gz"
+    path.write_bytes(gzip.compress(member(".hidden/again", kind).tobuf() * 50_000))
+    assert "too many files" in refusal(path)
+
+
 def test_an_extended_header_of_absurd_size_is_refused_before_it_is_read(tmp_path, refusal, monkeypatch):
     monkeypatch.setattr(trees, "MAX_FILE_BYTES", 10_000)
     header = member("long", tarfile.GNUTYPE_LONGNAME)

@@ -67,12 +67,19 @@ def test_a_second_load_opens_and_decodes_nothing(pets, tmp_path, builds, scans):
     assert np.array_equal(first.train.images, second.train.images)
 
 
-def test_limit_seed_and_judgement_share_one_entry_and_sizes_share_one_scan(pets, tmp_path, builds, scans):
-    loaded(pets, tmp_path / "cache", limit=3)
-    loaded(pets, tmp_path / "cache", limit=4, on_bad="skip", duplicates="allow")
+def test_files_are_opened_once_and_the_same_examples_decoded_once_for_each_size(pets, tmp_path, builds, scans):
+    loaded(pets, tmp_path / "cache")
+    loaded(pets, tmp_path / "cache", limit=100, on_bad="skip", duplicates="allow")
     assert len(builds) == 1
     loaded(pets, tmp_path / "cache", image_size=16)
     assert len(builds) == 2 and len(scans) == 1
+
+
+def test_only_the_examples_that_a_limit_keeps_are_decoded(pets, tmp_path):
+    dataset = loaded(pets, tmp_path / "cache", limit=4)
+    kept = len(dataset.train) + len(dataset.validation) + len(dataset.test)
+    assert kept == 12 < len(FILES)
+    assert len(np.load(entry_of(tmp_path / "cache") / "data", mmap_mode="r")) == kept
 
 
 def test_files_need_no_decoded_pixels(pets, tmp_path, builds, scans):

@@ -219,6 +219,18 @@ def test_equal_pixels_in_two_splits_are_refused_by_name_whatever_the_files_bytes
         assert allowed.notes == ("images that stand in more than one split, equal pixel for pixel: 2",)
 
 
+def test_of_many_images_in_two_splits_twenty_are_named(tmp_path, cache):
+    files = tree("train/cat", "train/dog", images=15)
+    files |= {name.replace("train", "val"): content for name, content in files.items()}
+    with pytest.raises(DataRefused) as refusal:
+        load(Data(source=str(write_folder(tmp_path / "pets", files))), seed=0, cache_dir=cache)
+    assert (
+        "30 images" in str(refusal.value)
+        and str(refusal.value).count(" = ") == 20
+        and "\n  and 10 more\n" in str(refusal.value)
+    )
+
+
 def test_equal_pixels_within_a_split_are_counted(tmp_path, cache):
     files = (
         SPLITS | {f"train/cat/copy{number}.png": COPY for number in range(3)} | {"val/dog/copy.png": SPLITS["val/dog/0.png"]}

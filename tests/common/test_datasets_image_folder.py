@@ -35,11 +35,15 @@ def test_three_split_folders_are_taken_as_they_are(tmp_path, cache):
     assert np.array_equal(dataset.test.images[-1], pixels("test/dog/3.png"))
 
 
-def test_splits_as_they_lie_are_shared_memory_maps_that_nobody_can_write_to(tmp_path, cache):
-    files = tree("train/cat", "train/dog", "val/cat", "val/dog", "test/cat", "test/dog")
-    dataset = loaded(write_folder(tmp_path / "pets", files), cache)
-    for split in (dataset.train, dataset.validation, dataset.test):
-        assert isinstance(split.images, np.memmap) and not split.images.flags.writeable
+@pytest.mark.parametrize(
+    "folders", [("cat", "dog"), ("train/cat", "train/dog"), ("train/cat", "train/dog", "val/cat", "val/dog")]
+)
+def test_splits_are_memory_maps_that_nobody_can_write_to_drawn_ones_too(folders, tmp_path, cache):
+    folder = write_folder(tmp_path / "pets", tree(*folders, images=10))
+    for data in (Data(source=str(folder)), Data(source=str(folder), limit=5)):
+        dataset = load(data, seed=0, cache_dir=str(cache))
+        for split in (dataset.train, dataset.validation, dataset.test):
+            assert isinstance(split.images, np.memmap) and not split.images.flags.writeable and not split.labels.flags.writeable
 
 
 def test_the_same_tree_is_the_same_data_in_a_folder_or_any_archive(tmp_path, cache):
@@ -82,12 +86,12 @@ def test_only_the_split_that_is_missing_is_drawn(tmp_path, cache):
     assert len(dataset.notes) == 1 and "as the data has no test split" in dataset.notes[0]
 
 
-def test_the_drawn_split_follows_the_seed_and_the_cache_does_not(tmp_path, cache):
+def test_the_drawn_split_follows_the_seed_and_the_limit(tmp_path, cache):
     folder = write_folder(tmp_path / "pets", tree("train/cat", "train/dog", images=20))
     assert loaded(folder, cache, seed=1).content_hash == loaded(folder, cache, seed=1).content_hash
     assert loaded(folder, cache, seed=1).content_hash != loaded(folder, cache, seed=2).content_hash
     assert loaded(folder, cache, limit=5).content_hash != loaded(folder, cache).content_hash
-    assert len(list((cache / "decoded").glob("*/data"))) == 1
+    assert len(list((cache / "scanned").glob("*/data"))) == 1
 
 
 def test_class_ids_follow_sorted_names_whatever_stands_in_them(tmp_path, cache):
