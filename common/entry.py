@@ -22,6 +22,7 @@ import numpy as np
 
 from common import architectures, datasets, machine, processes, results, spec, timing, tracing, weights
 from common.batches import Plan
+from common.preprocessing import scaling
 from common.preprocessing import job
 from common.spec import Spec
 from common.training import Diverged, Run, is_first_rank
@@ -164,6 +165,7 @@ def _build(twin: Twin, read: Spec, run: Run) -> tuple[datasets.Dataset, Plan, tr
     dataset, plan, _, trainer = _prepare(twin, read, reverse_batches=False)
     # Of what the model holds, not of what was drawn: a twin that did not load them would show.
     weights_hash = weights.digest(trainer.weights())
+    run.know(pixel_mean=plan.scaling.mean, pixel_std=plan.scaling.std)
     run.know(data_hash=dataset.content_hash, weights_hash=weights_hash, class_names=list(dataset.class_names))
     return dataset, plan, trainer
 
@@ -173,7 +175,8 @@ def _prepare(
 ) -> tuple[datasets.Dataset, Plan, weights.Weights, tracing.TraceableTrainer]:
     dataset = datasets.load(read.data, seed=read.seed, cache_dir=read.paths.cache_dir)
     architecture = architectures.resolve(read.model, len(dataset.class_names), dataset.image_size)
-    plan = Plan(read, architecture, len(dataset.train.labels), reverse_batches)
+    pixels = scaling.of(read.data, dataset.train.images, dataset.content_hash, cache_dir=read.paths.cache_dir)
+    plan = Plan(read, architecture, len(dataset.train), reverse_batches, pixels)
     initial = weights.initial(architecture, read.seed)
     return dataset, plan, initial, twin.build(read, architecture, plan, dataset, initial)
 

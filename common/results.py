@@ -122,6 +122,10 @@ class RunResult(_Frozen):
     data_hash: str | None = None
     weights_hash: str | None = None
     """SHA-256 over the initial weights."""
+    pixel_mean: tuple[float, float, float] | None = None
+    """What was subtracted from each channel, in 0..1 ..."""
+    pixel_std: tuple[float, float, float] | None = None
+    """... and what it was then divided by."""
     predictions_hash: str | None = None
     """SHA-256 over the int64 labels predicted for the test split."""
     class_names: list[str] = []

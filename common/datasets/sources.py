@@ -47,6 +47,7 @@ def load(data: Data, *, seed: int, cache_dir: str | None = None) -> Dataset:
     with _refusing_failures(data):
         source = _open(data, cache.folder(cache_dir))
         division = _divide(source, data, seed)
+        encoded = _streamed(source)[0] if data.loading == "streaming" else None
         images = source.decoded(np.concatenate([division.ids[split] for split in SPLITS]))
     ends = np.cumsum([len(division.ids[split]) for split in SPLITS])
     return Dataset(
@@ -57,7 +58,11 @@ def load(data: Data, *, seed: int, cache_dir: str | None = None) -> Dataset:
         notes=(*source.notes, *division.notes),
         manifest=source.manifest,
         **{
-            split: Split(images=part, labels=_read_only(source.examples.labels[division.ids[split]]))
+            split: Split(
+                images=part,
+                labels=_read_only(source.examples.labels[division.ids[split]]),
+                encoded=encoded.take(division.ids[split]) if encoded else None,
+            )
             for split, part in zip(SPLITS, np.split(images, ends[:-1]), strict=True)
         },
     )
@@ -76,19 +81,16 @@ def load_files(data: Data, *, seed: int, cache_dir: str | None = None) -> Files:
     """
     with _refusing_failures(data):
         source = _open(data, cache.folder(cache_dir))
-    if source.manifest is None or source.encoded is None:
-        raise DataRefused(
-            f"{source.name} holds no image files to stream. Received: loading streaming. Use data.loading cached."
-        )
+    encoded, manifest = _streamed(source)
     division = _divide(source, data, seed)
-    labels, encoded = source.examples.labels, source.encoded
+    labels = source.examples.labels
     return Files(
         name=source.name,
         class_names=source.examples.class_names,
         content_hash=division.content_hash,
         image_size=source.image_size,
         notes=(*source.notes, *division.notes),
-        manifest=source.manifest,
+        manifest=manifest,
         **{split: FileSplit(encoded=encoded.take(ids), labels=_read_only(labels[ids])) for split, ids in division.ids.items()},
     )
 
@@ -255,6 +257,14 @@ def _mapped(entry: Entry) -> NDArray[np.uint8]:
     return np.load(entry.data, mmap_mode="r", allow_pickle=False)
 
 
+def _streamed(source: _Source) -> tuple[Encoded, Manifest]:
+    if source.encoded is None or source.manifest is None:
+        raise DataRefused(
+            f"{source.name} holds no image files to stream. Received: loading streaming. Use data.loading cached."
+        )
+    return source.encoded, source.manifest
+
+
 def _divide(source: _Source, data: Data, seed: int) -> Division:
     return splits.divide(
         source.examples,
@@ -262,7 +272,8 @@ def _divide(source: _Source, data: Data, seed: int) -> Division:
         image_size=source.image_size,
         seed=seed,
         limit=data.limit,
-        allow_duplicates=data.duplicates == "allow",
+        # Published arrays are what everybody has: what they share is told, and nobody could take it out.
+        allow_duplicates=data.duplicates == "allow" or source.encoded is None,
     )
 
 

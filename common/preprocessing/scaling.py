@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
+from common import spec
+from common.preprocessing.statistics import dataset_statistics
+
 _Channels = tuple[float, float, float]
 
 IMAGENET_MEAN: _Channels = (0.485, 0.456, 0.406)
@@ -31,3 +37,27 @@ class Scaling:
             return None
         (red, green, blue), (red_std, green_std, blue_std) = self.mean, self.std
         return -red / red_std, -green / green_std, -blue / blue_std
+
+
+def of(data: spec.Data, images: npt.NDArray[np.uint8], content_hash: str, *, cache_dir: str | None) -> Scaling:
+    """The scaling that a spec asks for.
+
+    Args:
+        data: its `normalization`.
+        images: uint8 [N, H, W, 3] of the training split, whose statistics are taken where they are asked for.
+        content_hash: of the data set; under it they are stored.
+        cache_dir: as in `dataset_statistics`.
+
+    Raises:
+        SpecError: a channel has the same value everywhere.
+    """
+    if data.normalization == "none":
+        return Scaling()
+    if data.normalization == "imagenet":
+        return Scaling(IMAGENET_MEAN, IMAGENET_STD)
+    found = dataset_statistics(images, content_hash, cache_dir=cache_dir)
+    if not all(found.std):
+        raise spec.SpecError(
+            f"data.normalization dataset needs channels that vary. Received: standard deviations {found.std}. Use none or imagenet."
+        )
+    return Scaling(found.mean, found.std)
