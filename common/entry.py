@@ -22,8 +22,7 @@ import numpy as np
 
 from common import architectures, datasets, machine, processes, results, spec, timing, tracing, weights
 from common.batches import Plan
-from common.preprocessing import scaling
-from common.preprocessing import job
+from common.preprocessing import job, scaling
 from common.spec import Spec
 from common.training import Diverged, Run, is_first_rank
 

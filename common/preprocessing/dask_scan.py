@@ -141,7 +141,7 @@ def client(workers: int, scheduler: str) -> Generator[distributed.Client]:
     cluster = distributed.LocalCluster(
         n_workers=workers,
         threads_per_worker=1,
-        dashboard_address=None,  # pyright: ignore[reportArgumentType]  its default is wrongly its type
+        dashboard_address=":0",
         silence_logs=logging.CRITICAL,  # a worker that loses sight of the scheduler while both end
     )
     with cluster, distributed.Client(cluster, set_as_default=False) as connection:

@@ -58,6 +58,7 @@ def of(data: spec.Data, images: npt.NDArray[np.uint8], content_hash: str, *, cac
     found = dataset_statistics(images, content_hash, cache_dir=cache_dir)
     if not all(found.std):
         raise spec.SpecError(
-            f"data.normalization dataset needs channels that vary. Received: standard deviations {found.std}. Use none or imagenet."
+            f"data.normalization dataset needs channels that vary. Received: standard deviations {found.std}. Use none or "
+            "imagenet."
         )
     return Scaling(found.mean, found.std)

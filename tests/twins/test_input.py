@@ -147,7 +147,7 @@ def test_a_cluster_of_processes_sends_the_plans_batches(twin: Twin, tmp_path: Pa
     split = Split(images=np.load(tmp_path / "pixels.npy", mmap_mode="r"), labels=SPLIT.labels)
     chunked = plan(epochs=2, input="dask", workers=2, dask={"chunk_images": 5, "scheduler": "processes"})
     assert_follows_the_plan(twin, chunked, split, 1, 0)
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster:
         address = {"chunk_images": 5, "scheduler": cluster.scheduler_address}
         assert_follows_the_plan(twin, plan(input="dask", workers=2, dask=address), split, 1, 0)
 
