@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
@@ -177,7 +178,10 @@ def resolve(model: str, num_classes: int, image_size: int) -> Architecture:
     module = user_module(model)
     if not callable(getattr(module, "architecture", None)):
         raise SpecError(f"model {model} must define architecture(num_classes, image_size). Received: a module without it.")
-    architecture = module.architecture(num_classes, image_size)
+    try:
+        architecture = module.architecture(num_classes, image_size)
+    except Exception as error:
+        raise SpecError(f"model {model} failed in architecture(): {_told(error)}. Mend the module.") from error
     if not isinstance(architecture, Architecture):
         raise SpecError(
             f"model {model}: architecture() must return a common.architectures.Architecture. "
@@ -191,6 +195,7 @@ def resolve(model: str, num_classes: int, image_size: int) -> Architecture:
             f"model {model}: layer names must be unique, dots read as underscores. Received twice: {', '.join(twice)}. Rename "
             "them."
         )
+    _output_shape(architecture.layers, (image_size, image_size, 3), model)
     return dataclasses.replace(architecture, name=model)  # by it the twins find the module's own builders
 
 
@@ -203,6 +208,61 @@ def user_module(model: str) -> ModuleType:
             f"model {model} cannot be imported ({error}). Use {', '.join(MODELS)}, or a module on PYTHONPATH that defines "
             "architecture."
         ) from None
+    except Exception as error:
+        raise SpecError(f"model {model} cannot be imported: {_told(error)}. Mend the module.") from error
+
+
+def _told(error: Exception) -> str:
+    """What went wrong, and where in the user's own code."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+def _output_shape(layers: tuple[Layer, ...], shape: tuple[int, ...], model: str) -> tuple[int, ...]:
+    """[H, W, C] or [features] behind these layers.
+
+    Raises:
+        SpecError: a layer takes another number of channels or features than it receives.
+    """
+    for layer in layers:
+        match layer:
+            case Conv() | DepthwiseConv() | MaxPool():
+                taken = None if isinstance(layer, MaxPool) else layer.in_channels if isinstance(layer, Conv) else layer.channels
+                _refuse_other(model, layer.name, "channels", taken, shape, 3)
+                sizes = list(shape)
+                channels = sizes.pop()
+                sizes = [
+                    (size + before + after - layer.kernel_size) // layer.stride + 1
+                    for size, (before, after) in zip(sizes, layer.padding, strict=True)
+                ]
+                shape = (*sizes, layer.out_channels if isinstance(layer, Conv) else channels)
+            case BatchNorm():
+                _refuse_other(model, layer.name, "channels", layer.channels, shape, len(shape))
+            case GlobalAveragePool():
+                _refuse_other(model, layer.name, "channels", None, shape, 3)
+                shape = shape[2:]
+            case Flatten():
+                shape = (math.prod(shape),)
+            case Dense():
+                _refuse_other(model, layer.name, "features", layer.in_features, shape, 1)
+                shape = (layer.out_features,)
+            case Dropout():
+                _refuse_other(model, layer.name, "features", layer.units, shape, 1)
+            case Residual():
+                body, shortcut = (_output_shape(part, shape, model) for part in (layer.body, layer.shortcut))
+                if body != shortcut:
+                    raise SpecError(f"model {model}: {layer.name} adds what differs in shape. Received: {body} and {shortcut}.")
+                shape = body
+            case ReLU():
+                pass
+    return shape
+
+
+def _refuse_other(model: str, name: str, what: str, taken: int | None, shape: tuple[int, ...], axes: int) -> None:
+    if len(shape) != axes or (taken is not None and taken != shape[-1]):
+        wanted = f"{taken} {what}" if taken is not None else f"{what} after height and width"
+        raise SpecError(f"model {model}: {name} takes {wanted}. Received: values of shape {list(shape)}. Mend architecture().")
 
 
 def simple_cnn(num_classes: int, image_size: int) -> Architecture:

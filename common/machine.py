@@ -73,6 +73,14 @@ def cpu_seconds() -> float:
     return total
 
 
+def busy_cpu_seconds() -> float:
+    """CPU time that the whole machine has spent on anything, this process or others."""
+    times = psutil.cpu_times()
+    idle = times.idle + getattr(times, "iowait", 0.0)
+    guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # counted in user and nice already
+    return sum(times) - idle - guests
+
+
 def peak_memory_mib() -> float:
     """Largest resident memory so far of this process and its living descendants, each at its own peak, summed.
 

@@ -52,8 +52,8 @@ class EpochRecord(_Frozen):
     """Images of a whole epoch: more than `images` where the spec's `steps` cut this one short."""
     learning_rate: float
     """Of the epoch's last step."""
-    train: Metrics
-    """Over the epoch, each batch scored before its update, with augmentation and dropout."""
+    train: Metrics | None
+    """None where only a part was run. Over the epoch, each batch scored before its update, with augmentation and dropout."""
     validation: Metrics | None
     timed_seconds: float
     """Wall time of the epoch's timed steps; the run's first step is left out (see phases.first_step_seconds)."""
@@ -70,7 +70,7 @@ class EpochRecord(_Frozen):
 
     @property
     def images_per_second(self) -> float:
-        return self.timed_images / self.timed_seconds if self.timed_seconds else float("nan")
+        return self.timed_images / self.timed_seconds if self.timed_images else float("nan")
 
 
 class Phases(_Frozen):
@@ -109,6 +109,8 @@ class RunResult(_Frozen):
     """Intra-op, inter-op, loader workers and ranks that the core budget was spent on."""
     cores_used: float | None = None
     """CPU seconds over wall seconds during training, all processes of the run: at most the budget."""
+    cores_of_others: float | None = None
+    """The same of everything else that ran on the machine meanwhile."""
     epochs: list[EpochRecord] = []
     test: Metrics | None = None
     first_step_loss: float | None = None

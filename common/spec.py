@@ -135,6 +135,8 @@ class Spec(_Frozen):
     dask: Dask = Dask()  # pyright: ignore[reportCallIssue]
     cores: int = Field(default_factory=lambda: available_cores(), ge=1)
     """CPU cores that the whole run may use, replicas and input workers included. Default: all that this process may use."""
+    part: Literal["training", "input", "compute"] = "training"
+    """What is run and timed: all of it; the input path alone; or the model alone, over and over on the first batch."""
     seed: int = Field(0, ge=0, lt=2**63)
     augmentation: Augmentation = Augmentation()  # pyright: ignore[reportCallIssue]
     batch_norm_statistics: BatchNormStatistics = "per_replica"
@@ -276,7 +278,9 @@ def overlay(values: dict[str, Any], assignments: dict[str, Any]) -> dict[str, An
         *parents, leaf = dotted.split(".")
         target = merged
         for parent in parents:
-            target = target.setdefault(parent, {})
+            if target.get(parent) is None:  # missing, or an empty group of a YAML file
+                target[parent] = {}
+            target = target[parent]
             if not isinstance(target, dict):
                 raise SpecError(f"{dotted} cannot be set: {parent} is not a group of fields. Received: {target!r}.")
         target[leaf] = value
@@ -350,6 +354,9 @@ def _explain(detail: Any) -> str:
         name = str(detail["loc"][-1])
         nearest = _did_you_mean(name, names, sentence=True)
         return f"{field} is not a field. Received: {received!r}.{nearest} Fields here: {', '.join(names)}."
+    if detail["type"] == "model_type":
+        first = _field_names(detail["loc"])[0]
+        return f"{field} is a group of fields. Received: {received!r}. Write e.g. {field}: {{{first}: ...}}."
     cause = detail.get("ctx", {}).get("error")
     if isinstance(cause, SpecError):
         return str(cause)

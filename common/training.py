@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -23,7 +23,7 @@ from common.datasets import Dataset, Split
 from common.results import EpochRecord, Metrics, RunResult, Status
 from common.sharding import shard
 from common.spec import Spec
-from common.timing import Stopwatch
+from common.timing import Stopwatch, Timer
 
 
 class Batch(NamedTuple):
@@ -84,6 +84,10 @@ class Trainer(Protocol):
         ...
 
 
+LEAST_TIMED_SECONDS = 0.5
+"""Of training, below which the kernel's clocks, which tick every 10 ms, say nothing of cores."""
+
+
 class Diverged(ArithmeticError):
     """The loss is not a finite number any more."""
 
@@ -100,6 +104,7 @@ class Run:
         self._epochs: list[EpochRecord] = []
         self._order: list[npt.NDArray[np.int64]] = []
         self._cpu_seconds = 0.0
+        self._busy_seconds = 0.0
         self._timed_seconds = 0.0
         self._facts: dict[str, Any] = {
             "framework": framework,
@@ -121,7 +126,8 @@ class Run:
             epochs=self._epochs,
             phases=self._stopwatch.phases(),
             order_hash=order_digest(np.concatenate(self._order)) if self._order else None,
-            cores_used=self._cpu_seconds / self._timed_seconds if self._timed_seconds else None,
+            cores_used=self._over_time(self._cpu_seconds),
+            cores_of_others=self._over_time(max(self._busy_seconds - self._cpu_seconds, 0.0)),
             **self._facts,
         )
 
@@ -135,6 +141,9 @@ class Run:
         self._event("start", total_epochs=plan.epochs, total_steps=plan.total_steps, steps_per_epoch=plan.steps_per_epoch)
         with self._stopwatch.phase("build"):
             batches = trainer.batches()
+        if self._spec.part != "training":
+            self._run_part(trainer, plan, batches)
+            return
         for epoch in range(1, plan.epochs + 1):
             self._epoch(epoch, trainer, plan, dataset, batches)
         with self._stopwatch.phase("evaluation"):
@@ -163,13 +172,7 @@ class Run:
             first_loss = float(trainer.all_reduce(trainer.fetch([outputs[0][0]]).astype(np.float64))[0])
             self.know(first_step_loss=first_loss)
             self._event("first_step", seconds=timer.seconds, loss=first_loss)
-        cpu_seconds = machine.cpu_seconds()
-        with self._stopwatch.phase("training") as timer:
-            for step in timed:
-                train(timer, step)
-        cpu_seconds = trainer.all_reduce(np.array([machine.cpu_seconds() - cpu_seconds]))
-        self._cpu_seconds += float(cpu_seconds[0])
-        self._timed_seconds += timer.seconds
+        timer = self._timed(trainer, train, timed)
 
         losses = trainer.all_reduce(trainer.fetch([loss for loss, _ in outputs]).astype(np.float64))
         num_correct = trainer.all_reduce(trainer.fetch([correct for _, correct in outputs]).astype(np.int64))
@@ -198,6 +201,63 @@ class Run:
         )
         self._epochs.append(record)
         self._event("epoch", **record.model_dump())
+
+    def _timed(self, trainer: Trainer, step: Callable[[Timer, int], None], numbers: Sequence[int]) -> Timer:
+        """Steps as training time, with what they and everybody else used of the machine meanwhile."""
+        own, busy = machine.cpu_seconds(), machine.busy_cpu_seconds()
+        with self._stopwatch.phase("training") as timer:
+            for number in numbers:
+                step(timer, number)
+        self._cpu_seconds += float(trainer.all_reduce(np.array([machine.cpu_seconds() - own]))[0])
+        self._busy_seconds += machine.busy_cpu_seconds() - busy
+        self._timed_seconds += timer.seconds
+        return timer
+
+    def _over_time(self, seconds: float) -> float | None:
+        return seconds / self._timed_seconds if self._timed_seconds >= LEAST_TIMED_SECONDS else None
+
+    def _run_part(self, trainer: Trainer, plan: Plan, batches: Iterator[Batch]) -> None:
+        """The input path or the model by itself, step by step as in training; nothing is learned and nothing scored."""
+        size = plan.batch(0)[1]
+        kept: Batch | None = None
+
+        def step(timer: Timer, number: int) -> None:
+            nonlocal kept
+            if kept is None or self._spec.part == "input":
+                with timer.waiting_for_input():
+                    kept = next(batches)
+            if self._spec.part == "compute":
+                trainer.train_step(kept, size, plan.learning_rate(number))
+
+        for epoch in range(1, plan.epochs + 1):
+            steps, first = plan.steps_in(epoch), (epoch - 1) * plan.steps_per_epoch
+            sizes = [stop - start for start, stop in map(plan.batch, range(steps))]
+            if self._spec.part == "compute":
+                sizes = [size] * steps
+            timed = range(steps)
+            if epoch == 1:
+                with self._stopwatch.phase("first_step") as timer:
+                    step(timer, 0)
+                timed = range(1, steps)
+            timer = self._timed(trainer, step, [first + number for number in timed])
+            record = EpochRecord(
+                epoch=epoch,
+                steps=steps,
+                images=sum(sizes),
+                epoch_images=plan.num_examples,
+                learning_rate=plan.learning_rate(first + steps - 1),
+                train=None,
+                validation=None,
+                timed_seconds=timer.seconds,
+                timed_steps=len(timed),
+                timed_images=sum(sizes[number] for number in timed),
+                input_wait_seconds=timer.input_wait_seconds,
+                evaluation_seconds=0.0,
+            )
+            self._epochs.append(record)
+            self._event("epoch", **record.model_dump())
+        memory = trainer.all_reduce(np.array([machine.peak_memory_mib()]))
+        self.know(peak_memory_mib=float(memory[0]))
 
     def _event(self, event: str, **values: Any) -> None:
         if is_first_rank():

@@ -8,6 +8,7 @@ from itertools import combinations
 from pydantic import BaseModel, ConfigDict
 
 from common.results import RunResult
+from common.training import relative_difference
 from compare import statistics
 from compare.statistics import interval_words
 from compare.store import ProofRecord, Stored
@@ -15,6 +16,10 @@ from compare.summary import FAILURES, Summary, ratio_of_seconds
 
 FIRST_STEP_TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 """Relative difference of the first losses of the timed runs, before any update: rounding, and no more."""
+
+
+WORTH_SAYING = 0.1
+"""Part of the training time spent waiting for input below which the model alone bounds a run."""
 
 
 class Findings(BaseModel):
@@ -30,6 +35,8 @@ class Findings(BaseModel):
     """Which framework is faster, for each configuration that both ran."""
     modes: list[str]
     """Which parallel modes pay."""
+    bounds: list[str]
+    """Runs that wait for their input, and for how much of their training."""
     troubles: list[str]
     """Runs that failed or are missing, broke their budget or did not get it."""
 
@@ -41,6 +48,7 @@ def findings(stored: Stored, summaries: Sequence[Summary]) -> Findings:
         comparable=comparable,
         frameworks=_frameworks(stored, summaries) if comparable else [],
         modes=[sentence for summary in summaries if (sentence := _pays(summary))] if comparable else [],
+        bounds=[sentence for summary in summaries if (sentence := _bound(summary))],
         troubles=_troubles(stored, summaries),
     )
 
@@ -53,7 +61,13 @@ def _comparable(stored: Stored, summaries: Sequence[Summary]) -> bool:
         {run.weights_hash for run in runs} - {None},
         {run.order_hash for run in whole} - {None},
     )
-    return all(len(known) <= 1 for known in hashes) and all(_agrees(summary) for summary in summaries)
+    repeats = [
+        [run.first_step_loss for run in each.values() if run.first_step_loss is not None] for each in stored.runs.values()
+    ]
+    alike = all(
+        relative_difference(min(losses), max(losses)) <= FIRST_STEP_TOLERANCE["float32"] for losses in repeats if losses
+    )
+    return alike and all(len(known) <= 1 for known in hashes) and all(_agrees(summary) for summary in summaries)
 
 
 def _agrees(summary: Summary) -> bool:
@@ -122,7 +136,8 @@ def _frameworks(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
         seconds = ratio_of_seconds(stored, slow=rows[second.id], fast=rows[first.id])
         if seconds:
             configuration = first.name.removeprefix(f"{first.framework} ")
-            sentences.append(f"{configuration}: {statistics.faster(seconds, first.framework, second.framework)}.")
+            doubt = "" if not (first.disturbed or second.disturbed) else " Other work disturbed it: do not rely on this."
+            sentences.append(f"{configuration}: {statistics.faster(seconds, first.framework, second.framework)}.{doubt}")
     return sentences
 
 
@@ -132,6 +147,14 @@ def _pays(summary: Summary) -> str | None:
         return None
     cores = f"{summary.cores} core{'s' if summary.cores > 1 else ''}"
     return f"{summary.name}: {summary.pays}; {interval_words(speedup)} times serial on {cores}."
+
+
+def _bound(summary: Summary) -> str | None:
+    wait = summary.input_wait
+    if summary.part != "training" or wait is None or wait < WORTH_SAYING:
+        return None
+    what = "the input bounds it" if wait > 0.5 else "both count"
+    return f"{summary.name}: waits {wait:.0%} of its training time for its input: {what}."
 
 
 def _troubles(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
@@ -144,8 +167,9 @@ def _troubles(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
             sentences.append(f"{summary.name}: {summary.status}: {summary.reason}.")
         if summary.exceeds_budget:
             sentences.append(f"{summary.name}: used {summary.cores_used:.2f} cores of a budget of {summary.cores}.")
-        if summary.lacked_its_core:
+        if summary.disturbed:
             sentences.append(
-                f"{summary.name}: got {summary.cores_used:.2f} of its core: other work took the rest, so rely on no time here."
+                f"{summary.name}: other work took {summary.cores_lost:.2f} cores of its budget of {summary.cores}: rely "
+                "on no time of it."
             )
     return sentences

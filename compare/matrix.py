@@ -29,7 +29,9 @@ class Row(BaseModel):
     is not run."""
 
 
-def rows(values: dict[str, Any], frameworks: Sequence[str], modes: Sequence[str], replicas: int) -> list[Row]:
+def rows(
+    values: dict[str, Any], frameworks: Sequence[str], modes: Sequence[str], replicas: int, workers: Sequence[int] = ()
+) -> list[Row]:
     """Every row, in the order of the tables: serial on one core and on all, then each parallel mode on all cores.
 
     Args:
@@ -37,6 +39,7 @@ def rows(values: dict[str, Any], frameworks: Sequence[str], modes: Sequence[str]
         frameworks: names of `launch.FRAMEWORKS`.
         modes: of `spec.MODES`.
         replicas: of the parallel modes.
+        workers: numbers of input workers, each of which makes rows of its own; none: as `values` has it.
 
     Raises:
         SpecError: a row's spec is refused.
@@ -46,14 +49,22 @@ def rows(values: dict[str, Any], frameworks: Sequence[str], modes: Sequence[str]
     made: list[Row] = []
     for framework in frameworks:
         for mode in modes:
-            wanted = spec.build({**values, "mode": mode, "replicas": 1 if mode == "serial" else replicas})
-            # A core that replicas cannot share stays idle; so serial is run on the whole shares too, to be judged against.
-            shared = max(wanted.cores // replicas * replicas, 1)
-            for cores in sorted({1, shared, wanted.cores}) if mode == "serial" else [shared]:
-                made.append(
-                    Row(id=_row_id(framework, wanted, cores), framework=framework, spec=wanted.with_fields(cores=cores))
-                )
+            for fed in [_fed(values, number) for number in workers] or [values]:
+                wanted = spec.build({**fed, "mode": mode, "replicas": 1 if mode == "serial" else replicas})
+                # A core that replicas cannot share stays idle; so serial runs on the whole shares too, to be judged against.
+                shared = max(wanted.cores // replicas * replicas, 1)
+                for cores in sorted({1, shared, wanted.cores}) if mode == "serial" else [shared]:
+                    name = _row_id(framework, wanted, cores) + (f"-{wanted.workers}workers" if len(workers) > 1 else "")
+                    made.append(Row(id=name, framework=framework, spec=wanted.with_fields(cores=cores)))
     return made
+
+
+def _fed(values: dict[str, Any], workers: int) -> dict[str, Any]:
+    """No worker means inline; some mean `workers`, where the values do not name another input."""
+    if workers == 0:
+        return {**values, "input": "inline", "workers": 0}
+    chosen = values.get("input", "inline")
+    return {**values, "input": "workers" if chosen == "inline" else chosen, "workers": workers}
 
 
 def judge(made: Sequence[Row], descriptions: Mapping[str, dict[str, Any]]) -> list[Row]:

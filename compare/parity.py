@@ -176,6 +176,7 @@ def prove(
     base = _proof_spec(timed, batch_size, steps, precision)
     parallel = [mode for mode in modes if mode != "serial"]
     raced = raced or {}
+    remember = remember and base.model in spec.MODELS  # nobody knows all the modules that a user's own model is made of
     key = _key(base, frameworks, parallel, replicas, raced)
     ladder = _Ladder(base, tuple(frameworks), replicas, out, progress)
     # What is claimed depends on the timed run itself, which the key leaves out.

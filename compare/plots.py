@@ -85,7 +85,7 @@ def _curves(
     figure: Figure,
     summaries: Sequence[Summary],
     what: str,
-    train: Callable[[Epoch], float],
+    train: Callable[[Epoch], float | None],
     validation: Callable[[Epoch], float | None],
 ) -> bool:
     axes: list[Axes] = list(figure.subplots(1, 2, sharey=True))

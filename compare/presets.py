@@ -17,6 +17,8 @@ class Preset:
     modes: tuple[str, ...] = MODES
     replicas: int = 2
     repeats: int = 1
+    workers: tuple[int, ...] = ()
+    """Numbers of input workers, each of which makes rows of its own; none: as the values have it."""
 
 
 def digits() -> Preset:

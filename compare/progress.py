@@ -43,8 +43,9 @@ class Display:
         epochs = [event for event in events if event.get("event") == "epoch"]
         facts = "first step" if events else "starting"
         if epochs and total is not None:
-            train = epochs[-1]["train"]
-            facts = f"epoch {epochs[-1]['epoch']}/{total:.0f}  loss {train['loss']:.4f}  accuracy {train['accuracy']:.4f}"
+            facts = f"epoch {epochs[-1]['epoch']}/{total:.0f}"
+            if train := epochs[-1]["train"]:
+                facts += f"  loss {train['loss']:.4f}  accuracy {train['accuracy']:.4f}"
             elapsed = time.monotonic() - self._started
             self._show_left({**self._seconds, self._name: [elapsed * total / len(epochs)]}, elapsed)
         self._progress.update(self._now, total=total, completed=len(epochs), facts=facts)

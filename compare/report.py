@@ -53,23 +53,32 @@ def command(
 ) -> None:
     """Make the tables and plots of a comparison again from its stored results."""
     try:
-        report = make(folder)
+        report = read(folder)
     except FolderError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(EXIT_USAGE) from None
+    unwritten = write(report, folder)
     show(report, folder, as_json=as_json)
+    if unwritten:
+        typer.echo(unwritten, err=True)
+        raise typer.Exit(EXIT_RUN_FAILED)
     raise typer.Exit(report.exit_code)
 
 
-def make(folder: Path) -> Report:
-    """Read a results folder and write its report.md, tables, plots and results.json.
+def read(folder: Path) -> Report:
+    """Read a results folder and judge it.
 
     Raises:
-        FolderError: the folder holds no comparison, or cannot be written.
+        FolderError: the folder holds no comparison.
     """
     stored = store.read(folder)
     summaries = summarize(stored)
-    report = Report(stored, summaries, findings(stored, summaries))
+    return Report(stored, summaries, findings(stored, summaries))
+
+
+def write(report: Report, folder: Path) -> str | None:
+    """Write a report's report.md, tables, plots and results.json; why that failed, where it did."""
+    stored, summaries = report.stored, report.summaries
     try:
         for table in tables.documents(summaries):
             results.write_atomically(folder / TABLES_FOLDER / f"{table.name}.md", tables.to_markdown(table))
@@ -82,10 +91,8 @@ def make(folder: Path) -> Report:
         )
         results.write_atomically(folder / RESULTS_FILE, json.dumps(to_plain(report), indent=1, allow_nan=False) + "\n")
     except OSError as error:
-        raise FolderError(
-            f"The report cannot be written to {folder} ({error}). Free space there, or copy the folder."
-        ) from None
-    return report
+        return f"The report cannot be written to {folder} ({error}). Free space there, or copy the folder."
+    return None
 
 
 def show(report: Report, folder: Path, *, as_json: bool) -> None:
@@ -106,8 +113,10 @@ def print_to(console: Console, report: Report) -> None:
     for table in tables.on_terminal(report.summaries):
         console.print()
         console.print(tables.to_rich(table, console.width))
-        if table.note:
-            console.print(Text(table.note, style="dim"))
+        left_out = tables.left_out(table, console.width)
+        note = f"{table.note} Too wide for this terminal, in report.md: {', '.join(left_out)}." if left_out else table.note
+        if note:
+            console.print(Text(note.strip(), style="dim"))
     for title, sentences in _sections(report):
         console.print()
         console.print(Text(title, style="bold"))
@@ -142,6 +151,7 @@ def _sections(report: Report) -> list[tuple[str, list[str]]]:
         ("Is it the same training?", found.sameness),
         ("Which framework is faster?", found.frameworks),
         ("Which modes pay?", found.modes),
+        ("Input or model: what bounds the runs?", found.bounds),
         ("Cautions", found.troubles),
         ("The data", report.stored.comparison.data_notes),
     ]
@@ -151,16 +161,18 @@ def _sections(report: Report) -> list[tuple[str, list[str]]]:
 def _heading(report: Report) -> str:
     comparison = report.stored.comparison
     spec = comparison.rows[0].spec
-    length = f"{spec.epochs} epochs" if spec.epochs is not None else f"{spec.steps} steps"
+    count, unit = (spec.epochs, "epoch") if spec.epochs is not None else (spec.steps, "step")
+    length = f"{count} {unit}" if count == 1 else f"{count} {unit}s"
     machine = comparison.machine
     versions = ", ".join(
         f"{package} {version}" for packages in comparison.versions.values() for package, version in packages.items()
     )
     repeats = f"{comparison.repeats} repeat{'s' if comparison.repeats > 1 else ''}"
     cores = max(row.spec.cores for row in comparison.rows)
+    part = {"training": "", "input": "; the input path alone", "compute": "; the model alone, on one batch"}[spec.part]
     return (
         f"{spec.model} on {comparison.data_name}, {spec.optimizer.name}, global batch {spec.global_batch_size}, {length}, "
-        f"{spec.precision}, seed {spec.seed}, {repeats}\n"
+        f"{spec.precision}, seed {spec.seed}, {repeats}{part}\n"
         f"{machine.get('processor') or 'unknown processor'}, budget of {cores} core{'s' if cores > 1 else ''}; {versions}"
     )
 

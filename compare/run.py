@@ -58,7 +58,9 @@ def command(
     modes: Annotated[str | None, typer.Option(help=f"Which of {', '.join(spec.MODES)}, with commas. Default: all.")] = None,
     replicas: Annotated[int | None, typer.Option(help="Replicas of the parallel modes. Default: 2.")] = None,
     input_: Annotated[str | None, typer.Option("--input", help=f"How batches are fed: {' or '.join(spec.INPUTS)}.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Input workers.")] = None,
+    workers: Annotated[str | None, typer.Option(help="Input workers; several numbers, with commas, make rows of each.")] = None,
+    input_only: Annotated[bool, typer.Option("--input-only", help="Time the input path alone.")] = False,
+    compute_only: Annotated[bool, typer.Option("--compute-only", help="Time the model alone, on one batch.")] = False,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training split.")] = None,
     limit: Annotated[int | None, typer.Option(help="Training examples to keep.")] = None,
     repeats: Annotated[int | None, typer.Option(min=1, help="Runs of each row; verdicts need 5.")] = None,
@@ -77,7 +79,7 @@ def command(
         "model": model,
         "replicas": replicas,
         "input": input_,
-        "workers": workers,
+        "part": _part(input_only, compute_only),
         "epochs": epochs,
         "data.limit": limit,
         "seed": seed,
@@ -87,6 +89,8 @@ def command(
         settings = _settings(preset, spec_file, options, assignments or [])
         if modes is not None:
             settings = replace(settings, modes=tuple(_names(modes)))
+        if workers is not None:
+            settings = replace(settings, workers=_numbers("--workers", workers))
         if repeats is not None:
             settings = replace(settings, repeats=repeats)
         code = run(Request(settings, _names(frameworks), out, proof), as_json=as_json)
@@ -98,6 +102,9 @@ def command(
         code = EXIT_DATA_REFUSED
     except LaunchError as error:
         typer.echo(str(error), err=True)
+        code = EXIT_RUN_FAILED
+    except OSError as error:
+        typer.echo(f"{error}. Free space, or choose another --out; the same command goes on from what is sealed.", err=True)
         code = EXIT_RUN_FAILED
     except Interrupted as interruption:
         code = 128 + interruption.number
@@ -129,8 +136,17 @@ def run(request: Request, *, as_json: bool) -> int:
             except Interrupted as interruption:
                 code = 128 + interruption.number
             shown.say("report")
-            made = report.make(folder)
+            made = report.read(folder)
+            unwritten = report.write(made, folder)
+    if code and not any(made.stored.runs.values()):
+        typer.echo(f"Interrupted before a run had ended. The same command with --out {folder} goes on.", err=True)
+        return code
     report.show(made, folder, as_json=as_json)
+    if unwritten:
+        typer.echo(unwritten, err=True)
+        code = code or EXIT_RUN_FAILED
+    elif code:
+        typer.echo(f"Interrupted. The same command with --out {folder} goes on.", err=True)
     return code or made.exit_code
 
 
@@ -161,7 +177,11 @@ def _settings(preset: str | None, spec_file: Path | None, options: dict[str, Any
     mode, replicas = values.pop("mode", None), values.pop("replicas", None)
     if mode is not None:
         settings = replace(settings, modes=tuple(dict.fromkeys(("serial", str(mode)))))
-    if isinstance(replicas, int) and not (mode == "serial" and replicas == 1):
+    if replicas is not None and not (mode == "serial" and replicas == 1):
+        if type(replicas) is not int or replicas < 2:
+            raise SpecError(
+                f"replicas of the parallel modes must be a whole number of at least 2. Received: {replicas!r}. Use 2."
+            )
         settings = replace(settings, replicas=replicas)
     return replace(settings, values=values)
 
@@ -169,7 +189,7 @@ def _settings(preset: str | None, spec_file: Path | None, options: dict[str, Any
 def _judged(request: Request, shown: Display) -> Comparison:
     """Every run, checked against the frameworks, the machine and the data before the first one starts."""
     settings = request.settings
-    rows = matrix.rows(settings.values, request.frameworks, settings.modes, settings.replicas)
+    rows = matrix.rows(settings.values, request.frameworks, settings.modes, settings.replicas, settings.workers)
     shown.say("asking the frameworks what they can do here")
     with ThreadPoolExecutor() as pool:
         descriptions = dict(zip(request.frameworks, pool.map(launch.describe, request.frameworks), strict=True))
@@ -199,6 +219,8 @@ def _prove(comparison: Comparison, request: Request, folder: Path, shown: Displa
 
 
 def _proof(comparison: Comparison, request: Request, folder: Path, shown: Display) -> ProofRecord:
+    if comparison.rows[0].spec.part != "training":
+        return ProofRecord(verdict="not claimed", sentence="a part of the training was run, which learns nothing")
     modes = list(dict.fromkeys(row.spec.mode for row in comparison.rows if row.unavailable is None))
     if len(request.frameworks) < 2 and modes == ["serial"]:
         return ProofRecord(verdict="not claimed", sentence="one framework alone has nothing to be held against")
@@ -271,3 +293,16 @@ def _default_folder(comparison: Comparison) -> Path:
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    names = _names(text)
+    if not names or len(set(names)) < len(names) or not all(name.isascii() and name.isdigit() for name in names):
+        raise SpecError(f"{option} takes whole numbers, each once. Received: {text!r}. Use e.g. 0,1,2.")
+    return tuple(map(int, names))
+
+
+def _part(input_only: bool, compute_only: bool) -> str | None:
+    if input_only and compute_only:
+        raise SpecError("--input-only and --compute-only exclude each other. Received: both. Use one of them, or neither.")
+    return "input" if input_only else "compute" if compute_only else None

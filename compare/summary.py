@@ -17,8 +17,8 @@ from compare.store import Comparison, Stored
 BUDGET_TOLERANCE = 1.05
 """Measured cores over budgeted ones from which a row is said to exceed its budget: clocks and start-up blur the rest."""
 
-BUSY_BELOW = 0.85
-"""Cores used by a serial one-core run below which the machine was doing something else."""
+DISTURBED_FROM = 0.15
+"""Cores that other work took out of a row's budget from which its times are not to be relied on."""
 
 _Value = TypeVar("_Value")
 
@@ -40,8 +40,8 @@ class Epoch(_Frozen):
     """Medians of one epoch over the repeats; `n` repeats reached it."""
 
     epoch: int
-    train_loss: float
-    train_accuracy: float
+    train_loss: float | None
+    train_accuracy: float | None
     validation_loss: float | None
     validation_accuracy: float | None
     seconds: float | None
@@ -57,11 +57,14 @@ class Summary(_Frozen):
     implementation: str | None
     device: str | None
     replicas: int
+    part: str
     input: str
     workers: int
     cores: int
     cores_used: float | None
     """CPU seconds over wall seconds in training; the largest of the repeats, for the budget is kept in each."""
+    cores_lost: float | None
+    """Of its budget, to other work on the machine during training; the largest of the repeats."""
     precision: str
     status: str
     """The worst of the repeats: of RunResult's, or `not run`."""
@@ -100,19 +103,25 @@ class Summary(_Frozen):
     @property
     def name(self) -> str:
         """The row for a reader: `pytorch serial, 1 core` or `tensorflow data_parallel x2`."""
+        fed = "" if self.input == "inline" else f", {self.workers} {'Dask ' if self.input == 'dask' else ''}workers"
         if self.mode == "serial":
-            return f"{self.framework} serial, {self.cores} core{'s' if self.cores > 1 else ''}"
-        return f"{self.framework} {self.mode} x{self.replicas}"
+            return f"{self.framework} serial, {self.cores} core{'s' if self.cores > 1 else ''}{fed}"
+        return f"{self.framework} {self.mode} x{self.replicas}{fed}"
+
+    @property
+    def input_wait(self) -> float | None:
+        """The part of its training time, 0..1, in which the loop waited for its next batch."""
+        if self.phases is None or not self.phases.training_seconds:
+            return None
+        return self.phases.input_wait_seconds / self.phases.training_seconds
 
     @property
     def exceeds_budget(self) -> bool:
         return self.cores_used is not None and self.cores_used > self.cores * BUDGET_TOLERANCE
 
     @property
-    def lacked_its_core(self) -> bool:
-        """Whether a serial CPU run on one core, which has nothing to wait for, was kept waiting."""
-        alone = self.mode == "serial" and self.cores == 1 and self.input == "inline" and self.device == "cpu"
-        return alone and self.cores_used is not None and self.cores_used < BUSY_BELOW
+    def disturbed(self) -> bool:
+        return self.cores_lost is not None and self.cores_lost > DISTURBED_FROM
 
 
 def summarize(stored: Stored) -> list[Summary]:
@@ -152,10 +161,12 @@ def _summary(row: Row, stored: Stored) -> Summary:
         implementation=_first(shown, lambda result: result.implementation),
         device=_first(shown, lambda result: result.device),
         replicas=row.spec.replicas,
+        part=row.spec.part,
         input=row.spec.input,
         workers=row.spec.workers,
         cores=row.spec.cores,
         cores_used=max((result.cores_used for result in good if result.cores_used is not None), default=None),
+        cores_lost=max((lost for result in good if (lost := _cores_lost(result)) is not None), default=None),
         precision=row.spec.precision,
         status=status,
         reason=reason,
@@ -184,6 +195,14 @@ def _summary(row: Row, stored: Stored) -> Summary:
     )
 
 
+def _cores_lost(result: RunResult) -> float | None:
+    """What others used beyond the cores that the run's budget left to them."""
+    logical_cores = result.machine.get("logical_cores")
+    if result.cores_of_others is None or not logical_cores:
+        return None
+    return max(result.cores_of_others - (logical_cores - result.spec.cores), 0.0)
+
+
 def _status(row: Row, results: Sequence[RunResult], repeats: int) -> tuple[str, str | None]:
     if row.unavailable:
         status, _, reason = row.unavailable.partition(": ")
@@ -202,7 +221,8 @@ def _status(row: Row, results: Sequence[RunResult], repeats: int) -> tuple[str, 
 def _serial(comparison: Comparison, row: Row, cores: int) -> Row | None:
     """The row that a speed-up of this one is given against."""
     for other in comparison.rows:
-        if other.framework == row.framework and other.spec.mode == "serial" and other.spec.cores == cores:
+        fed_alike = (other.spec.input, other.spec.workers) == (row.spec.input, row.spec.workers)
+        if other.framework == row.framework and other.spec.mode == "serial" and other.spec.cores == cores and fed_alike:
             return other
     return None
 
@@ -229,7 +249,7 @@ def _efficiency(row: Row, device: str | None, one_core: Ratio | None, same_cores
 
 def _parity(comparison: Comparison, row: Row) -> str:
     if comparison.proof is None:
-        return "not claimed"
+        return "not examined"
     return comparison.proof.mode_verdicts.get(row.framework, {}).get(row.spec.mode, "not claimed")
 
 
@@ -267,13 +287,14 @@ def _epochs(runs: Sequence[list[EpochRecord]]) -> list[Epoch]:
     made: list[Epoch] = []
     for index in range(max((len(epochs) for epochs in runs), default=0)):
         records = [epochs[index] for epochs in runs if len(epochs) > index]
+        trained = [record.train for record in records if record.train]
         validations = [record.validation for record in records if record.validation]
         seconds = spread([record.seconds for record in records])
         made.append(
             Epoch(
                 epoch=index + 1,
-                train_loss=spread_median([record.train.loss for record in records]),
-                train_accuracy=spread_median([record.train.accuracy for record in records]),
+                train_loss=spread_median([scores.loss for scores in trained]) if trained else None,
+                train_accuracy=spread_median([scores.accuracy for scores in trained]) if trained else None,
                 validation_loss=spread_median([scores.loss for scores in validations]) if validations else None,
                 validation_accuracy=spread_median([scores.accuracy for scores in validations]) if validations else None,
                 seconds=seconds.median if seconds else None,

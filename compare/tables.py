@@ -310,6 +310,11 @@ def to_rich(table: Table, width: int) -> RichTable:
     return made
 
 
+def left_out(table: Table, width: int) -> list[str]:
+    """Headings of the columns that a terminal of so many characters has no room for."""
+    return [column.heading for column in table.columns if column.terminal and column.wide and width < _WIDE]
+
+
 def to_markdown(table: Table) -> str:
     """A GitHub-flavoured Markdown table under its heading."""
     lines = [

@@ -265,3 +265,37 @@ def walk(layers: tuple[architectures.Layer, ...], shape: Shape) -> Shape:
             assert body == walk(layer.shortcut, shape)
             shape = body
     return shape
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        (
+            (architectures.GlobalAveragePool("pool"), architectures.Dense("d", 7, 10)),
+            r"d takes 7 features\. Received: values of shape \[3\]",
+        ),
+        ((architectures.BatchNorm("norm", 4),), r"norm takes 4 channels\. Received: values of shape \[12, 12, 3\]"),
+        ((architectures.Dense("d", 3, 10),), r"d takes 3 features\. Received: values of shape \[12, 12, 3\]"),
+        (
+            (architectures.Residual("r", (architectures.Conv("c", 3, 5, 1, 1, ((0, 0), (0, 0)), bias=True),)),),
+            r"r adds what differs in shape\. Received: \(12, 12, 5\) and \(12, 12, 3\)",
+        ),
+    ],
+)  # fmt: skip
+def test_layers_that_do_not_fit_are_refused_by_name(layers: tuple[architectures.Layer, ...], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        architectures._output_shape(layers, (12, 12, 3), "own.model")
+
+
+@pytest.mark.parametrize(("model", "size"), [("simple_cnn", 48), ("mini_xception", 32), ("resnet18", 64)])
+def test_the_suites_own_layers_fit(model: str, size: int) -> None:
+    layers = architectures.resolve(model, 7, size).layers
+    assert architectures._output_shape(layers, (size, size, 3), model) == (7,)
+
+
+def test_a_users_module_that_fails_is_refused_with_its_line(module: Module) -> None:
+    failing = module("def architecture(num_classes, image_size):\n    return 1 / 0\n")
+    with pytest.raises(SpecError, match=r"failed in architecture\(\): ZeroDivisionError: .* line 2\)"):
+        architectures.resolve(failing, 10, 32)
+    with pytest.raises(SpecError, match="cannot be imported: SyntaxError"):
+        architectures.resolve(module("def architecture(:\n"), 10, 32)

@@ -152,7 +152,7 @@ def test_a_right_value_is_accepted(values: dict[str, Any]) -> None:
             "global_batch_size must divide evenly over replicas. Received: 100 over 3. Use 99 or 102.",
         ),
         ({"mode": "multi_process", "replicas": 4, "global_batch_size": 2}, "Received: 2 over 4. Use 4."),
-        ({"input": "workers"}, "workers must be at least 1 with input workers. Received: 0. Use 2, or input inline."),
+        ({"input": "workers"}, "workers must be at least 1 with input workers. Received: 0. Use 2."),
         ({"workers": 1}, "workers must be 0 with input inline. Received: 1. Use 0, or input workers."),
         ({"cores": 10**6}, "cores exceeds what this process may use. Received: 1000000. Use 1 to"),
         ({"cores": 0}, "cores is refused"),

@@ -110,10 +110,19 @@ def test_a_diverged_run_leaves_nan_out_of_the_medians() -> None:
     assert loss is not None and math.isfinite(loss.median)
 
 
-def test_a_serial_run_that_did_not_get_its_core_is_called_out() -> None:
-    rows = [made.row("pytorch", cores=1)]
+@pytest.mark.parametrize(
+    ("cores", "others", "lost"), [(1, 1.0, 0.0), (1, 1.4, 0.4), (2, 0.1, 0.1), (2, 0.6, 0.6), (1, None, None)]
+)
+def test_work_of_others_counts_where_it_takes_from_the_budget(cores: int, others: float | None, lost: float | None) -> None:
+    rows = [made.row("pytorch", cores=cores)]
+    run = made.good(rows[0], 1.0).model_copy(update={"cores_of_others": others, "machine": {"logical_cores": 2}})
     stored = made.repeated().model_copy(
-        update={"comparison": made.comparison(rows), "runs": {rows[0].id: {0: made.good(rows[0], 1.0, cores_used=0.5)}}}
+        update={"comparison": made.comparison(rows), "runs": {rows[0].id: dict.fromkeys(range(5), run)}}
     )
-    sentences = findings(stored, summarize(stored)).troubles
-    assert sentences == ["pytorch serial, 1 core: got 0.50 of its core: other work took the rest, so rely on no time here."]
+    (summary,) = summarize(stored)
+    assert summary.cores_lost == (None if lost is None else pytest.approx(lost))
+    expected = []
+    if lost and lost > 0.15:
+        name = f"pytorch serial, {cores} core{'s' if cores > 1 else ''}"
+        expected = [f"{name}: other work took {lost:.2f} cores of its budget of {cores}: rely on no time of it."]
+    assert findings(stored, [summary]).troubles == expected
