@@ -52,11 +52,15 @@ def scanning(encoded: Encoded, image_size: int, workers: int, scheduler: str) ->
         yield lambda: compute(total)
         return
     with client(workers, scheduler) as connection:
-        chosen = list(_workers(connection))[:workers]
+        everybody = list(_workers(connection))
+        # A worker that was killed comes back under another address, so that any other may take its part. Where all may
+        # work, none is named: Dask never wakes tasks again that named workers which were all gone at once.
+        chosen: dict[str, Any] = (
+            {"workers": everybody[:workers], "allow_other_workers": True} if workers < len(everybody) else {}
+        )
 
         def compute_there(graph: Delayed) -> Sums:
-            # A worker that was killed comes back under another address: then any other may take its part.
-            future: Any = connection.compute(graph, workers=chosen, allow_other_workers=True)
+            future: Any = connection.compute(graph, **chosen)
             return future.result()
 
         with _patient(connection):
@@ -141,7 +145,7 @@ def client(workers: int, scheduler: str) -> Generator[distributed.Client]:
     cluster = distributed.LocalCluster(
         n_workers=workers,
         threads_per_worker=1,
-        dashboard_address=":0",
+        dashboard_address="127.0.0.1:0",  # its own port is fixed, and open to other machines
         silence_logs=logging.CRITICAL,  # a worker that loses sight of the scheduler while both end
     )
     with cluster, distributed.Client(cluster, set_as_default=False) as connection:
