@@ -63,6 +63,7 @@ def command(
     compute_only: Annotated[bool, typer.Option("--compute-only", help="Time the model alone, on one batch.")] = False,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training split.")] = None,
     limit: Annotated[int | None, typer.Option(help="Training examples to keep.")] = None,
+    on_bad: Annotated[str | None, typer.Option(help="strict: bad files refuse the data; skip: they are left out.")] = None,
     repeats: Annotated[int | None, typer.Option(min=1, help="Runs of each row; verdicts need 5.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of order, weights, augmentation and splits.")] = None,
     cores: Annotated[int | None, typer.Option(help="CPU cores that each run may use. Default: all.")] = None,
@@ -82,6 +83,7 @@ def command(
         "part": _part(input_only, compute_only),
         "epochs": epochs,
         "data.limit": limit,
+        "data.on_bad": on_bad,
         "seed": seed,
         "cores": cores,
     }

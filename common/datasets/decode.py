@@ -196,6 +196,6 @@ def _rgb(image: Image.Image) -> Image.Image:
 def _resized(image: Image.Image, image_size: int | None) -> Image.Image:
     if image_size is None or image.size == (image_size, image_size):
         return image
-    # Two passes, the rows first: in one call Pillow chooses their order by the image's shape. See preprocessing.resize.
+    # Two passes, the rows first: in one call Pillow chooses their order by the image's shape.
     across = image.resize((image_size, image.height), Image.Resampling.BILINEAR)
     return across.resize((image_size, image_size), Image.Resampling.BILINEAR)
