@@ -69,10 +69,7 @@ def scan_array(images: NDArray[np.uint8], workers: int) -> Sums:
 def _decode_plain(content: bytes, image_size: int, into: NDArray[np.uint8]) -> bool:
     """Decode a JPEG by libjpeg-turbo, whose pixels are Pillow's own; False where it has another size or a flaw."""
     try:
-        height, width, *_ = simplejpeg.decode_jpeg_header(content)
-        if height != image_size or width != image_size:
-            return False
-        simplejpeg.decode_jpeg(content, buffer=into)
-    except ValueError:
+        decoded = simplejpeg.decode_jpeg(content, buffer=into)
+    except ValueError:  # a larger image is one, for it does not fit
         return False
-    return True
+    return decoded.shape == (image_size, image_size, 3)
