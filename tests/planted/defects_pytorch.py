@@ -215,8 +215,8 @@ def order_of_another_seed(patch: pytest.MonkeyPatch) -> None:
 
 
 def shift_goes_the_other_way(patch: pytest.MonkeyPatch) -> None:
-    augment = input.augment
-    patch.setattr(input, "augment", lambda images, flips, shifts: augment(images, flips, None if shifts is None else -shifts))
+    shift = input.shift
+    patch.setattr(input, "shift", lambda images, shifts: shift(images, -shifts))
 
 
 def one_pixel_level_off(patch: pytest.MonkeyPatch) -> None:
