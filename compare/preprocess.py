@@ -341,7 +341,10 @@ def _row(engine: str, workers: int, cluster_workers: int | None, cluster_cores: 
     own = engine in launch.OWN
     row = Row(engine, workers, workers > (cluster_cores if own else spec.available_cores()))
     if own and cluster_workers is not None and workers > cluster_workers:
-        row.status, row.reason = "not available", f"the cluster has {cluster_workers} workers"
+        row.status, row.reason = (
+            "not available",
+            f"the cluster has {cluster_workers} worker{'s' if cluster_workers > 1 else ''}",
+        )
     return row
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import distributed
 from dask.delayed import Delayed, delayed
 
+from common import machine
 from common.datasets import Encoded
 from common.preprocessing.job import SCHEDULERS
 from common.preprocessing.scan import file_sums, parts
@@ -90,16 +91,17 @@ def workers_and_cores(address: str) -> tuple[int, int]:
     """How many workers a cluster has, and the CPU cores of their machines.
 
     Raises:
-        SchedulerError: nobody answers there, or its workers do not know this project.
+        SchedulerError: nobody answers there, or it does not know this project.
     """
     with connected(address) as client:
         found = _workers(client)
         try:
+            client.run_on_scheduler(available_cores)
             cores: Any = client.run(available_cores)
-        except Exception as error:  # whatever it was that a worker could not import or unpickle
+        except Exception as error:  # whatever it was that they could not import or unpickle
             raise SchedulerError(
-                f"the workers of {address} cannot work for this project. Received: {type(error).__name__}: {error}. Start them "
-                "in its folder, from its environment: python -m distributed.cli.dask_worker"
+                f"the cluster at {address} does not know this project. Received: {error}. Start its scheduler and its workers "
+                f"from this environment with PYTHONPATH={machine.PROJECT_ROOT}."
             ) from None
         machines = {found[worker]["host"]: count for worker, count in cores.items()}
         return len(found), sum(machines.values())

@@ -1,0 +1,4 @@
+from tests.compare.twins import scanner
+
+if __name__ == "__main__":
+    scanner.main("left")
