@@ -37,3 +37,14 @@ def test_replicas_on_gpus_need_no_core_each() -> None:
     gpus = {**CPU, "devices": [{"name": "A", "kind": "cuda"}, {"name": "B", "kind": "cuda"}]}
     made = matrix.rows({"cores": 1}, ["pytorch"], ["data_parallel"], 2)
     assert matrix.judge(made, {"pytorch": gpus})[0].unavailable is None
+
+
+def test_numbers_of_workers_make_rows_of_their_own() -> None:
+    made = matrix.rows({"cores": 1}, ["pytorch"], ["serial"], 2, [0, 1, 4])
+    assert [(row.id, row.spec.input, row.spec.workers) for row in made] == [
+        ("pytorch-serial-1core-0workers", "inline", 0),
+        ("pytorch-serial-1core-1workers", "workers", 1),
+        ("pytorch-serial-1core-4workers", "workers", 4),
+    ]
+    (dask,) = matrix.rows({"cores": 1, "input": "dask"}, ["pytorch"], ["serial"], 2, [2])
+    assert (dask.id, dask.spec.input, dask.spec.workers) == ("pytorch-serial-1core", "dask", 2)

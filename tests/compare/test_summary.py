@@ -126,3 +126,22 @@ def test_work_of_others_counts_where_it_takes_from_the_budget(cores: int, others
         name = f"pytorch serial, {cores} core{'s' if cores > 1 else ''}"
         expected = [f"{name}: other work took {lost:.2f} cores of its budget of {cores}: rely on no time of it."]
     assert findings(stored, [summary]).troubles == expected
+
+
+@pytest.mark.parametrize(
+    ("wait", "said"),
+    [
+        (0.05, []),
+        (0.3, ["pytorch serial, 2 cores: waits 30% of its training time for its input: both count."]),
+        (0.8, ["pytorch serial, 2 cores: waits 80% of its training time for its input: the input bounds it."]),
+    ],
+)
+def test_a_run_that_waits_for_its_input_is_told(wait: float, said: list[str]) -> None:
+    rows = [made.row("pytorch")]
+    run = made.good(rows[0], 1.0)
+    assert run.phases is not None
+    phases = run.phases.model_copy(update={"training_seconds": 10.0, "input_wait_seconds": 10.0 * wait})
+    stored = made.repeated().model_copy(
+        update={"comparison": made.comparison(rows), "runs": {rows[0].id: {0: run.model_copy(update={"phases": phases})}}}
+    )
+    assert findings(stored, summarize(stored)).bounds == said

@@ -35,6 +35,7 @@ SETTINGS: dict[str, Any] = {
 MODES: dict[str, dict[str, Any]] = {
     "serial": {"cores": 1},
     "workers": {"cores": 1, "input": "workers", "workers": 2},
+    "dask": {"cores": 1, "input": "dask", "workers": 2, "dask": {"chunk_images": 20}},
     "data_parallel": {"mode": "data_parallel", "replicas": 2},
     "multi_process": {"mode": "multi_process", "replicas": 2},
 }
@@ -240,6 +241,18 @@ def test_events_tell_the_run_as_it_happened(ended: Ended, name: str) -> None:
     assert events[1]["loss"] == result.first_step_loss
     assert events[-1]["status"] == "ok"
     assert results.read_epochs(run.folder) == result.epochs
+
+
+@pytest.mark.parametrize("part", ["input", "compute"])
+def test_a_part_alone_is_timed_and_scores_nothing(start: Any, part: str) -> None:
+    code, result = start(part=part, cores=1, epochs=3).end()
+    assert (code, result.status, result.test, result.predictions_hash) == (0, "ok", None, None)
+    assert [(epoch.train, epoch.validation, epoch.steps) for epoch in result.epochs] == [(None, None, 3)] * 3
+    # The input gives every image once an epoch; the model gets its first batch, a whole one, at each step.
+    assert [epoch.images for epoch in result.epochs] == [{"input": 64, "compute": 90}[part]] * 3
+    assert result.phases is not None
+    waited = result.phases.input_wait_seconds / result.phases.training_seconds
+    assert waited == 0.0 if part == "compute" else waited > 0.5
 
 
 @pytest.mark.slow
