@@ -67,6 +67,10 @@ def _gathering(split: Split, image_size: int, settings: spec.Dask, workers: int)
             yield gather
         return
     with dask_scan.client(workers, settings.scheduler) as client:
+        if (found := dask_scan.num_workers(client)) != workers:
+            raise spec.SpecError(
+                f"workers must be those of the cluster. Received: {workers}, the cluster has {found}. Use {found}."
+            )
         kept = client.persist(array)
 
         def gather_there(ids: npt.NDArray[np.int64]) -> Callable[[], _Images]:

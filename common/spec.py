@@ -181,6 +181,10 @@ class Spec(_Frozen):
             )
         if self.input != "inline" and self.workers < 1:
             raise SpecError(f"workers must be at least 1 with input {self.input}. Received: {self.workers}. Use 2.")
+        if self.part == "compute" and self.input != "inline":
+            raise SpecError(
+                f"input must be inline for the model alone, which gets one batch. Received: {self.input}. Use inline."
+            )
         if self.input == "inline" and self.workers:
             raise SpecError(f"workers must be 0 with input inline. Received: {self.workers}. Use 0, or input workers.")
         return self

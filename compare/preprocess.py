@@ -27,7 +27,7 @@ from rich.text import Text
 
 from common import datasets, machine, results, spec
 from common.datasets import DataRefused, Files
-from common.preprocessing import job, statistics
+from common.preprocessing import job, scan, statistics
 from common.preprocessing.job import Scan
 from common.preprocessing.sums import Sums
 from common.spec import Spec, SpecError
@@ -87,9 +87,11 @@ class Outcome:
 
     @property
     def sums(self) -> Sums | None:
-        """What most scans found; None where none came to an end."""
-        counts = Counter(scan.sums for row in self.rows for scan in row.scans)
-        return counts.most_common(1)[0][0] if counts else None
+        """What most scans found; None where none came to an end, or no sums are those of most."""
+        counts = Counter(scan.sums for row in self.rows for scan in row.scans).most_common(2)
+        if not counts or (len(counts) > 1 and counts[0][1] == counts[1][1]):
+            return None
+        return counts[0][0]
 
     @property
     def differing(self) -> list[Row]:
@@ -160,10 +162,20 @@ def run(request: Request, shown: Display, out: Path | None) -> Outcome:
             if row.status == "ok":
                 _scan(row, request.scheduler, folder, (out or folder) / "logs" / f"{row.engine}-{row.workers}.txt")
             shown.end()
+    if len({row.engine for row in rows if row.scans}) == 1:  # one engine alone has nobody to agree with
+        shown.say("checking the sums")
+        _check(rows, scan.scan(files.train.encoded, files.image_size, spec.available_cores()))
     outcome = Outcome(request, files, spec.available_cores(), rows)
     if outcome.sums is not None and not outcome.differing:
         statistics.store(outcome.sums, files.content_hash, cache_dir=cache_dir)
     return outcome
+
+
+def _check(rows: list[Row], sums: Sums) -> None:
+    for row in rows:
+        if any(found.sums != sums for found in row.scans):
+            row.status, row.reason = "failed", "found other integer sums than this process's own scan"
+            row.scans.clear()
 
 
 def table(outcome: Outcome) -> Table:

@@ -103,7 +103,8 @@ class Summary(_Frozen):
     @property
     def name(self) -> str:
         """The row for a reader: `pytorch serial, 1 core` or `tensorflow data_parallel x2`."""
-        fed = "" if self.input == "inline" else f", {self.workers} {'Dask ' if self.input == 'dask' else ''}workers"
+        kind = f"{'Dask ' if self.input == 'dask' else ''}worker{'s' if self.workers > 1 else ''}"
+        fed = "" if self.input == "inline" else f", {self.workers} {kind}"
         if self.mode == "serial":
             return f"{self.framework} serial, {self.cores} core{'s' if self.cores > 1 else ''}{fed}"
         return f"{self.framework} {self.mode} x{self.replicas}{fed}"

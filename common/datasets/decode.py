@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import io
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import PIL
+import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
@@ -49,6 +50,7 @@ RULE = f"2, Pillow {PIL.__version__}"
 # A palette may hold transparent colours, which only RGBA takes without a warning; premultiplied grey has no other way.
 _WAY_TO_RGB = {"P": "RGBA", "La": "LA"}
 _END_OF_JPEG = b"\xff\xd9"
+_FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended and progressive Huffman coding: what every decoder has
 _MAX_DETAIL = 200
 
 
@@ -92,6 +94,7 @@ def examine(content: bytes) -> tuple[Header, NDArray[np.uint8]]:
         image_format, mode, plain = _format(image), image.mode, _is_plain(image) and content.endswith(_END_OF_JPEG)
         pixels = np.asarray(_rgb(image))
     height, width, _ = pixels.shape
+    plain = plain and _is_flawless(content, pixels)
     return Header(image_format, mode, width, height, plain), pixels
 
 
@@ -184,6 +187,27 @@ def _is_plain(image: Any) -> bool:
     ids, samplings = [layer[0] for layer in image.layer], [layer[1:3] for layer in image.layer]
     is_ycbcr = len(ids) == 3 and (transform == 1 or (transform is None and ids == [1, 2, 3]))
     return is_ycbcr and samplings[0] in ((1, 1), (2, 1), (2, 2)) and samplings[1:] == [(1, 1), (1, 1)]
+
+
+def _is_flawless(content: bytes, pixels: NDArray[np.uint8]) -> bool:
+    """Whether a second libjpeg, which takes warnings for errors, reads a baseline or progressive JPEG as Pillow does."""
+    if not _FRAMES & set(_markers(content)):
+        return False
+    try:
+        return np.array_equal(simplejpeg.decode_jpeg(content), pixels)
+    except ValueError:
+        return False
+
+
+def _markers(content: bytes) -> Iterator[int]:
+    """The markers of a JPEG's segments up to its first scan."""
+    position = 2
+    while position + 4 <= len(content) and content[position] == 0xFF:
+        marker = content[position + 1]
+        yield marker
+        if marker == 0xDA:
+            return
+        position += 2 + int.from_bytes(content[position + 2 : position + 4], "big")
 
 
 def _rgb(image: Image.Image) -> Image.Image:

@@ -25,7 +25,7 @@ from common.spec import Data
 
 NAMES = ("digits", "cifar10", fashion_mnist.NAME, leaves.NAME)
 
-_SCAN_VERSION = 1
+_SCAN_VERSION = 2
 """Grows when the manifest gets other columns, or a file is judged otherwise."""
 
 _ROWS_AT_ONCE = 1000  # of arrays, bounds what stands in memory while they are written
@@ -272,8 +272,8 @@ def _divide(source: _Source, data: Data, seed: int) -> Division:
         image_size=source.image_size,
         seed=seed,
         limit=data.limit,
-        # Published arrays are what everybody has: what they share is told, and nobody could take it out.
-        allow_duplicates=data.duplicates == "allow" or source.encoded is None,
+        # What is published and asked for by name is what everybody has: what its splits share is told, and stays.
+        allow_duplicates=data.duplicates == "allow" or data.source in NAMES,
     )
 
 

@@ -54,19 +54,16 @@ def scanning(encoded: Encoded, image_size: int, workers: int, scheduler: str) ->
         return
     with client(workers, scheduler) as connection:
         everybody = list(_workers(connection))
-        # A worker that was killed comes back under another address, so that any other may take its part. Where all may
-        # work, none is named: Dask never wakes tasks again that named workers which were all gone at once.
-        chosen: dict[str, Any] = (
-            {"workers": everybody[:workers], "allow_other_workers": True} if workers < len(everybody) else {}
-        )
+        # Where all may work, none is named: a worker that was killed comes back under another address. A part of them is
+        # named strictly: Dask would have idle ones steal from these, and the row would be of more workers than it says.
+        chosen: dict[str, Any] = {"workers": everybody[:workers]} if workers < len(everybody) else {}
 
         def compute_there(graph: Delayed) -> Sums:
             future: Any = connection.compute(graph, **chosen)
             return future.result()
 
-        with _patient(connection):
-            compute_there(warm_up)
-            yield lambda: compute_there(total)
+        compute_there(warm_up)
+        yield lambda: compute_there(total)
 
 
 @contextmanager
@@ -107,6 +104,11 @@ def workers_and_cores(address: str) -> tuple[int, int]:
         return len(found), sum(machines.values())
 
 
+def num_workers(client: distributed.Client) -> int:
+    """How many workers a client's cluster has."""
+    return len(_workers(client))
+
+
 def _workers(client: distributed.Client) -> dict[str, Any]:
     return client.scheduler_info(n_workers=-1)["workers"]
 
@@ -142,7 +144,8 @@ def client(workers: int, scheduler: str) -> Generator[distributed.Client]:
                 raise SchedulerError(
                     f"the cluster must have {workers} workers. Received: {found}. Start more, or ask for fewer."
                 )
-            yield connection
+            with _patient(connection):
+                yield connection
         return
     cluster = distributed.LocalCluster(
         n_workers=workers,
@@ -150,21 +153,21 @@ def client(workers: int, scheduler: str) -> Generator[distributed.Client]:
         dashboard_address="127.0.0.1:0",  # its own port is fixed, and open to other machines
         silence_logs=logging.CRITICAL,  # a worker that loses sight of the scheduler while both end
     )
-    with cluster, distributed.Client(cluster, set_as_default=False) as connection:
+    with cluster, distributed.Client(cluster, set_as_default=False) as connection, _patient(connection):
         yield connection
 
 
 @contextmanager
 def _patient(client: distributed.Client) -> Generator[None]:
-    """Let the cluster start a task again however often its worker dies, until all is done."""
-    before = client.run_on_scheduler(_allow_failures, allowed=ALLOWED_FAILURES)
+    """Let the cluster start a task again however often its worker dies, until the last who asked for it has gone."""
+    client.run_on_scheduler(_count_users, change=1)
     try:
         yield
     finally:
-        client.run_on_scheduler(_allow_failures, allowed=before)
+        client.run_on_scheduler(_count_users, change=-1)
 
 
-def _allow_failures(allowed: int, dask_scheduler: Any = None) -> int:
-    before: int = dask_scheduler.allowed_failures
-    dask_scheduler.allowed_failures = allowed
-    return before
+def _count_users(change: int, dask_scheduler: Any = None) -> None:
+    users, before = getattr(dask_scheduler, "convtwins_users", (0, dask_scheduler.allowed_failures))
+    dask_scheduler.convtwins_users = users + change, before
+    dask_scheduler.allowed_failures = ALLOWED_FAILURES if users + change else before

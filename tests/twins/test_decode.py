@@ -52,3 +52,29 @@ def test_any_file_becomes_its_canonical_pixels_at_the_size_wanted(twin: Twin, co
     image = twin.array(twin.decode.image(content, plain, 24))
     assert image.shape == (24, 24, 3)
     assert np.array_equal(image, decode.decode(content, 24))
+
+
+def test_every_way_to_write_a_plain_jpeg_is_decoded_alike(twin: Twin) -> None:
+    noise = np.random.default_rng(1).integers(0, 256, (40, 33, 3), dtype=np.uint8)
+    for options in ({"progressive": True}, {"optimize": True}, {"restart_marker_rows": 1}, {"quality": 5}, {"quality": 100}):
+        file = io.BytesIO()
+        Image.fromarray(noise).save(file, "JPEG", **options)
+        assert decode.examine(file.getvalue())[0].plain
+        assert np.array_equal(twin.array(twin.decode.decode(file.getvalue())), decode.decode(file.getvalue(), None))
+
+
+def test_whatever_counts_as_plain_is_decoded_alike_however_it_was_damaged(twin: Twin) -> None:
+    draw = np.random.default_rng(2)
+    plain = 0
+    for number in range(300):
+        damaged = bytearray(jpeg(number, size_px=int(draw.integers(8, 40))))
+        for place in draw.integers(2, len(damaged) - 2, draw.integers(1, 4)):
+            damaged[place] = draw.integers(256)
+        try:
+            header, pixels = decode.examine(bytes(damaged))
+        except decode.BadFile:
+            continue
+        if header.plain:
+            plain += 1
+            assert np.array_equal(twin.array(twin.decode.decode(bytes(damaged))), pixels)
+    assert plain > 20  # so many changed values give another picture, and no flaw
