@@ -18,6 +18,8 @@ from tensorflow_impl import decode
 
 Take = Callable[[tf.Tensor], tf.Tensor]
 
+_MOST_BYTES_IN_MEMORY = 2**30
+
 
 def batches(plan: Plan, split: Split, world_size: int, rank: int) -> Iterator[Batch]:
     """This process's shard of every global batch of a run, in order.
@@ -53,8 +55,12 @@ def reader(split: Split, image_size: int) -> Take:
     """From int64 [N] ids to uint8 [N, image_size, image_size, 3]: from the decoded cache, or from the files where there are."""
     encoded = split.encoded
     if encoded is None:
-        # Twin: a call to Python, since a tensor of the images would be a copy of all of them in memory.
-        return _from_python(lambda ids: split.images[ids], image_size)
+        # Twin: TensorFlow reads from a tensor, a copy in memory; what is too large for one is read by a call to Python.
+        if split.images.nbytes > _MOST_BYTES_IN_MEMORY:
+            return _from_python(lambda ids: split.images[ids], image_size)
+        with tf.device("CPU:0"):
+            images = tf.constant(split.images)
+        return lambda ids: tf.gather(images, ids)
 
     def read(ids: npt.NDArray[np.int64]) -> list[Any]:
         return [np.array([encoded.content(index) for index in ids], object), encoded.plain[ids]]
