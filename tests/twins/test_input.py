@@ -180,6 +180,11 @@ def test_steps_cut_the_last_epoch_short(twin: Twin) -> None:
     assert_follows_the_plan(twin, short, SPLIT, 1, 0)
 
 
+def test_images_too_large_for_memory_are_read_from_their_file(twin: Twin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(twin.input, "_MOST_BYTES_IN_MEMORY", 0, raising=False)  # of TensorFlow's; torch always reads the file
+    assert_follows_the_plan(twin, plan(epochs=2), SPLIT, 2, 1)
+
+
 def test_without_augmentation_the_images_are_the_data_sets(twin: Twin) -> None:
     for batch in twin.input.batches(plan(augmentation={}), SPLIT, 1, 0):
         ids = twin.array(batch.ids)
