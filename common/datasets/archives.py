@@ -13,7 +13,6 @@ import lzma
 import stat
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -22,6 +21,7 @@ from typing import IO, Any, cast
 
 from common.datasets.dataset import DataRefused
 from common.datasets.trees import (
+    Content,
     Listing,
     Tree,
     check_count,
@@ -36,22 +36,22 @@ ALWAYS_ALLOWED_BYTES = 4 * 2**30
 """Total size of its files that any archive may have ..."""
 ALLOWED_RATIO = 200
 """... and where that is more, as a multiple of its own size."""
+MAX_HEADER_BYTES = 2**16
+"""Of all headers of one member of a tar together: tarfile reads them whole, and takes quadratic time for some of them
+(CVE-2024-6232)."""
 
 _DECOMPRESSORS = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ\x00": lzma.open, b"BZh": bz2.open}
-# The last three: headers that make no sense, and methods that zipfile does not know.
-_DAMAGE = (
-    tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError, OSError, ValueError, OverflowError, RuntimeError
-)  # fmt: skip
 _END_BLOCK = bytes(tarfile.BLOCKSIZE)
+_ZIP_BYTES_AT_ONCE = 4096  # zipfile unpacks what it reads of bzip2 and LZMA at once, whatever size the header promises
 
 
 def recognise(path: Path) -> Tree | None:
-    """The archive in a file, or None where the file is none."""
+    """The archive in a file, or None where the file is none; told by its first block alone, of which nothing is unpacked."""
     with path.open("rb") as file:
-        start = file.read(8)
+        start = file.read(tarfile.BLOCKSIZE)
     if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         return Zip(path)
-    if start.startswith(tuple(_DECOMPRESSORS)) or tarfile.is_tarfile(path):
+    if start.startswith(tuple(_DECOMPRESSORS)) or _is_tar_header(start):
         return Tar(path)
     return None
 
@@ -73,20 +73,18 @@ class _Archive:
     def listing(self) -> Listing:
         files: list[str] = []
         folders: set[str] = set()
-        with _refusing_damage(self.path):
-            for name, read in self._members():
-                if read:
-                    files.append(name)
-                else:
-                    folders.add(name)
+        for name, read in self._members():
+            if read:
+                files.append(name)
+            else:
+                folders.add(name)
         return Listing(files, folders_without(files, folders))
 
-    def read(self, wanted: Collection[str]) -> Iterator[tuple[str, Callable[[], bytes]]]:
-        with _refusing_damage(self.path):
-            for name, read in self._members():
-                if read and name in wanted:
-                    content = read()  # here: an archive is one stream, whichever thread decodes its images
-                    yield name, lambda content=content: content
+    def read(self, wanted: Collection[str]) -> Iterator[tuple[str, Content]]:
+        for name, read in self._members():
+            if read and name in wanted:
+                content = read()  # here: an archive is one stream, whichever thread decodes its images
+                yield name, Content(len(content), lambda content=content: content)
 
     def _members(self) -> Iterator[tuple[str, Callable[[], bytes] | None]]:
         """(path, function that reads it before the next one is asked for) of visible files; None for folders."""
@@ -100,30 +98,44 @@ class Tar(_Archive):
         seen: set[str] = set()
         num_members = 0
         with self.path.open("rb") as file:
-            forward = _Forward(_decompressed(file), self.path)
-            with tarfile.open(fileobj=cast(IO[bytes], forward), mode="r:") as tar:
-                while (member := tar.next()) is not None:
-                    cast(Any, tar).members.clear()  # tarfile keeps them all: gigabytes for millions
-                    num_members += 1
-                    check_count(num_members, self.path)
-                    name = checked_name(member.name, self.path)
-                    if member.isdir():
-                        if not is_hidden(name):
-                            yield name, None
-                        continue
-                    if member.issym() or member.islnk():
-                        raise _refused(self.path, "a link", name)
-                    if not member.isreg() or member.issparse():
-                        raise _refused(self.path, "what is no plain file", name)
-                    check_size(member.size, f"{name!r} in {self.path}")
-                    if is_hidden(name):
-                        continue
-                    if name in seen:
-                        raise _refused(self.path, "two files of one path", name)
-                    seen.add(name)
-                    yield name, cast(IO[bytes], tar.extractfile(member)).read
-            if forward.last_block != _END_BLOCK:  # tarfile takes a torn header for the end
-                raise tarfile.ReadError("the end of the archive is missing")
+            with _refusing_damage(self.path):
+                forward = _Forward(_decompressed(file), self.path)
+                tar = tarfile.TarFile(fileobj=cast(IO[bytes], forward))
+            while (member := self._next(tar, forward)) is not None:
+                num_members += 1
+                check_count(num_members, self.path)
+                name = checked_name(member.name, self.path)
+                if member.isdir():
+                    if not is_hidden(name):
+                        yield name, None
+                    continue
+                if member.issym() or member.islnk():
+                    raise _refused(self.path, "a link", name)
+                if not member.isreg() or member.issparse():
+                    raise _refused(self.path, "what is no plain file", name)
+                if is_hidden(name):
+                    continue
+                check_size(member.size, f"{name!r} in {self.path}")
+                if name in seen:
+                    raise _refused(self.path, "two files of one path", name)
+                seen.add(name)
+                yield name, partial(self._content, tar, forward, member)
+            with _refusing_damage(self.path):
+                if forward.last_block != _END_BLOCK:  # tarfile takes a torn header for the end
+                    raise tarfile.ReadError("the end of the archive is missing")
+                forward.drain()
+
+    def _next(self, tar: tarfile.TarFile, forward: _Forward) -> tarfile.TarInfo | None:
+        forward.allow(MAX_HEADER_BYTES)
+        with _refusing_damage(self.path):
+            member = tar.next()
+        cast(Any, tar).members.clear()  # tarfile keeps them all: gigabytes for millions
+        return member
+
+    def _content(self, tar: tarfile.TarFile, forward: _Forward, member: tarfile.TarInfo) -> bytes:
+        forward.allow(member.size)
+        with _refusing_damage(self.path):
+            return cast(IO[bytes], tar.extractfile(member)).read()
 
 
 class Zip(_Archive):
@@ -132,7 +144,9 @@ class Zip(_Archive):
     def _members(self) -> Iterator[tuple[str, Callable[[], bytes] | None]]:
         seen: set[str] = set()
         total_bytes, allowed_bytes = 0, _allowed_bytes(self.path)
-        with zipfile.ZipFile(self.path) as archive:
+        with _refusing_damage(self.path):
+            archive = zipfile.ZipFile(self.path)
+        with archive:
             check_count(len(archive.infolist()), self.path)
             for member in archive.infolist():
                 name = checked_name(member.filename, self.path)
@@ -147,16 +161,20 @@ class Zip(_Archive):
                     raise _refused(self.path, "what is no plain file", name)
                 if member.flag_bits & 1:
                     raise _refused(self.path, "an encrypted file", name)
+                if is_hidden(name):
+                    continue
                 check_size(member.file_size, f"{name!r} in {self.path}")
                 total_bytes += member.file_size
                 if total_bytes > allowed_bytes:
                     raise _too_large(self.path, allowed_bytes)
-                if is_hidden(name):
-                    continue
                 if name in seen:
                     raise _refused(self.path, "two files of one path", name)
                 seen.add(name)
-                yield name, partial(archive.read, member)
+                yield name, partial(self._content, archive, member)
+
+    def _content(self, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+        with _refusing_damage(self.path), archive.open(member) as file:
+            return b"".join(iter(partial(file.read, _ZIP_BYTES_AT_ONCE), b""))
 
 
 class _Forward:
@@ -165,16 +183,22 @@ class _Forward:
     def __init__(self, stream: IO[bytes], path: Path) -> None:
         self._stream, self._path, self._allowed_bytes = stream, path, _allowed_bytes(path)
         self._position = 0
+        self._readable_bytes = MAX_HEADER_BYTES
         self.last_block = b""
 
+    def allow(self, num_bytes: int) -> None:
+        """Set how much may be read before this is called again; what is passed over in between does not count."""
+        self._readable_bytes = num_bytes
+
     def read(self, size: int) -> bytes:
-        check_size(size, f"a header in {self._path}")  # tarfile reads extended headers whole, whatever they claim
-        content = self._stream.read(size)
-        self._position += len(content)
-        if self._position > self._allowed_bytes:
-            raise _too_large(self._path, self._allowed_bytes)
-        self.last_block = content
-        return content
+        if not 0 <= size <= self._readable_bytes:
+            raise DataRefused(
+                f"{self._path} has a member whose headers are too large. Received: {size:,} bytes where "
+                f"{self._readable_bytes:,} may follow. Pack it again with short names and no extended attributes."
+            )
+        self._readable_bytes -= size
+        self.last_block = self._advance(size)
+        return self.last_block
 
     def tell(self) -> int:
         return self._position
@@ -182,9 +206,29 @@ class _Forward:
     def seek(self, position: int) -> int:
         if position < self._position:
             raise tarfile.ReadError("members overlap")
-        while self._position < position and self.read(min(position - self._position, 2**20)):
+        while self._position < position and self._advance(min(position - self._position, 2**20)):
             pass
         return self._position
+
+    def drain(self) -> None:
+        """Read to the end, where a compressed stream has the checksum of its content."""
+        while self._advance(2**20):
+            pass
+
+    def _advance(self, size: int) -> bytes:
+        content = self._stream.read(size)
+        self._position += len(content)
+        if self._position > self._allowed_bytes:
+            raise _too_large(self._path, self._allowed_bytes)
+        return content
+
+
+def _is_tar_header(block: bytes) -> bool:
+    try:
+        tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+    except tarfile.HeaderError:
+        return False
+    return True
 
 
 def _decompressed(file: IO[bytes]) -> IO[bytes]:
@@ -213,9 +257,12 @@ def _too_large(path: Path, allowed_bytes: int) -> DataRefused:
 
 @contextmanager
 def _refusing_damage(path: Path) -> Generator[None]:
+    """Stands around calls of tarfile and zipfile alone: on damaged archives they raise a dozen types."""
     try:
         yield
-    except DataRefused:
+    except (DataRefused, MemoryError):
         raise
-    except _DAMAGE as error:
-        raise DataRefused(f"{path} cannot be read as an archive. Received: {error}. Fetch or pack it again.") from None
+    except Exception as error:
+        raise DataRefused(
+            f"{path} cannot be read as an archive. Received: {type(error).__name__}: {error}. Fetch or pack it again."
+        ) from None

@@ -151,7 +151,7 @@ def _opened(content: bytes) -> Generator[Image.Image]:
             if _is_deep(image):
                 raise BadFile(TOO_DEEP, f"{_format(image)} of mode {image.mode}")
             yield image
-    except BadFile:
+    except (BadFile, MemoryError):  # that there was no memory is no property of the file
         raise
     except PIL.UnidentifiedImageError:
         raise BadFile(NO_IMAGE) from None

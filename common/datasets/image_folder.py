@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 
@@ -15,8 +15,11 @@ from common.datasets import decode
 from common.datasets.dataset import BadFile, DataRefused, Examples, listed, listed_below
 from common.datasets.manifest import STRAY, Manifest
 from common.datasets.splits import SPLITS
-from common.datasets.trees import Listing, Tree
+from common.datasets.trees import Content, Listing, Tree, check_size
 from common.preprocessing import threads
+
+MAX_FILE_BYTES = 64 * 2**20
+"""Of one file beside or among images: several are in memory at once for each core."""
 
 _SPLIT_OF = {"train": "train", "validation": "validation", "valid": "validation", "val": "validation", "test": "test"}
 _LAYOUT = "Lay it out as train/<class>/<image> with validation/ and test/ beside, or as <class>/<image>."
@@ -54,7 +57,7 @@ def scan(tree: Tree, listing: Listing, packed: BinaryIO) -> Manifest:
         packed: receives the bytes of all usable images, one after another.
 
     Raises:
-        DataRefused: the layout is another one; no single file makes it fail.
+        DataRefused: the layout is another one, or a file has more than MAX_FILE_BYTES; no other file makes it fail.
     """
     places, empty_folders = _lay_out(listing, tree.path)
     rows = {place.path: row for row, place in enumerate(places)}
@@ -64,7 +67,7 @@ def scan(tree: Tree, listing: Listing, packed: BinaryIO) -> Manifest:
     plain = np.zeros(num_files, np.bool_)
     file_sha256, pixel_sha256 = (np.zeros((num_files, 32), np.uint8) for _ in range(2))
     with decode.silent():
-        for scanned in threads.ordered(_scan_file, tree.read(rows)):
+        for scanned in threads.ordered(_scan_file, _checked(tree, rows), num_bytes=lambda file: file[1].num_bytes):
             row = rows[scanned.path]
             file_bytes[row] = len(scanned.content)
             file_sha256[row] = np.frombuffer(hashlib.sha256(scanned.content).digest(), np.uint8)
@@ -160,7 +163,13 @@ def common_size(manifest: Manifest, rows: NDArray[np.int64], tree: Path) -> int:
     return int(widths[0])
 
 
-def _scan_file(file: tuple[str, Callable[[], bytes]]) -> _Scanned:
+def _checked(tree: Tree, wanted: Collection[str]) -> Iterator[tuple[str, Content]]:
+    for path, content in tree.read(wanted):
+        check_size(content.num_bytes, f"{path!r} in {tree.path}", MAX_FILE_BYTES)
+        yield path, content
+
+
+def _scan_file(file: tuple[str, Content]) -> _Scanned:
     path, read = file
     try:
         content = read()

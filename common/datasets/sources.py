@@ -320,6 +320,11 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
 def _refusing_failures(data: Data) -> Generator[None]:
     try:
         yield
+    except MemoryError as error:
+        raise DataRefused(
+            f"There is not enough memory to read data.source {data.source!r}, and nothing was stored. Received: "
+            f"{error!r}. End other programs, or start again with fewer cores or on a machine with more memory."
+        ) from error
     except OSError as error:
         raise DataRefused(
             f"data.source {data.source!r} cannot be read, or its cache not be written. Received: {error}. Check the file, or "

@@ -13,8 +13,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from common.datasets import DataRefused, decode, load, load_files
+from common.datasets import DataRefused, decode, image_folder, load, load_files
+from common.datasets.archives import Tar
 from common.datasets.dataset import BadFile
+from common.datasets.trees import Folder
+from common.preprocessing import threads
 from common.spec import Data
 from tests.common.made_up_data import image, pixels, tree, write_folder, write_tar, write_zip
 
@@ -331,3 +334,63 @@ def test_of_500_mutated_jpegs_each_is_an_image_or_a_named_bad_file(jpegs, tmp_pa
     assert sum(len(split) for split in (dataset.train, dataset.validation, dataset.test)) == images
     with pytest.raises(DataRefused, match=f"{500 - images} of 500 files"):
         load(Data(source=data.source), seed=0, cache_dir=cache)
+
+
+@pytest.mark.parametrize("fails", ["_rgb", "_is_plain"])
+def test_a_lack_of_memory_is_no_fault_of_the_file_and_nothing_of_it_is_kept(fails, tmp_path, cache, monkeypatch):
+    def without_memory(_: object) -> None:
+        raise MemoryError
+
+    data = Data(source=str(write_folder(tmp_path / "pets", GOOD)), on_bad="skip")
+    with monkeypatch.context() as patched:
+        patched.setattr(decode, fails, without_memory)
+        with pytest.raises(MemoryError):
+            decode.examine(GOOD["cat/0.png"])
+        for read in (load, load_files):
+            with pytest.raises(DataRefused, match=r"not enough memory to read .*nothing was stored\. Received: MemoryError"):
+                read(data, seed=0, cache_dir=cache)
+    assert not list(Path(cache).rglob("data"))
+    assert len(load(data, seed=0, cache_dir=cache).manifest.good) == len(GOOD)
+
+
+@pytest.mark.parametrize(("pack", "kind"), [(write_folder, Folder), (write_tar, Tar)])
+def test_few_bytes_of_large_files_are_held_however_many_there_are(pack, kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(threads, "available_cores", lambda: 1)
+    monkeypatch.setattr(threads, "BATCH_BYTES", 30_000)
+    files = {
+        f"{folder}/{number:03}.bmp": image(f"{folder}{number}", 64, 64, "BMP")
+        for folder in ("cat", "dog")
+        for number in range(60)
+    }
+    source = kind(pack(tmp_path / "pets", files))
+    packed = io.BytesIO()
+    held: list[int] = []
+
+    class Counting(kind):
+        def read(self, wanted):
+            given = 0
+            for name, content in super().read(wanted):
+                given += content.num_bytes
+                held.append(given - packed.tell())
+                yield name, content
+
+    manifest = image_folder.scan(Counting(source.path), source.listing(), packed)
+    assert len(manifest.good) == len(files) and len(packed.getvalue()) == sum(map(len, files.values()))
+    largest = max(map(len, files.values()))
+    assert max(held) <= (2 * 1 + 1) * (30_000 + largest) + largest < sum(map(len, files.values())) / 8
+
+
+def test_batches_end_at_a_number_of_items_or_of_bytes(monkeypatch):
+    monkeypatch.setattr(threads, "available_cores", lambda: 2)
+    taken = 0
+
+    def items():
+        nonlocal taken
+        for number in range(1000):
+            taken += 1
+            yield number
+
+    for num_bytes, per_batch in ((0, threads.BATCH), (threads.BATCH_BYTES // 4, 4), (2 * threads.BATCH_BYTES, 1)):
+        taken = 0
+        for done, result in enumerate(threads.ordered(str, items(), num_bytes=lambda _, each=num_bytes: each)):
+            assert result == str(done) and taken - done <= (2 * 2 + 1) * per_batch
