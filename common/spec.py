@@ -24,6 +24,7 @@ MODELS = ("simple_cnn", "mini_xception", "resnet18")
 MODES = ("serial", "data_parallel", "multi_process")
 INPUTS = ("inline", "workers", "dask")
 SCHEDULERS = ("threads", "processes")
+"""Dask's, besides `tcp://host:port` of a cluster that stands."""
 Precision = Literal["float32", "float64"]
 BatchNormStatistics = Literal["per_replica", "synchronised"]
 

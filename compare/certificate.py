@@ -19,6 +19,7 @@ from common.spec import Spec, SpecError
 from compare import launch, parity
 from compare.launch import LaunchError
 from compare.parity import Proof, Rung
+from compare.words import names
 
 _OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"name": "sgd", "learning_rate": 0.05, "momentum": 0.9},
@@ -52,11 +53,11 @@ def command(
         specs = [
             _spec(name, settings, data, image_size, precision, seed, assignments or [])
             for name, settings in itertools.product(
-                _some("--model", _names(model), spec.MODELS), _some("--optimizer", _names(optimizer), tuple(_OPTIMIZERS))
+                _some("--model", names(model), spec.MODELS), _some("--optimizer", names(optimizer), tuple(_OPTIMIZERS))
             )
         ]
-        named = _chosen("--frameworks", _names(frameworks), tuple(launch.FRAMEWORKS))
-        asked = _chosen("--modes", _names(modes), spec.MODES)
+        named = _chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
+        asked = _chosen("--modes", names(modes), spec.MODES)
         if len(named) < 2 and asked == ["serial"]:
             raise SpecError(
                 f"--frameworks has nothing to hold {named[0]} against. Received: one framework and no parallel mode. "
@@ -154,10 +155,6 @@ def _some(option: str, names: list[str], known: tuple[str, ...]) -> list[str]:
     if len(set(names)) < len(names):
         raise SpecError(f"{option} names something twice. Received: {', '.join(names)}. Name each once.")
     return names
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _verdict(proofs: list[Proof]) -> str:

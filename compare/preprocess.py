@@ -34,6 +34,7 @@ from common.spec import Spec, SpecError
 from compare import launch, plots, tables
 from compare.progress import Display, display
 from compare.tables import Cell, Column, Table
+from compare.words import names
 
 SCHEMA_VERSION = 1
 NAME = "preprocess"
@@ -310,18 +311,18 @@ def _figure(outcome: Outcome) -> Figure:
 def _judged(
     data: str, engines: str, workers: str, scheduler: str, limit: int | None, repeats: int, seed: int, assignments: list[str]
 ) -> Request:
-    named = _each_once("--engines", [name.strip() for name in engines.split(",") if name.strip()])
+    named = _each_once("--engines", names(engines))
     known = (*launch.OWN, *launch.FRAMEWORKS)
     for name in named:
         if name not in known:
             raise SpecError(f"--engines names something unknown. Received: {name!r}. Use {', '.join(known)}.")
-    counts = _each_once("--workers", [text.strip() for text in workers.split(",") if text.strip()])
+    counts = _each_once("--workers", names(workers))
     for text in counts:
         if not text.isdecimal() or int(text) < 1:
             raise SpecError(f"--workers must be whole numbers of at least 1. Received: {text!r}. Use e.g. 1,2,4,8.")
-    if scheduler not in job.SCHEDULERS and not scheduler.startswith("tcp://"):
+    if scheduler not in spec.SCHEDULERS and not scheduler.startswith("tcp://"):
         raise SpecError(
-            f"--scheduler is unknown. Received: {scheduler!r}. Use {', '.join(job.SCHEDULERS)}, or tcp://host:port."
+            f"--scheduler is unknown. Received: {scheduler!r}. Use {', '.join(spec.SCHEDULERS)}, or tcp://host:port."
         )
     values = {"data": {"source": data, "limit": limit}, "seed": seed}
     wanted = spec.build(spec.overlay(values, spec.parse_assignments(assignments)))
@@ -338,7 +339,7 @@ def _each_once(option: str, names: list[str]) -> list[str]:
 
 def _cluster(request: Request, shown: Display) -> tuple[int | None, int]:
     """Workers of the cluster, None where Dask works on this machine, and the cores that Dask's workers have."""
-    if request.scheduler in job.SCHEDULERS or not set(request.engines) & set(launch.OWN):
+    if request.scheduler in spec.SCHEDULERS or not set(request.engines) & set(launch.OWN):
         return None, spec.available_cores()
     from common.preprocessing import dask_scan  # takes a second to import
 

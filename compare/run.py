@@ -27,6 +27,7 @@ from compare.matrix import Row
 from compare.presets import Preset
 from compare.progress import Display, display
 from compare.store import Comparison, FolderError, ProofRecord
+from compare.words import names
 
 EXIT_RUN_FAILED, EXIT_USAGE, EXIT_DATA_REFUSED = 1, 2, 4
 
@@ -90,12 +91,12 @@ def command(
     try:
         settings = _settings(preset, spec_file, options, assignments or [])
         if modes is not None:
-            settings = replace(settings, modes=tuple(_names(modes)))
+            settings = replace(settings, modes=tuple(names(modes)))
         if workers is not None:
             settings = replace(settings, workers=_numbers("--workers", workers))
         if repeats is not None:
             settings = replace(settings, repeats=repeats)
-        code = run(Request(settings, _names(frameworks), out, proof), as_json=as_json)
+        code = run(Request(settings, names(frameworks), out, proof), as_json=as_json)
     except (SpecError, FolderError) as error:
         typer.echo(str(error), err=True)
         code = EXIT_USAGE
@@ -293,15 +294,11 @@ def _default_folder(comparison: Comparison) -> Path:
     return Path("results") / f"{now:%Y%m%d-%H%M%S}-{comparison.rows[0].spec.model}-{data}"
 
 
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
 def _numbers(option: str, text: str) -> tuple[int, ...]:
-    names = _names(text)
-    if not names or len(set(names)) < len(names) or not all(name.isascii() and name.isdigit() for name in names):
+    words = names(text)
+    if not words or len(set(words)) < len(words) or not all(word.isascii() and word.isdigit() for word in words):
         raise SpecError(f"{option} takes whole numbers, each once. Received: {text!r}. Use e.g. 0,1,2.")
-    return tuple(map(int, names))
+    return tuple(map(int, words))
 
 
 def _part(input_only: bool, compute_only: bool) -> str | None:

@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from compare.plots import FORMATS
+from compare.plots import COLOURS, FORMATS, SETTINGS
 
 MAX_CLASSES = 60
 """Classes that a sample sheet shows."""
@@ -29,15 +29,8 @@ _GAP_PX = 6
 _LABEL_PX = 230
 _LABEL_CHARACTERS = 26
 _MAX_NAMED_BARS = 100
-_COLOURS = {"train": "#0072B2", "validation": "#E69F00", "test": "#009E73", "all": "#0072B2"}  # Okabe & Ito's palette
-_SETTINGS: dict[Any, Any] = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "text.parse_math": False,  # a `$` in a name is a dollar sign
-    "svg.hashsalt": "convtwins",  # the same data gives the same file
-    "svg.fonttype": "none",
-}
+_COLOURS: dict[str, str] = dict(zip(("train", "validation", "test", "all"), (*COLOURS[:3], COLOURS[0]), strict=True))
+_SETTINGS: dict[Any, Any] = {**SETTINGS, "axes.grid": False}
 
 
 def sample_sheet(images: NDArray[np.uint8], labels: NDArray[np.int64], captions: Sequence[str]) -> bytes:

@@ -12,10 +12,9 @@ from dask.delayed import Delayed, delayed
 
 from common import machine
 from common.datasets import Encoded
-from common.preprocessing.job import SCHEDULERS
 from common.preprocessing.scan import file_sums, parts
 from common.preprocessing.sums import Sums
-from common.spec import available_cores
+from common.spec import SCHEDULERS, available_cores
 
 ALLOWED_FAILURES = 1000
 """How many workers may die over one task before Dask gives it up; its own default is 3."""

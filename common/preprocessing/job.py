@@ -18,9 +18,6 @@ from common.preprocessing.sums import Sums, Triple
 Scanning = Callable[[Encoded, int, int], AbstractContextManager[Callable[[], Sums]]]
 """(files, image size, workers): starts the workers, and gives the function that scans."""
 
-SCHEDULERS = ("threads", "processes")
-"""Dask's, besides `tcp://host:port` of a cluster that stands."""
-
 
 class Scan(BaseModel):
     """What one process measured."""

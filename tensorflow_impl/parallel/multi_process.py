@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from tensorflow_impl import device, train
+from tensorflow_impl import device
 from tensorflow_impl.parallel.serial import Serial
 
 
@@ -44,18 +44,7 @@ class MultiProcess(Serial):
 
     def _train_replicas(self, images: Any, labels: Any, masks: Any, num_examples: Any, learning_rate: Any, step: Any) -> Any:
         def one() -> Any:
-            return train.train_step(
-                self._model,
-                self._optimizer,
-                images,
-                labels,
-                masks,
-                num_examples,
-                learning_rate,
-                step,
-                loss=self._spec.loss,
-                scaling=self._plan.scaling,
-            )
+            return Serial._train_replicas(self, images, labels, masks, num_examples, learning_rate, step)
 
         losses, num_correct = self._strategy.run(one)
         return self._strategy.experimental_local_results(losses)[0], self._strategy.experimental_local_results(num_correct)[0]
