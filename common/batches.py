@@ -92,10 +92,10 @@ class Plan:
 
     def __post_init__(self) -> None:
         last = self.num_examples % self.spec.global_batch_size or self.spec.global_batch_size
-        if last < self.spec.replicas:
+        if last < self.spec.data_replicas:
             raise SpecError(
                 f"global_batch_size leaves a last batch of {last} of {self.num_examples} training examples, fewer than "
-                f"replicas. Received: global_batch_size {self.spec.global_batch_size}, replicas {self.spec.replicas}. "
+                f"replicas. Received: global_batch_size {self.spec.global_batch_size}, replicas {self.spec.data_replicas}. "
                 "Change global_batch_size or data.limit."
             )
 

@@ -60,7 +60,7 @@ def main(
     Args:
         framework: its name in results.
         load_twin: imports the framework.
-        rank_environments: what tells each rank of a multi_process run who it is.
+        rank_environments: what tells each rank of a spec's run who it is; empty for a mode of one process.
         argv: the words behind `python -m <twin>`; None: those of this process.
 
     Returns:
@@ -110,8 +110,8 @@ def main(
     started = timing.process_started()
     if arguments.command == "run" and "RANK" not in os.environ:
         results.clear(arguments.out)
-    if read.mode == "multi_process" and "RANK" not in os.environ:
-        return _launch(framework, read, arguments, words, rank_environments, started)
+    if "RANK" not in os.environ and (environments := rank_environments(read)):
+        return _launch(framework, read, arguments, words, environments, started)
     machine.hold_to(_cpus(read))
     keeps_memory = machine.keep_freed_memory()
     twin = load_twin()
@@ -142,7 +142,7 @@ def _run(framework: str, twin: Twin, read: Spec, out: Path, repeat: int, started
             dataset, plan, trainer = _build(twin, read, run)
         run.train(trainer, plan, dataset)
         if (memory := twin.device_peak_memory_mib()) is not None:
-            run.know(device_peak_memory_mib=float(trainer.all_reduce(np.array([memory]))[0]))
+            run.know(device_peak_memory_mib=float(trainer.total(np.array([memory]))[0]))
         trainer.close()
     except Diverged as error:
         status, reason, code = "diverged", str(error), EXIT_FAILED
@@ -200,13 +200,13 @@ def _launch(
     read: Spec,
     arguments: argparse.Namespace,
     words: list[str],
-    rank_environments: Callable[[Spec], list[dict[str, str]]],
+    rank_environments: list[dict[str, str]],
     started: float,
 ) -> int:
-    """Run the command in `replicas` processes on this machine; where one dies, end the others and say which."""
+    """Run the command in several processes on this machine; where one dies, end the others and say which."""
     machine.hold_to(machine.cpu_budget(read.cores))
     command = [sys.executable, "-m", f"{framework}_impl", *words]
-    environments = [{**environment, timing.STARTED_VARIABLE: repr(started)} for environment in rank_environments(read)]
+    environments = [{**environment, timing.STARTED_VARIABLE: repr(started)} for environment in rank_environments]
     failure = processes.run_ranks(command, environments)
     if failure is None:
         return EXIT_OK
@@ -241,7 +241,7 @@ def _cpus(read: Spec) -> list[int]:
     """The CPUs of this process: the whole budget, or for a rank its own share where there is one for each."""
     cpus = machine.cpu_budget(read.cores)
     share = read.cores // read.replicas
-    if read.mode != "multi_process" or share == 0:
+    if "RANK" not in os.environ or share == 0:
         return cpus
     local_rank = int(os.environ.get("LOCAL_RANK", os.environ["RANK"]))
     return cpus[local_rank * share : (local_rank + 1) * share]

@@ -91,6 +91,41 @@ class Phases(_Frozen):
     wall_seconds: float
 
 
+class StepParts(_Frozen):
+    """Where the time of a step goes: medians over a segment of its own after the training, seconds a step."""
+
+    steps: int
+    step_seconds: float
+    compute_seconds: float | None = None
+    """Of the slowest replica, without any exchange."""
+    communication_hidden_seconds: float | None = None
+    """Of the exchange, while something is computed."""
+    communication_exposed_seconds: float | None = None
+    """Of the exchange, while everything waits for it."""
+    idle_seconds: float | None = None
+    """In which a replica neither computes nor exchanges, the mean over replicas: a pipeline's bubbles, slower neighbours."""
+    not_separable: str | None = None
+    """Why a part is None."""
+
+
+class Staleness(_Frozen):
+    """Of a parameter server: by how many updates of others each worker's gradients were late."""
+
+    counts: list[int]
+    """Pushes whose gradients were made `index` updates before the one that they became."""
+    waiting_seconds: float
+    """Mean over workers, for the server and for each other."""
+
+
+class Members(_Frozen):
+    """Of model averaging, on the test split."""
+
+    average: Metrics
+    ensemble: Metrics
+    """A vote of the members, ties to the smallest label; its loss is the members' mean."""
+    members: list[Metrics]
+
+
 class RunResult(_Frozen):
     """Everything that one run of one framework says of itself."""
 
@@ -128,6 +163,11 @@ class RunResult(_Frozen):
     """What was subtracted from each channel, in 0..1 ..."""
     pixel_std: tuple[float, float, float] | None = None
     """... and what it was then divided by."""
+    bytes_per_step: float | None = None
+    """Sent by all replicas of the run together to exchange gradients, weights or activations, in a step of a whole batch."""
+    step_parts: StepParts | None = None
+    staleness: Staleness | None = None
+    members: Members | None = None
     predictions_hash: str | None = None
     """SHA-256 over the int64 labels predicted for the test split."""
     class_names: list[str] = []

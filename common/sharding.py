@@ -13,3 +13,19 @@ def shard(num_examples: int, replicas: int, rank: int) -> tuple[int, int]:
     base, extra = divmod(num_examples, replicas)
     start = rank * base + min(rank, extra)
     return start, start + base + (rank < extra)
+
+
+def micro_batches(num_examples: int, most: int, replicas: int = 1) -> int:
+    """Into how many equal parts every replica cuts its shard: not more than `most`, as many as cut every shard evenly.
+
+    Equal, because the stages of a pipeline agree beforehand on the shapes that they hand on; so shards of a prime size, or
+    of two sizes, go through whole.
+
+    Args:
+        num_examples: of the global batch.
+        most: as many as the spec asks for.
+        replicas: that share the batch.
+    """
+    if num_examples < 1 or most < 1:
+        raise ValueError(f"num_examples and most must be at least 1. Received: {num_examples} and {most}.")
+    return max((parts for parts in range(2, most + 1) if num_examples % (parts * replicas) == 0), default=1)

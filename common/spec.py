@@ -21,7 +21,28 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 MODELS = ("simple_cnn", "mini_xception", "resnet18")
-MODES = ("serial", "data_parallel", "multi_process")
+MODES = (
+    "serial",
+    "data_parallel",
+    "multi_process",
+    "parameter_server",
+    "model_parallel",
+    "tensor_parallel",
+    "pipeline",
+    "hybrid",
+    "model_averaging",
+)
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{mode: (mode, {}) for mode in MODES if mode != "hybrid"},
+    "parameter_server_async": ("parameter_server", {"parameter_server.updates": "asynchronous"}),
+    "pipeline_1f1b": ("pipeline", {"pipeline.schedule": "1f1b"}),
+    "pipeline_async": ("pipeline", {"pipeline.schedule": "asynchronous"}),
+    "hybrid_tensor": ("hybrid", {"hybrid.inner": "tensor_parallel"}),
+    "hybrid_pipeline": ("hybrid", {"hybrid.inner": "pipeline"}),
+}
+"""The words of `--modes`: a mode, and the fields that make the variant of it; see `Spec.variant`."""
+WHOLE_BATCH_MODES = ("serial", "model_parallel", "tensor_parallel", "pipeline")
+"""Modes whose replicas work on the same examples: they share the model, not the batch."""
 INPUTS = ("inline", "workers", "dask")
 SCHEDULERS = ("threads", "processes")
 """Dask's, besides `tcp://host:port` of a cluster that stands."""
@@ -80,7 +101,7 @@ class Schedule(_Frozen):
     warmup_steps: int = Field(0, ge=0)
     """Steps over which the learning rate rises linearly to its full value."""
     scaling: Literal["none", "linear", "sqrt"] = "none"
-    """Factor on the learning rate from the number of replicas R: 1, R, or the square root of R."""
+    """Factor on the learning rate from the number R of replicas that share the batch: 1, R, or the square root of R."""
 
 
 class Augmentation(_Frozen):
@@ -108,6 +129,47 @@ class Dask(_Frozen):
     """Serial's order, each batch gathered from all over; or chunks in random order and random order within each."""
 
 
+class Communication(_Frozen):
+    """How the replicas of data_parallel and multi_process exchange their gradients."""
+
+    bucket_mib: float = Field(25.0, gt=0)
+    """Gradients are sent in buckets of this size, each as soon as it is full; as in DistributedDataParallel."""
+    compression: Literal["none", "float16", "int8", "top_k"] = "none"
+    """What travels: the gradients; half as wide; a byte each on a scale per bucket; or the largest of each bucket alone."""
+    top_k: float = Field(0.01, gt=0, le=1)
+    """The part of each bucket's values that `top_k` sends."""
+    error_feedback: bool = True
+    """Whether what compression loses is added to the next step's gradients (Seide et al. 2014, Stich et al. 2018)."""
+
+
+class ParameterServer(_Frozen):
+    updates: Literal["synchronous", "asynchronous"] = "synchronous"
+    """One update a step from all workers' gradients; or one for each worker's, as it comes (Dean et al. 2012)."""
+    staleness: int | None = Field(None, ge=0)
+    """Asynchronous: steps that a worker may be ahead of the slowest (Ho et al. 2013); None: any number."""
+    scheduler: str | None = Field(None, pattern=r"(tcp|tls|ucx|ws|wss)://\S+")
+    """A dask.distributed cluster that holds the parameters; None: a server process of the run's own."""
+
+
+class Pipeline(_Frozen):
+    micro_batches: int = Field(4, ge=1)
+    """Parts of each replica's batch that follow one another through the stages; see `common.sharding.micro_batches`."""
+    schedule: Literal["gpipe", "1f1b", "asynchronous"] = "gpipe"
+    """All forward, then all backward (Huang et al. 2019); in turn; or on with stale weights (Narayanan et al. 2019)."""
+
+
+class Hybrid(_Frozen):
+    inner: Literal["tensor_parallel", "pipeline"] = "tensor_parallel"
+    """How the replicas that share a copy of the model divide it; the copies divide the batch."""
+    inner_replicas: int = Field(2, ge=2)
+    """Replicas of each copy; there are `replicas` / `inner_replicas` copies."""
+
+
+class Averaging(_Frozen):
+    every_steps: int | None = Field(None, ge=1)
+    """Steps between two averages of all replicas' weights (local SGD, Stich 2019); None: one average, at the end."""
+
+
 class Paths(_Frozen):
     cache_dir: str | None = None
     """Where decoded data and downloads are kept; None: the user's cache folder."""
@@ -130,6 +192,13 @@ class Spec(_Frozen):
     precision: Precision = "float32"
     mode: str = "serial"
     replicas: int = Field(1, ge=1)
+    accumulation: int = Field(1, ge=1)
+    """Parts of each replica's batch whose gradients are added up before its one update; see `common.sharding.micro_batches`."""
+    communication: Communication = Communication()  # pyright: ignore[reportCallIssue]
+    parameter_server: ParameterServer = ParameterServer()  # pyright: ignore[reportCallIssue]
+    pipeline: Pipeline = Pipeline()  # pyright: ignore[reportCallIssue]
+    hybrid: Hybrid = Hybrid()  # pyright: ignore[reportCallIssue]
+    averaging: Averaging = Averaging()  # pyright: ignore[reportCallIssue]
     input: str = "inline"
     workers: int = Field(0, ge=0)
     """Input workers of each process of the run: loader processes (PyTorch) or parallel map calls (TensorFlow), or Dask's."""
@@ -138,6 +207,8 @@ class Spec(_Frozen):
     """CPU cores that the whole run may use, replicas and input workers included. Default: all that this process may use."""
     part: Literal["training", "input", "compute"] = "training"
     """What is run and timed: all of it; the input path alone; or the model alone, over and over on the first batch."""
+    profile_steps: int = Field(0, ge=0)
+    """Steps of a segment after the training, in which the parts of a step are timed apart; 0: none."""
     seed: int = Field(0, ge=0, lt=2**63)
     augmentation: Augmentation = Augmentation()  # pyright: ignore[reportCallIssue]
     batch_norm_statistics: BatchNormStatistics = "per_replica"
@@ -172,14 +243,21 @@ class Spec(_Frozen):
             raise SpecError(
                 f"replicas must be at least 2 in mode {self.mode}: one replica is serial. Received: {self.replicas}. Use 2."
             )
-        remainder = self.global_batch_size % self.replicas
+        inner = self.hybrid.inner_replicas
+        if self.mode == "hybrid" and (self.replicas % inner or self.replicas == inner):
+            raise SpecError(
+                f"replicas must be at least twice hybrid.inner_replicas in mode hybrid, and a multiple of it. Received: "
+                f"{self.replicas} and {inner}. Use {2 * inner}."
+            )
+        remainder = self.global_batch_size % self.data_replicas
         if remainder:
             lower = self.global_batch_size - remainder
-            choices = [str(size) for size in (lower, lower + self.replicas) if size]
+            choices = [str(size) for size in (lower, lower + self.data_replicas) if size]
             raise SpecError(
                 f"global_batch_size must divide evenly over replicas. Received: {self.global_batch_size} over "
-                f"{self.replicas}. Use {' or '.join(choices)}."
+                f"{self.data_replicas}. Use {' or '.join(choices)}."
             )
+        self._check_mode_fields()
         if self.input != "inline" and self.workers < 1:
             raise SpecError(f"workers must be at least 1 with input {self.input}. Received: {self.workers}. Use 2.")
         if self.part == "compute" and self.input != "inline":
@@ -190,9 +268,60 @@ class Spec(_Frozen):
             raise SpecError(f"workers must be 0 with input inline. Received: {self.workers}. Use 0, or input workers.")
         return self
 
+    def _check_mode_fields(self) -> None:
+        if self.parameter_server.staleness is not None and self.parameter_server.updates == "synchronous":
+            raise SpecError(
+                f"parameter_server.staleness bounds asynchronous updates. Received: {self.parameter_server.staleness} with "
+                "synchronous ones. Set parameter_server.updates to asynchronous, or leave it out."
+            )
+        if self.optimizer.native and (self.mode == "parameter_server" or self.variant == "pipeline_async"):
+            raise SpecError(
+                f"optimizer.native is not for mode {self.variant}, which has the suite's own rule. Received: true. Use false."
+            )
+        if self.communication.compression != "none" and self.mode not in ("serial", "data_parallel", "multi_process"):
+            raise SpecError(
+                "communication.compression is for data_parallel and multi_process. Received: "
+                f"{self.communication.compression} in mode {self.mode}. Use none."
+            )
+        if self.accumulation > 1 and self.mode in ("pipeline", "hybrid", "model_parallel", "tensor_parallel"):
+            raise SpecError(
+                f"accumulation is not for mode {self.mode}. Received: {self.accumulation}. Use 1 (a pipeline has "
+                "pipeline.micro_batches)."
+            )
+
+    @property
+    def variant(self) -> str:
+        """The word of `--modes` for this run."""
+        if self.mode == "parameter_server" and self.parameter_server.updates == "asynchronous":
+            return "parameter_server_async"
+        if self.mode == "pipeline" and self.pipeline.schedule != "gpipe":
+            return {"1f1b": "pipeline_1f1b", "asynchronous": "pipeline_async"}[self.pipeline.schedule]
+        if self.mode == "hybrid":
+            return {"tensor_parallel": "hybrid_tensor", "pipeline": "hybrid_pipeline"}[self.hybrid.inner]
+        return self.mode
+
+    @property
+    def departs(self) -> str | None:
+        """Why this run is meant to be other mathematics than serial's; None for a mode that claims to be the same."""
+        if self.mode == "model_averaging":
+            return "replicas train apart, and their weights are averaged now and then"
+        if self.variant in ("parameter_server_async", "pipeline_async"):
+            return "gradients are applied to weights that have moved on since"
+        if self.communication.compression != "none":
+            return f"gradients are sent as {self.communication.compression}"
+        return None
+
+    @property
+    def data_replicas(self) -> int:
+        """Shards into which every global batch is cut: copies of the model, whatever each of them is divided into."""
+        if self.mode in WHOLE_BATCH_MODES:
+            return 1
+        return self.replicas // self.hybrid.inner_replicas if self.mode == "hybrid" else self.replicas
+
     @property
     def per_replica_batch_size(self) -> int:
-        return self.global_batch_size // self.replicas
+        """Examples of each copy of the model in a whole batch."""
+        return self.global_batch_size // self.data_replicas
 
     def learning_rate(self, step: int, steps_per_epoch: int, total_steps: int) -> float:
         """The learning rate of one update: the base rate, scaled for replicas, warmed up and scheduled.
@@ -207,7 +336,7 @@ class Spec(_Frozen):
             steps_per_epoch: at least 1.
             total_steps: updates of the whole run.
         """
-        schedule, replicas = self.schedule, self.replicas
+        schedule, replicas = self.schedule, self.data_replicas
         rate = self.optimizer.learning_rate * {"none": 1.0, "linear": replicas, "sqrt": math.sqrt(replicas)}[schedule.scaling]
         epoch = step // steps_per_epoch
         if schedule.name == "step":
@@ -292,6 +421,21 @@ def overlay(values: dict[str, Any], assignments: dict[str, Any]) -> dict[str, An
     return merged
 
 
+def with_variant(values: dict[str, Any], word: str, replicas: int) -> dict[str, Any]:
+    """Nested plain values set to a word of `--modes`.
+
+    Args:
+        values: of a spec.
+        word: of VARIANTS.
+        replicas: of a parallel mode; of a hybrid, the copies of the model.
+    """
+    mode, fields = VARIANTS[word]
+    values = overlay(values, {"mode": mode, "replicas": 1 if mode == "serial" else replicas, **fields})
+    if mode == "hybrid":
+        values["replicas"] = replicas * Hybrid.model_validate(values["hybrid"]).inner_replicas
+    return values
+
+
 def parse_assignments(assignments: list[str]) -> dict[str, Any]:
     """Read `field=value` words of the command line, values as YAML: true and null mean what they say.
 
@@ -336,7 +480,9 @@ def check_against(spec: Spec, description: dict[str, Any]) -> str | None:
                 f"framework_options.{name} has a value that {description['framework']} does not know. Received: {value!r}. "
                 f"Use {_or(tuple(str(choice) for choice in options[name]['values']))}."
             )
-    mode = description["modes"][spec.mode]
+    mode = description["modes"].get(spec.mode)
+    if mode is None:
+        return f"not available: {description['framework']} has no mode {spec.mode}"
     if not mode["available"]:
         return f"not available: {mode['reason']}"
     if mode["max_replicas"] is not None and spec.replicas > mode["max_replicas"]:

@@ -25,7 +25,7 @@ class TraceableTrainer(Trainer, Protocol):
         ...
 
     def weights(self) -> Weights:
-        """Every parameter and statistic of replica 0 by canonical name, as the model has them."""
+        """Every parameter and statistic by canonical name, as the model has them: replica 0's, or gathered from its parts."""
         ...
 
     def num_values(self) -> tuple[int, int]:
@@ -37,7 +37,7 @@ class TraceableTrainer(Trainer, Protocol):
         ...
 
     def logits(self, batch: Batch, *, training: bool) -> npt.NDArray[np.floating]:
-        """[N, classes] of replica 0. In training mode it changes BatchNorm statistics."""
+        """[N, classes] of the first copy of the model. In training mode, serial's alone, it changes BatchNorm statistics."""
         ...
 
 
@@ -75,7 +75,8 @@ def trace(trainer: TraceableTrainer, plan: Plan, dataset: Dataset, initial: Weig
         loss, num_correct = trainer.train_step(batch, stop - start, plan.learning_rate(step))
         losses.append(trainer.all_reduce(trainer.fetch([loss]).astype(np.float64)))
         correct.append(trainer.all_reduce(trainer.fetch([num_correct]).astype(np.int64)))
-        low, high = plan.bounds(epoch + 1, trainer.world_size, trainer.rank)[step_in_epoch]
+        index, number = trainer.shard
+        low, high = plan.bounds(epoch + 1, number, index)[step_in_epoch]
         own = np.zeros(stop - start, np.int64)
         own[low - start : high - start] = np.asarray(batch.ids)
         ids.append(trainer.all_reduce(own))

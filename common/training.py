@@ -39,17 +39,30 @@ class Batch(NamedTuple):
     masks: tuple[Any, ...]
 
 
+class Update(NamedTuple):
+    """What every replica must know of one optimizer update; a number each, or a framework's tensor of it."""
+
+    num_examples: Any
+    """In the global batch."""
+    learning_rate: Any
+    step: Any
+    """Of the run, from 1."""
+    parts: int = 1
+    """Into how many each replica cuts its shard, to add up their gradients."""
+
+
 class Trainer(Protocol):
     """One process of one mode in one framework.
 
-    A mode of several processes has one Trainer in each; `rank` and `world_size` count processes, not replicas.
+    A mode of several processes has one Trainer in each. Processes that share a copy of the model have the same shard, train
+    on the same examples, and say the same of them.
     """
 
     implementation: str
     devices: list[str]
     threads: dict[str, int]
-    rank: int
-    world_size: int
+    shard: tuple[int, int]
+    """(index, number): which part of every global batch, and of every split that is scored, this process takes."""
 
     def batches(self) -> Iterator[Batch]:
         """This process's shard of every global batch of the run, in order."""
@@ -64,15 +77,23 @@ class Trainer(Protocol):
         ...
 
     def fetch(self, values: list[Any]) -> npt.NDArray[Any]:
-        """Device scalars to one host array of the same length."""
+        """What `train_step` and `score` gave, to one host array of the same length; the same in all processes of a shard."""
         ...
 
     def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The sum over shards, in every process; float64 or int64."""
+        ...
+
+    def total(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The sum over processes, in every process; float64 or int64."""
         ...
 
     def share_statistics(self) -> None:
         """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
+        ...
+
+    def report(self, test: Split) -> dict[str, Any]:
+        """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
         ...
 
     def synchronize(self) -> None:
@@ -148,8 +169,9 @@ class Run:
             self._epoch(epoch, trainer, plan, dataset, batches)
         with self._stopwatch.phase("evaluation"):
             test, predictions = evaluate(trainer, dataset.test, self._spec.global_batch_size)
-        memory = trainer.all_reduce(np.array([machine.peak_memory_mib()]))
+        memory = trainer.total(np.array([machine.peak_memory_mib()]))
         self.know(test=test, predictions_hash=order_digest(predictions), peak_memory_mib=float(memory[0]))
+        self.know(**trainer.report(dataset.test))
 
     def _epoch(self, epoch: int, trainer: Trainer, plan: Plan, dataset: Dataset, batches: Iterator[Batch]) -> None:
         steps = plan.steps_in(epoch)
@@ -208,7 +230,7 @@ class Run:
         with self._stopwatch.phase("training") as timer:
             for number in numbers:
                 step(timer, number)
-        self._cpu_seconds += float(trainer.all_reduce(np.array([machine.cpu_seconds() - own]))[0])
+        self._cpu_seconds += float(trainer.total(np.array([machine.cpu_seconds() - own]))[0])
         self._busy_seconds += machine.busy_cpu_seconds() - busy
         self._timed_seconds += timer.seconds
         return timer
@@ -256,7 +278,7 @@ class Run:
             )
             self._epochs.append(record)
             self._event("epoch", **record.model_dump())
-        memory = trainer.all_reduce(np.array([machine.peak_memory_mib()]))
+        memory = trainer.total(np.array([machine.peak_memory_mib()]))
         self.know(peak_memory_mib=float(memory[0]))
 
     def _event(self, event: str, **values: Any) -> None:
@@ -270,7 +292,7 @@ def is_first_rank() -> bool:
 
 
 def evaluate(trainer: Trainer, split: Split, batch_size: int) -> tuple[Metrics, npt.NDArray[np.int64]]:
-    """Score every example of a split exactly once, over all replicas.
+    """Score every example of a split exactly once, over all shards.
 
     Args:
         trainer: each of its processes scores its shard of the split.
@@ -281,7 +303,8 @@ def evaluate(trainer: Trainer, split: Split, batch_size: int) -> tuple[Metrics, 
         The metrics, and int64 [N] predicted labels, the same in every process.
     """
     n = len(split.labels)
-    low, high = shard(n, trainer.world_size, trainer.rank)
+    index, number = trainer.shard
+    low, high = shard(n, number, index)
     predictions, times_scored = np.zeros(n, np.int64), np.zeros(n, np.int64)
     losses: list[Any] = []
     for start in range(low, high, batch_size):
@@ -301,10 +324,11 @@ def evaluate(trainer: Trainer, split: Split, batch_size: int) -> tuple[Metrics, 
 
 
 def _gather(trainer: Trainer, plan: Plan, epoch: int, ids: list[Any]) -> npt.NDArray[np.int64]:
-    """The ids that all processes really trained on, in the order of the global batches."""
+    """The ids that all shards really trained on, in the order of the global batches."""
     stop = plan.batch(plan.steps_in(epoch) - 1)[1]
     gathered = np.zeros(stop, np.int64)
-    for (start, end), own in zip(plan.bounds(epoch, trainer.world_size, trainer.rank), ids, strict=True):
+    index, number = trainer.shard
+    for (start, end), own in zip(plan.bounds(epoch, number, index), ids, strict=True):
         gathered[start:end] = np.asarray(own)
     return trainer.all_reduce(gathered)
 

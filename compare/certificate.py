@@ -19,6 +19,7 @@ from common.spec import Spec, SpecError
 from compare import launch, parity
 from compare.launch import LaunchError
 from compare.parity import Proof, Rung
+from compare.presets import Preset
 from compare.words import names
 
 _OPTIMIZERS: dict[str, dict[str, Any]] = {
@@ -36,8 +37,8 @@ def command(
     precision: Annotated[str, typer.Option(help="float64 proves; float32 shows how rounding grows.")] = "float64",
     data: Annotated[str, typer.Option(help="digits, cifar10, or an image folder or archive.")] = "digits",
     image_size: Annotated[int | None, typer.Option(help="Resize images to this many pixels.")] = None,
-    modes: Annotated[str, typer.Option(help="Modes to hold against serial, with commas; serial for none.")] = ",".join(
-        spec.MODES
+    modes: Annotated[str, typer.Option(help=f"To hold against serial, of {', '.join(spec.VARIANTS)}; or all.")] = ",".join(
+        Preset().modes
     ),
     replicas: Annotated[int, typer.Option(min=2, help="Replicas of those modes.")] = 2,
     frameworks: Annotated[str, typer.Option(help="Which, with commas.")] = ",".join(launch.FRAMEWORKS),
@@ -57,7 +58,7 @@ def command(
             )
         ]
         named = _chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
-        asked = _chosen("--modes", names(modes), spec.MODES)
+        asked = _chosen("--modes", list(spec.VARIANTS) if modes == "all" else names(modes), tuple(spec.VARIANTS))
         if len(named) < 2 and asked == ["serial"]:
             raise SpecError(
                 f"--frameworks has nothing to hold {named[0]} against. Received: one framework and no parallel mode. "

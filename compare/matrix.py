@@ -37,20 +37,20 @@ def rows(
     Args:
         values: the spec's nested plain values; `mode`, `replicas` and, for the one-core row, `cores` are set here.
         frameworks: names of `launch.FRAMEWORKS`.
-        modes: of `spec.MODES`.
-        replicas: of the parallel modes.
+        modes: of `spec.VARIANTS`.
+        replicas: of the parallel modes; of hybrids, the copies of the model.
         workers: numbers of input workers, each of which makes rows of its own; none: as `values` has it.
 
     Raises:
         SpecError: a row's spec is refused.
     """
     _check_names("frameworks", frameworks, tuple(launch.FRAMEWORKS))
-    _check_names("modes", modes, spec.MODES)
+    _check_names("modes", modes, tuple(spec.VARIANTS))
     made: list[Row] = []
     for framework in frameworks:
         for mode in modes:
             for fed in [_fed(values, number) for number in workers] or [values]:
-                wanted = spec.build({**fed, "mode": mode, "replicas": 1 if mode == "serial" else replicas})
+                wanted = spec.build(spec.with_variant(fed, mode, replicas))
                 # A core that replicas cannot share stays idle; so serial runs on the whole shares too, to be judged against.
                 shared = max(wanted.cores // replicas * replicas, 1)
                 for cores in sorted({1, shared, wanted.cores}) if mode == "serial" else [shared]:
@@ -125,4 +125,4 @@ def _check_names(what: str, names: Sequence[str], known: Sequence[str]) -> None:
 def _row_id(framework: str, run: Spec, cores: int) -> str:
     if run.mode == "serial":
         return f"{framework}-serial-{cores}core{'s' if cores > 1 else ''}"
-    return f"{framework}-{run.mode}-{run.replicas}replicas"
+    return f"{framework}-{run.variant}-{run.replicas}replicas"

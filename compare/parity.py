@@ -10,7 +10,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -160,7 +160,7 @@ def prove(
         timed: the run that the proof is for; its batch size, length, precision and mode are replaced by the proof's own,
             and its learning rate falls with the batch, so that as many examples move the weights as far.
         frameworks: at least one; two or more are held against the first.
-        modes: synchronous modes to hold against serial, where the machine has them.
+        modes: of `spec.VARIANTS`, to hold against serial where they claim to be the same mathematics and the machine has them.
         replicas: of those modes.
         out: folder for specs, recordings and logs.
         progress: told what is being done.
@@ -211,6 +211,8 @@ class _Ladder:
     replicas: int
     out: Path
     progress: Callable[[str], None]
+    _serials: dict[int, dict[str, Arrays]] = field(default_factory=dict[int, dict[str, Arrays]])
+    _yardsticks: dict[int, Yardstick] = field(default_factory=dict[int, Yardstick])
 
     @cached_property
     def _num_training_examples(self) -> int:
@@ -236,15 +238,21 @@ class _Ladder:
     def mode(self, mode: str) -> list[Rung]:
         """Rung 6: a parallel mode against serial, inside each framework, over an uneven last batch."""
         statistics = "synchronised" if self.architecture.has_batch_norm else "per_replica"
-        parallel = self._uneven.with_fields(mode=mode, replicas=self.replicas, batch_norm_statistics=statistics)
+        values = {**self._uneven.model_dump(), "batch_norm_statistics": statistics}
+        parallel = spec.build(spec.with_variant(values, mode, self.replicas))
+        if parallel.departs is not None:
+            return []
         here = tuple(name for name in self.frameworks if spec.check_against(parallel, launch.describe(name)) is None)
         split = self._record(parallel, mode, frameworks=here)
+        piped = "pipeline" in (parallel.mode, parallel.hybrid.inner if parallel.mode == "hybrid" else None)
+        # A micro-batch has statistics of its own; where there are none, its serial is the plain one.
+        parts = parallel.pipeline.micro_batches if piped and self.architecture.has_batch_norm else 1
         rungs: list[Rung] = []
         for name in here:
-            recordings = name, self._uneven_serial[name], split[name]
+            recordings = name, self._uneven_serial(parts)[name], split[name]
             held = hold_mode(parallel, self.architecture, *recordings, None)
             if _may_be_rounding(held):
-                held = hold_mode(parallel, self.architecture, *recordings, self._uneven_yardstick)
+                held = hold_mode(parallel, self.architecture, *recordings, self._uneven_yardstick(parts))
             rungs += held
         return rungs
 
@@ -283,15 +291,21 @@ class _Ladder:
         examples = min(PARALLEL_STEPS // 2 * batch_size - batch_size // 2 - 1, available)
         while examples % self.replicas == 0 or examples % batch_size < self.replicas:
             examples -= 1  # some replica must get more of the last batch than another
-        return self.base.with_fields(steps=PARALLEL_STEPS, data={**self.base.data.model_dump(), "limit": examples})
+        data = {**self.base.data.model_dump(), "limit": examples}
+        return self.base.with_fields(steps=PARALLEL_STEPS, accumulation=1, data=data)
 
-    @cached_property
-    def _uneven_serial(self) -> dict[str, Arrays]:
-        return self._record(self._uneven, "serial-uneven")
+    def _uneven_serial(self, parts: int) -> dict[str, Arrays]:
+        """Serial over that, its gradients added up over so many parts of each batch."""
+        if parts not in self._serials:
+            label = "serial-uneven" if parts == 1 else f"serial-uneven-{parts}-parts"
+            self._serials[parts] = self._record(self._uneven.with_fields(accumulation=parts), label)
+        return self._serials[parts]
 
-    @cached_property
-    def _uneven_yardstick(self) -> Yardstick:
-        return self._measure(self._uneven, "reordered-uneven", self._uneven_serial)
+    def _uneven_yardstick(self, parts: int) -> Yardstick:
+        if parts not in self._yardsticks:
+            what, label = self._uneven.with_fields(accumulation=parts), f"reordered-uneven-{parts}-parts"
+            self._yardsticks[parts] = self._measure(what, label, self._uneven_serial(parts))
+        return self._yardsticks[parts]
 
     def _measure(self, what: Spec, label: str, recordings: dict[str, Arrays]) -> Yardstick:
         reordered = self._record(what, label, "--reverse-batches")
@@ -383,8 +397,8 @@ def hold_mode(
 
     Losses alone would not do: BatchNorm's running statistics and what evaluation makes of them have no part in them.
     """
-    name = f"6 {parallel.mode} against serial"
-    fields = {"framework": framework, "mode": parallel.mode}
+    name = f"6 {parallel.variant} against serial"
+    fields = {"framework": framework, "mode": parallel.variant}
     limits, _ = _loss_limits(parallel, PARALLEL_TOLERANCE, len(serial["loss"]), yardstick)
     losses = _losses(
         parallel, name, serial, split, limits, "summation order over replicas is the only difference left", **fields
@@ -409,6 +423,8 @@ def _proof_spec(timed: Spec, batch_size: int, steps: int, precision: spec.Precis
         precision=precision,
         mode="serial",
         replicas=1,
+        communication={},
+        profile_steps=0,
         cores=spec.available_cores(),
         batch_norm_statistics="per_replica",
         data=_limited(timed, steps * batch_size),
@@ -430,10 +446,17 @@ def _limited(what: Spec, examples: int) -> dict[str, Any]:
 def _not_claimed(timed: Spec, architecture: Architecture, modes: Sequence[str], switched: Sequence[str]) -> dict[str, str]:
     reasons: dict[str, str] = {}
     for mode in modes:
-        if architecture.has_batch_norm and timed.batch_norm_statistics == "per_replica":
+        asked = spec.build(spec.with_variant({**timed.model_dump(), "global_batch_size": 2}, mode, 2))
+        if asked.departs is not None:
+            reasons[mode] = asked.departs
+        elif asked.data_replicas == 1:
+            continue
+        elif architecture.has_batch_norm and timed.batch_norm_statistics == "per_replica":
             reasons[mode] = "BatchNorm over each replica's own examples is another function than serial's"
         elif timed.schedule.scaling != "none":
             reasons[mode] = "the learning rate is scaled with the replicas"
+        elif architecture.has_batch_norm and timed.accumulation > 1:
+            reasons[mode] = "the parts of a batch whose gradients are added up are parts of each replica's shard"
     reasons |= dict.fromkeys(switched, "the float64 proof is made without its switches")
     if timed.optimizer.native:
         reasons |= dict.fromkeys(("serial", *modes), "the frameworks' own optimizers follow different rules")

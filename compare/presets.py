@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass, field
 from typing import Any
 
-from common.spec import MODES, SpecError
+from common.spec import SpecError
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class Preset:
     """Spec values, and the settings of the matrix around them; the command line overrides both."""
 
     values: dict[str, Any] = field(default_factory=dict[str, Any])
-    modes: tuple[str, ...] = MODES
+    modes: tuple[str, ...] = ("serial", "data_parallel", "multi_process")
     replicas: int = 2
     repeats: int = 1
     workers: tuple[int, ...] = ()

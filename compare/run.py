@@ -56,7 +56,7 @@ def command(
     data: Annotated[str | None, typer.Option(help="digits, cifar10, or an image folder or archive.")] = None,
     model: Annotated[str | None, typer.Option(help=f"{', '.join(spec.MODELS)}, or package.module of your own.")] = None,
     frameworks: Annotated[str, typer.Option(help="Which, with commas.")] = ",".join(launch.FRAMEWORKS),
-    modes: Annotated[str | None, typer.Option(help=f"Which of {', '.join(spec.MODES)}, with commas. Default: all.")] = None,
+    modes: Annotated[str | None, typer.Option(help=f"Which of {', '.join(spec.VARIANTS)}, with commas; or all.")] = None,
     replicas: Annotated[int | None, typer.Option(help="Replicas of the parallel modes. Default: 2.")] = None,
     input_: Annotated[str | None, typer.Option("--input", help=f"How batches are fed: {' or '.join(spec.INPUTS)}.")] = None,
     workers: Annotated[str | None, typer.Option(help="Input workers; several numbers, with commas, make rows of each.")] = None,
@@ -91,7 +91,7 @@ def command(
     try:
         settings = _settings(preset, spec_file, options, assignments or [])
         if modes is not None:
-            settings = replace(settings, modes=tuple(names(modes)))
+            settings = replace(settings, modes=tuple(spec.VARIANTS) if modes == "all" else tuple(names(modes)))
         if workers is not None:
             settings = replace(settings, workers=_numbers("--workers", workers))
         if repeats is not None:
@@ -224,7 +224,7 @@ def _prove(comparison: Comparison, request: Request, folder: Path, shown: Displa
 def _proof(comparison: Comparison, request: Request, folder: Path, shown: Display) -> ProofRecord:
     if comparison.rows[0].spec.part != "training":
         return ProofRecord(verdict="not claimed", sentence="a part of the training was run, which learns nothing")
-    modes = list(dict.fromkeys(row.spec.mode for row in comparison.rows if row.unavailable is None))
+    modes = list(dict.fromkeys(row.spec.variant for row in comparison.rows if row.unavailable is None))
     if len(request.frameworks) < 2 and modes == ["serial"]:
         return ProofRecord(verdict="not claimed", sentence="one framework alone has nothing to be held against")
     shown.say("proof")

@@ -158,7 +158,7 @@ def _summary(row: Row, stored: Stored) -> Summary:
     return Summary(
         id=row.id,
         framework=row.framework,
-        mode=row.spec.mode,
+        mode=row.spec.variant,
         implementation=_first(shown, lambda result: result.implementation),
         device=_first(shown, lambda result: result.device),
         replicas=row.spec.replicas,
@@ -251,7 +251,7 @@ def _efficiency(row: Row, device: str | None, one_core: Ratio | None, same_cores
 def _parity(comparison: Comparison, row: Row) -> str:
     if comparison.proof is None:
         return "not examined"
-    return comparison.proof.mode_verdicts.get(row.framework, {}).get(row.spec.mode, "not claimed")
+    return comparison.proof.mode_verdicts.get(row.framework, {}).get(row.spec.variant, "not claimed")
 
 
 def _first_step_difference(stored: Stored, row: Row) -> float | None:

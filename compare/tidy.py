@@ -61,7 +61,7 @@ def _identity(row_id: str, repeat: int, result: RunResult) -> dict[str, Any]:
         "repeat": repeat,
         "framework": result.framework,
         "model": spec.model,
-        "mode": spec.mode,
+        "mode": spec.variant,
         "replicas": spec.replicas,
         "input": spec.input,
         "workers": spec.workers,

@@ -23,36 +23,20 @@ def gpus() -> list[str]:
 def describe() -> dict[str, Any]:
     """Devices, modes possible here, switches and versions, JSON-ready; `common.spec.check_against` holds a spec to it."""
     found = len(gpus())
+    backend = "nccl" if found else "gloo"
     return {
         "framework": "pytorch",
         "versions": versions(),
         "devices": [{"name": name, "kind": "cuda"} for name in gpus()] or [{"name": "cpu", "kind": "cpu"}],
         "modes": {
-            "serial": {
-                "available": True,
-                "reason": None,
-                "max_replicas": 1,
-                "resource": "device",
-                "implementation": "one replica",
-                "batch_norm_statistics": ["per_replica", "synchronised"],
-            },
-            "data_parallel": {
-                "available": found != 1,
-                "reason": "needs 2 CUDA devices, found 1" if found == 1 else None,
-                "max_replicas": found or None,
-                "resource": "CUDA devices",
-                "implementation": "nn.DataParallel" if found else "replicas in CPU threads",
+            "serial": _mode("one replica", None),
+            "data_parallel": _mode(
+                "nn.DataParallel" if found else "replicas in CPU threads",
+                found,
                 # Twin: nn.DataParallel copies the model at every forward pass and has no synchronised BatchNorm.
-                "batch_norm_statistics": ["per_replica"] if found else ["per_replica", "synchronised"],
-            },
-            "multi_process": {
-                "available": found != 1,
-                "reason": "needs 2 CUDA devices, found 1" if found == 1 else None,
-                "max_replicas": found or None,
-                "resource": "CUDA devices",
-                "implementation": f"DistributedDataParallel, {'nccl' if found else 'gloo'}",
-                "batch_norm_statistics": ["per_replica", "synchronised"],
-            },
+                synchronised=not found,
+            ),
+            "multi_process": _mode(f"DistributedDataParallel, {backend}", found),
         },
         # Twin: each framework has switches of its own; the other twin lists its own here.
         "options": {
@@ -62,6 +46,19 @@ def describe() -> dict[str, Any]:
                 "help": "layout of images and activations in memory: NCHW or NHWC",
             },
         },
+    }
+
+
+def _mode(implementation: str, found: int | None, *, synchronised: bool = True) -> dict[str, Any]:
+    """A mode on `found` GPUs; 0 where replicas run on CPU cores, None where one device is enough."""
+    lacking = found == 1
+    return {
+        "available": not lacking,
+        "reason": "needs 2 CUDA devices, found 1" if lacking else None,
+        "max_replicas": 1 if found is None else found or None,
+        "resource": "device" if found is None else "CUDA devices",
+        "implementation": implementation,
+        "batch_norm_statistics": ["per_replica", *(["synchronised"] if synchronised else [])],
     }
 
 

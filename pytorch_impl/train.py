@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 
 from common.preprocessing.scaling import Scaling
+from common.training import Update
 from pytorch_impl import input
-from pytorch_impl.optim import Optimizer
 
 
 def share_of_loss(logits: torch.Tensor, labels: torch.Tensor, num_examples: Any, loss: str) -> torch.Tensor:
@@ -53,47 +55,37 @@ def forward(
     return share_of_loss(logits, labels, num_examples, loss), num_correct
 
 
-def train_step(
-    model: nn.Module,
-    optimizer: Optimizer,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    masks: Any,
-    num_examples: Any,
-    learning_rate: Any,
-    step: Any,
-    *,
-    loss: str,
-    scaling: Scaling,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Update `model` once on one batch.
+def gradients(
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, masks: Any, update: Update, *, loss: str, scaling: Scaling
+) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
+    """The gradients of one update: forward and backward, part by part.
 
     Args:
-        model: the replica to train.
-        optimizer: over the model's trainable variables.
+        model: in training mode.
         images: uint8 [N, H, W, 3].
         labels: int64 [N].
         masks: one bool [N, units] for each dropout.
-        num_examples: size of the global batch, of which these N are a shard.
-        learning_rate: of this update.
-        step: of this update, from 1.
+        update: of a global batch, of which these N are a shard; its parts divide N.
         loss: the spec's loss.
         scaling: from bytes to the model's input.
 
     Returns:
-        (loss, num_correct): the share of the mean loss of the batch before the update, and how many of the N
-        predictions were right.
+        (loss, num_correct, gradients): the share of the mean loss, how many of the N predictions are right, and the
+        gradient of every trainable variable, in the order in which the optimizer has them, added up over the parts.
     """
-    model.train()
-    shared_loss, num_correct = forward(model, images, labels, masks, num_examples, loss=loss, scaling=scaling)
-    optimizer.apply(gradients(model, shared_loss), learning_rate, step)
-    return shared_loss.detach(), num_correct
-
-
-def gradients(model: nn.Module, loss: torch.Tensor) -> list[torch.Tensor]:
-    """The gradient of every trainable variable, in the order in which the optimizer has them."""
     parameters = list(model.parameters())
     for parameter in parameters:
         parameter.grad = None
-    loss.backward()
-    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+    cut = [values.chunk(update.parts) for values in (images, labels, *masks)]
+    shares: list[torch.Tensor] = []
+    correct: list[torch.Tensor] = []
+    for number, (part, part_labels, *part_masks) in enumerate(zip(*cut, strict=True), 1):
+        # Twin: torch adds up in `grad` by itself, and DistributedDataParallel must be told to wait for the last part.
+        more = number < update.parts
+        with model.no_sync() if more and isinstance(model, DistributedDataParallel) else nullcontext():
+            share, num_correct = forward(model, part, part_labels, part_masks, update.num_examples, loss=loss, scaling=scaling)
+            share.backward()
+        shares.append(share.detach())
+        correct.append(num_correct)
+    found = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    return torch.stack(shares).sum(), torch.stack(correct).sum(), found

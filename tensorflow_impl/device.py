@@ -10,6 +10,9 @@ import tensorflow as tf
 from common import machine
 from common.spec import Spec
 
+# Twin: modes whose replicas are devices of one graph; torch runs all but data_parallel as processes.
+_IN_ONE_PROCESS = ("data_parallel", "model_parallel", "tensor_parallel", "pipeline", "hybrid")
+
 
 def kind() -> str:
     """`cuda` where there is a GPU, else `cpu`."""
@@ -27,36 +30,16 @@ def gpus() -> list[str]:
 def describe() -> dict[str, Any]:
     """Devices, modes possible here, switches and versions, JSON-ready; `common.spec.check_against` holds a spec to it."""
     found = len(gpus())
+    devices = "GPUs" if found else "logical CPU devices"
     return {
         "framework": "tensorflow",
         "versions": versions(),
         "devices": [{"name": name, "kind": "cuda"} for name in gpus()] or [{"name": "cpu", "kind": "cpu"}],
         "modes": {
-            "serial": {
-                "available": True,
-                "reason": None,
-                "max_replicas": 1,
-                "resource": "device",
-                "implementation": "one replica",
-                "batch_norm_statistics": ["per_replica", "synchronised"],
-            },
-            "data_parallel": {
-                "available": found != 1,
-                "reason": "needs 2 CUDA devices, found 1" if found == 1 else None,
-                "max_replicas": found or None,
-                "resource": "CUDA devices",
-                "implementation": f"MirroredStrategy, {'GPUs' if found else 'logical CPU devices'}",
-                # Twin: the strategy's replicas can add tensors up inside a step on every device.
-                "batch_norm_statistics": ["per_replica", "synchronised"],
-            },
-            "multi_process": {
-                "available": found != 1,
-                "reason": "needs 2 CUDA devices, found 1" if found == 1 else None,
-                "max_replicas": found or None,
-                "resource": "CUDA devices",
-                "implementation": f"MultiWorkerMirroredStrategy, {'nccl' if found else 'ring'}",
-                "batch_norm_statistics": ["per_replica", "synchronised"],
-            },
+            "serial": _mode("one replica", None),
+            # Twin: the strategy's replicas can add tensors up inside a step on every device.
+            "data_parallel": _mode(f"MirroredStrategy, {devices}", found),
+            "multi_process": _mode(f"MultiWorkerMirroredStrategy, {'nccl' if found else 'ring'}", found),
         },
         # Twin: each framework has switches of its own; the other twin lists its own here.
         "options": {
@@ -69,6 +52,19 @@ def describe() -> dict[str, Any]:
     }
 
 
+def _mode(implementation: str, found: int | None, *, synchronised: bool = True) -> dict[str, Any]:
+    """A mode on `found` GPUs; 0 where replicas run on CPU cores, None where one device is enough."""
+    lacking = found == 1
+    return {
+        "available": not lacking,
+        "reason": "needs 2 CUDA devices, found 1" if lacking else None,
+        "max_replicas": 1 if found is None else found or None,
+        "resource": "device" if found is None else "CUDA devices",
+        "implementation": implementation,
+        "batch_norm_statistics": ["per_replica", *(["synchronised"] if synchronised else [])],
+    }
+
+
 def versions() -> dict[str, str]:
     """Installed versions of the framework's packages."""
     return machine.versions("tensorflow", "keras")
@@ -76,14 +72,14 @@ def versions() -> dict[str, str]:
 
 def configure(spec: Spec) -> None:
     """Settle threads and precision for this process; call once, before any tensor is made."""
-    in_process = spec.replicas if spec.mode == "data_parallel" else 1
+    in_process = spec.replicas if spec.mode in _IN_ONE_PROCESS else 1
     # Twin: logical devices share one pool of intra-op threads, and their replicas run on the inter-op pool.
     tf.config.threading.set_intra_op_parallelism_threads(intra_op_threads(spec) * in_process)
     tf.config.threading.set_inter_op_parallelism_threads(in_process)
     if in_process > 1 and not gpus():
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * in_process)
-    if spec.mode == "multi_process" and (found := tf.config.list_physical_devices("GPU")):
+    if "RANK" in os.environ and (found := tf.config.list_physical_devices("GPU")):
         # A worker of the strategy takes every GPU that it sees for a replica of its own.
         tf.config.set_visible_devices(found[int(os.environ["LOCAL_RANK"])], "GPU")
     for gpu in tf.config.get_visible_devices("GPU"):

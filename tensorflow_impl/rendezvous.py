@@ -1,4 +1,4 @@
-"""How the ranks of a multi_process run on this machine find each other."""
+"""How the ranks of a run of several processes on this machine find each other."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ import json
 from common import processes
 from common.spec import Spec
 
+# Twin: TensorFlow's way over several devices is one graph where it can be; torch's is a process for each.
+_MODES = ("multi_process", "parameter_server", "model_averaging")
+
 
 def environments(spec: Spec) -> list[dict[str, str]]:
-    """The environment of each rank, as torchrun sets it."""
+    """The environment of each rank, as torchrun sets it; none for a mode of one process."""
+    if spec.mode not in _MODES:
+        return []
     # Twin: TF_CONFIG says where every worker listens; the other twin has torchrun's variables alone.
     workers = [f"127.0.0.1:{port}" for port in processes.free_ports(spec.replicas)]
     return [

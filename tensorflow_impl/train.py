@@ -8,8 +8,8 @@ import keras
 import tensorflow as tf
 
 from common.preprocessing.scaling import Scaling
+from common.training import Update
 from tensorflow_impl import input
-from tensorflow_impl.optim import Optimizer
 
 
 def share_of_loss(logits: tf.Tensor, labels: tf.Tensor, num_examples: Any, loss: str) -> tf.Tensor:
@@ -52,44 +52,34 @@ def forward(
     return share_of_loss(logits, labels, num_examples, loss), num_correct
 
 
-def train_step(
-    model: keras.Model,
-    optimizer: Optimizer,
-    images: tf.Tensor,
-    labels: tf.Tensor,
-    masks: Any,
-    num_examples: Any,
-    learning_rate: Any,
-    step: Any,
-    *,
-    loss: str,
-    scaling: Scaling,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Update `model` once on one batch.
+def gradients(
+    model: keras.Model, images: tf.Tensor, labels: tf.Tensor, masks: Any, update: Update, *, loss: str, scaling: Scaling
+) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+    """The gradients of one update: forward and backward, part by part.
 
     Args:
-        model: the replica to train.
-        optimizer: over the model's trainable variables.
+        model: in training mode.
         images: uint8 [N, H, W, 3].
         labels: int64 [N].
         masks: one bool [N, units] for each dropout.
-        num_examples: size of the global batch, of which these N are a shard.
-        learning_rate: of this update.
-        step: of this update, from 1.
+        update: of a global batch, of which these N are a shard; its parts divide N.
         loss: the spec's loss.
         scaling: from bytes to the model's input.
 
     Returns:
-        (loss, num_correct): the share of the mean loss of the batch before the update, and how many of the N
-        predictions were right.
+        (loss, num_correct, gradients): the share of the mean loss, how many of the N predictions are right, and the
+        gradient of every trainable variable, in the order in which the optimizer has them, added up over the parts.
     """
-    # Twin: TensorFlow records the forward pass on a tape; torch keeps the graph with the loss.
-    with tf.GradientTape() as tape:
-        shared_loss, num_correct = forward(model, images, labels, masks, num_examples, loss=loss, scaling=scaling)
-    optimizer.apply(gradients(model, shared_loss, tape), learning_rate, step)
-    return shared_loss, num_correct
-
-
-def gradients(model: keras.Model, loss: tf.Tensor, tape: tf.GradientTape) -> list[tf.Tensor]:
-    """The gradient of every trainable variable, in the order in which the optimizer has them."""
-    return cast(list[tf.Tensor], tape.gradient(loss, [variable.value for variable in model.trainable_variables]))
+    variables = [variable.value for variable in model.trainable_variables]
+    cut = [tf.split(values, update.parts) for values in (images, labels, *masks)]
+    shares: list[tf.Tensor] = []
+    correct: list[tf.Tensor] = []
+    found: list[list[tf.Tensor]] = []
+    for part, part_labels, *part_masks in zip(*cut, strict=True):
+        # Twin: TensorFlow records the forward pass on a tape; torch keeps the graph with the loss.
+        with tf.GradientTape() as tape:
+            share, num_correct = forward(model, part, part_labels, part_masks, update.num_examples, loss=loss, scaling=scaling)
+        found.append(cast(list[tf.Tensor], tape.gradient(share, variables)))
+        shares.append(share)
+        correct.append(num_correct)
+    return tf.add_n(shares), tf.add_n(correct), [tf.add_n(parts) for parts in zip(*found, strict=True)]

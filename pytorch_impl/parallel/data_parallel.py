@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from common.sharding import shard
-from pytorch_impl import evaluate, optim, train
+from common.training import Update
+from pytorch_impl import evaluate, optim
 from pytorch_impl.parallel.serial import Serial
 
 
@@ -40,33 +41,20 @@ class DataParallel(Serial):
             own.data = shared.data
         return replica
 
-    def _train_replicas(self, images: Any, labels: Any, masks: Any, num_examples: int, learning_rate: float) -> Any:
+    def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         if self._threads is None:
-            return train.train_step(
-                self._scattered,
-                self._optimizer,
-                images,
-                labels,
-                masks,
-                num_examples,
-                learning_rate,
-                self._step,
-                loss=self._spec.loss,
-                scaling=self._plan.scaling,
-            )
+            loss, num_correct, gradients = self._gradients(self._scattered, images, labels, masks, update)
+            self._optimizer.apply(gradients, update.learning_rate, update.step)
+            return loss, num_correct
 
-        def one(rank: int) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
-            part, replica = slice(*shard(num_examples, self._spec.replicas, rank)), self._replicas[rank]
-            replica.train()
-            own_masks = tuple(mask[part] for mask in masks)
-            loss, num_correct = train.forward(
-                replica, images[part], labels[part], own_masks, num_examples, loss=self._spec.loss, scaling=self._plan.scaling
-            )
-            return loss.detach(), num_correct, train.gradients(replica, loss)
+        def one(rank: int) -> Any:
+            part = slice(*shard(len(labels), self._spec.replicas, rank))
+            own_masks = [mask[part] for mask in masks]
+            return self._gradients(self._replicas[rank], images[part], labels[part], own_masks, update)
 
         losses, num_correct, gradients = zip(*self._threads.run(one), strict=True)
         summed = [torch.stack(parts).sum(0) for parts in zip(*gradients, strict=True)]
-        self._optimizer.apply(summed, learning_rate, self._step)
+        self._optimizer.apply(summed, update.learning_rate, update.step)
         return torch.stack(losses).sum(), torch.stack(num_correct).sum()
 
     def _score_replicas(self, images: Any, labels: Any) -> Any:

@@ -10,7 +10,8 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from pytorch_impl import optim, train
+from common.training import Update
+from pytorch_impl import optim
 from pytorch_impl.parallel.serial import Serial
 
 
@@ -18,15 +19,14 @@ class MultiProcess(Serial):
     """One rank of several; who it is stands in its environment, see `rendezvous`."""
 
     def _build(self) -> None:
-        self.rank = int(os.environ["RANK"])
-        self.world_size = int(os.environ["WORLD_SIZE"])
+        self.shard = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         cuda = self._device.type == "cuda"
         if cuda:
             self._device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
             torch.cuda.set_device(self._device)
         if not distributed.is_initialized():
             distributed.init_process_group("nccl" if cuda else "gloo", device_id=self._device if cuda else None)
-        self.devices = [f"rank {rank}: {self._device.type}" for rank in range(self.world_size)]
+        self.devices = [f"rank {rank}: {self._device.type}" for rank in range(self.shard[1])]
         self._synchronised = self._spec.batch_norm_statistics == "synchronised"
         self._model = self._new_model(_Ranks() if self._synchronised else None)
         self._wrapped = DistributedDataParallel(
@@ -34,18 +34,16 @@ class MultiProcess(Serial):
         )
         self._optimizer = optim.build(self._spec.optimizer, list(self._model.parameters()))
 
-    def _train_replicas(self, images: Any, labels: Any, masks: Any, num_examples: int, learning_rate: float) -> Any:
-        self._wrapped.train()
-        loss, num_correct = train.forward(
-            self._wrapped, images, labels, masks, num_examples, loss=self._spec.loss, scaling=self._plan.scaling
-        )
-        # DDP takes the mean over ranks; the shares of the loss add up, so each counts world_size times.
-        gradients = train.gradients(self._wrapped, loss * self.world_size)
-        self._optimizer.apply(gradients, learning_rate, self._step)
-        return loss.detach(), num_correct
+    def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+        ranks = self.shard[1]
+        # DDP takes the mean over ranks; the shares of the loss add up, so each counts as often as there are ranks.
+        counted = update._replace(num_examples=update.num_examples / ranks)
+        loss, num_correct, gradients = self._gradients(self._wrapped, images, labels, masks, counted)
+        self._optimizer.apply(gradients, update.learning_rate, update.step)
+        return loss / ranks, num_correct
 
     def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The sum over processes, in every process; float64 or int64."""
+        """The sum over shards, in every process; float64 or int64."""
         tensor = self._tensor(values)
         distributed.all_reduce(tensor)
         return tensor.cpu().numpy()

@@ -12,9 +12,10 @@ from torch import distributed
 
 from common.architectures import Architecture
 from common.batches import Plan
-from common.datasets import Dataset
+from common.datasets import Dataset, Split
+from common.sharding import micro_batches
 from common.spec import Spec
-from common.training import Batch
+from common.training import Batch, Update
 from common.weights import Weights
 from pytorch_impl import device, evaluate, input, models, optim, train, weights
 from pytorch_impl.batch_norm import ReplicaGroup
@@ -23,8 +24,7 @@ from pytorch_impl.batch_norm import ReplicaGroup
 class Serial:
     """One replica on one device."""
 
-    rank = 0
-    world_size = 1
+    shard: tuple[int, int] = (0, 1)
 
     def __init__(self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, initial: Weights) -> None:
         self._spec = spec
@@ -52,32 +52,28 @@ class Serial:
         model.register_forward_pre_hook(lambda module, inputs: (inputs[0].contiguous(memory_format=memory_format), *inputs[1:]))
         return model.to(self._device).to(memory_format=memory_format)
 
-    def _train_replicas(self, images: Any, labels: Any, masks: Any, num_examples: int, learning_rate: float) -> Any:
-        return train.train_step(
-            self._model,
-            self._optimizer,
-            images,
-            labels,
-            masks,
-            num_examples,
-            learning_rate,
-            self._step,
-            loss=self._spec.loss,
-            scaling=self._plan.scaling,
-        )
+    def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+        loss, num_correct, gradients = self._gradients(self._model, images, labels, masks, update)
+        self._optimizer.apply(gradients, update.learning_rate, update.step)
+        return loss, num_correct
+
+    def _gradients(self, model: torch.nn.Module, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+        model.train()
+        return train.gradients(model, images, labels, masks, update, loss=self._spec.loss, scaling=self._plan.scaling)
 
     def _score_replicas(self, images: Any, labels: Any) -> Any:
         return evaluate.score(self._model, images, labels, loss=self._spec.loss, scaling=self._plan.scaling)
 
     def batches(self) -> Iterator[Batch]:
         """This process's shard of every global batch of the run, in order."""
-        return input.batches(self._plan, self._dataset.train, self.world_size, self.rank)
+        index, number = self.shard
+        return input.batches(self._plan, self._dataset.train, number, index)
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
         """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
         self._step += 1
-        images, labels, masks = self._to_device(batch)
-        return self._train_replicas(images, labels, masks, num_examples, learning_rate)
+        parts = micro_batches(num_examples, self._spec.accumulation, self._spec.data_replicas)
+        return self._train_replicas(*self._to_device(batch), Update(num_examples, learning_rate, self._step, parts))
 
     def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
         """(sum of losses, on the device; int64 [N] predicted labels) of one batch in evaluation mode."""
@@ -85,15 +81,23 @@ class Serial:
         return loss, predictions.cpu().numpy()
 
     def fetch(self, values: list[Any]) -> npt.NDArray[Any]:
-        """Device scalars to one host array of the same length."""
+        """What `train_step` and `score` gave, to one host array of the same length; the same in all processes of a shard."""
         return torch.stack(values).cpu().numpy()
 
     def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The sum over processes, in every process; float64 or int64."""
+        """The sum over shards, in every process; float64 or int64."""
         return values
+
+    def total(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The sum over processes, in every process; float64 or int64."""
+        return self.all_reduce(values)
 
     def share_statistics(self) -> None:
         """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
+
+    def report(self, test: Split) -> dict[str, Any]:
+        """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
+        return {}
 
     def synchronize(self) -> None:
         """Wait until the device has done all that was asked of it."""
@@ -110,7 +114,7 @@ class Serial:
         self.share_statistics()
 
     def weights(self) -> Weights:
-        """Every parameter and statistic of replica 0 by canonical name, as the model has them."""
+        """Every parameter and statistic by canonical name, as the model has them: replica 0's, or gathered from its parts."""
         return weights.extract(self._model, self._architecture)
 
     def num_values(self) -> tuple[int, int]:
@@ -119,15 +123,12 @@ class Serial:
 
     def gradients(self, batch: Batch, num_examples: int) -> Weights:
         """Gradients of the mean loss by canonical name. Serial mode only; changes BatchNorm statistics."""
-        images, labels, masks = self._to_device(batch)
-        self._model.train()
-        loss, _ = train.forward(
-            self._model, images, labels, masks, num_examples, loss=self._spec.loss, scaling=self._plan.scaling
-        )
-        return weights.extract_gradients(self._model, self._architecture, train.gradients(self._model, loss))
+        update = Update(num_examples, learning_rate=0.0, step=0)
+        _, _, gradients = self._gradients(self._model, *self._to_device(batch), update)
+        return weights.extract_gradients(self._model, self._architecture, gradients)
 
     def logits(self, batch: Batch, *, training: bool) -> npt.NDArray[np.floating]:
-        """[N, classes] of replica 0. In training mode it changes BatchNorm statistics."""
+        """[N, classes] of the first copy of the model. In training mode, serial's alone, it changes BatchNorm statistics."""
         images, _, masks = self._to_device(batch)
         if not training:
             return evaluate.logits(self._model, images, self._plan.scaling).cpu().numpy()

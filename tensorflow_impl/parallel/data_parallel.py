@@ -6,7 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflow_impl import device, evaluate, train
+from common.training import Update
+from tensorflow_impl import device, evaluate
 from tensorflow_impl.parallel.serial import Serial
 
 
@@ -18,21 +19,10 @@ class DataParallel(Serial):
         self.devices = [f"{kind}:{index}" for index in range(self._spec.replicas)]
         return tf.distribute.MirroredStrategy(self.devices)
 
-    def _train_replicas(self, images: Any, labels: Any, masks: Any, num_examples: Any, learning_rate: Any, step: Any) -> Any:
+    def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         def one() -> Any:
             part = _own_part(images)
-            return train.train_step(
-                self._model,
-                self._optimizer,
-                images[part],
-                labels[part],
-                tuple(mask[part] for mask in masks),
-                num_examples,
-                learning_rate,
-                step,
-                loss=self._spec.loss,
-                scaling=self._plan.scaling,
-            )
+            return super(DataParallel, self)._train_replicas(images[part], labels[part], [mask[part] for mask in masks], update)
 
         losses, num_correct = self._strategy.run(one)
         return (

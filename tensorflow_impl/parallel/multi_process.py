@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from common.training import Update
 from tensorflow_impl import device
 from tensorflow_impl.parallel.serial import Serial
 
@@ -17,9 +18,8 @@ class MultiProcess(Serial):
     """One rank of several; who it is stands in its environment, see `rendezvous`."""
 
     def _new_strategy(self) -> tf.distribute.Strategy:
-        self.rank = int(os.environ["RANK"])
-        self.world_size = int(os.environ["WORLD_SIZE"])
-        self.devices = [f"rank {rank}: {device.kind()}" for rank in range(self.world_size)]
+        self.shard = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.devices = [f"rank {rank}: {device.kind()}" for rank in range(self.shard[1])]
         implementation = tf.distribute.experimental.CommunicationImplementation
         options = tf.distribute.experimental.CommunicationOptions(
             # Twin: the bucket of DistributedDataParallel; by default all gradients would wait for the last one.
@@ -42,15 +42,15 @@ class MultiProcess(Serial):
             for dtype in ("float32", "float64", "int64")
         }
 
-    def _train_replicas(self, images: Any, labels: Any, masks: Any, num_examples: Any, learning_rate: Any, step: Any) -> Any:
+    def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         def one() -> Any:
-            return Serial._train_replicas(self, images, labels, masks, num_examples, learning_rate, step)
+            return super(MultiProcess, self)._train_replicas(images, labels, masks, update)
 
         losses, num_correct = self._strategy.run(one)
         return self._strategy.experimental_local_results(losses)[0], self._strategy.experimental_local_results(num_correct)[0]
 
     def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The sum over processes, in every process; float64 or int64."""
+        """The sum over shards, in every process; float64 or int64."""
         totals = self._total[values.dtype.name](tf.constant(values.reshape(-1)))
         return self._strategy.experimental_local_results(totals)[0].numpy().reshape(values.shape)
 
@@ -58,4 +58,4 @@ class MultiProcess(Serial):
         """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
         for variable in self._statistics():
             own = self._strategy.experimental_local_results(variable)[0]
-            own.assign(self.all_reduce(own.numpy() if self.rank == 0 else np.zeros_like(own.numpy())))
+            own.assign(self.all_reduce(own.numpy() if self.shard[0] == 0 else np.zeros_like(own.numpy())))

@@ -12,9 +12,10 @@ import tensorflow as tf
 
 from common.architectures import Architecture, BatchNorm
 from common.batches import Plan
-from common.datasets import Dataset
+from common.datasets import Dataset, Split
+from common.sharding import micro_batches
 from common.spec import Spec
-from common.training import Batch
+from common.training import Batch, Update
 from common.weights import Weights
 from tensorflow_impl import device, evaluate, input, models, optim, train, weights
 from tensorflow_impl.batch_norm import ReplicaGroup
@@ -23,8 +24,7 @@ from tensorflow_impl.batch_norm import ReplicaGroup
 class Serial:
     """One replica on one device."""
 
-    rank = 0
-    world_size = 1
+    shard: tuple[int, int] = (0, 1)
 
     def __init__(self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, initial: Weights) -> None:
         self._spec = spec
@@ -63,40 +63,49 @@ class Serial:
         labels = tf.TensorSpec((None,), tf.int64)
         masks = tuple(tf.TensorSpec((None, dropout.units), tf.bool) for dropout in self._architecture.dropouts)
         whole, real = tf.TensorSpec((), tf.int64), tf.TensorSpec((), tf.float64)
-        # Twin: TensorFlow compiles the step to a graph; PyTorch runs it eagerly.
-        self._train = tf.function(
-            self._train_replicas,
-            input_signature=(images, labels, masks, whole, real, whole),
-            jit_compile=self._spec.framework_options.get("jit_compile", False) or None,
-        )
+        # Twin: TensorFlow compiles the step to a graph, one for each number of parts; PyTorch runs it eagerly.
+        self._train = {
+            parts: tf.function(
+                self._step_in(parts),
+                input_signature=(images, labels, masks, whole, real, whole),
+                jit_compile=self._spec.framework_options.get("jit_compile", False) or None,
+            )
+            for parts in {
+                self._parts(stop - start) for start, stop in map(self._plan.batch, (0, self._plan.steps_per_epoch - 1))
+            }
+        }
         self._score = tf.function(self._score_replicas, input_signature=(images, labels))
         self._score.get_concrete_function()  # traced now, so that the first evaluation is timed like the others
 
-    def _train_replicas(self, images: Any, labels: Any, masks: Any, num_examples: Any, learning_rate: Any, step: Any) -> Any:
-        return train.train_step(
-            self._model,
-            self._optimizer,
-            images,
-            labels,
-            masks,
-            num_examples,
-            learning_rate,
-            step,
-            loss=self._spec.loss,
-            scaling=self._plan.scaling,
-        )
+    def _step_in(self, parts: int) -> Any:
+        def step(images: Any, labels: Any, masks: Any, num_examples: Any, learning_rate: Any, number: Any) -> Any:
+            return self._train_replicas(images, labels, masks, Update(num_examples, learning_rate, number, parts))
+
+        return step
+
+    def _parts(self, num_examples: int) -> int:
+        return micro_batches(num_examples, self._spec.accumulation, self._spec.data_replicas)
+
+    def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+        loss, num_correct, gradients = self._gradients(self._model, images, labels, masks, update)
+        self._optimizer.apply(gradients, update.learning_rate, update.step)
+        return loss, num_correct
+
+    def _gradients(self, model: keras.Model, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+        return train.gradients(model, images, labels, masks, update, loss=self._spec.loss, scaling=self._plan.scaling)
 
     def _score_replicas(self, images: Any, labels: Any) -> Any:
         return evaluate.score(self._model, images, labels, loss=self._spec.loss, scaling=self._plan.scaling)
 
     def batches(self) -> Iterator[Batch]:
         """This process's shard of every global batch of the run, in order."""
-        return input.batches(self._plan, self._dataset.train, self.world_size, self.rank)
+        index, number = self.shard
+        return input.batches(self._plan, self._dataset.train, number, index)
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
         """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
         self._step += 1
-        return self._train(
+        return self._train[self._parts(num_examples)](
             batch.images,
             batch.labels,
             batch.masks,
@@ -111,15 +120,23 @@ class Serial:
         return loss, predictions.numpy()
 
     def fetch(self, values: list[Any]) -> npt.NDArray[Any]:
-        """Device scalars to one host array of the same length."""
+        """What `train_step` and `score` gave, to one host array of the same length; the same in all processes of a shard."""
         return tf.stack(values).numpy()
 
     def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The sum over processes, in every process; float64 or int64."""
+        """The sum over shards, in every process; float64 or int64."""
         return values
+
+    def total(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The sum over processes, in every process; float64 or int64."""
+        return self.all_reduce(values)
 
     def share_statistics(self) -> None:
         """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
+
+    def report(self, test: Split) -> dict[str, Any]:
+        """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
+        return {}
 
     def synchronize(self) -> None:
         """Wait until the device has done all that was asked of it."""
@@ -134,7 +151,7 @@ class Serial:
         weights.load(self._model, self._architecture, values)
 
     def weights(self) -> Weights:
-        """Every parameter and statistic of replica 0 by canonical name, as the model has them."""
+        """Every parameter and statistic by canonical name, as the model has them: replica 0's, or gathered from its parts."""
         return weights.extract(self._model, self._architecture)
 
     def num_values(self) -> tuple[int, int]:
@@ -143,25 +160,13 @@ class Serial:
 
     def gradients(self, batch: Batch, num_examples: int) -> Weights:
         """Gradients of the mean loss by canonical name. Serial mode only; changes BatchNorm statistics."""
-
-        @tf.function
-        def compute() -> list[tf.Tensor]:
-            with tf.GradientTape() as tape:
-                loss, _ = train.forward(
-                    self._model,
-                    batch.images,
-                    batch.labels,
-                    batch.masks,
-                    num_examples,
-                    loss=self._spec.loss,
-                    scaling=self._plan.scaling,
-                )
-            return train.gradients(self._model, loss, tape)
-
-        return weights.extract_gradients(self._model, self._architecture, compute())
+        update = Update(num_examples, learning_rate=0.0, step=0)
+        compute = tf.function(lambda: self._gradients(self._model, batch.images, batch.labels, batch.masks, update))
+        _, _, gradients = compute()
+        return weights.extract_gradients(self._model, self._architecture, gradients)
 
     def logits(self, batch: Batch, *, training: bool) -> npt.NDArray[np.floating]:
-        """[N, classes] of replica 0. In training mode it changes BatchNorm statistics."""
+        """[N, classes] of the first copy of the model. In training mode, serial's alone, it changes BatchNorm statistics."""
         if not training:
             return evaluate.logits(self._model, batch.images, self._plan.scaling).numpy()
         return self._model(

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.sharding import shard
+from common.sharding import micro_batches, shard
 
 
 @given(st.integers(0, 2000), st.integers(1, 64))
@@ -31,6 +31,14 @@ def test_sizes_differ_by_at_most_one_and_the_first_ranks_take_the_rest(num_examp
 )
 def test_a_share_is_contiguous_and_may_be_empty(num_examples: int, replicas: int, expected: list[tuple[int, int]]) -> None:
     assert [shard(num_examples, replicas, rank) for rank in range(replicas)] == expected
+
+
+@pytest.mark.parametrize(
+    ("num_examples", "most", "replicas", "parts"),
+    [(16, 4, 1, 4), (15, 4, 1, 3), (7, 4, 1, 1), (16, 4, 2, 4), (7, 4, 2, 1), (12, 5, 2, 3)],
+)
+def test_every_replica_cuts_its_shard_into_equal_parts(num_examples: int, most: int, replicas: int, parts: int) -> None:
+    assert micro_batches(num_examples, most, replicas) == parts
 
 
 @pytest.mark.parametrize(("replicas", "rank"), [(2, 2), (2, -1), (1, 5), (0, 0)])

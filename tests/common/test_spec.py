@@ -1,5 +1,6 @@
 import json
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,12 @@ GROUPS = ("data", "optimizer", "schedule", "augmentation", "paths")
 
 @st.composite
 def specs(draw: st.DrawFn) -> dict[str, Any]:
-    mode = draw(st.sampled_from(spec.MODES))
-    replicas = 1 if mode == "serial" else draw(st.integers(2, 8))
+    word = draw(st.sampled_from(tuple(spec.VARIANTS)))
+    replicas = 1 if word == "serial" else draw(st.integers(2, 8))
     given_input = draw(st.sampled_from(spec.INPUTS))
     positive = st.floats(1e-9, 10, exclude_min=True)
     length = draw(st.sampled_from(["epochs", "steps"]))
-    return {
+    values = {
         "model": draw(st.sampled_from((*spec.MODELS, "mine.net", "a.b.c"))),
         "data": {
             "source": draw(st.text(min_size=1)),
@@ -37,7 +38,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
             "learning_rate": draw(positive),
             "momentum": draw(st.floats(0, 1, exclude_max=True)),
             "beta_2": draw(st.floats(0, 1, exclude_max=True)),
-            "native": draw(st.booleans()),
+            "native": draw(st.booleans()) and word in ("serial", "data_parallel", "tensor_parallel"),
         },
         "schedule": {
             "name": draw(st.sampled_from(["constant", "step", "exponential", "cosine"])),
@@ -49,8 +50,6 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
         length: draw(st.integers(1, 1000)),
         "global_batch_size": replicas * draw(st.integers(1, 64)),
         "precision": draw(st.sampled_from(["float32", "float64"])),
-        "mode": mode,
-        "replicas": replicas,
         "input": given_input,
         "workers": 0 if given_input == "inline" else draw(st.integers(1, 8)),
         "cores": draw(st.integers(1, spec.available_cores())),
@@ -60,6 +59,33 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
         "framework_options": draw(st.dictionaries(st.text(), st.booleans() | st.integers() | st.text())),
         "paths": {"cache_dir": draw(st.none() | st.text())},
     }
+    return spec.with_variant(values, word, replicas)
+
+
+@pytest.mark.parametrize("word", spec.VARIANTS)
+def test_a_word_of_modes_makes_a_run_of_that_variant(word: str) -> None:
+    made = spec.build(spec.with_variant({"global_batch_size": 24}, word, 3))
+    copies = {"serial": 1, "model_parallel": 1, "tensor_parallel": 1, "pipeline": 1}.get(made.mode, 3)
+    assert (made.variant, made.data_replicas, made.per_replica_batch_size) == (word, copies, 24 // copies)
+    assert made.replicas == (1 if word == "serial" else 6 if made.mode == "hybrid" else 3)
+    departs = word in ("parameter_server_async", "pipeline_async", "model_averaging")
+    assert (made.departs is not None) == departs
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"mode": "hybrid", "replicas": 2}, "replicas must be at least twice hybrid.inner_replicas in mode hybrid"),
+        ({"mode": "hybrid", "replicas": 5}, "Received: 5 and 2. Use 4."),
+        ({"mode": "parameter_server", "replicas": 2, "parameter_server": {"staleness": 1}}, "Set parameter_server.updates"),
+        ({"mode": "parameter_server", "replicas": 2, "optimizer": {"native": True}}, "optimizer.native is not for mode"),
+        ({"mode": "pipeline", "replicas": 2, "accumulation": 2}, "Use 1 (a pipeline has pipeline.micro_batches)."),
+        ({"mode": "model_averaging", "replicas": 2, "communication": {"compression": "int8"}}, "Received: int8"),
+    ],
+)
+def test_fields_that_a_mode_cannot_use_are_refused(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(words)):
+        spec.build(values)
 
 
 @given(specs())

@@ -17,9 +17,7 @@ RENAMED = {
 }
 """Names in the right twin that stand for a name in the left one."""
 
-EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("train.py", "gradients"): "TensorFlow differentiates a tape, torch the loss itself.",
-}
+EXCEPTIONS: dict[tuple[str, str], str] = {}
 """{(file, name): reason} of the differences that a framework forces; the name is "" for the file or its docstring."""
 
 MARKS = {"property", "setter", "cached_property", "staticmethod", "classmethod", "contextmanager", "dataclass"}
