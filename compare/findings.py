@@ -165,6 +165,8 @@ def _troubles(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
             sentences.append(f"{summary.name}: {summary.status} {done}: {summary.reason}.")
         elif summary.status != "ok":
             sentences.append(f"{summary.name}: {summary.status}: {summary.reason}.")
+        if summary.repeats_done and summary.oversubscribed:
+            sentences.append(f"{summary.name}: oversubscribed, {summary.replicas} replicas took turns on {summary.cores} cores.")
         if summary.exceeds_budget:
             sentences.append(f"{summary.name}: used {summary.cores_used:.2f} cores of a budget of {summary.cores}.")
         if summary.disturbed:

@@ -44,22 +44,23 @@ def rows(
     Raises:
         SpecError: a row's spec is refused.
     """
-    _check_names("frameworks", frameworks, tuple(launch.FRAMEWORKS))
-    _check_names("modes", modes, tuple(spec.VARIANTS))
+    check_names("frameworks", frameworks, tuple(launch.FRAMEWORKS))
+    check_names("modes", modes, tuple(spec.VARIANTS))
     made: list[Row] = []
     for framework in frameworks:
         for mode in modes:
-            for fed in [_fed(values, number) for number in workers] or [values]:
-                wanted = spec.build(spec.with_variant(fed, mode, replicas))
+            for own in [fed(values, number) for number in workers] or [values]:
+                wanted = spec.build(spec.with_variant(own, mode, replicas))
                 # A core that replicas cannot share stays idle; so serial runs on the whole shares too, to be judged against.
-                shared = max(wanted.cores // replicas * replicas, 1)
+                sharing = replicas if mode == "serial" else wanted.replicas
+                shared = wanted.cores // sharing * sharing or wanted.cores
                 for cores in sorted({1, shared, wanted.cores}) if mode == "serial" else [shared]:
                     name = _row_id(framework, wanted, cores) + (f"-{wanted.workers}workers" if len(workers) > 1 else "")
                     made.append(Row(id=name, framework=framework, spec=wanted.with_fields(cores=cores)))
     return made
 
 
-def _fed(values: dict[str, Any], workers: int) -> dict[str, Any]:
+def fed(values: dict[str, Any], workers: int) -> dict[str, Any]:
     """No worker means inline; some mean `workers`, where the values do not name another input."""
     if workers == 0:
         return {**values, "input": "inline", "workers": 0}
@@ -67,12 +68,13 @@ def _fed(values: dict[str, Any], workers: int) -> dict[str, Any]:
     return {**values, "input": "workers" if chosen == "inline" else chosen, "workers": workers}
 
 
-def judge(made: Sequence[Row], descriptions: Mapping[str, dict[str, Any]]) -> list[Row]:
+def judge(made: Sequence[Row], descriptions: Mapping[str, dict[str, Any]], *, oversubscribe: bool = False) -> list[Row]:
     """Hold every row against its framework, and give each framework those of the switches that it has.
 
     Args:
         made: the rows.
         descriptions: each framework's `describe`.
+        oversubscribe: whether more replicas than cores are run all the same.
 
     Raises:
         SpecError: no framework has a switch that the spec names, or not the value.
@@ -87,7 +89,7 @@ def judge(made: Sequence[Row], descriptions: Mapping[str, dict[str, Any]]) -> li
             if name in description["options"] or name not in known  # known to none: refused below
         }
         own = row.spec.with_fields(framework_options=options)
-        unavailable = spec.check_against(own, description) or _not_parallel(own, description)
+        unavailable = spec.check_against(own, description) or (None if oversubscribe else _not_parallel(own, description))
         judged.append(row.model_copy(update={"spec": own, "unavailable": unavailable}))
     return judged
 
@@ -110,7 +112,12 @@ def check_data(made: Sequence[Row], dataset: Dataset) -> None:
         Plan(row.spec, architecture, len(dataset.train))
 
 
-def _check_names(what: str, names: Sequence[str], known: Sequence[str]) -> None:
+def check_names(what: str, names: Sequence[str], known: Sequence[str]) -> None:
+    """Hold a list of the command line against what there is.
+
+    Raises:
+        SpecError: it is empty, names one twice, or one that is unknown.
+    """
     if not names or len(set(names)) != len(names):
         raise SpecError(
             f"{what} must name at least one, and each once. Received: {','.join(names)!r}. Use some of {', '.join(known)}."

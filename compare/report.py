@@ -100,11 +100,17 @@ def show(report: Report, folder: Path, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(to_plain(report), indent=1, allow_nan=False))
         return
-    console = Console(highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console = Console(highlight=False, width=_WIDTH_WITHOUT_TERMINAL)
-    print_to(console, report)
-    console.print(Text(f"Report: {folder / REPORT_FILE}"), soft_wrap=True)
+    shown = console()
+    print_to(shown, report)
+    shown.print(Text(f"Report: {folder / REPORT_FILE}"), soft_wrap=True)
+
+
+def console() -> Console:
+    """For tables on stdout: as wide as the terminal, or as a page where there is none."""
+    made = Console(highlight=False)
+    if made.is_terminal or "COLUMNS" in os.environ:
+        return made
+    return Console(highlight=False, width=_WIDTH_WITHOUT_TERMINAL)
 
 
 def print_to(console: Console, report: Report) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from common import datasets, machine, spec
+from common import architectures, datasets, machine, spec
 from common.datasets import DataRefused
 from common.results import ResultError
 from common.spec import SpecError
@@ -48,6 +48,12 @@ class Request:
     frameworks: list[str]
     out: Path | None
     prove: bool
+    lay_out: Callable[[Preset, Sequence[str]], list[Row]] = lambda settings, frameworks: matrix.rows(
+        settings.values, frameworks, settings.modes, settings.replicas, settings.workers
+    )
+    """The rows of these settings for these frameworks."""
+    oversubscribe: bool = False
+    """Whether more replicas than cores are run, to take turns."""
 
 
 def command(
@@ -72,6 +78,7 @@ def command(
         list[str] | None, typer.Option("--set", help="field=value of the spec, e.g. optimizer.momentum=0.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Results folder. Default: results/<time>-<model>-<data>.")] = None,
+    oversubscribe: Annotated[bool, typer.Option(help="Run modes with more replicas than cores, which take turns.")] = False,
     proof: Annotated[bool, typer.Option(help="Prove first that both frameworks train the same.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
@@ -89,14 +96,14 @@ def command(
         "cores": cores,
     }
     try:
-        settings = _settings(preset, spec_file, options, assignments or [])
+        asked = settings(preset, spec_file, options, assignments or [])
         if modes is not None:
-            settings = replace(settings, modes=tuple(spec.VARIANTS) if modes == "all" else tuple(names(modes)))
+            asked = replace(asked, modes=words(modes))
         if workers is not None:
-            settings = replace(settings, workers=_numbers("--workers", workers))
+            asked = replace(asked, workers=whole_numbers("--workers", workers))
         if repeats is not None:
-            settings = replace(settings, repeats=repeats)
-        code = run(Request(settings, names(frameworks), out, proof), as_json=as_json)
+            asked = replace(asked, repeats=repeats)
+        code = run(Request(asked, names(frameworks), out, proof, oversubscribe=oversubscribe), as_json=as_json)
     except (SpecError, FolderError) as error:
         typer.echo(str(error), err=True)
         code = EXIT_USAGE
@@ -114,8 +121,8 @@ def command(
     raise typer.Exit(code)
 
 
-def run(request: Request, *, as_json: bool) -> int:
-    """Do a whole comparison and print its report.
+def run(request: Request, *, as_json: bool, show: Callable[..., object] = report.show) -> int:
+    """Do a whole comparison and print its report, as `report.show` or another of its kind does.
 
     Returns:
         The exit code: 0, 1 where a run failed, 130 or 143 where it was interrupted.
@@ -144,7 +151,7 @@ def run(request: Request, *, as_json: bool) -> int:
     if code and not any(made.stored.runs.values()):
         typer.echo(f"Interrupted before a run had ended. The same command with --out {folder} goes on.", err=True)
         return code
-    report.show(made, folder, as_json=as_json)
+    show(made, folder, as_json=as_json)
     if unwritten:
         typer.echo(unwritten, err=True)
         code = code or EXIT_RUN_FAILED
@@ -162,7 +169,7 @@ def order(rows: Sequence[Row], repeats: int) -> list[tuple[Row, int]]:
     return [(row, repeat) for repeat in range(repeats) for row in (runnable if repeat % 2 == 0 else reversed(runnable))]
 
 
-def _settings(preset: str | None, spec_file: Path | None, options: dict[str, Any], assignments: list[str]) -> Preset:
+def settings(preset: str | None, spec_file: Path | None, options: dict[str, Any], assignments: list[str]) -> Preset:
     """The preset or spec file with the options over it, and `--set` over these."""
     if preset is not None and spec_file is not None:
         raise SpecError(f"--preset and --spec exclude each other. Received: {preset} and {spec_file}. Use one of them.")
@@ -192,15 +199,16 @@ def _settings(preset: str | None, spec_file: Path | None, options: dict[str, Any
 def _judged(request: Request, shown: Display) -> Comparison:
     """Every run, checked against the frameworks, the machine and the data before the first one starts."""
     settings = request.settings
-    rows = matrix.rows(settings.values, request.frameworks, settings.modes, settings.replicas, settings.workers)
+    rows = request.lay_out(settings, request.frameworks)
     shown.say("asking the frameworks what they can do here")
     with ThreadPoolExecutor() as pool:
         descriptions = dict(zip(request.frameworks, pool.map(launch.describe, request.frameworks), strict=True))
-    rows = matrix.judge(rows, descriptions)
+    rows = matrix.judge(rows, descriptions, oversubscribe=request.oversubscribe)
     shown.say("reading the data")
     run_spec = rows[0].spec
     dataset = datasets.load(run_spec.data, seed=run_spec.seed, cache_dir=run_spec.paths.cache_dir)
     matrix.check_data(rows, dataset)
+    architecture = architectures.resolve(run_spec.model, len(dataset.class_names), dataset.image_size)
     return Comparison(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         argv=sys.argv[1:],
@@ -210,6 +218,7 @@ def _judged(request: Request, shown: Display) -> Comparison:
         data_hash=dataset.content_hash,
         data_notes=list(dataset.notes),
         class_names=list(dataset.class_names),
+        trainable_values=sum(parameter.size for parameter in architecture.parameters() if parameter.trainable),
         code_hash=parity.code_digest(request.frameworks, run_spec.model),
         versions={framework: description["versions"] for framework, description in descriptions.items()},
         machine=machine.describe(),
@@ -294,11 +303,21 @@ def _default_folder(comparison: Comparison) -> Path:
     return Path("results") / f"{now:%Y%m%d-%H%M%S}-{comparison.rows[0].spec.model}-{data}"
 
 
-def _numbers(option: str, text: str) -> tuple[int, ...]:
-    words = names(text)
-    if not words or len(set(words)) < len(words) or not all(word.isascii() and word.isdigit() for word in words):
+def words(modes: str) -> tuple[str, ...]:
+    """What `--modes` names."""
+    return tuple(spec.VARIANTS) if modes == "all" else tuple(names(modes))
+
+
+def whole_numbers(option: str, text: str) -> tuple[int, ...]:
+    """What an option lists.
+
+    Raises:
+        SpecError: no list of whole numbers, each once.
+    """
+    found = names(text)
+    if not found or len(set(found)) < len(found) or not all(word.isascii() and word.isdigit() for word in found):
         raise SpecError(f"{option} takes whole numbers, each once. Received: {text!r}. Use e.g. 0,1,2.")
-    return tuple(map(int, words))
+    return tuple(map(int, found))
 
 
 def _part(input_only: bool, compute_only: bool) -> str | None:

@@ -62,6 +62,8 @@ class Comparison(_Frozen):
     data_hash: str
     data_notes: list[str] = []
     class_names: list[str] = []
+    trainable_values: int = 0
+    """Of the model."""
     code_hash: str
     """See `parity.code_digest`."""
     versions: dict[str, dict[str, str]]

@@ -121,6 +121,11 @@ class Summary(_Frozen):
         return self.cores_used is not None and self.cores_used > self.cores * BUDGET_TOLERANCE
 
     @property
+    def oversubscribed(self) -> bool:
+        """More replicas than cores, on a machine where replicas are nothing but cores."""
+        return self.replicas > self.cores and (self.device or "").startswith("cpu")
+
+    @property
     def disturbed(self) -> bool:
         return self.cores_lost is not None and self.cores_lost > DISTURBED_FROM
 

@@ -1,0 +1,662 @@
+"""`python -m compare scaling`: what more replicas bring, measured; what they would bring elsewhere, projected and said so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import matplotlib as mpl
+import typer
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from pydantic import BaseModel, ConfigDict
+from rich.console import Console
+from rich.text import Text
+
+from common import results, spec
+from common.datasets import DataRefused
+from common.results import RunResult
+from common.spec import SpecError
+from compare import launch, matrix, plots, report, run, scaling_laws, tables
+from compare.launch import LaunchError
+from compare.matrix import Row
+from compare.presets import Preset
+from compare.report import Report
+from compare.scaling_laws import Compute, Network, SerialFraction, Topology
+from compare.statistics import Ratio, Spread, paired_ratio, spread
+from compare.store import FolderError, Stored
+from compare.summary import measured, spread_median
+from compare.tables import Column, Table
+from compare.words import names
+
+Kind = Literal["strong", "weak"]
+KINDS: tuple[Kind, ...] = ("strong", "weak")
+TOPOLOGIES: tuple[Topology, ...] = ("ring", "tree", "server")
+EXCHANGES: dict[str, Topology] = {"multi_process": "ring", "parameter_server": "server"}
+"""Modes whose exchange the alpha-beta model describes, on which it is checked."""
+
+SCALING_FILE = "scaling.json"
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
+
+
+class Point(_Frozen):
+    """One mode at one number of replicas."""
+
+    id: str
+    framework: str
+    mode: str
+    kind: Kind
+    """strong: the global batch is fixed; weak: it grows with the replicas."""
+    replicas: int
+    cores: int
+    oversubscribed: bool
+    """More replicas than cores: they take turns."""
+    global_batch_size: int
+    per_replica_batch_size: int
+    workers: int
+    status: str
+    images_per_second: Spread | None
+    speedup_one_core: Ratio | None
+    """Images per second over those of serial on one core, with the batch of one replica of the weak runs."""
+    speedup_same_cores: Ratio | None
+    """Over those of serial on as many cores, with the same global batch."""
+    speedup_same_batch: Ratio | None
+    """Over those of serial on one core with this row's per-replica batch: what is left when small batches gain nothing."""
+    efficiency_one_core: float | None
+    """speedup_one_core / cores."""
+    efficiency_same_batch: float | None
+
+
+class Law(_Frozen):
+    """A law fitted to the points of one mode, those of more replicas than cores left out."""
+
+    framework: str
+    mode: str
+    workers: int
+    fraction: SerialFraction
+
+
+class Check(_Frozen):
+    """The model, fitted on the smaller runs, against the largest measured one."""
+
+    framework: str
+    mode: str
+    kind: Kind
+    replicas: int
+    fitted_on: list[int]
+    """Replicas of the parallel runs that the link was fitted on; none: compute alone."""
+    predicted_seconds: float
+    measured_seconds: float
+
+    @property
+    def error(self) -> float:
+        """(predicted - measured) / measured, of a step."""
+        return self.predicted_seconds / self.measured_seconds - 1.0
+
+
+class Projected(_Frozen):
+    """Not measured: this machine's compute, and the gradient's bytes over a network that it does not have."""
+
+    framework: str
+    kind: Kind
+    topology: Topology
+    network: str
+    replicas: int
+    step_seconds: float | None
+    """None where the global batch has not an image for each replica."""
+    speedup: float | None
+    """Images per second over those of one replica."""
+
+
+class Scaling(_Frozen):
+    """Everything that `compare scaling` says."""
+
+    points: list[Point]
+    laws: list[Law]
+    checks: list[Check]
+    projected: list[Projected]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What to project."""
+
+    replicas: tuple[int, ...] = ()
+    link: Network | None = None
+
+
+def command(
+    modes: Annotated[str, typer.Option(help=f"Which of {', '.join(spec.VARIANTS)}, with commas; or all.")] = "multi_process",
+    replicas: Annotated[str, typer.Option(help="Numbers of replicas, with commas; 1 is serial, and always measured.")] = "1,2",
+    workers: Annotated[str | None, typer.Option(help="Numbers of input workers, with commas.")] = None,
+    kinds: Annotated[
+        str, typer.Option(help="strong (global batch fixed), weak (batch of a replica fixed), or both.")
+    ] = "strong,weak",
+    project: Annotated[str | None, typer.Option(help="Numbers of replicas to project to, with commas, e.g. 8,64,512.")] = None,
+    network: Annotated[
+        str, typer.Option(help="10Gbit, 100Gbit, nvlink, or ALPHA,BETA in seconds and seconds per byte.")
+    ] = "10Gbit",
+    data: Annotated[str | None, typer.Option(help="digits, cifar10, or an image folder or archive.")] = None,
+    model: Annotated[str | None, typer.Option(help=f"{', '.join(spec.MODELS)}, or package.module of your own.")] = None,
+    frameworks: Annotated[str, typer.Option(help="Which, with commas.")] = ",".join(launch.FRAMEWORKS),
+    epochs: Annotated[int | None, typer.Option(help="Passes over the training split. Default: 2.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Training examples to keep.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each row; intervals need 2, verdicts 5.")] = 1,
+    cores: Annotated[int | None, typer.Option(help="CPU cores to scale over. Default: all.")] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", help="field=value of the spec, e.g. global_batch_size=128.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Results folder. Default: results/<time>-<model>-<data>.")] = None,
+    stored: Annotated[
+        Path | None, typer.Option(help="Measure nothing: read this results folder of an earlier scaling.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Measure strong and weak scaling, fit Amdahl and Gustafson, and project to machines that are not here."""
+    options = {"data.source": data, "model": model, "epochs": epochs, "data.limit": limit, "cores": cores}
+    try:
+        wish = Wish()
+        if project is not None:
+            wish = Wish(run.whole_numbers("--project", project), scaling_laws.network(network))
+        if stored is not None:
+            raise typer.Exit(show(report.read(stored), stored, wish, as_json=as_json))
+        settings = run.settings(None, None, options, assignments or [])
+        settings = replace(settings, modes=run.words(modes), repeats=repeats)
+        if workers is not None:
+            settings = replace(settings, workers=run.whole_numbers("--workers", workers))
+        sizes = tuple(size for size in run.whole_numbers("--replicas", replicas) if size != 1)
+        lay_out = partial(rows, sizes=sizes, kinds=_kinds(kinds))
+        request = run.Request(settings, names(frameworks), out, prove=False, lay_out=lay_out, oversubscribe=True)
+        code = run.run(request, as_json=as_json, show=partial(_show_run, wish=wish))
+    except (SpecError, FolderError) as error:
+        typer.echo(str(error), err=True)
+        code = run.EXIT_USAGE
+    except DataRefused as error:
+        typer.echo(str(error), err=True)
+        code = run.EXIT_DATA_REFUSED
+    except LaunchError as error:
+        typer.echo(str(error), err=True)
+        code = run.EXIT_RUN_FAILED
+    except run.Interrupted as interruption:
+        code = 128 + interruption.number
+    raise typer.Exit(code)
+
+
+def rows(settings: Preset, frameworks: Sequence[str], *, sizes: Sequence[int], kinds: Sequence[Kind]) -> list[Row]:
+    """Every parallel row of the scaling, and every serial one that it is held against.
+
+    Args:
+        settings: its values' `global_batch_size` is that of the strong runs and of each replica of the weak ones.
+        frameworks: names of `launch.FRAMEWORKS`.
+        sizes: numbers of replicas, each at least 2.
+        kinds: of KINDS.
+
+    Raises:
+        SpecError: a row's spec is refused.
+    """
+    values = settings.values
+    matrix.check_names("frameworks", frameworks, tuple(launch.FRAMEWORKS))
+    matrix.check_names("modes", settings.modes, tuple(spec.VARIANTS))
+    available = spec.build(values).cores
+    batch = spec.build(values).global_batch_size
+    made: dict[str, Row] = {}
+
+    def add(name: str, framework: str, **fields: Any) -> None:
+        made.setdefault(f"{framework}-{name}", Row(id=f"{framework}-{name}", framework=framework, spec=spec.build(fields)))
+
+    for framework in frameworks:
+        for fed in [matrix.fed(values, number) for number in settings.workers] or [values]:
+            ending = f"-{fed['workers']}workers" if len(settings.workers) > 1 else ""
+
+            def serial(
+                cores: int, size: int, fed: dict[str, Any] = fed, ending: str = ending, framework: str = framework
+            ) -> None:
+                one = {**fed, "mode": "serial", "replicas": 1, "cores": cores, "global_batch_size": size}
+                add(f"serial-{cores}cores-batch{size}{ending}", framework, **one)
+
+            serial(1, batch)
+            for mode in settings.modes:
+                for size in sizes if mode != "serial" else ():
+                    for kind in kinds:
+                        total = batch if kind == "strong" else batch * size
+                        wanted = spec.with_variant({**fed, "global_batch_size": total}, mode, size)
+                        wanted["cores"] = min(wanted["replicas"], available)
+                        row = spec.build(wanted)
+                        add(f"{mode}-{row.replicas}replicas-{kind}{ending}", framework, **wanted)
+                        serial(row.cores, total)
+                        serial(1, row.per_replica_batch_size)
+    return list(made.values())
+
+
+def read(stored: Stored, wish: Wish) -> Scaling:
+    """The scaling of a comparison that was laid out by `rows`.
+
+    Raises:
+        FolderError: it holds no such rows.
+    """
+    points = [_point(stored, row) for row in stored.comparison.rows if row.spec.mode != "serial"]
+    if not points:
+        raise FolderError("The folder holds no parallel run. Choose one that compare scaling has filled.")
+    return Scaling(
+        points=points,
+        laws=_laws(stored, points),
+        checks=_checks(stored),
+        projected=_projected(stored, wish),
+    )
+
+
+def show(made: Report, folder: Path, wish: Wish, *, as_json: bool) -> int:
+    """Write tables, plot and scaling.json beside the report of the runs, and print them; the exit code."""
+    found = read(made.stored, wish)
+    plain = found.model_dump(mode="json") | {"checks": [each.model_dump() | {"error": each.error} for each in found.checks]}
+    written = [points_table(found), laws_table(found), checks_table(found), projected_table(found)]
+    shown = [table for table in written if table.rows]
+    for table in shown:
+        results.write_atomically(folder / report.TABLES_FOLDER / f"{table.name}.md", tables.to_markdown(table))
+        results.write_atomically(folder / report.TABLES_FOLDER / f"{table.name}.csv", tables.to_csv(table))
+    draw(found, folder / report.PLOTS_FOLDER)
+    results.write_atomically(folder / SCALING_FILE, json.dumps(plain, indent=1, allow_nan=False) + "\n")
+    if as_json:
+        typer.echo(json.dumps(plain, indent=1, allow_nan=False))
+        return made.exit_code
+    console = report.console()
+    for table in shown:
+        console.print()
+        console.print(tables.to_rich(table, console.width))
+        console.print(Text(table.note, style="dim"))
+    _say_troubles(made, console)
+    console.print(Text(f"\nTables, plot and every run: {folder}"), soft_wrap=True)
+    return made.exit_code
+
+
+def points_table(found: Scaling) -> Table:
+    columns = (
+        Column("framework", "framework"),
+        Column("mode", "mode"),
+        Column("kind", "scaling"),
+        Column("replicas", "replicas", short="repl."),
+        Column("cores", "cores"),
+        Column("global_batch_size", "global batch", short="batch"),
+        Column("workers", "input workers", terminal=False),
+        Column("images_per_second", "images/s", 0, short="img/s", interval=True),
+        Column("speedup_one_core", "against serial, 1 core", 2, short="vs serial,\n1 core", interval=True),
+        Column("speedup_same_cores", "against serial, same cores", 2, short="vs serial,\nsame cores", interval=True, wide=True),
+        Column(
+            "speedup_same_batch", "against serial, same per-replica batch", 2, short="same\nbatch", interval=True, wide=True
+        ),
+        Column("efficiency_one_core", "efficiency, 1 core", 2, short="eff."),
+        Column("efficiency_same_batch", "efficiency, same per-replica batch", 2, short="eff., same\nbatch", wide=True),
+        Column("status", "status", fold=14),
+    )
+    cells = [
+        {column.key: getattr(point, column.key) for column in columns}
+        | ({"status": "oversubscribed"} if point.oversubscribed and point.status == "ok" else {})
+        for point in found.points
+    ]
+    return Table(
+        "scaling",
+        "Scaling, measured",
+        columns,
+        cells,
+        spreads_on_terminal=False,
+        note="Ratios of images per second, paired by repeat. Same batch: against serial with one replica's batch. "
+        "Oversubscribed: more replicas than cores, which take turns.",
+    )
+
+
+def laws_table(found: Scaling) -> Table:
+    columns = (
+        Column("framework", "framework"),
+        Column("mode", "mode"),
+        Column("law", "law"),
+        Column("serial_fraction", "serial fraction", 3, interval=True),
+        Column("n", "points"),
+        Column("speedup_8", "at 8 replicas", 1),
+        Column("speedup_64", "at 64", 1),
+    )
+    cells: list[dict[str, tables.Cell]] = []
+    for law in found.laws:
+        fraction = law.fraction
+        ratio = Ratio(value=fraction.value, low=fraction.low, high=fraction.high, n=fraction.n)
+        said: dict[str, tables.Cell] = {f"speedup_{count}": fraction.speedup(count) for count in (8, 64)}
+        cells.append(
+            {"framework": law.framework, "mode": law.mode, "law": fraction.law, "serial_fraction": ratio, "n": fraction.n}
+            | said
+        )
+    return Table(
+        "scaling_laws",
+        "The laws, fitted",
+        columns,
+        cells,
+        note="Serial fraction with its 95 % t-interval, where there are two points or more; what it says of more replicas is "
+        "no measurement. Below zero: smaller batches gained more than the replicas' number.",
+    )
+
+
+def checks_table(found: Scaling) -> Table:
+    columns = (
+        Column("framework", "framework"),
+        Column("mode", "mode"),
+        Column("kind", "scaling"),
+        Column("replicas", "replicas"),
+        Column("fitted_on", "link fitted on"),
+        Column("predicted_seconds", "predicted s/step", 4),
+        Column("measured_seconds", "measured s/step", 4),
+        Column("error_percent", "error %", 1),
+    )
+    cells: list[dict[str, tables.Cell]] = [
+        check.model_dump()
+        | {"fitted_on": ", ".join(map(str, check.fitted_on)) or "serial alone", "error_percent": 100 * check.error}
+        for check in found.checks
+    ]
+    return Table(
+        "scaling_check",
+        "The model of the projection, checked",
+        columns,
+        cells,
+        note="Compute from serial runs on one core, the link from smaller parallel runs; held against the largest run here "
+        "that has a core for each replica.",
+    )
+
+
+def projected_table(found: Scaling) -> Table:
+    columns = (
+        Column("framework", "framework"),
+        Column("kind", "scaling"),
+        Column("network", "network"),
+        Column("topology", "exchange"),
+        Column("replicas", "replicas"),
+        Column("step_seconds", "projected s/step", 4),
+        Column("speedup", "projected speed-up", 1),
+    )
+    cells: list[dict[str, tables.Cell]] = [projected.model_dump() for projected in found.projected]
+    return Table(
+        "scaling_projected",
+        "Projected, not measured",
+        columns,
+        cells,
+        note="One replica's measured compute, and alpha + beta x bytes for its exchange, none of it hidden behind compute.",
+    )
+
+
+def draw(found: Scaling, folder: Path) -> list[Path]:
+    """Speed-up over replicas: measured points with their intervals, and what is projected apart from them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with mpl.rc_context(plots.SETTINGS):
+        figure = Figure(figsize=(11, 5) if found.projected else (6.5, 5), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(1, 2 if found.projected else 1, squeeze=False)[0]
+        _draw_measured(axes[0], found)
+        if found.projected:
+            _draw_projected(axes[1], found)
+        return plots.save(figure, folder, "scaling")
+
+
+def _draw_measured(axes: Any, found: Scaling) -> None:
+    lines: dict[tuple[str, str, Kind, int], list[Point]] = {}
+    for point in found.points:
+        if point.speedup_one_core is not None:
+            lines.setdefault((point.framework, point.mode, point.kind, point.workers), []).append(point)
+    for index, ((framework, mode, kind, workers), line) in enumerate(lines.items()):
+        line.sort(key=lambda point: point.replicas)
+        ratios = [point.speedup_one_core for point in line if point.speedup_one_core is not None]
+        sizes = [point.replicas for point in line]
+        colour = plots.COLOURS[index % len(plots.COLOURS)]
+        spans = [
+            [ratio.value - (ratio.low if ratio.low is not None else ratio.value) for ratio in ratios],
+            [(ratio.high if ratio.high is not None else ratio.value) - ratio.value for ratio in ratios],
+        ]
+        label = f"{framework} {mode}, {kind}{f', {workers} workers' if workers else ''}"
+        axes.errorbar(
+            [1, *sizes],
+            [1.0, *(ratio.value for ratio in ratios)],
+            [[0.0, *span] for span in spans],
+            color=colour,
+            linestyle="-" if kind == "strong" else "--",
+            marker=plots.MARKERS[index % len(plots.MARKERS)],
+            capsize=3,
+            label=label,
+        )
+        crowded = [(size, ratio.value) for size, ratio, point in zip(sizes, ratios, line, strict=True) if point.oversubscribed]
+        if crowded:
+            axes.plot(*zip(*crowded, strict=True), "o", markersize=13, fillstyle="none", color=colour)
+    largest = max((point.replicas for point in found.points), default=1)
+    axes.plot([1, largest], [1, largest], color="0.6", linestyle=":", label="as many times as replicas")
+    note = "; ringed: more replicas than cores" if any(point.oversubscribed for point in found.points) else ""
+    axes.set(xlabel="replicas", ylabel="images per second, against serial on one core", title=f"Measured{note}")
+    axes.set_xticks(sorted({1, *(point.replicas for point in found.points)}))
+    axes.legend(fontsize=8)
+
+
+def _draw_projected(axes: Any, found: Scaling) -> None:
+    lines: dict[tuple[str, Kind, Topology], list[Projected]] = {}
+    for projected in found.projected:
+        if projected.speedup is not None:
+            lines.setdefault((projected.framework, projected.kind, projected.topology), []).append(projected)
+    frameworks = list(dict.fromkeys(framework for framework, _, _ in lines))
+    styles = dict(zip(TOPOLOGIES, ("-", "--", ":"), strict=True))
+    for (framework, kind, topology), line in lines.items():
+        line.sort(key=lambda projected: projected.replicas)
+        axes.plot(
+            [projected.replicas for projected in line],
+            [projected.speedup for projected in line],
+            color=plots.COLOURS[2 * frameworks.index(framework) + KINDS.index(kind)],
+            linestyle=styles[topology],
+            alpha=0.8,
+            label=f"{framework}, {kind}, {topology}",
+        )
+    axes.set(xscale="log", yscale="log", xlabel="replicas", ylabel="images per second, against one replica")
+    axes.set_title(f"Projected, not measured: {found.projected[0].network}")
+    axes.set_facecolor("0.96")
+    axes.legend(fontsize=7, ncols=2)
+
+
+def _point(stored: Stored, row: Row) -> Point:
+    wanted = row.spec
+    kind: Kind = "weak" if "-weak" in row.id.removeprefix(row.framework) else "strong"
+    base = _batch(stored, row, kind)
+    one_core = _gain(stored, row, cores=1, batch=base)
+    same_batch = _gain(stored, row, cores=1, batch=wanted.per_replica_batch_size)
+    good = list(measured(stored, row).values())
+    return Point(
+        id=row.id,
+        framework=row.framework,
+        mode=wanted.variant,
+        kind=kind,
+        replicas=wanted.replicas,
+        cores=wanted.cores,
+        oversubscribed=wanted.replicas > wanted.cores,
+        global_batch_size=wanted.global_batch_size,
+        per_replica_batch_size=wanted.per_replica_batch_size,
+        workers=wanted.workers,
+        status=_status(stored, row),
+        images_per_second=spread([_images_per_second(result) for result in good]),
+        speedup_one_core=one_core,
+        speedup_same_cores=_gain(stored, row, cores=wanted.cores, batch=wanted.global_batch_size),
+        speedup_same_batch=same_batch,
+        efficiency_one_core=one_core.value / wanted.cores if one_core else None,
+        efficiency_same_batch=same_batch.value / wanted.cores if same_batch else None,
+    )
+
+
+def _batch(stored: Stored, row: Row, kind: Kind) -> int:
+    """The batch of the one replica that a row is scaled up from."""
+    if kind == "strong":
+        return row.spec.global_batch_size
+    wanted = row.spec
+    copies = wanted.replicas // wanted.hybrid.inner_replicas if wanted.mode == "hybrid" else wanted.replicas
+    return wanted.global_batch_size // copies
+
+
+def _status(stored: Stored, row: Row) -> str:
+    if row.unavailable:
+        return row.unavailable.partition(":")[0]
+    found = stored.runs[row.id].values()
+    bad = [result.status for result in found if result.status != "ok"]
+    return bad[0] if bad else "ok" if len(found) == stored.comparison.repeats else "not run"
+
+
+def _serial(stored: Stored, row: Row, cores: int, batch: int) -> Row | None:
+    for other in stored.comparison.rows:
+        alike = (other.framework, other.spec.mode, other.spec.cores) == (row.framework, "serial", cores)
+        fed = (other.spec.input, other.spec.workers) == (row.spec.input, row.spec.workers)
+        if alike and fed and other.spec.global_batch_size == batch:
+            return other
+    return None
+
+
+def _gain(stored: Stored, row: Row, *, cores: int, batch: int) -> Ratio | None:
+    base = _serial(stored, row, cores, batch)
+    if base is None:
+        return None
+    ours, theirs = measured(stored, row), measured(stored, base)
+    both = sorted(ours.keys() & theirs.keys())
+    return paired_ratio([(_images_per_second(ours[each]), _images_per_second(theirs[each])) for each in both])
+
+
+def _images_per_second(result: RunResult) -> float:
+    return spread_median([epoch.images_per_second for epoch in result.epochs])
+
+
+def _step_seconds(result: RunResult) -> float:
+    """Of a step of a whole batch, at the pace of the timed images."""
+    return result.spec.global_batch_size / _images_per_second(result)
+
+
+def _laws(stored: Stored, points: Sequence[Point]) -> list[Law]:
+    found: list[Law] = []
+    groups = dict.fromkeys((point.framework, point.mode, point.workers) for point in points)
+    for framework, mode, workers in groups:
+        for kind, fit in (("strong", scaling_laws.amdahl), ("weak", scaling_laws.gustafson)):
+            samples = [
+                (point.replicas, gain)
+                for point in points
+                if (point.framework, point.mode, point.workers, point.kind) == (framework, mode, workers, kind)
+                and not point.oversubscribed
+                for gain in _gains(stored, point)
+            ]
+            fraction = fit(samples)
+            if fraction is not None:
+                found.append(Law(framework=framework, mode=mode, workers=workers, fraction=fraction))
+    return found
+
+
+def _gains(stored: Stored, point: Point) -> list[float]:
+    """The speed-up over serial on one core, repeat by repeat."""
+    (row,) = [row for row in stored.comparison.rows if row.id == point.id]
+    base = _serial(stored, row, 1, _batch(stored, row, point.kind))
+    if base is None:
+        return []
+    ours, theirs = measured(stored, row), measured(stored, base)
+    return [_images_per_second(ours[each]) / _images_per_second(theirs[each]) for each in sorted(ours.keys() & theirs.keys())]
+
+
+def _compute(stored: Stored, framework: str) -> Compute | None:
+    """One replica's compute, from serial runs on one core."""
+    return scaling_laws.fit_compute(
+        [
+            (row.spec.global_batch_size, _step_seconds(result))
+            for row in stored.comparison.rows
+            if (row.framework, row.spec.mode, row.spec.cores) == (framework, "serial", 1)
+            for result in measured(stored, row).values()
+        ]
+    )
+
+
+def _gradient_bytes(stored: Stored) -> float:
+    comparison = stored.comparison
+    return comparison.trainable_values * {"float32": 4.0, "float64": 8.0}[comparison.rows[0].spec.precision]
+
+
+def _checks(stored: Stored) -> list[Check]:
+    gradient_bytes = _gradient_bytes(stored)
+    found: list[Check] = []
+    for framework in dict.fromkeys(row.framework for row in stored.comparison.rows):
+        compute = _compute(stored, framework)
+        for mode, topology in EXCHANGES.items():
+            own = [
+                row
+                for row in stored.comparison.rows
+                if (row.framework, row.spec.variant) == (framework, mode) and row.spec.replicas <= row.spec.cores
+            ]
+            runs = [(row, _step_seconds(result)) for row in own for result in measured(stored, row).values()]
+            if compute is None or not runs:
+                continue
+            largest = max(row.spec.replicas for row, _ in runs)
+            beyond = [
+                (row.spec.replicas, seconds - compute.step_seconds(row.spec.per_replica_batch_size))
+                for row, seconds in runs
+                if row.spec.replicas < largest
+            ]
+            link = scaling_laws.fit_link(topology, gradient_bytes, beyond)
+            exchange = scaling_laws.exchange_seconds(topology, largest, gradient_bytes, link)
+            for row in own:
+                seconds = [each for other, each in runs if other.id == row.id]
+                if row.spec.replicas == largest and seconds:
+                    found.append(
+                        Check(
+                            framework=framework,
+                            mode=mode,
+                            kind="weak" if "-weak" in row.id else "strong",
+                            replicas=largest,
+                            fitted_on=sorted({replicas for replicas, _ in beyond}),
+                            predicted_seconds=compute.step_seconds(row.spec.per_replica_batch_size) + exchange,
+                            measured_seconds=spread_median(seconds),
+                        )
+                    )
+    return found
+
+
+def _projected(stored: Stored, wish: Wish) -> list[Projected]:
+    if wish.link is None:
+        return []
+    gradient_bytes = _gradient_bytes(stored)
+    batch = next(row.spec.global_batch_size for row in stored.comparison.rows if row.spec.mode == "serial")
+    found: list[Projected] = []
+    for framework in dict.fromkeys(row.framework for row in stored.comparison.rows):
+        compute = _compute(stored, framework)
+        if compute is None:
+            continue
+        for kind in KINDS:
+            for topology in TOPOLOGIES:
+                for replicas in wish.replicas:
+                    images = batch if kind == "strong" else batch * replicas
+                    seconds = speedup = None
+                    if images >= replicas:
+                        exchange = scaling_laws.exchange_seconds(topology, replicas, gradient_bytes, wish.link)
+                        seconds = compute.step_seconds(images / replicas) + exchange
+                        speedup = images / seconds * compute.step_seconds(batch) / batch
+                    found.append(
+                        Projected(
+                            framework=framework,
+                            kind=kind,
+                            topology=topology,
+                            network=wish.link.name,
+                            replicas=replicas,
+                            step_seconds=seconds,
+                            speedup=speedup,
+                        )
+                    )
+    return found
+
+
+def _kinds(text: str) -> tuple[Kind, ...]:
+    asked = names(text)
+    matrix.check_names("kinds", asked, KINDS)
+    return tuple(kind for kind in KINDS if kind in asked)
+
+
+def _show_run(made: Report, folder: Path, *, as_json: bool, wish: Wish) -> None:
+    show(made, folder, wish, as_json=as_json)
+
+
+def _say_troubles(made: Report, console: Console) -> None:
+    for sentence in made.findings.troubles:
+        console.print(Text(tables.one_line(sentence)))
