@@ -52,11 +52,12 @@ class PixelFile:
         shape = (count, size_px, size_px, 3)
         np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
         self._file = file
-        self._start, self._row_bytes, self._rows_missing = file.tell(), size_px * size_px * 3, count
+        self.row_bytes = size_px * size_px * 3
+        self._start, self._rows_missing = file.tell(), count
 
     def write(self, first_row: int, images: NDArray[np.uint8]) -> None:
         """Write uint8 [n, S, S, 3] to n rows from `first_row` on; each row is to be written once."""
-        self._file.seek(self._start + first_row * self._row_bytes)
+        self._file.seek(self._start + first_row * self.row_bytes)
         self._file.write(np.ascontiguousarray(images).data)
         self._rows_missing -= len(images)
 
