@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from compare import certificate, data, models, preprocess, report, run
+from compare import cache, certificate, data, models, preprocess, report, run
 
 app = typer.Typer(
     help="Train the same CNN in two frameworks, serially and in parallel; prove it is the same training; compare honestly.",
@@ -18,6 +18,7 @@ app.command("parity")(certificate.command)
 app.command("models")(models.command)
 app.command("data")(data.command)
 app.command("preprocess")(preprocess.command)
+app.command("cache")(cache.command)
 
 if __name__ == "__main__":
     app(prog_name="python -m compare")

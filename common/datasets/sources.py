@@ -7,7 +7,7 @@ import math
 import shutil
 import sys
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -166,7 +166,9 @@ def _locate(source: str, cache_folder: Path) -> tuple[str, Tree] | None:
         return source, Folder(fashion_mnist.locate(cache_folder))
     if leaves.is_source(source):
         wanted = leaves.parse(source)
-        return str(wanted), Folder(leaves.locate(wanted, cache_folder))
+        folder = leaves.locate(wanted, cache_folder)
+        cache.mark_used(folder)
+        return str(wanted), Folder(folder)
     path = Path(source).expanduser()
     if not path.exists():
         raise _unknown(source, path)
@@ -187,6 +189,11 @@ def _digits(image_size: int | None) -> _Source:
 
 def _scan(tree: Tree, cache_folder: Path) -> tuple[str, Entry]:
     """(key, what its files gave) of a tree; they are opened once in the life of the cache."""
+    with cache.holding(tree.path) if tree.path.is_relative_to(cache_folder) else nullcontext():
+        return _scanned(tree, cache_folder)
+
+
+def _scanned(tree: Tree, cache_folder: Path) -> tuple[str, Entry]:
     content_hash = identity.content_hash(tree, cache_folder)
 
     def scan(file: BinaryIO) -> Side:

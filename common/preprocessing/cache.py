@@ -7,7 +7,7 @@ start together do the work once. What was torn or changed since then is noticed 
 Decoded pixels are an entry whose large file is sparse: it has room for all images of a source at one size, and holds those
 that were ever asked for. More are written into it later, under the same lock; a row counts once its SHA-256 is recorded.
 
-Whoever reads an entry holds a shared lock on its large file (see `Held`), by which `prune` knows that it is in use. The
+Whoever reads an entry holds a shared lock on its large file (see `Held`), by which `remove` knows that it is in use. The
 record's own time is when the entry was last used.
 """
 
@@ -21,8 +21,8 @@ import os
 import shutil
 import weakref
 import zipfile
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -53,7 +53,7 @@ class Entry(Side):
     data: Path
     """The large file."""
     held: Held
-    """Keeps it from being pruned."""
+    """Keeps it from being removed."""
 
 
 class Held:
@@ -62,7 +62,8 @@ class Held:
     def __init__(self, path: Path) -> None:
         self.descriptor = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self.descriptor)
-        fcntl.flock(self.descriptor, fcntl.LOCK_SH)  # waits for a prune that is about to remove it
+        with suppress(OSError):  # a read-only or network file system without locks, where nothing is removed either
+            fcntl.flock(self.descriptor, fcntl.LOCK_SH)  # waits for `remove`, which is quick
 
     @property
     def is_removed(self) -> bool:
@@ -142,7 +143,7 @@ def fetch(root: Path, kind: str, key: str, build: Callable[[BinaryIO], Side]) ->
                 entry = _entry(place)
     if entry is None:
         raise OSError(f"{place} cannot be read back after it was written")
-    _mark_used(place)
+    mark_used(place / "entry.json")
     return entry
 
 
@@ -183,8 +184,74 @@ def fetch_pixels(
                 pixels = _pixels(place, shape)
     if pixels is None:
         raise OSError(f"{place} cannot be read back after it was written")
-    _mark_used(place)
+    mark_used(place / "entry.json")
     return pixels.images
+
+
+def facts(place: Path) -> Mapping[str, Any]:
+    """What is told of an entry, whole or not; nothing where it cannot be read."""
+    try:
+        return dict(json.loads((place / "entry.json").read_text("utf-8"))["record"]["facts"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def remove(place: Path, data: Path | None = None) -> bool:
+    """Remove a folder of the cache that nobody reads or writes, with what was left of an earlier try to build it.
+
+    Args:
+        place: of the entry.
+        data: the file or folder that readers hold; None: an entry's large file.
+
+    Returns:
+        Whether it could be removed; False where it is in use.
+
+    Raises:
+        OSError: the cache folder cannot be written.
+    """
+    try:
+        with lock(place).acquire(timeout=0):
+            try:
+                held = os.open(data or place / "data", os.O_RDONLY)
+            except FileNotFoundError:
+                held = None
+            try:
+                if held is not None:
+                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(partial_of(place), ignore_errors=True)
+                with suppress(FileNotFoundError):  # removed by another process meanwhile
+                    place.rename(partial_of(place))  # at once, so that nobody finds half of it
+                    shutil.rmtree(partial_of(place))
+            finally:
+                if held is not None:
+                    os.close(held)
+    except (filelock.Timeout, BlockingIOError):
+        return False
+    return True
+
+
+def remove_left_over(path: Path, place: Path) -> bool:
+    """Remove a folder in which a process that was killed built an entry; as `remove`."""
+    try:
+        with lock(place).acquire(timeout=0):
+            shutil.rmtree(path)
+    except filelock.Timeout:
+        return False
+    return True
+
+
+@contextmanager
+def holding(path: Path) -> Generator[None]:
+    """Keep a folder from being removed while the block runs."""
+    held = Held(path)
+    yield
+    del held
+
+
+def mark_used(place: Path) -> None:
+    """Set the time of a file or folder, which tells when it was last used."""
+    with suppress(OSError):  # a cache folder of somebody else's
+        os.utime(place)
 
 
 def lock(place: Path) -> filelock.BaseFileLock:
@@ -235,6 +302,8 @@ def _fill(
     """Write rows into an entry where it stands, or else beside its place, from where it is moved whole."""
     partial = partial_of(place)
     shutil.rmtree(partial, ignore_errors=True)  # left by a process that was killed
+    for left_over in place.glob(".*"):  # of a record that was being written
+        left_over.unlink(missing_ok=True)
     folder = place if known is not None else partial
     sha256 = known.sha256.copy() if known is not None else np.zeros((shape[0], 32), np.uint8)
     try:
@@ -247,12 +316,16 @@ def _fill(
             rows.finish()
             _sync(file)
         sha256[missing] = rows.sha256
-        _seal(folder, Side({"sha256": sha256}, facts))
+        _seal(folder, _side_of(sha256, facts))
         if known is None:
             shutil.rmtree(place, ignore_errors=True)  # torn or changed
             partial.rename(place)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _side_of(sha256: NDArray[np.uint8], facts: Mapping[str, Any]) -> Side:
+    return Side({"sha256": sha256}, {**facts, "stored": int(np.any(sha256, axis=1).sum()), "images": len(sha256)})
 
 
 def _make_sparse(path: Path, shape: tuple[int, ...]) -> None:
@@ -312,7 +385,7 @@ def _pixels(place: Path, shape: tuple[int, ...], *, mend: bool = False) -> _Pixe
             return None
         if not is_untouched:
             sha256 = _verified(images, sha256)
-            _seal(place, Side({"sha256": sha256}, side.facts))
+            _seal(place, _side_of(sha256, side.facts))
     except _TORN:
         return None
     return _Pixels(images, sha256)
@@ -358,7 +431,8 @@ def _read(place: Path, held: Held) -> tuple[Side, dict[str, Any], bool]:
 def _mapped(path: Path) -> NDArray[np.uint8]:
     """An .npy file as a read-only map that holds a shared lock on it: the map's own descriptor is a copy of the locked one."""
     with path.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
+        with suppress(OSError):  # as in Held
+            fcntl.flock(file, fcntl.LOCK_SH)
         shape = _read_header(file)
         return np.memmap(file, np.uint8, "r", file.tell(), shape)
 
@@ -367,11 +441,6 @@ def _read_header(file: BinaryIO) -> tuple[int, ...]:
     np.lib.format.read_magic(file)
     shape, _, _ = np.lib.format.read_array_header_1_0(file)
     return shape
-
-
-def _mark_used(place: Path) -> None:
-    with suppress(OSError):  # a cache folder of somebody else's
-        os.utime(place / "entry.json")
 
 
 def _sha256_of_file(path: Path) -> str:
