@@ -15,6 +15,7 @@ from common import mapped, spec
 from common.batches import Plan
 from common.datasets import Encoded, Split
 from common.datasets.decode import decode
+from common.datasets.images import Rows
 
 _AHEAD = 2
 """Batches that are gathered while one is trained on."""
@@ -99,10 +100,12 @@ def _part(split: Split, start: int, stop: int) -> Any:
     """What a worker needs to read a chunk: where it lies, rather than its bytes, if that can be said."""
     if split.encoded is not None:
         return split.encoded.take(np.arange(start, stop))
+    if isinstance(split.images, Rows):
+        return split.images.part(start, stop)
     return mapped.portable(split.images[start:stop])
 
 
 def _chunk(part: Any, image_size: int) -> _Images:
     if isinstance(part, Encoded):
         return np.stack([decode(part.content(index), image_size) for index in range(len(part))])
-    return mapped.opened(part)
+    return np.asarray(mapped.opened(part))

@@ -174,7 +174,7 @@ def _prepare(
 ) -> tuple[datasets.Dataset, Plan, weights.Weights, tracing.TraceableTrainer]:
     dataset = datasets.load(read.data, seed=read.seed, cache_dir=read.paths.cache_dir)
     architecture = architectures.resolve(read.model, len(dataset.class_names), dataset.image_size)
-    pixels = scaling.of(read.data, dataset.train.images, dataset.content_hash, cache_dir=read.paths.cache_dir)
+    pixels = scaling.of(read.data, dataset, cache_dir=read.paths.cache_dir)
     plan = Plan(read, architecture, len(dataset.train), reverse_batches, pixels)
     initial = weights.initial(architecture, read.seed)
     return dataset, plan, initial, twin.build(read, architecture, plan, dataset, initial)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+_Sent = TypeVar("_Sent")
 
 
 class Reference(NamedTuple):
@@ -26,7 +28,7 @@ class Reference(NamedTuple):
         return Reference(self.filename, self.dtype, self.offset + start * row_bytes, (stop - start, *self.shape[1:]))
 
 
-def reference(array: npt.NDArray[Any]) -> Reference | None:
+def reference(array: object) -> Reference | None:
     """Where an array lies in its file; None where it is no contiguous part of a mapped one."""
     if not isinstance(array, np.memmap) or array.filename is None or not array.flags.c_contiguous:
         return None
@@ -38,8 +40,8 @@ def reference(array: npt.NDArray[Any]) -> Reference | None:
     return Reference(str(array.filename), array.dtype.str, whole.offset + distance, array.shape)
 
 
-def portable(array: npt.NDArray[Any]) -> npt.NDArray[Any] | Reference:
-    """What to send: the reference where there is one, else the array itself."""
+def portable(array: _Sent) -> _Sent | Reference:
+    """What to send: the reference where there is one, else the array itself, or what stands for one."""
     return reference(array) or array
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from compare import certificate, data, models, preprocess, report, run, scaling
+from compare import cache, certificate, data, models, preprocess, report, run, scaling
 
 app = typer.Typer(
     help="Train the same CNN in two frameworks, serially and in parallel; prove it is the same training; compare honestly.",
@@ -19,6 +19,7 @@ app.command("models")(models.command)
 app.command("data")(data.command)
 app.command("preprocess")(preprocess.command)
 app.command("scaling")(scaling.command)
+app.command("cache")(cache.command)
 
 if __name__ == "__main__":
     app(prog_name="python -m compare")

@@ -11,6 +11,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from common.datasets.dataset import Images
 from common.spec import available_cores
 
 MAX_DISTANCE = 2
@@ -56,12 +57,12 @@ def exact(digests: Sequence[bytes]) -> list[list[int]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def pixel_digests(images: NDArray[np.uint8]) -> list[bytes]:
+def pixel_digests(images: Images) -> list[bytes]:
     """SHA-256 of the pixels of each image: uint8 [N, H, W, 3]."""
     return [hashlib.sha256(np.ascontiguousarray(image).data).digest() for image in images]
 
 
-def difference_hashes(images: NDArray[np.uint8]) -> NDArray[np.uint64]:
+def difference_hashes(images: Images) -> NDArray[np.uint64]:
     """The difference hashes of each image, across and down, in chunks on all cores: uint64 [N, 2].
 
     N. Krawetz (2013), Kind of Like That. https://www.hackerfactor.com/blog/index.php?/archives/529-Kind-of-Like-That.html
@@ -70,9 +71,12 @@ def difference_hashes(images: NDArray[np.uint8]) -> NDArray[np.uint64]:
         images: uint8 [N, H, W, 3]; a memory map is read a chunk at a time.
     """
     rows = max(1, _BYTES_AT_ONCE // max(1, images[:1].nbytes))
-    chunks = (images[first : first + rows] for first in range(0, len(images), rows))
+
+    def work(first: int) -> NDArray[np.uint64]:
+        return _hashes(images[first : first + rows])
+
     with ThreadPoolExecutor(available_cores()) as pool:
-        hashes = list(pool.map(_hashes, chunks))
+        hashes = list(pool.map(work, range(0, len(images), rows)))
     return np.concatenate([np.zeros((0, 2), np.uint64), *hashes])
 
 

@@ -18,6 +18,7 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from common.datasets.dataset import Images
 from compare.plots import COLOURS, FORMATS, SETTINGS
 
 MAX_CLASSES = 60
@@ -33,7 +34,7 @@ _COLOURS: dict[str, str] = dict(zip(("train", "validation", "test", "all"), (*CO
 _SETTINGS: dict[Any, Any] = {**SETTINGS, "axes.grid": False}
 
 
-def sample_sheet(images: NDArray[np.uint8], labels: NDArray[np.int64], captions: Sequence[str]) -> bytes:
+def sample_sheet(images: Images, labels: NDArray[np.int64], captions: Sequence[str]) -> bytes:
     """Draw a row of images for each class, spread evenly over its training examples, beside its caption.
 
     Args:

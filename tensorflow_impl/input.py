@@ -59,7 +59,7 @@ def reader(split: Split, image_size: int) -> Take:
         if split.images.nbytes > _MOST_BYTES_IN_MEMORY:
             return _from_python(lambda ids: split.images[ids], image_size)
         with tf.device("CPU:0"):
-            images = tf.constant(split.images)
+            images = tf.constant(np.asarray(split.images))
         return lambda ids: tf.gather(images, ids)
 
     def read(ids: npt.NDArray[np.int64]) -> list[Any]:

@@ -36,9 +36,9 @@ ALWAYS_ALLOWED_BYTES = 4 * 2**30
 """Total size of its files that any archive may have ..."""
 ALLOWED_RATIO = 200
 """... and where that is more, as a multiple of its own size."""
-MAX_HEADER_BYTES = 2**16
-"""Of all headers of one member of a tar together: tarfile reads them whole, and takes quadratic time for some of them
-(CVE-2024-6232)."""
+MAX_HEADER_BYTES = 2**13
+"""Of all headers of one member of a tar together, twice what real ones take: tarfile reads them whole, and takes quadratic
+time for some of them (CVE-2024-6232)."""
 
 _DECOMPRESSORS = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ\x00": lzma.open, b"BZh": bz2.open}
 _END_BLOCK = bytes(tarfile.BLOCKSIZE)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,12 +70,26 @@ class Examples:
     """[N], for refusals; None where examples have but their place."""
 
 
+class Images(Protocol):
+    """uint8 [N, S, S, 3], RGB: an array, or what reads one when it is indexed along its first axis."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def nbytes(self) -> int: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def __getitem__(self, index: Any, /) -> Any: ...
+    def __array__(self) -> NDArray[Any]: ...
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Split:
-    """Examples of one split, in manifest order; both arrays are read-only."""
+    """Examples of one split, in manifest order; read-only."""
 
-    images: NDArray[np.uint8]
-    """[N, S, S, 3], RGB; a memory map of the cache, except for the digits."""
+    images: Images
+    """uint8 [N, S, S, 3], RGB: a part of the cache's memory map, rows of it by their places, or, where `encoded` is to be read
+    instead, files that are decoded when they are asked for; an array for the digits."""
     labels: NDArray[np.int64]
     """[N], class ids."""
     encoded: Encoded | None = None

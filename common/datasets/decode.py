@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
+import re
 import warnings
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -52,6 +54,7 @@ _WAY_TO_RGB = {"P": "RGBA", "La": "LA"}
 _END_OF_JPEG = b"\xff\xd9"
 _FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended and progressive Huffman coding: what every decoder has
 _MAX_DETAIL = 200
+_NO_MEMORY = re.compile(r"out of memory|(insufficient|not enough) memory|memory allocation", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,7 @@ def decode_all(encoded: Encoded, image_size: int | None, pixels: PixelFile) -> N
         return decode(encoded.content(row), image_size)
 
     with silent():
-        for row, image in enumerate(threads.ordered(decoded, range(len(encoded)))):
+        for row, image in enumerate(threads.ordered(decoded, range(len(encoded)), num_bytes=lambda _: pixels.row_bytes)):
             pixels.write(row, image[np.newaxis])
 
 
@@ -158,7 +161,14 @@ def _opened(content: bytes) -> Generator[Image.Image]:
     except Image.DecompressionBombError:  # Pillow's own bound, which it tests before it can be asked for the size
         raise BadFile(TOO_LARGE) from None
     except Exception as error:  # Pillow's readers raise a dozen types on torn or hostile files
+        _raise_lack_of_memory(error)
         raise BadFile(DAMAGED, " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_DETAIL]) from None
+
+
+def _raise_lack_of_memory(error: Exception) -> None:
+    """Decoders tell it of themselves in words alone, e.g. Pillow by `OSError: out of memory error when reading image file`."""
+    if getattr(error, "errno", None) == errno.ENOMEM or _NO_MEMORY.search(str(error)):
+        raise MemoryError(str(error)) from error
 
 
 def _format(image: Image.Image) -> str:
@@ -195,7 +205,8 @@ def _is_flawless(content: bytes, pixels: NDArray[np.uint8]) -> bool:
         return False
     try:
         return np.array_equal(simplejpeg.decode_jpeg(content), pixels)
-    except ValueError:
+    except ValueError as error:
+        _raise_lack_of_memory(error)
         return False
 
 

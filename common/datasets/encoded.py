@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import weakref
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from common.preprocessing.cache import Held
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,17 +35,17 @@ class Encoded:
 
     def content(self, index: int) -> bytes:
         """The bytes of one file, read; what is mapped would count as this process's memory for ever after."""
-        return os.pread(self._descriptor, int(self.sizes[index]), int(self.offsets[index]))
+        return os.pread(self._held.descriptor, int(self.sizes[index]), int(self.offsets[index]))
 
     def take(self, ids: NDArray[np.int64]) -> Encoded:
         """Some of the examples, in the order of `ids`."""
-        return Encoded(self.path, self.offsets[ids], self.sizes[ids], self.plain[ids])
+        taken = Encoded(self.path, self.offsets[ids], self.sizes[ids], self.plain[ids])
+        taken.__dict__["_held"] = self._held  # from here on the file cannot be pruned
+        return taken
 
     @cached_property
-    def _descriptor(self) -> int:
-        descriptor = os.open(self.path, os.O_RDONLY)
-        weakref.finalize(self, os.close, descriptor)
-        return descriptor
+    def _held(self) -> Held:
+        return Held(self.path)
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -62,7 +62,7 @@ class Manifest:
 
     def encoded(self, packed: Path, rows: NDArray[np.int64]) -> Encoded:
         """The files of some rows, which lie in the packed file."""
-        return Encoded(packed, self.offsets[rows], self.file_bytes[rows], self.plain[rows])
+        return Encoded(packed, self.offsets, self.file_bytes, self.plain).take(rows)
 
     def columns(self) -> dict[str, Sequence[Any] | NDArray[Any]]:
         """All columns of N values by name, for a table; the hashes as hexadecimal text."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
+import math
+import shutil
+import sys
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 from common.datasets import archives, cifar10, decode, digits, fashion_mnist, identity, image_folder, leaves, splits
 from common.datasets.dataset import Arrays, DataRefused, Dataset, Examples, Files, FileSplit, Split
 from common.datasets.encoded import Encoded
+from common.datasets.images import Decoded, rows_of
 from common.datasets.manifest import Manifest
 from common.datasets.splits import SPLITS, Division, Ids
 from common.datasets.trees import Folder, Tree
@@ -30,7 +33,11 @@ _SCAN_VERSION = 2
 
 _ROWS_AT_ONCE = 1000  # of arrays, bounds what stands in memory while they are written
 
-_Keep = Callable[[Ids, int, Callable[[Ids, PixelFile], None]], NDArray[np.uint8]]
+_LARGE_BYTES = 2**30
+"""From here on the decoded images are worth a word before they are written."""
+
+_Write = Callable[[Ids, PixelFile], None]
+_Keep = Callable[[Ids, int, int, _Write], NDArray[np.uint8]]
 
 
 def load(data: Data, *, seed: int, cache_dir: str | None = None) -> Dataset:
@@ -48,8 +55,17 @@ def load(data: Data, *, seed: int, cache_dir: str | None = None) -> Dataset:
         source = _open(data, cache.folder(cache_dir))
         division = _divide(source, data, seed)
         encoded = _streamed(source)[0] if data.loading == "streaming" else None
-        images = source.decoded(np.concatenate([division.ids[split] for split in SPLITS]))
-    ends = np.cumsum([len(division.ids[split]) for split in SPLITS])
+        stored = SPLITS if encoded is None else SPLITS[1:]  # the training split is decoded when it is asked for
+        whole = source.decoded(np.concatenate([division.ids[split] for split in stored]))
+
+    def split_of(split: str, ids: Ids) -> Split:
+        labels = _read_only(source.examples.labels[ids])
+        if encoded is None:
+            return Split(images=rows_of(whole, ids), labels=labels)
+        files = encoded.take(ids)
+        images = rows_of(whole, ids) if split in stored else Decoded(files, source.image_size)
+        return Split(images=images, labels=labels, encoded=files)
+
     return Dataset(
         name=source.name,
         class_names=source.examples.class_names,
@@ -57,14 +73,7 @@ def load(data: Data, *, seed: int, cache_dir: str | None = None) -> Dataset:
         image_size=source.image_size,
         notes=(*source.notes, *division.notes),
         manifest=source.manifest,
-        **{
-            split: Split(
-                images=part,
-                labels=_read_only(source.examples.labels[division.ids[split]]),
-                encoded=encoded.take(division.ids[split]) if encoded else None,
-            )
-            for split, part in zip(SPLITS, np.split(images, ends[:-1]), strict=True)
-        },
+        **{split: split_of(split, ids) for split, ids in division.ids.items()},
     )
 
 
@@ -116,7 +125,7 @@ class _Source:
     examples: Examples
     image_size: int
     decoded: Callable[[Ids], NDArray[np.uint8]]
-    """Gives uint8 [n, image_size, image_size, 3], read-only, of n examples by their places."""
+    """Gives uint8 [N, image_size, image_size, 3], read-only, that holds the examples that are asked for by their places."""
     notes: tuple[str, ...] = ()
     manifest: Manifest | None = None
     encoded: Encoded | None = None
@@ -129,18 +138,14 @@ def _open(data: Data, cache_folder: Path) -> _Source:
     name, tree = located
     scanned_key, scanned = _scan(tree, cache_folder)
 
-    def keep(ids: Ids, size_px: int, write: Callable[[Ids, PixelFile], None]) -> NDArray[np.uint8]:
-        """Images in the order of the splits: then each split is one stretch of a file, mapped into memory and not copied."""
+    def keep(ids: Ids, count: int, size_px: int, write: _Write) -> NDArray[np.uint8]:
+        def checked(missing: Ids, pixels: PixelFile) -> None:
+            _check_room(len(missing), pixels.row_bytes, name, cache_folder)
+            write(missing, pixels)
 
-        def build(file: BinaryIO) -> Side:
-            pixels = PixelFile(file, len(ids), size_px)
-            write(ids, pixels)
-            pixels.finish()
-            return Side({}, {})
-
-        places = hashlib.sha256(ids.astype("<i8").tobytes()).hexdigest()
-        key = cache.key(scanned=scanned_key, image_size=data.image_size, places=places)
-        return _mapped(cache.fetch(cache_folder, "decoded", key, build))
+        key = cache.key(scanned=scanned_key, image_size=size_px)
+        facts = {"source": str(tree.path), "image_size": size_px}
+        return cache.fetch_pixels(cache_folder, key, (count, size_px, size_px, 3), ids, checked, facts)
 
     if scanned.facts["form"] == "files":
         return _files(name, scanned, tree.path, data, keep)
@@ -161,7 +166,9 @@ def _locate(source: str, cache_folder: Path) -> tuple[str, Tree] | None:
         return source, Folder(fashion_mnist.locate(cache_folder))
     if leaves.is_source(source):
         wanted = leaves.parse(source)
-        return str(wanted), Folder(leaves.locate(wanted, cache_folder))
+        folder = leaves.locate(wanted, cache_folder)
+        cache.mark_used(folder)
+        return str(wanted), Folder(folder)
     path = Path(source).expanduser()
     if not path.exists():
         raise _unknown(source, path)
@@ -177,23 +184,33 @@ def _digits(image_size: int | None) -> _Source:
         split_sizes=arrays.split_sizes,
         pixel_sha256=_pixel_sha256(arrays.images),
     )
-    return _Source(name="digits", examples=examples, image_size=images.shape[1], decoded=lambda ids: _read_only(images[ids]))
+    return _Source(name="digits", examples=examples, image_size=images.shape[1], decoded=lambda _: _read_only(images))
 
 
 def _scan(tree: Tree, cache_folder: Path) -> tuple[str, Entry]:
     """(key, what its files gave) of a tree; they are opened once in the life of the cache."""
+    with cache.holding(tree.path) if tree.path.is_relative_to(cache_folder) else nullcontext():
+        return _scanned(tree, cache_folder)
+
+
+def _scanned(tree: Tree, cache_folder: Path) -> tuple[str, Entry]:
     content_hash = identity.content_hash(tree, cache_folder)
 
     def scan(file: BinaryIO) -> Side:
         listing = tree.listing()
         arrays = _read_arrays(tree, listing.files)
         if arrays is None:
-            side = Side(image_folder.scan(tree, listing, file).to_arrays(), {"form": "files"})
+            side = Side(image_folder.scan(tree, listing, file).to_arrays(), {"form": "files", "source": str(tree.path)})
         else:
             np.save(file, arrays.images)
             side = Side(
                 {"labels": arrays.labels, "pixel_sha256": _pixel_sha256(arrays.images)},
-                {"form": "arrays", "class_names": arrays.class_names, "split_sizes": arrays.split_sizes},
+                {
+                    "form": "arrays",
+                    "source": str(tree.path),
+                    "class_names": arrays.class_names,
+                    "split_sizes": arrays.split_sizes,
+                },
             )
         if identity.content_hash(tree, cache_folder) != content_hash:
             raise DataRefused(f"{tree.path} was changed while it was read. Received: another hash. Start again.")
@@ -204,7 +221,7 @@ def _scan(tree: Tree, cache_folder: Path) -> tuple[str, Entry]:
 
 
 def _arrays(name: str, scanned: Entry, image_size: int | None, keep: _Keep) -> _Source:
-    images = _mapped(scanned)
+    images = np.load(scanned.data, mmap_mode="r", allow_pickle=False)
     size_px = image_size or images.shape[1]
 
     def write(ids: Ids, pixels: PixelFile) -> None:
@@ -217,7 +234,7 @@ def _arrays(name: str, scanned: Entry, image_size: int | None, keep: _Keep) -> _
         split_sizes=scanned.facts["split_sizes"],
         pixel_sha256=scanned.arrays["pixel_sha256"],
     )
-    return _Source(name=name, examples=examples, image_size=size_px, decoded=lambda ids: keep(ids, size_px, write))
+    return _Source(name=name, examples=examples, image_size=size_px, decoded=lambda ids: keep(ids, len(images), size_px, write))
 
 
 def _files(name: str, scanned: Entry, path: Path, data: Data, keep: _Keep) -> _Source:
@@ -233,7 +250,7 @@ def _files(name: str, scanned: Entry, path: Path, data: Data, keep: _Keep) -> _S
         name=name,
         examples=examples,
         image_size=size_px,
-        decoded=lambda ids: keep(ids, size_px, write),
+        decoded=lambda ids: keep(ids, len(rows), size_px, write),
         notes=tuple(notes),
         manifest=manifest,
         encoded=encoded,
@@ -253,8 +270,23 @@ def _pixel_sha256(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.frombuffer(b"".join(decode.sha256(image) for image in images), np.uint8).reshape(len(images), 32)
 
 
-def _mapped(entry: Entry) -> NDArray[np.uint8]:
-    return np.load(entry.data, mmap_mode="r", allow_pickle=False)
+def _check_room(count: int, row_bytes: int, name: str, cache_folder: Path) -> None:
+    """Say how much is about to be decoded, where that is much.
+
+    Raises:
+        DataRefused: there is no room for it.
+    """
+    needed, free = count * row_bytes, shutil.disk_usage(cache_folder).free
+    size_px = math.isqrt(row_bytes // 3)
+    what = f"{count:,} images of {name} at {size_px} x {size_px} pixels"
+    if needed > free:
+        raise DataRefused(
+            f"There is no room to decode {what}. Received: {needed:,} bytes needed, {free:,} free in {cache_folder}. Use a "
+            "smaller data.image_size or data.limit, data.loading streaming, a paths.cache_dir with room, or make room with "
+            "`python -m compare cache --prune`."
+        )
+    if needed >= _LARGE_BYTES:
+        print(f"decoding {what}: {needed / 2**30:,.1f} GiB in {cache_folder}", file=sys.stderr)
 
 
 def _streamed(source: _Source) -> tuple[Encoded, Manifest]:

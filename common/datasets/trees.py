@@ -16,6 +16,11 @@ from common.preprocessing import threads
 MAX_FILE_BYTES = 256 * 2**20
 """Of any one file: sources of arrays hold all their images in one (200,000 of 28x28 pixels take 157 MB)."""
 MAX_FILES = 5_000_000
+MAX_PATH_CHARACTERS = 4096
+MAX_NAME_BYTES = 255
+"""Of one part of a path; file systems allow no more."""
+
+_NAME_SHOWN = 80  # characters of a name that is refused for its length
 
 
 @dataclass(frozen=True)
@@ -153,13 +158,25 @@ def checked_name(name: str, tree: Path) -> str:
     """A member's path in its shortest form, e.g. `a/b` for `./a//b`.
 
     Raises:
-        DataRefused: it leads out of the tree, or is no valid Unicode.
+        DataRefused: it leads out of the tree, is no valid Unicode or longer than any file system allows.
     """
+    if len(name) > MAX_PATH_CHARACTERS:
+        raise _too_long(name, f"{len(name):,} characters", tree)
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\0" in name or re.match(r"[A-Za-z]:[\\/]|\\", name):
         raise DataRefused(f"{tree} holds a path that leads out of it. Received: {name!r}. Use paths below one folder.")
     _check_unicode(name, tree)
+    longest = max((len(part.encode()) for part in path.parts), default=0)
+    if longest > MAX_NAME_BYTES:
+        raise _too_long(name, f"a part of {longest:,} bytes", tree)
     return path.as_posix()
+
+
+def _too_long(name: str, length: str, tree: Path) -> DataRefused:
+    return DataRefused(
+        f"{tree} holds a path that is too long. Received: {length} in {name[:_NAME_SHOWN]!r}... Use up to "
+        f"{MAX_PATH_CHARACTERS:,} characters, and {MAX_NAME_BYTES} bytes a part."
+    )
 
 
 def _check_unicode(name: str, tree: Path) -> None:

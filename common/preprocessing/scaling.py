@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from common import spec
+from common.datasets import Dataset
 from common.preprocessing.statistics import dataset_statistics
 
 _Channels = tuple[float, float, float]
@@ -39,13 +37,12 @@ class Scaling:
         return -red / red_std, -green / green_std, -blue / blue_std
 
 
-def of(data: spec.Data, images: npt.NDArray[np.uint8], content_hash: str, *, cache_dir: str | None) -> Scaling:
+def of(data: spec.Data, dataset: Dataset, *, cache_dir: str | None) -> Scaling:
     """The scaling that a spec asks for.
 
     Args:
         data: its `normalization`.
-        images: uint8 [N, H, W, 3] of the training split, whose statistics are taken where they are asked for.
-        content_hash: of the data set; under it they are stored.
+        dataset: whose training split's statistics are taken where they are asked for: of its files where it is streamed.
         cache_dir: as in `dataset_statistics`.
 
     Raises:
@@ -55,7 +52,8 @@ def of(data: spec.Data, images: npt.NDArray[np.uint8], content_hash: str, *, cac
         return Scaling()
     if data.normalization == "imagenet":
         return Scaling(IMAGENET_MEAN, IMAGENET_STD)
-    found = dataset_statistics(images, content_hash, cache_dir=cache_dir)
+    images = dataset.train.images if dataset.train.encoded is None else dataset.train.encoded
+    found = dataset_statistics(images, dataset.content_hash, image_size=dataset.image_size, cache_dir=cache_dir)
     if not all(found.std):
         raise spec.SpecError(
             f"data.normalization dataset needs channels that vary. Received: standard deviations {found.std}. Use none or "

@@ -12,6 +12,7 @@ import simplejpeg
 from numpy.typing import NDArray
 
 from common.datasets import decode
+from common.datasets.dataset import Images
 from common.datasets.encoded import Encoded
 from common.preprocessing.sums import Adder, Sums
 
@@ -58,12 +59,15 @@ def scan(encoded: Encoded, image_size: int, workers: int) -> Sums:
         return sum(pool.map(file_sums, parts(encoded), repeat(image_size)), Sums())
 
 
-def scan_array(images: NDArray[np.uint8], workers: int) -> Sums:
+def scan_array(images: Images, workers: int) -> Sums:
     """The sums over uint8 [N, H, W, 3], in threads."""
     rows = max(1, CHUNK_BYTES // images[:1].nbytes)
-    stretches = (images[first : first + rows] for first in range(0, len(images), rows))
+
+    def work(first: int) -> Sums:
+        return array_sums(images[first : first + rows])  # here: images that are no array are read when they are indexed
+
     with ThreadPoolExecutor(workers, "scan") as pool:
-        return sum(pool.map(array_sums, stretches), Sums())
+        return sum(pool.map(work, range(0, len(images), rows)), Sums())
 
 
 def _decode_plain(content: bytes, image_size: int, into: NDArray[np.uint8]) -> bool:

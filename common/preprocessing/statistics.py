@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import filelock
-import numpy as np
-from numpy.typing import NDArray
 
 from common import results
 from common.datasets import decode
+from common.datasets.dataset import Images
 from common.datasets.encoded import Encoded
 from common.preprocessing import cache, scan
 from common.preprocessing.sums import Sums
@@ -49,7 +48,7 @@ def statistics(sums: Sums) -> Statistics:
 
 
 def dataset_statistics(
-    images: NDArray[np.uint8] | Encoded, key: str, *, image_size: int | None = None, cache_dir: str | None = None
+    images: Images | Encoded, key: str, *, image_size: int | None = None, cache_dir: str | None = None
 ) -> Statistics:
     """Statistics of a training split: stored ones, or computed in threads on all cores and then stored.
 
@@ -96,7 +95,7 @@ def store(sums: Sums, key: str, *, cache_dir: str | None = None) -> Path:
     return path
 
 
-def _computed(images: NDArray[np.uint8] | Encoded, image_size: int | None) -> Sums:
+def _computed(images: Images | Encoded, image_size: int | None) -> Sums:
     if not isinstance(images, Encoded):
         return scan.scan_array(images, available_cores())
     if image_size is None:

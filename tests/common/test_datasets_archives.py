@@ -107,6 +107,16 @@ def test_an_encrypted_file_is_refused(tmp_path, refusal):
     assert "an encrypted file" in refusal(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("a/" * 2100 + "cat.png", "4,207 characters in 'a/a/"), (f"cat/{'ä' * 128}.png", "a part of 260 bytes in 'cat/ää")],
+)
+@pytest.mark.parametrize("write", [write_tar, write_zip])
+def test_a_path_that_no_file_system_takes_is_refused(write, name, words, tmp_path, refusal):
+    message = refusal(write(tmp_path / "pets", FILES | {name: image("x")}))
+    assert "too long" in message and words in message and len(message) < 500
+
+
 @pytest.mark.parametrize("write", [write_tar, write_zip])
 def test_a_file_of_absurd_size_is_refused_before_it_is_read(write, tmp_path, refusal, monkeypatch):
     monkeypatch.setattr(trees, "MAX_FILE_BYTES", 10_000)
@@ -205,7 +215,7 @@ EXTENDED = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.G
 
 
 @pytest.mark.parametrize("kind", EXTENDED)
-@pytest.mark.parametrize("size", [2**30, 2**20, 2**16, -512])
+@pytest.mark.parametrize("size", [2**30, 2**20, 2**16 - 1024, 2**13, -512])
 def test_an_extended_header_of_absurd_size_is_refused_before_it_is_read(kind, size, tmp_path, refusal):
     header = member("header", kind)
     header.size = size

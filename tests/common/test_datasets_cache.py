@@ -6,12 +6,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from common.datasets import DataRefused, decode, identity, image_folder, load, load_files, sources, trees
-from common.preprocessing import cache
+from common.preprocessing import cache, scaling
 from common.spec import Data
 from tests.common.made_up_data import image, tree, write_folder, write_tar
 
@@ -60,6 +61,12 @@ def entry_of(cache_dir: Path, kind: str = "decoded") -> Path:
     return entry
 
 
+def stored_rows(cache_dir: Path) -> int:
+    """How many images are decoded there."""
+    with np.load(entry_of(cache_dir) / "arrays.npz") as arrays:
+        return int(arrays["sha256"].any(axis=1).sum())
+
+
 def test_a_second_load_opens_and_decodes_nothing(pets, tmp_path, builds, scans):
     first, second = loaded(pets, tmp_path / "cache"), loaded(pets, tmp_path / "cache")
     assert len(builds) == len(scans) == 1
@@ -79,7 +86,112 @@ def test_only_the_examples_that_a_limit_keeps_are_decoded(pets, tmp_path):
     dataset = loaded(pets, tmp_path / "cache", limit=4)
     kept = len(dataset.train) + len(dataset.validation) + len(dataset.test)
     assert kept == 12 < len(FILES)
-    assert len(np.load(entry_of(tmp_path / "cache") / "data", mmap_mode="r")) == kept
+    assert stored_rows(tmp_path / "cache") == kept
+
+
+@pytest.mark.parametrize("folders", [("cat", "dog"), ("train/cat", "train/dog")])
+def test_drawn_splits_limits_and_seeds_share_one_decoded_copy(folders, tmp_path, builds):
+    pets = write_folder(tmp_path / "pets", tree(*folders, images=20))
+    by_limit = [loaded(pets, tmp_path / "cache", limit=limit) for limit in (4, 8, 20)]
+    assert stored_rows(tmp_path / "cache") < 40 and len(builds) == 3
+    whole = loaded(pets, tmp_path / "cache")
+    assert stored_rows(tmp_path / "cache") == 40 and len(builds) == 4
+    by_seed = [load(Data(source=str(pets)), seed=seed, cache_dir=str(tmp_path / "cache")) for seed in range(1, 4)]
+    by_size = loaded(pets, tmp_path / "cache", image_size=8)
+    assert len(builds) == 4 and by_size.content_hash == whole.content_hash
+    size_bytes = (entry_of(tmp_path / "cache") / "data").stat().st_size
+    assert size_bytes < 40 * 8 * 8 * 3 + 200
+    for number, dataset in enumerate([*by_limit, whole, *by_seed]):
+        alone = load(
+            Data(source=str(pets), limit=(4, 8, 20)[number] if number < 3 else None),
+            seed=max(number - 3, 0),
+            cache_dir=str(tmp_path / f"cache {number}"),
+        )
+        assert dataset.content_hash == alone.content_hash
+        for split in ("train", "validation", "test"):
+            assert np.array_equal(getattr(dataset, split).images, getattr(alone, split).images)
+
+
+def test_images_that_a_later_run_needs_too_are_decoded_without_the_earlier_ones(pets, tmp_path, monkeypatch):
+    original, decoded = decode.decode_all, []
+
+    def counted(encoded, *more):
+        decoded.append(len(encoded))
+        original(encoded, *more)
+
+    monkeypatch.setattr(decode, "decode_all", counted)
+    for limit in (4, 4, None, 4):
+        loaded(pets, tmp_path / "cache", limit=limit)
+    assert decoded == [12, 12]
+
+
+@pytest.mark.parametrize("fails", ["write", "finish"])
+def test_a_run_that_dies_while_it_adds_images_costs_the_earlier_ones_nothing(fails, pets, tmp_path, monkeypatch):
+    expected = loaded(pets, tmp_path / "whole").train.images
+    few = loaded(pets, tmp_path / "cache", limit=4).train.images
+    before = np.asarray(few).copy()
+    original = getattr(cache.PixelFile, fails)
+
+    def failing(self, *arguments):
+        original(self, *arguments)
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cache.PixelFile, fails, failing)
+        with pytest.raises(DataRefused, match="no space left"):
+            loaded(pets, tmp_path / "cache")
+    assert stored_rows(tmp_path / "cache") == 12 and np.array_equal(few, before)
+    assert np.array_equal(loaded(pets, tmp_path / "cache").train.images, expected)
+    assert stored_rows(tmp_path / "cache") == 24
+
+
+def test_of_a_decoded_copy_that_was_written_to_only_the_changed_images_are_decoded_again(pets, tmp_path, monkeypatch):
+    original, decoded = decode.decode_all, []
+
+    def counted(encoded, *more):
+        decoded.append(len(encoded))
+        original(encoded, *more)
+
+    expected = np.asarray(loaded(pets, tmp_path / "cache").test.images).copy()
+    monkeypatch.setattr(decode, "decode_all", counted)
+    flip_a_byte(entry_of(tmp_path / "cache"))
+    assert np.array_equal(loaded(pets, tmp_path / "cache").test.images, expected) and decoded == [1]
+
+
+def test_streaming_decodes_and_stores_no_training_image_until_it_is_looked_at(pets, tmp_path, builds):
+    streamed = loaded(pets, tmp_path / "cache", loading="streaming")
+    assert stored_rows(tmp_path / "cache") == len(streamed.validation) + len(streamed.test) == 16
+    cached = loaded(pets, tmp_path / "another")
+    assert streamed.content_hash == cached.content_hash
+    for split in ("train", "validation", "test"):
+        one, other = getattr(streamed, split), getattr(cached, split)
+        assert one.images.shape == other.images.shape and one.images.nbytes == other.images.nbytes
+        assert np.array_equal(one.images, other.images) and one.labels.tolist() == other.labels.tolist()
+    normalized = Data(source=str(pets), normalization="dataset")
+    expected = scaling.of(normalized, cached, cache_dir=str(tmp_path / "another"))
+    assert scaling.of(normalized, streamed, cache_dir=str(tmp_path / "cache")) == expected
+    assert stored_rows(tmp_path / "cache") == 16
+
+
+def test_data_that_has_no_room_on_the_disk_is_refused_before_it_is_decoded(pets, tmp_path, builds, monkeypatch):
+    monkeypatch.setattr(sources.shutil, "disk_usage", lambda _: SimpleNamespace(free=24 * 8 * 8 * 3 - 1))
+    with pytest.raises(DataRefused, match="no room to decode 24 images of pets at 8 x 8") as caught:
+        loaded(pets, tmp_path / "cache")
+    message = str(caught.value)
+    assert "4,608 bytes needed, 4,607 free" in message and str(tmp_path / "cache") in message and not builds
+    for way in ("image_size", "limit", "streaming", "cache_dir", "compare cache --prune"):
+        assert way in message
+    assert not list((tmp_path / "cache" / "decoded").glob("*/data"))
+    loaded(pets, tmp_path / "cache", loading="streaming")
+
+
+def test_much_that_is_to_be_decoded_is_told_beforehand(pets, tmp_path, monkeypatch, capsys):
+    loaded(pets, tmp_path / "cache")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sources, "_LARGE_BYTES", 100)
+    loaded(pets, tmp_path / "cache", image_size=400)
+    written = capsys.readouterr()
+    assert written.err.startswith("decoding 24 images of pets at 400 x 400 pixels: 0.0 GiB in ") and not written.out
 
 
 def test_files_need_no_decoded_pixels(pets, tmp_path, builds, scans):
@@ -211,8 +323,9 @@ def test_a_cache_that_cannot_be_written_is_refused_with_a_fix(pets, tmp_path):
 
 
 def test_a_pixel_file_with_missing_rows_is_not_sealed(tmp_path):
-    with (tmp_path / "images.npy").open("wb") as file:
-        pixels = cache.PixelFile(file, 2, 4)
+    np.save(tmp_path / "images.npy", np.zeros((5, 4, 4, 3), np.uint8))
+    with (tmp_path / "images.npy").open("r+b") as file:
+        pixels = cache.PixelFile(file, np.array([1, 3]), 4)
         pixels.write(1, np.zeros((1, 4, 4, 3), np.uint8))
         with pytest.raises(RuntimeError, match="1 images were never written"):
             pixels.finish()

@@ -1,5 +1,6 @@
 """Every file is opened before training: what is no usable image is named, or left out everywhere alike."""
 
+import errno
 import io
 import random
 import struct
@@ -351,6 +352,46 @@ def test_a_lack_of_memory_is_no_fault_of_the_file_and_nothing_of_it_is_kept(fail
                 read(data, seed=0, cache_dir=cache)
     assert not list(Path(cache).rglob("data"))
     assert len(load(data, seed=0, cache_dir=cache).manifest.good) == len(GOOD)
+
+
+@pytest.mark.parametrize(
+    ("patched", "failure"),
+    [
+        ("PIL.ImageFile.ImageFile.load", OSError("out of memory when reading image file")),
+        ("PIL.ImageFile.ImageFile.load", OSError(errno.ENOMEM, "Cannot allocate memory")),
+        ("simplejpeg.decode_jpeg", ValueError("Insufficient memory (case 4)")),
+    ],
+)
+def test_a_decoder_that_says_that_memory_is_out_is_believed(patched, failure, monkeypatch):
+    def failing(*_: object, **__: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(patched, failing)
+    with pytest.raises(MemoryError):
+        decode.examine(image("a", 16, 16, "JPEG"))
+
+
+def test_few_bytes_of_decoded_images_are_held_whatever_their_size(tmp_path, cache, monkeypatch):
+    monkeypatch.setattr(threads, "available_cores", lambda: 1)
+    monkeypatch.setattr(threads, "BATCH_BYTES", 4 * 64 * 64 * 3)
+    tree_of_64 = {f"{folder}/{number}.png": image(f"{folder}{number}", 64, 64) for folder in ("a", "b") for number in range(50)}
+    folder = str(write_folder(tmp_path / "pets", tree_of_64))
+    encoded = load_files(Data(source=folder), seed=0, cache_dir=cache).train.encoded
+    original, decoded, held = decode.decode, [], []
+
+    def counted(content, image_size):
+        decoded.append(1)
+        return original(content, image_size)
+
+    class Counting:
+        row_bytes = 64 * 64 * 3
+
+        def write(self, first, images):
+            held.append(len(decoded) - len(held))
+
+    monkeypatch.setattr(decode, "decode", counted)
+    decode.decode_all(encoded, None, Counting())
+    assert len(held) == len(encoded) == 70 and max(held) <= 4 * (2 * 1 + 2)
 
 
 @pytest.mark.parametrize(("pack", "kind"), [(write_folder, Folder), (write_tar, Tar)])

@@ -59,7 +59,7 @@ def rows(done: Any) -> dict[str, dict[str, Any]]:
 def test_every_engine_gives_the_statistics_of_the_training_split(data: Path) -> None:
     done = preprocess(data, "--engines", "dask,left,right", "--workers", "1,4", "--repeats", "1", "--json")
     assert done.exit_code == 0, done.output
-    images = load(Data(source=str(data)), seed=0).train.images
+    images = np.asarray(load(Data(source=str(data)), seed=0).train.images)
     scaled = images.reshape(-1, 3) / 255
     made = rows(done)
     assert list(made) == ["dask-1", "dask-4", "left-1", "left-4", "right-1", "right-4"]

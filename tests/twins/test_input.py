@@ -11,6 +11,7 @@ from PIL import Image
 
 from common.batches import Epoch, Plan
 from common.datasets import Encoded, Split, decode
+from common.datasets.images import Gathered, rows_of
 from common.preprocessing import affine
 from common.preprocessing.scaling import IMAGENET_MEAN, IMAGENET_STD, Scaling
 from common.training import Batch
@@ -124,6 +125,17 @@ def test_a_worker_reads_images_from_a_part_of_a_memory_map(twin: Twin, tmp_path:
     count = len(SPLIT.labels)
     part = np.memmap(file, np.uint8, "r", shape=(2 * count, *SPLIT.images.shape[1:]))[count:]
     assert_follows_the_plan(twin, plan(input="workers", workers=1), Split(images=part, labels=SPLIT.labels), 1, 0)
+
+
+@pytest.mark.parametrize("fields", [{}, {"input": "workers", "workers": 1}, {"input": "dask", "workers": 2}])
+def test_rows_of_a_memory_map_are_fed_as_a_whole_one_is(twin: Twin, tmp_path: Path, fields: dict[str, Any]) -> None:
+    ids = np.arange(len(SPLIT)) * 2 + 1
+    whole = np.zeros((2 * len(SPLIT) + 1, *SPLIT.images.shape[1:]), np.uint8)
+    whole[ids] = SPLIT.images
+    np.save(tmp_path / "pixels.npy", whole)
+    rows = rows_of(np.load(tmp_path / "pixels.npy", mmap_mode="r"), ids)
+    assert isinstance(rows, Gathered)
+    assert_follows_the_plan(twin, plan(**fields), Split(images=rows, labels=SPLIT.labels), 3, 1)
 
 
 @pytest.mark.parametrize("order", ["global", "chunks"])

@@ -1,0 +1,67 @@
+"""Images that are rows of a file or are decoded when they are asked for: indexed, sent and chunked as an array is."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common import chunks
+from common.datasets import Split, load_files
+from common.datasets.images import Decoded, Gathered, Rows, rows_of
+from common.preprocessing import scan
+from common.spec import Data
+from tests.common.made_up_data import pixels, tree, write_folder
+
+NAMES = sorted(f"train/{kind}/{number}.png" for kind in ("cat", "dog") for number in range(30))
+FOLDERS = [f"{split}/{kind}" for split in ("train", "val", "test") for kind in ("cat", "dog")]
+IDS = np.array([1, 4, 5, 9, 20, 21, 33, 40, 41, 57])
+
+
+@pytest.fixture(params=[Gathered, Decoded])
+def rows(request, tmp_path: Path) -> Rows:
+    """The images IDS of NAMES."""
+    if request.param is Gathered:
+        np.save(tmp_path / "pixels.npy", np.stack([pixels(name) for name in NAMES]))
+        found = rows_of(np.load(tmp_path / "pixels.npy", mmap_mode="r"), IDS)
+        assert isinstance(found, Gathered)
+        return found
+    folder = write_folder(tmp_path / "pets", tree(*FOLDERS, images=30))
+    files = load_files(Data(source=str(folder)), seed=0, cache_dir=str(tmp_path / "cache"))
+    return Decoded(files.train.encoded.take(IDS), 8)
+
+
+EXPECTED = np.stack([pixels(NAMES[index]) for index in IDS])
+
+
+def test_they_are_indexed_as_an_array_is(rows: Rows) -> None:
+    assert rows.shape == EXPECTED.shape and rows.nbytes == EXPECTED.nbytes and len(rows) == len(EXPECTED)
+    for index in (3, -1, np.int64(2), slice(2, 7), slice(None), slice(4, 4), np.array([7, 0, 7]), np.array([], np.int64)):
+        assert np.array_equal(rows[index], EXPECTED[index]) and rows[index].dtype == np.uint8
+    assert np.array_equal(np.asarray(rows), EXPECTED) and np.array_equal(list(rows), EXPECTED)
+    with pytest.raises(IndexError):
+        rows[10]
+    with pytest.raises(ValueError, match="Received: copy False"):
+        np.array(rows, copy=False)
+
+
+def test_they_travel_without_their_pixels(rows: Rows) -> None:
+    sent = pickle.dumps(rows.part(2, 9))
+    assert len(sent) < 2000 and np.array_equal(pickle.loads(sent), EXPECTED[2:9])  # noqa: S301  made here
+
+
+def test_their_sums_are_the_arrays(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "CHUNK_BYTES", 3 * 8 * 8 * 3)
+    assert scan.scan_array(rows, 2) == scan.array_sums(EXPECTED)
+
+
+def test_dask_reads_them_a_chunk_at_a_time(rows: Rows) -> None:
+    array = chunks._array(Split(images=rows, labels=np.zeros(10, np.int64)), 8, 4)
+    assert array.chunks[0] == (4, 4, 2) and np.array_equal(array.compute(), EXPECTED)
+
+
+def test_rows_that_follow_one_another_are_a_part_of_the_array_and_rows_in_memory_a_copy() -> None:
+    whole = np.stack([pixels(name) for name in NAMES])
+    assert np.shares_memory(rows_of(whole, np.arange(5, 9)), whole)
+    copy = rows_of(whole, IDS)
+    assert isinstance(copy, np.ndarray) and np.array_equal(copy, EXPECTED) and not copy.flags.writeable
