@@ -15,7 +15,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from common.datasets import leaves
-from compare import data, duplicates, sheet
+from compare import duplicates, exploration, sheet
 from compare.__main__ import app
 from tests.common.made_up_data import image, tree, write_folder
 
@@ -82,7 +82,7 @@ def test_data_without_files_is_explored_too() -> None:
 def test_plants_and_conditions_are_read_from_names_that_tell(
     class_names: list[str], pairs: list[tuple[str, str]] | None
 ) -> None:
-    assert data.plants_and_conditions(class_names) == pairs
+    assert exploration.plants_and_conditions(class_names) == pairs
 
 
 BROKEN = {
