@@ -168,7 +168,9 @@ def explore(data: spec.Data, *, seed: int, cache_dir: str | None = None) -> tupl
         assert manifest is not None
         examples = _from_manifest(manifest)
     elif manifest is None:
-        examples = _from_arrays(dataset)
+        # Copies are judged as the source has them, like files: resizing can make different images equal.
+        own = data.model_copy(update={"image_size": None})
+        examples = _from_arrays(datasets.load(own, seed=seed, cache_dir=cache_dir) if data.image_size else dataset)
     else:
         examples = _from_files(dataset, manifest, data, seed, cache_dir)
     near = _near(dataset, examples) if dataset is not None else None
