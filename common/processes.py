@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import NamedTuple
 
-import psutil
-
 _PR_SET_PDEATHSIG = 1
 
 
@@ -51,7 +49,8 @@ class Failure(NamedTuple):
 def run_ranks(command: Sequence[str], environments: Sequence[dict[str, str]]) -> Failure | None:
     """Run one command in several processes, each with its own additions to the environment, until all have ended.
 
-    The first that fails ends the others: they would wait for it forever.
+    The first that fails ends the others: they would wait for it forever. Each leads a process group, so that what it
+    started can be ended even where it was killed itself; Ctrl-C reaches it by way of this process.
 
     Returns:
         None where all ended well.
@@ -65,7 +64,9 @@ def run_ranks(command: Sequence[str], environments: Sequence[dict[str, str]]) ->
     before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         for environment in environments:
-            ranks.append(subprocess.Popen(list(command), env={**os.environ, **environment}, stdin=subprocess.DEVNULL))
+            ranks.append(
+                subprocess.Popen(list(command), env={**os.environ, **environment}, stdin=subprocess.DEVNULL, process_group=0)
+            )
         while True:
             failed = [(rank.returncode, index) for index, rank in enumerate(ranks) if rank.poll()]
             if failed:
@@ -90,16 +91,10 @@ def _wait(ranks: list[subprocess.Popen[bytes]], seconds: float = 5.0) -> None:
 
 
 def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
-    """Kill what still runs, input workers too: a rank that waits for another one hears no gentler word."""
-    alive: list[psutil.Process] = []
+    """Kill what is left of each rank's group, input workers too: a rank that waits for another hears no gentler word."""
     for rank in ranks:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if rank.poll() is None:
-                process = psutil.Process(rank.pid)
-                alive += [process, *process.children(recursive=True)]
-    for process in alive:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: a group of nothing but zombies
+            os.killpg(rank.pid, signal.SIGKILL)
     for rank in ranks:
         rank.wait()
 

@@ -20,7 +20,7 @@ from compare import launch, parity
 from compare.launch import LaunchError
 from compare.parity import Proof, Rung
 from compare.presets import Preset
-from compare.words import names
+from compare.words import chosen, each_once, variants
 
 _OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"name": "sgd", "learning_rate": 0.05, "momentum": 0.9},
@@ -54,11 +54,11 @@ def command(
         specs = [
             _spec(name, settings, data, image_size, precision, seed, assignments or [])
             for name, settings in itertools.product(
-                _some("--model", names(model), spec.MODELS), _some("--optimizer", names(optimizer), tuple(_OPTIMIZERS))
+                each_once("--model", model, spec.MODELS), each_once("--optimizer", optimizer, tuple(_OPTIMIZERS))
             )
         ]
-        named = _chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
-        asked = _chosen("--modes", list(spec.VARIANTS) if modes == "all" else names(modes), tuple(spec.VARIANTS))
+        named = chosen("--frameworks", frameworks, tuple(launch.FRAMEWORKS))
+        asked = variants(modes)
         if len(named) < 2 and asked == ["serial"]:
             raise SpecError(
                 f"--frameworks has nothing to hold {named[0]} against. Received: one framework and no parallel mode. "
@@ -141,21 +141,6 @@ def _spec(
         "seed": seed,
     }
     return spec.build(spec.overlay(values, spec.parse_assignments(assignments)))
-
-
-def _chosen(option: str, names: list[str], known: tuple[str, ...]) -> list[str]:
-    for name in names:
-        if name not in known:
-            raise SpecError(f"{option} names something unknown. Received: {name!r}. Use {', '.join(known)}.")
-    return _some(option, names, known)
-
-
-def _some(option: str, names: list[str], known: tuple[str, ...]) -> list[str]:
-    if not names:
-        raise SpecError(f"{option} is empty. Use {', '.join(known)}.")
-    if len(set(names)) < len(names):
-        raise SpecError(f"{option} names something twice. Received: {', '.join(names)}. Name each once.")
-    return names
 
 
 def _verdict(proofs: list[Proof]) -> str:

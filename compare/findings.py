@@ -166,7 +166,7 @@ def _troubles(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
         elif summary.status != "ok":
             sentences.append(f"{summary.name}: {summary.status}: {summary.reason}.")
         if summary.repeats_done and summary.oversubscribed:
-            sentences.append(f"{summary.name}: oversubscribed, {summary.replicas} replicas took turns on {summary.cores} cores.")
+            sentences.append(f"{summary.name}: oversubscribed, {summary.replicas} replicas on {summary.cores} cores.")
         if summary.exceeds_budget:
             sentences.append(f"{summary.name}: used {summary.cores_used:.2f} cores of a budget of {summary.cores}.")
         if summary.disturbed:

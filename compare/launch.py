@@ -205,11 +205,18 @@ def _cpu_seconds(process: subprocess.Popen[bytes]) -> float:
 
 
 def _descendants(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """Also those that moved to another session; none where the process has ended."""
+    """Also those that moved to another session; where the process has ended, what is left in its own."""
+    if process.poll() is None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return psutil.Process(process.pid).children(recursive=True)
+    return [each for each in psutil.process_iter() if _session(each) == process.pid]
+
+
+def _session(process: psutil.Process) -> int | None:
     try:
-        return psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
-    except psutil.NoSuchProcess:
-        return []
+        return os.getsid(process.pid)
+    except OSError:  # it has ended, or is not ours to ask
+        return None
 
 
 def _signal_all(process: subprocess.Popen[bytes], descendants: list[psutil.Process], number: signal.Signals) -> None:

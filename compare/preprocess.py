@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import statistics as python_statistics
-import sys
 import tempfile
 from collections import Counter
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import matplotlib as mpl
@@ -32,9 +27,10 @@ from common.preprocessing.job import Scan
 from common.preprocessing.sums import Sums
 from common.spec import Spec, SpecError
 from compare import launch, plots, tables
+from compare.interrupt import Interrupted, interruptible
 from compare.progress import Display, display
 from compare.tables import Cell, Column, Table
-from compare.words import names
+from compare.words import chosen, numbers
 
 SCHEMA_VERSION = 1
 NAME = "preprocess"
@@ -121,12 +117,13 @@ def command(
     """Compute each channel's mean and standard deviation of the training split by every engine, and time it."""
     code = 0
     try:
-        with _ending_children(), display(Console(stderr=True)) as shown:
-            request = _judged(data, engines, workers, scheduler, limit, repeats, seed, assignments or [])
-            outcome = run(request, shown, out)
-            if out is not None:
-                write(outcome, out)
-        show(outcome, as_json=as_json)
+        with interruptible():
+            with display(Console(stderr=True)) as shown:
+                request = _judged(data, engines, workers, scheduler, limit, repeats, seed, assignments or [])
+                outcome = run(request, shown, out)
+                if out is not None:
+                    write(outcome, out)
+            show(outcome, as_json=as_json)
         code = outcome.exit_code
     except (SpecError, OSError) as error:
         typer.echo(str(error), err=True)
@@ -134,8 +131,8 @@ def command(
     except DataRefused as error:
         typer.echo(str(error), err=True)
         code = EXIT_DATA_REFUSED
-    except KeyboardInterrupt:
-        code = 128 + signal.SIGINT
+    except Interrupted as interruption:
+        code = interruption.exit_code
     raise typer.Exit(code)
 
 
@@ -311,30 +308,15 @@ def _figure(outcome: Outcome) -> Figure:
 def _judged(
     data: str, engines: str, workers: str, scheduler: str, limit: int | None, repeats: int, seed: int, assignments: list[str]
 ) -> Request:
-    named = _each_once("--engines", names(engines))
-    known = (*launch.OWN, *launch.FRAMEWORKS)
-    for name in named:
-        if name not in known:
-            raise SpecError(f"--engines names something unknown. Received: {name!r}. Use {', '.join(known)}.")
-    counts = _each_once("--workers", names(workers))
-    for text in counts:
-        if not text.isdecimal() or int(text) < 1:
-            raise SpecError(f"--workers must be whole numbers of at least 1. Received: {text!r}. Use e.g. 1,2,4,8.")
+    named = chosen("--engines", engines, (*launch.OWN, *launch.FRAMEWORKS))
+    counts = numbers("--workers", workers, least=1)
     if scheduler not in spec.SCHEDULERS and not scheduler.startswith("tcp://"):
         raise SpecError(
             f"--scheduler is unknown. Received: {scheduler!r}. Use {', '.join(spec.SCHEDULERS)}, or tcp://host:port."
         )
     values = {"data": {"source": data, "limit": limit}, "seed": seed}
     wanted = spec.build(spec.overlay(values, spec.parse_assignments(assignments)))
-    return Request(tuple(named), tuple(int(text) for text in counts), scheduler, repeats, wanted)
-
-
-def _each_once(option: str, names: list[str]) -> list[str]:
-    if not names:
-        raise SpecError(f"{option} is empty. Name at least one.")
-    if len(set(names)) < len(names):
-        raise SpecError(f"{option} names something twice. Received: {', '.join(names)}. Name each once.")
-    return names
+    return Request(tuple(named), counts, scheduler, repeats, wanted)
 
 
 def _cluster(request: Request, shown: Display) -> tuple[int | None, int]:
@@ -410,17 +392,3 @@ def _mean_and_std(sums: Sums | None) -> dict[str, list[float] | None]:
         return {"mean": None, "std": None}
     made = statistics.statistics(sums)
     return {"mean": list(made.mean), "std": list(made.std)}
-
-
-@contextmanager
-def _ending_children() -> Generator[None]:
-    """Let SIGTERM unwind like Ctrl-C, so that nothing that was started stays behind."""
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        sys.exit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-import signal
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -22,22 +19,15 @@ from common.datasets import DataRefused
 from common.results import ResultError
 from common.spec import SpecError
 from compare import execution, launch, matrix, parity, presets, report, store
+from compare.interrupt import Interrupted, interruptible
 from compare.launch import LaunchError
 from compare.matrix import Row
 from compare.presets import Preset
 from compare.progress import Display, display
 from compare.store import Comparison, FolderError, ProofRecord
-from compare.words import names
+from compare.words import names, numbers, variants
 
 EXIT_RUN_FAILED, EXIT_USAGE, EXIT_DATA_REFUSED = 1, 2, 4
-
-
-class Interrupted(BaseException):
-    """SIGINT or SIGTERM arrived."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
 
 
 @dataclass(frozen=True)
@@ -98,9 +88,9 @@ def command(
     try:
         asked = settings(preset, spec_file, options, assignments or [])
         if modes is not None:
-            asked = replace(asked, modes=words(modes))
+            asked = replace(asked, modes=tuple(variants(modes)))
         if workers is not None:
-            asked = replace(asked, workers=whole_numbers("--workers", workers))
+            asked = replace(asked, workers=numbers("--workers", workers, least=0))
         if repeats is not None:
             asked = replace(asked, repeats=repeats)
         code = run(Request(asked, names(frameworks), out, proof, oversubscribe=oversubscribe), as_json=as_json)
@@ -117,7 +107,7 @@ def command(
         typer.echo(f"{error}. Free space, or choose another --out; the same command goes on from what is sealed.", err=True)
         code = EXIT_RUN_FAILED
     except Interrupted as interruption:
-        code = 128 + interruption.number
+        code = interruption.exit_code
     raise typer.Exit(code)
 
 
@@ -132,7 +122,7 @@ def run(request: Request, *, as_json: bool, show: Callable[..., object] = report
         Interrupted: before anything was trained.
     """
     code = 0
-    with _interruptible(), display(Console(stderr=True)) as shown:
+    with interruptible(), display(Console(stderr=True)) as shown:
         wanted = _judged(request, shown)
         folder = request.out or _default_folder(wanted)
         with store.locked(folder):
@@ -144,7 +134,7 @@ def run(request: Request, *, as_json: bool, show: Callable[..., object] = report
                     store.write_plan(folder, comparison)
                 _run_all(comparison, folder, shown)
             except Interrupted as interruption:
-                code = 128 + interruption.number
+                code = interruption.exit_code
             shown.say("report")
             made = report.read(folder)
             unwritten = report.write(made, folder)
@@ -279,45 +269,10 @@ def _is_done(folder: Path, row: Row, repeat: int) -> bool:
     return result is not None and result.status in ("ok", "not parallel")
 
 
-@contextmanager
-def _interruptible() -> Generator[None]:
-    """Turn the first SIGINT or SIGTERM into Interrupted; those that follow wait until the children are ended."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        for each in numbers:
-            signal.signal(each, signal.SIG_IGN)
-        raise Interrupted(number)
-
-    before = [signal.signal(number, interrupt) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
-
-
 def _default_folder(comparison: Comparison) -> Path:
     data = re.sub(r"[^\w.-]+", "-", comparison.data_name)
     now = datetime.now().astimezone()
     return Path("results") / f"{now:%Y%m%d-%H%M%S}-{comparison.rows[0].spec.model}-{data}"
-
-
-def words(modes: str) -> tuple[str, ...]:
-    """What `--modes` names."""
-    return tuple(spec.VARIANTS) if modes == "all" else tuple(names(modes))
-
-
-def whole_numbers(option: str, text: str) -> tuple[int, ...]:
-    """What an option lists.
-
-    Raises:
-        SpecError: no list of whole numbers, each once.
-    """
-    found = names(text)
-    if not found or len(set(found)) < len(found) or not all(word.isascii() and word.isdigit() for word in found):
-        raise SpecError(f"{option} takes whole numbers, each once. Received: {text!r}. Use e.g. 0,1,2.")
-    return tuple(map(int, found))
 
 
 def _part(input_only: bool, compute_only: bool) -> str | None:

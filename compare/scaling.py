@@ -31,7 +31,7 @@ from compare.statistics import Ratio, Spread, paired_ratio, spread
 from compare.store import FolderError, Stored
 from compare.summary import measured, spread_median
 from compare.tables import Column, Table
-from compare.words import names
+from compare.words import chosen, names, numbers, variants
 
 Kind = Literal["strong", "weak"]
 KINDS: tuple[Kind, ...] = ("strong", "weak")
@@ -164,14 +164,14 @@ def command(
     try:
         wish = Wish()
         if project is not None:
-            wish = Wish(run.whole_numbers("--project", project), scaling_laws.network(network))
+            wish = Wish(numbers("--project", project, least=1), scaling_laws.network(network))
         if stored is not None:
             raise typer.Exit(show(report.read(stored), stored, wish, as_json=as_json))
         settings = run.settings(None, None, options, assignments or [])
-        settings = replace(settings, modes=run.words(modes), repeats=repeats)
+        settings = replace(settings, modes=tuple(variants(modes)), repeats=repeats)
         if workers is not None:
-            settings = replace(settings, workers=run.whole_numbers("--workers", workers))
-        sizes = tuple(size for size in run.whole_numbers("--replicas", replicas) if size != 1)
+            settings = replace(settings, workers=numbers("--workers", workers, least=0))
+        sizes = tuple(size for size in numbers("--replicas", replicas, least=1) if size != 1)
         lay_out = partial(rows, sizes=sizes, kinds=_kinds(kinds))
         request = run.Request(settings, names(frameworks), out, prove=False, lay_out=lay_out, oversubscribe=True)
         code = run.run(request, as_json=as_json, show=partial(_show_run, wish=wish))
@@ -185,7 +185,7 @@ def command(
         typer.echo(str(error), err=True)
         code = run.EXIT_RUN_FAILED
     except run.Interrupted as interruption:
-        code = 128 + interruption.number
+        code = interruption.exit_code
     raise typer.Exit(code)
 
 
@@ -648,8 +648,7 @@ def _projected(stored: Stored, wish: Wish) -> list[Projected]:
 
 
 def _kinds(text: str) -> tuple[Kind, ...]:
-    asked = names(text)
-    matrix.check_names("kinds", asked, KINDS)
+    asked = chosen("--kinds", text, KINDS)
     return tuple(kind for kind in KINDS if kind in asked)
 
 

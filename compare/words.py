@@ -2,7 +2,64 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
+
+from common.spec import VARIANTS, SpecError
+
 
 def names(text: str) -> list[str]:
     """The words between the commas, in order; empty ones are passed over."""
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def each_once(option: str, text: str, known: Sequence[str]) -> list[str]:
+    """The words of an option that must be given at least one, and none twice.
+
+    Args:
+        option: as it is typed.
+        text: what it was given.
+        known: words that make sense; others may, too, see `chosen`.
+
+    Raises:
+        SpecError: there is no word, or one comes again.
+    """
+    words = names(text)
+    if not words:
+        raise SpecError(f"{option} is empty. Use {', '.join(known)}.")
+    if len(set(words)) < len(words):
+        raise SpecError(f"{option} names something twice. Received: {', '.join(words)}. Name each once.")
+    return words
+
+
+def chosen(option: str, text: str, known: Sequence[str]) -> list[str]:
+    """The same of an option that takes no words but the known ones.
+
+    Raises:
+        SpecError: also where a word is unknown.
+    """
+    words = each_once(option, text, known)
+    for word in words:
+        if word not in known:
+            close = difflib.get_close_matches(word, known, n=1)
+            hint = f" Did you mean {close[0]}?" if close else ""
+            raise SpecError(f"{option} names something unknown. Received: {word!r}. Use {', '.join(known)}.{hint}")
+    return words
+
+
+def variants(modes: str) -> list[str]:
+    """The words of `--modes`, or all that there are."""
+    return list(VARIANTS) if modes == "all" else chosen("--modes", modes, tuple(VARIANTS))
+
+
+def numbers(option: str, text: str, *, least: int) -> tuple[int, ...]:
+    """The same of an option that takes whole numbers.
+
+    Raises:
+        SpecError: also where a word is no number, or one below `least`.
+    """
+    words = each_once(option, text, ("1", "2", "4"))
+    for word in words:
+        if not (word.isascii() and word.isdecimal()) or int(word) < least:
+            raise SpecError(f"{option} must be whole numbers of at least {least}. Received: {word!r}. Use e.g. 1,2,4.")
+    return tuple(map(int, words))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
+import dask.config
 import distributed
 from dask.delayed import Delayed, delayed
 
@@ -146,27 +147,29 @@ def client(workers: int, scheduler: str) -> Generator[distributed.Client]:
             with _patient(connection):
                 yield connection
         return
-    cluster = distributed.LocalCluster(
-        n_workers=workers,
-        threads_per_worker=1,
-        dashboard_address="127.0.0.1:0",  # its own port is fixed, and open to other machines
-        silence_logs=logging.CRITICAL,  # a worker that loses sight of the scheduler while both end
-    )
-    with cluster, distributed.Client(cluster, set_as_default=False) as connection, _patient(connection):
-        yield connection
+    # A worker that died is looked for 15 s later, by Dask's default, and given up for good where it has just died again.
+    with dask.config.set({"distributed.deploy.lost-worker-timeout": "1 week"}):
+        cluster = distributed.LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            dashboard_address="127.0.0.1:0",  # its own port is fixed, and open to other machines
+            silence_logs=logging.CRITICAL,  # a worker that loses sight of the scheduler while both end
+        )
+        with cluster, distributed.Client(cluster, set_as_default=False) as connection, _patient(connection):
+            yield connection
 
 
 @contextmanager
 def _patient(client: distributed.Client) -> Generator[None]:
     """Let the cluster start a task again however often its worker dies, until the last who asked for it has gone."""
-    client.run_on_scheduler(_count_users, change=1)
+    client.run_on_scheduler(_count_users, change=1, allowed=ALLOWED_FAILURES)
     try:
         yield
     finally:
-        client.run_on_scheduler(_count_users, change=-1)
+        client.run_on_scheduler(_count_users, change=-1, allowed=ALLOWED_FAILURES)
 
 
-def _count_users(change: int, dask_scheduler: Any = None) -> None:
+def _count_users(change: int, allowed: int, dask_scheduler: Any = None) -> None:
     users, before = getattr(dask_scheduler, "convtwins_users", (0, dask_scheduler.allowed_failures))
     dask_scheduler.convtwins_users = users + change, before
-    dask_scheduler.allowed_failures = ALLOWED_FAILURES if users + change else before
+    dask_scheduler.allowed_failures = allowed if users + change else before

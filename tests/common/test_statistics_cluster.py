@@ -1,8 +1,6 @@
 """Scans by dask.distributed: processes, a cluster that stands, workers that die, and a cluster that is not there."""
 
-import logging
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import distributed
@@ -14,15 +12,8 @@ from common.preprocessing import dask_scan, scan
 from common.preprocessing.dask_scan import SchedulerError
 from common.preprocessing.sums import Sums
 from tests.common import deadly
+from tests.common.made_up_cluster import Cluster
 from tests.common.made_up_scan import jpeg, packed, repeated
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[distributed.LocalCluster]:
-    """Two workers of one thread each, in processes of their own."""
-    arguments = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "silence_logs": logging.CRITICAL}
-    with distributed.LocalCluster(**arguments) as cluster:
-        yield cluster
 
 
 @pytest.fixture
@@ -36,31 +27,31 @@ def oracle(encoded: Encoded) -> Sums:
     return scan.array_sums(np.stack([decode.decode(encoded.content(index), 24) for index in range(len(encoded))]))
 
 
-def test_a_cluster_finds_the_same_sums(cluster: distributed.LocalCluster, files: Encoded) -> None:
+def test_a_cluster_finds_the_same_sums(cluster: Cluster, files: Encoded) -> None:
     assert len(scan.parts(files)) > 20
     for workers in (1, 2):
-        with dask_scan.scanning(files, 24, workers, cluster.scheduler_address) as run:
+        with dask_scan.scanning(files, 24, workers, cluster.address) as run:
             assert run() == oracle(files)
 
 
-def test_a_cluster_is_left_as_it_was(cluster: distributed.LocalCluster, files: Encoded) -> None:
-    allowed = cluster.scheduler.allowed_failures
-    with dask_scan.scanning(files, 24, 1, cluster.scheduler_address) as run:
-        assert cluster.scheduler.allowed_failures == dask_scan.ALLOWED_FAILURES
+def test_a_cluster_is_left_as_it_was(cluster: Cluster, files: Encoded) -> None:
+    allowed = cluster.allowed_failures
+    with dask_scan.scanning(files, 24, 1, cluster.address) as run:
+        assert cluster.allowed_failures == dask_scan.ALLOWED_FAILURES
         run()
-    assert cluster.scheduler.allowed_failures == allowed
-    assert len(cluster.scheduler.workers) == 2
+    assert cluster.allowed_failures == allowed
+    assert len(cluster.workers()) == 2
 
 
-def test_a_cluster_tells_its_workers_and_cores(cluster: distributed.LocalCluster) -> None:
-    workers, cores = dask_scan.workers_and_cores(cluster.scheduler_address)
+def test_a_cluster_tells_its_workers_and_cores(cluster: Cluster) -> None:
+    workers, cores = dask_scan.workers_and_cores(cluster.address)
     assert workers == 2 and cores >= 1
 
 
-def test_more_workers_than_the_cluster_has_are_refused(cluster: distributed.LocalCluster, files: Encoded) -> None:
+def test_more_workers_than_the_cluster_has_are_refused(cluster: Cluster, files: Encoded) -> None:
     with (
         pytest.raises(SchedulerError, match=r"the cluster must have 3 workers\. Received: 2"),
-        dask_scan.scanning(files, 24, 3, cluster.scheduler_address),
+        dask_scan.scanning(files, 24, 3, cluster.address),
     ):
         pass
 
@@ -82,24 +73,24 @@ def test_processes_find_the_same_sums(files: Encoded) -> None:
 
 @pytest.mark.slow
 def test_a_worker_killed_ten_times_in_the_middle_costs_time_alone(
-    cluster: distributed.LocalCluster, files: Encoded, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, files: Encoded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deaths = plant_deaths(files, 10)
     monkeypatch.setattr(dask_scan, "file_sums", deadly.sums)
-    with dask_scan.scanning(files, 24, 2, cluster.scheduler_address) as run:
+    with dask_scan.scanning(files, 24, 2, cluster.address) as run:
         assert run() == oracle(files)
     assert len(list(deaths.iterdir())) == 10
 
 
 @pytest.mark.slow
 def test_with_dasks_own_patience_the_same_scan_is_given_up(
-    cluster: distributed.LocalCluster, files: Encoded, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, files: Encoded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant_deaths(files, 10)
     monkeypatch.setattr(dask_scan, "file_sums", deadly.sums)
     monkeypatch.setattr(dask_scan, "ALLOWED_FAILURES", 3)
     with (
-        dask_scan.scanning(files, 24, 2, cluster.scheduler_address) as run,
+        dask_scan.scanning(files, 24, 2, cluster.address) as run,
         pytest.raises(distributed.KilledWorker),
     ):
         run()

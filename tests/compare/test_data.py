@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from typer.testing import CliRunner
 
-from common.datasets import leaves
-from compare import data, duplicates, sheet
+from common.datasets import decode, leaves
+from compare import duplicates, exploration, sheet
 from compare.__main__ import app
-from tests.common.made_up_data import image, tree, write_folder
+from tests.common.made_up_data import cifar_binary, image, tree, write_folder
 
 GOLDEN = Path(__file__).parent / "golden"
 DIVIDED = tree("train/Tomato_healthy", "train/Tomato_Rust", "valid/Tomato_healthy", "valid/Tomato_Rust", images=12)
@@ -82,7 +82,7 @@ def test_data_without_files_is_explored_too() -> None:
 def test_plants_and_conditions_are_read_from_names_that_tell(
     class_names: list[str], pairs: list[tuple[str, str]] | None
 ) -> None:
-    assert data.plants_and_conditions(class_names) == pairs
+    assert exploration.plants_and_conditions(class_names) == pairs
 
 
 BROKEN = {
@@ -172,6 +172,22 @@ def test_exact_duplicates_are_grouped_with_those_across_splits_first(tmp_path: P
     exact = explored(folder, "--allow-duplicates")["exact"]
     assert (exact["groups"], exact["images"], exact["groups_across_splits"], exact["groups_across_classes"]) == (2, 5, 1, 1)
     assert sorted(exact["named"][0]) == ["train/Tomato_Rust/3.png", "valid/Tomato_Rust/b.png", "valid/Tomato_healthy/c.png"]
+
+
+def test_exact_duplicates_of_arrays_are_those_of_the_sources_own_pixels(tmp_path: Path) -> None:
+    files = cifar_binary()
+    name = "cifar-10-batches-bin/data_batch_1.bin"
+    records = np.frombuffer(files[name], np.uint8).reshape(-1, 1 + 3 * 32 * 32).copy()
+    records[1, 1:] = records[0, 1:]
+    records[3, 1:] = records[2, 1:]
+    records[3, -1] ^= 1  # lost where the images are resized
+    two = decode.resize(records[2:4, 1:].reshape(2, 3, 32, 32).transpose(0, 2, 3, 1), 4)
+    assert np.array_equal(two[0], two[1])
+    folder = write_folder(tmp_path / "cifar", files | {name: records.tobytes()})
+    whole, resized = explored(folder), explored(folder, "--image-size", "4")
+    assert (whole["image_size"], resized["image_size"]) == (32, 4)
+    assert (whole["exact"]["groups"], whole["exact"]["images"]) == (1, 2)
+    assert resized["exact"] == whole["exact"]
 
 
 def smooth(seed: int, size: int = 48) -> NDArray[np.uint8]:

@@ -110,6 +110,19 @@ def test_stop_ends_a_stubborn_twin_and_children_in_other_sessions(
     launch.stop(process)  # does nothing twice
 
 
+def test_what_a_killed_twin_started_is_ended_though_it_leads_a_group(script: Path, tmp_path: Path) -> None:
+    script.write_text(
+        """
+import os, pathlib, signal, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], process_group=0)
+pathlib.Path("pids").write_text(str(child.pid))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    )
+    assert launch.call("scripted", ["run"], log=tmp_path / "log.txt") == -signal.SIGKILL
+    _assert_gone(_wait_for_pids(tmp_path / "pids"))
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="a kernel's service of Linux")
 def test_a_twin_dies_with_a_parent_that_is_killed(script: Path, tmp_path: Path) -> None:
     script.write_text("import time, os, pathlib; pathlib.Path('pids').write_text(str(os.getpid()) + ' '); time.sleep(600)")

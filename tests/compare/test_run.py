@@ -173,7 +173,7 @@ def test_a_second_comparison_in_the_same_folder_at_the_same_time_is_refused(
         (("--frameworks", "lefft"), 2, "frameworks names one that is unknown. Received: 'lefft'."),
         (("--frameworks", "left,left"), 2, "each once"),
         (("--modes", "seriall"), 2, "Did you mean serial?"),
-        (("--modes", ""), 2, "modes must name at least one"),
+        (("--modes", ""), 2, "--modes is empty"),
         (("--modes", "data_parallel", "--replicas", "3"), 2, "Received: 64 over 3. Use 63 or 66."),
         (("--modes", "data_parallel", "--limit", "65"), 2, "fewer than replicas"),
         (("--cores", "9"), 2, "cores exceeds what this process may use. Received: 9. Use 1 to 4."),

@@ -150,9 +150,9 @@ def test_projections_are_apart_and_come_with_the_models_error(fake_twins: pytest
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--replicas", "1,x"), "--replicas takes whole numbers"),
+        (("--replicas", "1,x"), "--replicas must be whole numbers"),
         (("--kinds", "strongg"), "Did you mean strong?"),
-        (("--modes", "multi"), "modes names one that is unknown"),
+        (("--modes", "multi"), "--modes names something unknown"),
         (("--project", "8", "--network", "1Gb"), "--network takes"),
         (("--replicas", "3"), "Use 63 or 66."),
     ],
