@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import psutil
 
+from common import machine
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -39,47 +41,73 @@ def free_ports(count: int) -> list[int]:
         return [listener.getsockname()[1] for listener in listeners]
 
 
+class Companion(NamedTuple):
+    """A process that all ranks need."""
+
+    name: str
+    command: Sequence[str]
+
+
 class Failure(NamedTuple):
     """The rank that ended badly first."""
 
-    rank: int
+    rank: int | None
+    """None where it was the companion, which must not end before the ranks."""
     code: int
     """Its exit code, negative for the signal that ended it."""
     words: str
 
 
-def run_ranks(command: Sequence[str], environments: Sequence[dict[str, str]]) -> Failure | None:
+def run_ranks(
+    command: Sequence[str], environments: Sequence[dict[str, str]], companion: Companion | None = None
+) -> Failure | None:
     """Run one command in several processes, each with its own additions to the environment, until all have ended.
 
-    The first that fails ends the others: they would wait for it forever.
+    The first that fails ends the others: they would wait for it forever. A companion is started before them and ended after.
 
     Returns:
         None where all ended well.
     """
     ranks: list[subprocess.Popen[bytes]] = []
+    beside: list[subprocess.Popen[bytes]] = []
 
     def forward(number: int, frame: FrameType | None) -> None:
-        _end(ranks)
+        _end([*ranks, *beside])
         sys.exit(128 + number)
 
     before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
+        if companion is not None:
+            beside.append(subprocess.Popen(list(companion.command), stdin=subprocess.DEVNULL))
+            # Rank 0 counts what it uses of the machine.
+            environments = [{**environments[0], machine.COMPANION_VARIABLE: str(beside[0].pid)}, *environments[1:]]
         for environment in environments:
             ranks.append(subprocess.Popen(list(command), env={**os.environ, **environment}, stdin=subprocess.DEVNULL))
         while True:
             failed = [(rank.returncode, index) for index, rank in enumerate(ranks) if rank.poll()]
+            if all(rank.returncode == 0 for rank in ranks):
+                _dismiss(beside)
+                return None
+            if companion is not None and (code := beside[0].poll()) is not None:  # before a rank, which it may have ended
+                if code >= 0:
+                    _wait(ranks)
+                return Failure(None, code, f"{companion.name} {_words(code)}")
             if failed:
                 code, index = min(failed)  # a signal before an exit code, which it may have caused
                 if code > 0:
                     _wait(ranks)  # where all meet the same error, rank 0 still writes down which
                 return Failure(index, code, f"rank {index} of {len(ranks)} {_words(code)}")
-            if all(rank.returncode == 0 for rank in ranks):
-                return None
             time.sleep(0.05)
     finally:
-        _end(ranks)
+        _end([*ranks, *beside])
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _dismiss(processes: list[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.terminate()
+    _wait(processes)
 
 
 def _wait(ranks: list[subprocess.Popen[bytes]], seconds: float = 5.0) -> None:

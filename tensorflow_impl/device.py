@@ -40,6 +40,7 @@ def describe() -> dict[str, Any]:
             # Twin: the strategy's replicas can add tensors up inside a step on every device.
             "data_parallel": _mode(f"MirroredStrategy, {devices}", found),
             "multi_process": _mode(f"MultiWorkerMirroredStrategy, {'nccl' if found else 'ring'}", found),
+            "parameter_server": _mode("NumPy server, Dask actor", found),
         },
         # Twin: each framework has switches of its own; the other twin lists its own here.
         "options": {
