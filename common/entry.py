@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from common import architectures, datasets, machine, processes, results, spec, timing, tracing, weights
+from common import architectures, datasets, machine, parameter_server, processes, results, spec, timing, tracing, weights
 from common.batches import Plan
 from common.preprocessing import job, scaling
 from common.spec import Spec
@@ -206,8 +206,10 @@ def _launch(
     """Run the command in several processes on this machine; where one dies, end the others and say which."""
     machine.hold_to(machine.cpu_budget(read.cores))
     command = [sys.executable, "-m", f"{framework}_impl", *words]
-    environments = [{**environment, timing.STARTED_VARIABLE: repr(started)} for environment in rank_environments]
-    failure = processes.run_ranks(command, environments)
+    shared = {timing.STARTED_VARIABLE: repr(started)}
+    server, address = parameter_server.of_its_own(read) or (None, {})
+    environments = [{**environment, **shared, **address} for environment in rank_environments]
+    failure = processes.run_ranks(command, environments, server)
     if failure is None:
         return EXIT_OK
     print(failure.words, file=sys.stderr)

@@ -17,6 +17,9 @@ import psutil
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 
+COMPANION_VARIABLE = "CONVTWINS_COMPANION"
+"""The id of a process that this one counts to its family: a server that all ranks of a run share."""
+
 # glibc's mallopt(3) parameters.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 _KEEP_BYTES = 2**31 - 1
@@ -56,9 +59,13 @@ def hold_to(cpus: list[int]) -> None:
 
 
 def family() -> list[psutil.Process]:
-    """This process and its living descendants (input workers)."""
+    """This process, its living descendants (input workers), and the run's companion where this process counts it."""
     me = psutil.Process()
-    return [me, *me.children(recursive=True)]
+    family = [me, *me.children(recursive=True)]
+    if COMPANION_VARIABLE in os.environ:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            family.append(psutil.Process(int(os.environ[COMPANION_VARIABLE])))
+    return family
 
 
 def cpu_seconds() -> float:

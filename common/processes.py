@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import NamedTuple
 
+from common import machine
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -37,50 +39,77 @@ def free_ports(count: int) -> list[int]:
         return [listener.getsockname()[1] for listener in listeners]
 
 
+class Companion(NamedTuple):
+    """A process that all ranks need."""
+
+    name: str
+    command: Sequence[str]
+
+
 class Failure(NamedTuple):
     """The rank that ended badly first."""
 
-    rank: int
+    rank: int | None
+    """None where it was the companion, which must not end before the ranks."""
     code: int
     """Its exit code, negative for the signal that ended it."""
     words: str
 
 
-def run_ranks(command: Sequence[str], environments: Sequence[dict[str, str]]) -> Failure | None:
+def run_ranks(
+    command: Sequence[str], environments: Sequence[dict[str, str]], companion: Companion | None = None
+) -> Failure | None:
     """Run one command in several processes, each with its own additions to the environment, until all have ended.
 
-    The first that fails ends the others: they would wait for it forever. Each leads a process group, so that what it
-    started can be ended even where it was killed itself; Ctrl-C reaches it by way of this process.
+    The first that fails ends the others: they would wait for it forever. A companion is started before them and ended after.
+    Each leads a process group, so that what it started can be ended even where it was killed itself; Ctrl-C reaches it by
+    way of this process.
 
     Returns:
         None where all ended well.
     """
     ranks: list[subprocess.Popen[bytes]] = []
+    beside: list[subprocess.Popen[bytes]] = []
 
     def forward(number: int, frame: FrameType | None) -> None:
-        _end(ranks)
+        _end([*ranks, *beside])
         sys.exit(128 + number)
 
     before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
+        if companion is not None:
+            beside.append(subprocess.Popen(list(companion.command), stdin=subprocess.DEVNULL, process_group=0))
+            # Rank 0 counts what it uses of the machine.
+            environments = [{**environments[0], machine.COMPANION_VARIABLE: str(beside[0].pid)}, *environments[1:]]
         for environment in environments:
             ranks.append(
                 subprocess.Popen(list(command), env={**os.environ, **environment}, stdin=subprocess.DEVNULL, process_group=0)
             )
         while True:
             failed = [(rank.returncode, index) for index, rank in enumerate(ranks) if rank.poll()]
+            if all(rank.returncode == 0 for rank in ranks):
+                _dismiss(beside)
+                return None
+            if companion is not None and (code := beside[0].poll()) is not None:  # before a rank, which it may have ended
+                if code >= 0:
+                    _wait(ranks)
+                return Failure(None, code, f"{companion.name} {_words(code)}")
             if failed:
                 code, index = min(failed)  # a signal before an exit code, which it may have caused
                 if code > 0:
                     _wait(ranks)  # where all meet the same error, rank 0 still writes down which
                 return Failure(index, code, f"rank {index} of {len(ranks)} {_words(code)}")
-            if all(rank.returncode == 0 for rank in ranks):
-                return None
             time.sleep(0.05)
     finally:
-        _end(ranks)
+        _end([*ranks, *beside])
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _dismiss(processes: list[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.terminate()
+    _wait(processes)
 
 
 def _wait(ranks: list[subprocess.Popen[bytes]], seconds: float = 5.0) -> None:

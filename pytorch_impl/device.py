@@ -37,6 +37,9 @@ def describe() -> dict[str, Any]:
                 synchronised=not found,
             ),
             "multi_process": _mode(f"DistributedDataParallel, {backend}", found),
+            "parameter_server": _mode("NumPy server, Dask actor", found),
+            # Models that are trained apart have statistics of their own until they are averaged.
+            "model_averaging": _mode(f"own optimizers, averages by all-reduce, {backend}", found, synchronised=False),
         },
         # Twin: each framework has switches of its own; the other twin lists its own here.
         "options": {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from common import processes
 from common.spec import Spec
 
@@ -25,3 +27,8 @@ def environments(spec: Spec) -> list[dict[str, str]]:
     (port,) = processes.free_ports(1)
     common = {"WORLD_SIZE": str(spec.replicas), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(spec.replicas)]
+
+
+def meeting_place() -> str:
+    """Where the ranks of this run meet: a word that no other run has at the same time."""
+    return f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"

@@ -31,6 +31,7 @@ def describe() -> dict[str, Any]:
     """Devices, modes possible here, switches and versions, JSON-ready; `common.spec.check_against` holds a spec to it."""
     found = len(gpus())
     devices = "GPUs" if found else "logical CPU devices"
+    ring = "nccl" if found else "ring"
     return {
         "framework": "tensorflow",
         "versions": versions(),
@@ -39,7 +40,10 @@ def describe() -> dict[str, Any]:
             "serial": _mode("one replica", None),
             # Twin: the strategy's replicas can add tensors up inside a step on every device.
             "data_parallel": _mode(f"MirroredStrategy, {devices}", found),
-            "multi_process": _mode(f"MultiWorkerMirroredStrategy, {'nccl' if found else 'ring'}", found),
+            "multi_process": _mode(f"MultiWorkerMirroredStrategy, {ring}", found),
+            "parameter_server": _mode("NumPy server, Dask actor", found),
+            # Models that are trained apart have statistics of their own until they are averaged.
+            "model_averaging": _mode(f"own optimizers, averages by all-reduce, {ring}", found, synchronised=False),
         },
         # Twin: each framework has switches of its own; the other twin lists its own here.
         "options": {

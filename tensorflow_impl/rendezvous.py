@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 from common import processes
 from common.spec import Spec
@@ -26,3 +27,8 @@ def environments(spec: Spec) -> list[dict[str, str]]:
         }
         for rank in range(spec.replicas)
     ]
+
+
+def meeting_place() -> str:
+    """Where the ranks of this run meet: a word that no other run has at the same time."""
+    return json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][0]

@@ -8,11 +8,19 @@ from common.datasets import Dataset
 from common.spec import Spec
 from common.weights import Weights
 from tensorflow_impl.parallel.data_parallel import DataParallel
+from tensorflow_impl.parallel.model_averaging import ModelAveraging
 from tensorflow_impl.parallel.multi_process import MultiProcess
+from tensorflow_impl.parallel.parameter_server import ParameterServer
 from tensorflow_impl.parallel.serial import Serial
 
 
 def build(spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, weights: Weights) -> Serial:
     """The Trainer of a spec's mode, its model set to the initial weights."""
-    mode = {"serial": Serial, "data_parallel": DataParallel, "multi_process": MultiProcess}[spec.mode]
-    return mode(spec, architecture, plan, dataset, weights)
+    modes = {
+        "serial": Serial,
+        "data_parallel": DataParallel,
+        "multi_process": MultiProcess,
+        "parameter_server": ParameterServer,
+        "model_averaging": ModelAveraging,
+    }
+    return modes[spec.mode](spec, architecture, plan, dataset, weights)

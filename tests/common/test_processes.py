@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from common import machine, processes
-from common.processes import Failure
+from common.processes import Companion, Failure
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="a kernel's service of Linux")
 
@@ -131,6 +131,41 @@ def test_where_all_fail_alike_the_first_rank_may_still_write_down_why(folder: Pa
     assert failure is not None
     assert failure.code == 4
     assert (folder / "reason of 0").exists()
+
+
+def test_a_companion_is_started_before_the_ranks_known_to_the_first_and_ended_after_them(folder: Path) -> None:
+    companion = python("""
+        import signal
+        def leave(number, frame):
+            note(f"told {number}")
+            sys.exit()
+        signal.signal(signal.SIGTERM, leave)
+        note(f"companion {os.getpid()}")
+        time.sleep(60)
+    """)
+    code = "wait_for(1); note(f'{rank} {os.environ.get(\"CONVTWINS_COMPANION\")}'); wait_for(3)"
+    environments = [{"RANK": str(rank)} for rank in range(2)]
+    assert processes.run_ranks(python(code), environments, Companion("a server", companion)) is None
+    names = sorted(path.name for path in folder.iterdir())
+    (pid,) = [name.split()[1] for name in names if name.startswith("companion")]
+    assert names == [f"0 {pid}", "1 None", f"companion {pid}", f"told {signal.SIGTERM.value}"]
+    assert_gone([int(pid)])
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "words"),
+    [("os.kill(os.getpid(), 9)", -9, "was ended by SIGKILL"), ("sys.exit(0)", 0, "ended with exit code 0")],
+)
+def test_a_companion_that_ends_before_the_ranks_is_the_failure_and_ends_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, end: str, code: int, words: str
+) -> None:
+    monkeypatch.setattr(processes, "_wait", partial(processes._wait, seconds=0.1))  # pyright: ignore[reportPrivateUsage]
+    companion = Companion("a server", python(f"wait_for(2); {end}"))
+    failure = processes.run_ranks(
+        python("note(os.getpid()); time.sleep(60)"), [{"RANK": str(rank)} for rank in range(2)], companion
+    )
+    assert failure == Failure(None, code, f"a server {words}")
+    assert_gone([int(path.name) for path in folder.iterdir()])
 
 
 @linux

@@ -17,7 +17,12 @@ RENAMED = {
 }
 """Names in the right twin that stand for a name in the left one."""
 
-EXCEPTIONS: dict[tuple[str, str], str] = {}
+EXCEPTIONS: dict[tuple[str, str], str] = {
+    (
+        "parallel/multi_process.py",
+        "join",
+    ): "Torch's ranks meet in a process group, TensorFlow's in the strategy of their mode.",
+}
 """{(file, name): reason} of the differences that a framework forces; the name is "" for the file or its docstring."""
 
 MARKS = {"property", "setter", "cached_property", "staticmethod", "classmethod", "contextmanager", "dataclass"}

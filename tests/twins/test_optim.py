@@ -3,6 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from common import optim
 from common.spec import Optimizer
 from tests.twins import oracles
 from tests.twins.adapters import Twin
@@ -38,6 +39,26 @@ def test_an_update_rule_is_the_formula_at_every_step(twin: Twin, settings: dict[
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 def test_an_update_rule_in_float32_is_the_formula_rounded(twin: Twin, name: str) -> None:
     assert max(differences(twin, optimizer(name=name), [0.05] * STEPS, np.float32)) < 5e-6
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 5e-15), (np.float32, 5e-6)])
+@pytest.mark.parametrize("settings", SETTINGS, ids=words)
+def test_the_rule_of_the_parameter_server_is_the_twins_own(
+    twin: Twin, settings: dict[str, Any], dtype: Any, tolerance: float
+) -> None:
+    generator = np.random.default_rng(3)
+    served = [generator.normal(size=shape).astype(dtype) for shape in SHAPES]
+    variables = [twin.variable(array.copy()) for array in served]
+    rule = optim.build(optimizer(**settings), served)
+    built = twin.optim.build(optimizer(**settings), variables)
+    for step in range(1, STEPS + 1):
+        rate = 0.05 * 0.8**step
+        gradients = [generator.normal(size=shape).astype(dtype) for shape in SHAPES]
+        rule.apply(gradients, rate, step)
+        built.apply([twin.tensor(gradient) for gradient in gradients], twin.number(rate), twin.number(step))
+        for variable, array in zip(variables, served, strict=True):
+            assert array.dtype == dtype
+            assert np.abs(value(twin, variable) - array).max() <= tolerance * np.abs(array).max()
 
 
 def test_the_learning_rate_acts_at_once_and_not_through_the_momentum(twin: Twin) -> None:

@@ -1,0 +1,76 @@
+"""The twins' update rules in NumPy, for parameters that no framework holds."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from common import spec
+
+Array = npt.NDArray[np.floating[Any]]
+
+
+class Optimizer(Protocol):
+    """What a holder of parameters asks of an optimizer."""
+
+    def apply(self, gradients: list[Array], learning_rate: float, step: int) -> None:
+        """Update every variable once; `step` counts from 1."""
+        ...
+
+
+def build(settings: spec.Optimizer, variables: list[Array]) -> Optimizer:
+    """The optimizer of a spec, which changes these arrays in place and keeps to their dtype."""
+    return {"sgd": SGD, "adam": Adam}[settings.name](settings, variables)
+
+
+class SGD:
+    """Momentum as in PyTorch: b = momentum b + g; w = w - learning_rate b; weight decay is added to g.
+
+    The learning rate stands outside the buffer, so that a schedule acts at once (Sutskever et al. 2013 fold it in).
+    """
+
+    def __init__(self, settings: spec.Optimizer, variables: list[Array]) -> None:
+        self._settings = settings
+        self._variables = variables
+        self._buffers = [np.zeros_like(variable) for variable in variables]
+
+    def apply(self, gradients: list[Array], learning_rate: float, step: int) -> None:
+        """Update every variable once; `step` counts from 1."""
+        for variable, gradient, buffer in zip(self._variables, gradients, self._buffers, strict=True):
+            buffer *= self._settings.momentum
+            buffer += _decayed(gradient, variable, self._settings)
+            variable -= learning_rate * buffer
+
+
+class Adam:
+    """Kingma & Ba 2015, epsilon added after the bias correction; weight decay is added to g.
+
+    m = beta_1 m + (1 - beta_1) g; v = beta_2 v + (1 - beta_2) g^2;
+    w = w - learning_rate / (1 - beta_1^t) m / (sqrt(v) / sqrt(1 - beta_2^t) + epsilon).
+    """
+
+    def __init__(self, settings: spec.Optimizer, variables: list[Array]) -> None:
+        self._settings = settings
+        self._variables = variables
+        self._means = [np.zeros_like(variable) for variable in variables]
+        self._squares = [np.zeros_like(variable) for variable in variables]
+
+    def apply(self, gradients: list[Array], learning_rate: float, step: int) -> None:
+        """Update every variable once; `step` counts from 1."""
+        beta_1, beta_2 = self._settings.beta_1, self._settings.beta_2
+        correction_1, correction_2 = 1.0 - beta_1**step, 1.0 - beta_2**step
+        for variable, gradient, mean, square in zip(self._variables, gradients, self._means, self._squares, strict=True):
+            gradient = _decayed(gradient, variable, self._settings)
+            mean += (1.0 - beta_1) * (gradient - mean)
+            square *= beta_2
+            square += (1.0 - beta_2) * np.square(gradient)
+            denominator = np.sqrt(square)
+            denominator /= correction_2**0.5
+            denominator += self._settings.epsilon
+            variable -= learning_rate / correction_1 * mean / denominator
+
+
+def _decayed(gradient: Array, variable: Array, settings: spec.Optimizer) -> Array:
+    return gradient + settings.weight_decay * variable if settings.weight_decay else gradient

@@ -1,0 +1,90 @@
+"""Mode model_averaging: one process a replica, each with a model of its own, whose weights are averaged now and then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from common import ensemble
+from common.datasets import Split
+from common.training import Batch, Update
+from common.training import evaluate as score_split
+from common.weights import Weights
+from tensorflow_impl import evaluate, optim, weights
+from tensorflow_impl.parallel import vectors
+from tensorflow_impl.parallel.multi_process import MultiProcess
+
+
+class ModelAveraging(MultiProcess):
+    """One rank of several, which trains on its shards alone; who it is stands in its environment, see `rendezvous`.
+
+    What is scored is the average, kept apart, so that a score changes nothing in the training.
+    """
+
+    def _build(self) -> None:
+        # Twin: outside of the strategy's scope, which would hold the replicas' variables together; it only adds up here.
+        self._own = self._new_model(None)
+        self._model = self._new_model(None)
+        self._optimizer = optim.build(self._spec.optimizer, self._own.trainable_variables)
+        self._averages = 0
+
+    def _compile(self) -> None:
+        super()._compile()
+        self._score_own = tf.function(
+            lambda images, labels: evaluate.score(self._own, images, labels, loss=self._spec.loss, scaling=self._plan.scaling),
+            input_signature=self._score.input_signature,
+        )
+
+    def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+        own = tf.shape(labels, tf.int64)[0]
+        loss, num_correct, gradients = self._gradients(self._own, images, labels, masks, update._replace(num_examples=own))
+        self._optimizer.apply(gradients, update.learning_rate, update.step)
+        return loss * tf.cast(own / update.num_examples, loss.dtype), num_correct
+
+    def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
+        """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
+        found = super().train_step(batch, num_examples, learning_rate)
+        every_steps = self._spec.averaging.every_steps
+        if every_steps is not None and self._step % every_steps == 0:
+            vectors.assign(_values(self._own), self._average())
+            self._averages += 1
+        return found
+
+    def _average(self) -> tf.Tensor:
+        own = vectors.flatten(_values(self._own))
+        totals = self._total[own.dtype.name](own)
+        return self._strategy.experimental_local_results(totals)[0] / self.shard[1]
+
+    def share_statistics(self) -> None:
+        """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
+        vectors.assign(_values(self._model), self._average())
+
+    def report(self, test: Split) -> dict[str, Any]:
+        """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
+        (rank, ranks), size = self.shard, self._spec.global_batch_size
+        predictions, losses = np.zeros((ranks, len(test)), np.int64), np.zeros(ranks)
+        for start in range(0, len(test), size):
+            part = slice(start, start + size)
+            loss, predicted = self._score_own(tf.constant(test.images[part]), tf.constant(test.labels[part]))
+            predictions[rank, part] = predicted.numpy()
+            losses[rank] += float(loss)
+        average, _ = score_split(self, test, size)
+        # A ring sends everything but one rank's part of it, once to add up and once to tell.
+        sent = 2 * (ranks - 1) * sum(value.shape.num_elements() * value.dtype.size for value in _values(self._own))
+        return {
+            "members": ensemble.members(test.labels, self.all_reduce(predictions), self.all_reduce(losses), average),
+            "bytes_per_step": sent * max(self._averages, 1) / self._step,
+        }
+
+    def load_weights(self, values: Weights) -> None:
+        """Set every parameter and statistic of every replica."""
+        for model in (self._own, self._model):
+            weights.load(model, self._architecture, values)
+
+
+def _values(model: keras.Model) -> list[Any]:
+    """What is averaged: the parameters, and BatchNorm's statistics but for its count of batches."""
+    return [variable.value for variable in model.weights]
