@@ -40,6 +40,9 @@ def describe() -> dict[str, Any]:
             # Twin: the strategy's replicas can add tensors up inside a step on every device.
             "data_parallel": _mode(f"MirroredStrategy, {devices}", found),
             "multi_process": _mode(f"MultiWorkerMirroredStrategy, {'nccl' if found else 'ring'}", found),
+            "model_parallel": _mode(f"layers over {devices} in one graph", found),
+            "pipeline": _mode(f"micro-batches over {devices} in one graph", found),
+            "hybrid": _mode(f"copies over {devices} in one graph", found),
         },
         # Twin: each framework has switches of its own; the other twin lists its own here.
         "options": {

@@ -17,7 +17,16 @@ RENAMED = {
 }
 """Names in the right twin that stand for a name in the left one."""
 
-EXCEPTIONS: dict[tuple[str, str], str] = {}
+_PROCESSES = "torch's stages are processes, which must ask each other; TensorFlow's are devices of one"
+EXCEPTIONS: dict[tuple[str, str], str] = {
+    ("parallel/pipeline.py", "Pipeline.fetch"): _PROCESSES,
+    ("parallel/pipeline.py", "Pipeline.total"): _PROCESSES,
+    ("parallel/hybrid_pipeline.py", "HybridPipeline.all_reduce"): _PROCESSES,
+    (
+        "parallel/pipeline_async.py",
+        "PipelineAsync.load_weights",
+    ): "TensorFlow keeps weights of several ages; torch's updates wait",
+}
 """{(file, name): reason} of the differences that a framework forces; the name is "" for the file or its docstring."""
 
 MARKS = {"property", "setter", "cached_property", "staticmethod", "classmethod", "contextmanager", "dataclass"}
