@@ -101,7 +101,6 @@ class PipelineAsync(Pipeline):
         if group is None:
             return
         values = values.detach()
-        self._meter.sent_bytes += values.nbytes
         peer = 1 if group is self._to_behind else 0
         self._sends.append((distributed.isend(values, group=group, group_dst=peer), values))
 
@@ -110,6 +109,7 @@ class PipelineAsync(Pipeline):
         if group is None:
             return None
         values = self._values(shape, size, device=self._device)
+        self._meter.sent_bytes += values.nbytes  # counted here, for of a step's sends some come in the next
         peer = 0 if group is self._from_before else 1
         return distributed.irecv(values, group=group, group_src=peer), values
 
