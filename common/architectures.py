@@ -195,7 +195,7 @@ def resolve(model: str, num_classes: int, image_size: int) -> Architecture:
             f"model {model}: layer names must be unique, dots read as underscores. Received twice: {', '.join(twice)}. Rename "
             "them."
         )
-    _output_shape(architecture.layers, (image_size, image_size, 3), model)
+    output_shape(architecture.layers, (image_size, image_size, 3), model)
     return dataclasses.replace(architecture, name=model)  # by it the twins find the module's own builders
 
 
@@ -219,8 +219,13 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {error}{where}"
 
 
-def _output_shape(layers: tuple[Layer, ...], shape: tuple[int, ...], model: str) -> tuple[int, ...]:
+def output_shape(layers: tuple[Layer, ...], shape: tuple[int, ...], model: str) -> tuple[int, ...]:
     """[H, W, C] or [features] behind these layers.
+
+    Args:
+        layers: one after the other.
+        shape: of one example in front of them.
+        model: its name, for the error.
 
     Raises:
         SpecError: a layer takes another number of channels or features than it receives.
@@ -250,7 +255,7 @@ def _output_shape(layers: tuple[Layer, ...], shape: tuple[int, ...], model: str)
             case Dropout():
                 _refuse_other(model, layer.name, "features", layer.units, shape, 1)
             case Residual():
-                body, shortcut = (_output_shape(part, shape, model) for part in (layer.body, layer.shortcut))
+                body, shortcut = (output_shape(part, shape, model) for part in (layer.body, layer.shortcut))
                 if body != shortcut:
                     raise SpecError(f"model {model}: {layer.name} adds what differs in shape. Received: {body} and {shortcut}.")
                 shape = body

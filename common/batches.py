@@ -115,6 +115,10 @@ class Plan:
         """Steps of one epoch, from 1; the last may be cut short by `steps`."""
         return min(self.steps_per_epoch, self.total_steps - (epoch - 1) * self.steps_per_epoch)
 
+    def ends_epoch(self, step: int) -> bool:
+        """Whether an update, from 1, is the last of its epoch or of the run."""
+        return step % self.steps_per_epoch == 0 or step == self.total_steps
+
     def learning_rate(self, step: int) -> float:
         return self.spec.learning_rate(step, self.steps_per_epoch, self.total_steps)
 

@@ -487,6 +487,8 @@ def check_against(spec: Spec, description: dict[str, Any]) -> str | None:
         return f"not available: {mode['reason']}"
     if mode["max_replicas"] is not None and spec.replicas > mode["max_replicas"]:
         return f"not available: needs {spec.replicas} {mode['resource']}, found {mode['max_replicas']}"
+    if spec.variant == "hybrid_pipeline" and spec.batch_norm_statistics == "synchronised":
+        return "not available: the micro-batches of a hybrid_pipeline have BatchNorm statistics of their own"
     if spec.batch_norm_statistics not in mode["batch_norm_statistics"]:
         return f"not available: {mode['implementation']} has no {spec.batch_norm_statistics} BatchNorm"
     return None

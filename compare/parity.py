@@ -240,7 +240,7 @@ class _Ladder:
         statistics = "synchronised" if self.architecture.has_batch_norm else "per_replica"
         values = {**self._uneven.model_dump(), "batch_norm_statistics": statistics}
         parallel = spec.build(spec.with_variant(values, mode, self.replicas))
-        if parallel.departs is not None:
+        if parallel.departs is not None or (parallel.variant == "hybrid_pipeline" and self.architecture.has_batch_norm):
             return []
         here = tuple(name for name in self.frameworks if spec.check_against(parallel, launch.describe(name)) is None)
         split = self._record(parallel, mode, frameworks=here)
@@ -451,6 +451,8 @@ def _not_claimed(timed: Spec, architecture: Architecture, modes: Sequence[str], 
             reasons[mode] = asked.departs
         elif asked.data_replicas == 1:
             continue
+        elif architecture.has_batch_norm and mode == "hybrid_pipeline":
+            reasons[mode] = "BatchNorm over the micro-batches of each copy's shard is another function than serial's"
         elif architecture.has_batch_norm and timed.batch_norm_statistics == "per_replica":
             reasons[mode] = "BatchNorm over each replica's own examples is another function than serial's"
         elif timed.schedule.scaling != "none":

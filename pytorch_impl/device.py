@@ -40,6 +40,9 @@ def describe() -> dict[str, Any]:
             "parameter_server": _mode("NumPy server, Dask actor", found),
             # Models that are trained apart have statistics of their own until they are averaged.
             "model_averaging": _mode(f"own optimizers, averages by all-reduce, {backend}", found, synchronised=False),
+            "model_parallel": _mode(f"torch.distributed.pipelining, {backend}", found),
+            "pipeline": _mode(f"torch.distributed.pipelining, {backend}", found),
+            "hybrid": _mode(f"torch.distributed.pipelining and all-reduce, {backend}", found),
         },
         # Twin: each framework has switches of its own; the other twin lists its own here.
         "options": {

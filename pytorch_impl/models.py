@@ -9,6 +9,7 @@ from torch import nn
 
 from common import architectures
 from common.architectures import Architecture, Layer
+from common.stages import Stage
 from pytorch_impl import batch_norm
 from pytorch_impl.batch_norm import ReplicaGroup
 
@@ -36,6 +37,19 @@ def build(architecture: Architecture, precision: str, group: ReplicaGroup | None
         builder = user_builder(architecture)
         model = builder(architecture, precision, group) if builder else _Network(architecture, group)
     return model.to({"float32": torch.float32, "float64": torch.float64}[precision])
+
+
+def build_stage(stage: Stage, precision: str) -> nn.Module:
+    """The model of one stage of a pipeline: from what the stage before hands on to what it hands on itself.
+
+    It is made from the architecture, also where `build` takes torchvision's model or a user's own builder, which know no
+    stages. Masks go to the stage that has their dropout.
+
+    Args:
+        stage: its layers and the shape of one example in front of them.
+        precision: `float32` or `float64`.
+    """
+    return _Stage(stage.architecture, None).to({"float32": torch.float32, "float64": torch.float64}[precision])
 
 
 def user_builder(architecture: Architecture) -> Any | None:
@@ -68,6 +82,14 @@ class _Network(nn.Module):
             else:
                 x = self.get_submodule(_attribute_name(layer.name))(x)
         return x
+
+
+class _Stage(_Network):
+    """A part of a network, whose output can be sent as it lies in memory."""
+
+    def forward(self, x: torch.Tensor, *, masks: tuple[torch.Tensor, ...] = ()) -> torch.Tensor:
+        """[N, C, H, W] or [N, features] to the like; masks bool [N, units], one for each dropout of the stage."""
+        return super().forward(x, *masks).contiguous()
 
 
 def find_layer(model: nn.Module, name: str) -> nn.Module:

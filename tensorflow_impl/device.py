@@ -44,6 +44,9 @@ def describe() -> dict[str, Any]:
             "parameter_server": _mode("NumPy server, Dask actor", found),
             # Models that are trained apart have statistics of their own until they are averaged.
             "model_averaging": _mode(f"own optimizers, averages by all-reduce, {ring}", found, synchronised=False),
+            "model_parallel": _mode(f"layers over {devices} in one graph", found),
+            "pipeline": _mode(f"micro-batches over {devices} in one graph", found),
+            "hybrid": _mode(f"copies over {devices} in one graph", found),
         },
         # Twin: each framework has switches of its own; the other twin lists its own here.
         "options": {

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from common import architectures
 from common.architectures import Architecture, Layer
+from common.stages import Stage
 from tensorflow_impl import batch_norm
 from tensorflow_impl.batch_norm import ReplicaGroup
 
@@ -35,6 +36,23 @@ def build(architecture: Architecture, precision: str, group: ReplicaGroup | None
     masks = [keras.Input((dropout.units,), dtype="bool", name=f"{dropout.name}_mask") for dropout in architecture.dropouts]
     network = _Builder(group, iter(masks))
     return keras.Model([images, *masks], network.through(architecture.layers, images), name=architecture.name)
+
+
+def build_stage(stage: Stage, precision: str) -> keras.Model:
+    """The model of one stage of a pipeline: from what the stage before hands on to what it hands on itself.
+
+    It is made from the architecture, also where `build` takes torchvision's model or a user's own builder, which know no
+    stages. Masks go to the stage that has their dropout.
+
+    Args:
+        stage: its layers and the shape of one example in front of them.
+        precision: `float32` or `float64`.
+    """
+    keras.config.set_dtype_policy(precision)
+    layers = stage.architecture
+    values = keras.Input(stage.input_shape, dtype=precision, name="values")
+    masks = [keras.Input((dropout.units,), dtype="bool", name=f"{dropout.name}_mask") for dropout in layers.dropouts]
+    return keras.Model([values, *masks], _Builder(None, iter(masks)).through(layers.layers, values))
 
 
 def user_builder(architecture: Architecture) -> Any | None:

@@ -44,13 +44,25 @@ class Serial:
         self._optimizer = optim.build(self._spec.optimizer, list(self._model.parameters()))
 
     def _new_model(self, group: ReplicaGroup | None) -> torch.nn.Module:
+        return self._placed(models.build(self._architecture, self._spec.precision, group))
+
+    def _placed(self, model: torch.nn.Module) -> torch.nn.Module:
+        """The model on its device, in the spec's memory format."""
         # Twin: a switch of torch alone; TensorFlow's kernels on the CPU are NHWC.
         memory_format = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}[
             self._spec.framework_options.get("memory_format", "contiguous")
         ]
-        model = models.build(self._architecture, self._spec.precision, group)
-        model.register_forward_pre_hook(lambda module, inputs: (inputs[0].contiguous(memory_format=memory_format), *inputs[1:]))
+
+        def formatted(module: torch.nn.Module, inputs: Any) -> Any:
+            images, *others = inputs
+            # A stage behind the convolutions of a model is given features, which have but one format.
+            return (images.contiguous(memory_format=memory_format) if images.dim() == 4 else images, *others)
+
+        model.register_forward_pre_hook(formatted)
         return model.to(self._device).to(memory_format=memory_format)
+
+    def _parts(self, num_examples: int) -> int:
+        return micro_batches(num_examples, self._spec.accumulation, self._spec.data_replicas)
 
     def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         loss, num_correct, gradients = self._gradients(self._model, images, labels, masks, update)
@@ -72,8 +84,8 @@ class Serial:
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
         """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
         self._step += 1
-        parts = micro_batches(num_examples, self._spec.accumulation, self._spec.data_replicas)
-        return self._train_replicas(*self._to_device(batch), Update(num_examples, learning_rate, self._step, parts))
+        update = Update(num_examples, learning_rate, self._step, self._parts(num_examples))
+        return self._train_replicas(*self._to_device(batch), update)
 
     def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
         """(sum of losses, on the device; int64 [N] predicted labels) of one batch in evaluation mode."""

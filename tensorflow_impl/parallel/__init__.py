@@ -8,19 +8,30 @@ from common.datasets import Dataset
 from common.spec import Spec
 from common.weights import Weights
 from tensorflow_impl.parallel.data_parallel import DataParallel
+from tensorflow_impl.parallel.hybrid_pipeline import HybridPipeline
 from tensorflow_impl.parallel.model_averaging import ModelAveraging
+from tensorflow_impl.parallel.model_parallel import ModelParallel
 from tensorflow_impl.parallel.multi_process import MultiProcess
 from tensorflow_impl.parallel.parameter_server import ParameterServer
+from tensorflow_impl.parallel.pipeline import Pipeline
+from tensorflow_impl.parallel.pipeline_async import PipelineAsync
 from tensorflow_impl.parallel.serial import Serial
+
+_TRAINERS: dict[str, type[Serial]] = {
+    "serial": Serial,
+    "data_parallel": DataParallel,
+    "multi_process": MultiProcess,
+    "parameter_server": ParameterServer,
+    "parameter_server_async": ParameterServer,
+    "model_parallel": ModelParallel,
+    "pipeline": Pipeline,
+    "pipeline_1f1b": Pipeline,
+    "pipeline_async": PipelineAsync,
+    "hybrid_pipeline": HybridPipeline,
+    "model_averaging": ModelAveraging,
+}
 
 
 def build(spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, weights: Weights) -> Serial:
     """The Trainer of a spec's mode, its model set to the initial weights."""
-    modes = {
-        "serial": Serial,
-        "data_parallel": DataParallel,
-        "multi_process": MultiProcess,
-        "parameter_server": ParameterServer,
-        "model_averaging": ModelAveraging,
-    }
-    return modes[spec.mode](spec, architecture, plan, dataset, weights)
+    return _TRAINERS[spec.variant](spec, architecture, plan, dataset, weights)

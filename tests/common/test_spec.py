@@ -446,3 +446,15 @@ def test_a_switch_that_the_framework_does_not_have_is_refused(options: dict[str,
 def test_a_framework_without_switches_says_so() -> None:
     with pytest.raises(SpecError, match="Use nothing: there is none"):
         spec.check_against(spec.build({"framework_options": {"x": 1}}), DESCRIPTION | {"options": {}})
+
+
+def test_the_micro_batches_of_copies_have_no_statistics_in_common() -> None:
+    hybrid = {**DESCRIPTION["modes"]["serial"], "max_replicas": None}
+    description = {**DESCRIPTION, "modes": {**DESCRIPTION["modes"], "hybrid": hybrid}}
+    for word, answer in (
+        ("hybrid_tensor", None),
+        ("hybrid_pipeline", "not available: the micro-batches of a hybrid_pipeline have BatchNorm statistics of their own"),
+    ):
+        asked = spec.build(spec.with_variant({"batch_norm_statistics": "synchronised"}, word, 2))
+        assert spec.check_against(asked, description) == answer
+        assert spec.check_against(asked.with_fields(batch_norm_statistics="per_replica"), description) is None

@@ -17,11 +17,16 @@ RENAMED = {
 }
 """Names in the right twin that stand for a name in the left one."""
 
+_PROCESSES = "Torch's stages are processes, which must ask each other; TensorFlow's are devices of one."
+_JOINING = "Torch's ranks meet in a process group, TensorFlow's in the strategy of their mode."
+_AGES = "TensorFlow keeps weights of several ages; torch's updates wait."
+
 EXCEPTIONS: dict[tuple[str, str], str] = {
-    (
-        "parallel/multi_process.py",
-        "join",
-    ): "Torch's ranks meet in a process group, TensorFlow's in the strategy of their mode.",
+    ("parallel/multi_process.py", "join"): _JOINING,
+    ("parallel/pipeline.py", "Pipeline.fetch"): _PROCESSES,
+    ("parallel/pipeline.py", "Pipeline.total"): _PROCESSES,
+    ("parallel/hybrid_pipeline.py", "HybridPipeline.all_reduce"): _PROCESSES,
+    ("parallel/pipeline_async.py", "PipelineAsync.load_weights"): _AGES,
 }
 """{(file, name): reason} of the differences that a framework forces; the name is "" for the file or its docstring."""
 

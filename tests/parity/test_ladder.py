@@ -11,6 +11,7 @@ from compare import parity
 from compare.parity import Proof, Rung
 
 MODES = ("serial", "data_parallel", "multi_process")
+PIPELINES = ("serial", "model_parallel", "pipeline", "pipeline_1f1b", "hybrid_pipeline")
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"name": "sgd", "learning_rate": 0.05, "momentum": 0.9},
     "adam": {"name": "adam", "learning_rate": 1e-3},
@@ -88,6 +89,28 @@ def test_simple_cnn_is_the_same_training_in_both_frameworks_and_over_three_proce
     proof = prove(tmp_path, "simple_cnn", "adam", ("serial", "multi_process"), replicas=3, steps=4)
     assert_proved(proof)
     _assert_both_are_held_in_mode(proof, "multi_process")
+
+
+@pytest.mark.usefixtures("few_steps")
+def test_mini_xception_is_the_same_training_through_a_pipeline_of_three_stages(tmp_path: Path) -> None:
+    proof = prove(tmp_path, "mini_xception", "sgd", ("serial", "pipeline_1f1b"), replicas=3, steps=3)
+    assert_proved(proof)
+    _assert_both_are_held_in_mode(proof, "pipeline_1f1b")
+
+
+@pytest.mark.usefixtures("few_steps")
+def test_simple_cnn_is_the_same_training_in_copies_of_a_pipeline(tmp_path: Path) -> None:
+    proof = prove(tmp_path, "simple_cnn", "adam", ("serial", "hybrid_pipeline"), steps=4)
+    assert_proved(proof)
+    _assert_both_are_held_in_mode(proof, "hybrid_pipeline")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["simple_cnn", "mini_xception"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_every_pipeline_is_serials_training_over_20_steps(tmp_path: Path, model: str, optimizer: str, replicas: int) -> None:
+    assert_proved(prove(tmp_path, model, optimizer, PIPELINES, replicas=replicas, steps=4))
 
 
 @pytest.mark.slow

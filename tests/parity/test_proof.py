@@ -190,6 +190,17 @@ def test_modes_that_are_another_function_as_timed_are_not_claimed(
     assert {proof.mode_verdict("pytorch", mode) for mode in set(MODES) - modes} <= {"proved"}
 
 
+def test_copies_of_a_pipeline_are_held_where_their_micro_batches_have_no_statistics(twins: FakeTwins, tmp_path: Path) -> None:
+    modes = ("serial", "pipeline", "hybrid_pipeline")
+    held = prove(tmp_path, timed(model="simple_cnn"), modes)
+    assert {held.mode_verdict("pytorch", mode) for mode in modes} == {"proved"}
+    proof = prove(tmp_path, timed(model="mini_xception", batch_norm_statistics="synchronised"), modes)
+    assert proof.mode_verdict("pytorch", "pipeline") == "proved"
+    assert proof.mode_verdict("pytorch", "hybrid_pipeline") == "not claimed"
+    assert "micro-batches" in proof.not_claimed["hybrid_pipeline"]
+    assert not [rung for rung in proof.rungs if rung.mode == "hybrid_pipeline"]
+
+
 def test_the_timed_kernels_are_held_against_each_other_in_their_own_precision(twins: FakeTwins, tmp_path: Path) -> None:
     raced = {name: timed(global_batch_size=32) for name in ("pytorch", "tensorflow")}
     proof = prove(tmp_path, timed(), raced=raced)

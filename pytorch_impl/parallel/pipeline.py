@@ -1,0 +1,261 @@
+"""Mode pipeline: the model's layers over several devices, micro-batches following one another through them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import distributed
+from torch.distributed import pipelining
+
+from common import stages
+from common.datasets import Split
+from common.results import StepParts
+from common.sharding import micro_batches
+from common.training import Batch, Update
+from common.weights import Weights
+from pytorch_impl import device, input, models, optim, train, weights
+from pytorch_impl.parallel.serial import Serial
+
+
+class Pipeline(Serial):
+    """Stages of one model, a device for each, in the order of GPipe or of 1F1B.
+
+    Gradients are added up over the micro-batches before the one update, so the mathematics is that of serial accumulation
+    over the same parts; BatchNorm normalises each micro-batch by itself.
+    """
+
+    def _build(self) -> None:
+        rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        cuda = self._device.type == "cuda"
+        if cuda:
+            self._device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+            torch.cuda.set_device(self._device)
+        if not distributed.is_initialized():
+            distributed.init_process_group("nccl" if cuda else "gloo", device_id=self._device if cuda else None)
+        number = ranks // self._spec.data_replicas
+        self.devices = [f"rank {other}: {self._device.type}, stage {other % number}" for other in range(ranks)]
+        self._stage = stages.cut(self._architecture, number)[rank % number]
+        self._join(rank, number)
+        self._model = self._placed(models.build_stage(self._stage, self._spec.precision))
+        self._optimizer = optim.build(self._spec.optimizer, list(self._model.parameters()))
+        self._meter = _Meter()
+        self._schedules: dict[tuple[int, int, bool], Any] = {}
+        self._whole: tuple[Batch, int] | None = None
+
+    def _join(self, rank: int, number: int) -> None:
+        """Meet the ranks with the other stages of the same copy."""
+        self._group = distributed.group.WORLD
+
+    def _parts(self, num_examples: int) -> int:
+        return micro_batches(num_examples, self._spec.pipeline.micro_batches, self._spec.data_replicas)
+
+    def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+        schedule = self._schedule(len(labels), update.parts, training=True)
+        parameters = list(self._model.parameters())
+        for parameter in parameters:
+            parameter.grad = None
+        self._model.train()
+        losses: list[torch.Tensor] = []
+        outputs = schedule.step(
+            arg_mbs=self._inputs(images, update.parts),
+            kwarg_mbs=self._masks(masks, update.parts),
+            target_mbs=list(labels.chunk(update.parts)) if self._stage.is_last else None,
+            losses=losses,
+            loss_kwargs={"num_examples": update.num_examples},
+        )
+        gradients = self._summed([parameter.grad for parameter in parameters if parameter.grad is not None])
+        with self._meter.busy():
+            self._optimizer.apply(gradients, update.learning_rate, update.step)
+        return self._outcome(losses, outputs, labels)
+
+    def _schedule(self, num_examples: int, parts: int, *, training: bool) -> Any:
+        """Torch's schedule for batches of this size: its stage knows the shapes that it sends and receives."""
+        key = num_examples, parts, training
+        if key not in self._schedules:
+            stage, size = self._stage, num_examples // parts
+            schedule = pipelining.ScheduleGPipe
+            # With fewer micro-batches than stages 1F1B would have nothing to do in turn, and torch refuses it.
+            if self._spec.pipeline.schedule == "1f1b" and training and parts >= stage.number:
+                schedule = pipelining.Schedule1F1B
+            metered = _MeteredStage(
+                self._model,
+                stage.index,
+                stage.number,
+                self._device,
+                input_args=self._values(stage.input_shape, size, device="meta").requires_grad_(not stage.is_first),
+                output_args=self._values(stage.output_shape, size, device="meta").requires_grad_(),
+                group=self._group,
+            )
+            metered.meter = self._meter
+            self._schedules[key] = schedule(metered, parts, loss_fn=self._loss if training else None, scale_grads=False)
+        return self._schedules[key]
+
+    def _values(self, shape: tuple[int, ...], size: int, **options: Any) -> torch.Tensor:
+        """Room for what a stage receives or hands on of so many examples."""
+        # Twin: channels first.
+        shape = (shape[2], *shape[:2]) if len(shape) == 3 else shape
+        return torch.empty((size, *shape), dtype=device.dtype(self._spec), **options)
+
+    def _loss(self, logits: torch.Tensor, labels: torch.Tensor, num_examples: int) -> torch.Tensor:
+        return train.share_of_loss(logits, labels, num_examples, self._spec.loss)
+
+    def _inputs(self, images: torch.Tensor, parts: int) -> list[tuple[torch.Tensor, ...]]:
+        if not self._stage.is_first:
+            return [()] * parts
+        scaled = input.scale(images, device.dtype(self._spec), self._plan.scaling)
+        return [(part,) for part in scaled.chunk(parts)]
+
+    def _masks(self, masks: Any, parts: int) -> list[dict[str, Any]]:
+        cut = [mask.chunk(parts) for mask in masks[self._stage.masks]]
+        return [{"masks": tuple(mask[part] for mask in cut)} for part in range(parts)]
+
+    def _summed(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Added up over the copies of the stage, of which there is one."""
+        return gradients
+
+    def _outcome(self, losses: list[torch.Tensor], logits: Any, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What `train_step` gives: known to the last stage, for which the others hold a place until `fetch`."""
+        if not self._stage.is_last:
+            return torch.zeros((), dtype=device.dtype(self._spec), device=self._device), torch.zeros_like(labels[0])
+        with torch.no_grad():
+            return torch.stack(losses).sum().detach(), (logits.argmax(1) == labels).sum()
+
+    def _score_replicas(self, images: Any, labels: Any) -> Any:
+        logits = self._logits(images)
+        return self._loss(logits, labels, 1), logits.argmax(1)
+
+    def _logits(self, images: torch.Tensor) -> torch.Tensor:
+        """[N, classes] in evaluation mode, sent from the last stage to all."""
+        self._model.eval()
+        with torch.no_grad():
+            schedule = self._schedule(len(images), 1, training=False)
+            logits = schedule.eval(arg_mbs=self._inputs(images, 1))
+            if not self._stage.is_last:
+                logits = self._values((self._architecture.num_classes,), len(images), device=self._device)
+            distributed.broadcast(logits, group=self._group, group_src=self._stage.number - 1)
+        return logits
+
+    def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
+        """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
+        outcome = super().train_step(batch, num_examples, learning_rate)
+        if self._whole is None:
+            self._whole = batch, num_examples
+            self._bytes_per_step = self._meter.sent_bytes
+        return outcome
+
+    def fetch(self, values: list[Any]) -> npt.NDArray[Any]:
+        """What `train_step` and `score` gave, to one host array of the same length; the same in all processes of a shard."""
+        known = torch.stack(values)
+        distributed.broadcast(known, group=self._group, group_src=self._stage.number - 1)
+        return known.cpu().numpy()
+
+    def total(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The sum over processes, in every process; float64 or int64."""
+        tensor = self._tensor(values)
+        distributed.all_reduce(tensor)
+        return tensor.cpu().numpy()
+
+    def report(self, test: Split) -> dict[str, Any]:
+        """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
+        found: dict[str, Any] = {"bytes_per_step": float(self.total(np.array([self._bytes_per_step]))[0])}
+        if self._spec.profile_steps:
+            found["step_parts"] = self._profile(self._spec.profile_steps)
+        return found
+
+    def _profile(self, steps: int) -> StepParts:
+        """Train on the first batch over and over, without learning, and time what each stage computes."""
+        assert self._whole is not None, "a run has at least one step"
+        ranks = distributed.get_world_size()
+        seconds, busy = np.zeros((steps, ranks)), np.zeros((steps, ranks))
+        self._meter.timed = True
+        for step in range(steps):
+            distributed.barrier()
+            self._meter.busy_seconds, start = 0.0, time.perf_counter()
+            self.train_step(*self._whole, learning_rate=0.0)
+            self.synchronize()
+            seconds[step, distributed.get_rank()] = time.perf_counter() - start
+            busy[step, distributed.get_rank()] = self._meter.busy_seconds
+        seconds, busy = self.total(seconds), self.total(busy)
+        return StepParts(
+            steps=steps,
+            step_seconds=float(np.median(seconds.max(1))),
+            compute_seconds=float(np.median(busy.max(1))),
+            idle_seconds=float(np.median((seconds.max(1, keepdims=True) - busy).mean(1))),
+            not_separable="a stage that waits for its neighbour cannot tell idling from receiving: both are idle seconds",
+        )
+
+    def load_weights(self, values: Weights) -> None:
+        """Set every parameter and statistic of every replica."""
+        weights.load(self._model, self._stage.architecture, values)
+        self.share_statistics()
+
+    def weights(self) -> Weights:
+        """Every parameter and statistic by canonical name, as the model has them: replica 0's, or gathered from its parts."""
+        gathered: list[Any] = [None] * self._stage.number
+        distributed.all_gather_object(gathered, weights.extract(self._model, self._stage.architecture), self._group)
+        found: Weights = {name: array for part in gathered for name, array in part.items()}
+        return {parameter.name: found[parameter.name] for parameter in self._architecture.parameters()}
+
+    def num_values(self) -> tuple[int, int]:
+        """(all values, the trainable ones of them) that the model was built with, whoever asked for them."""
+        own = torch.tensor(models.num_values(self._model), device=self._device)
+        distributed.all_reduce(own, group=self._group)
+        every, trainable = own.tolist()
+        return every, trainable
+
+    def logits(self, batch: Batch, *, training: bool) -> npt.NDArray[np.floating]:
+        """[N, classes] of the first copy of the model. In training mode, serial's alone, it changes BatchNorm statistics."""
+        images, _, _ = self._to_device(batch)
+        return self._logits(images).cpu().numpy()
+
+
+class _Meter:
+    """What a stage sends, and how long it computes."""
+
+    def __init__(self) -> None:
+        self.sent_bytes = 0
+        self.busy_seconds = 0.0
+        self.timed = False
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Count the time spent inside, where it is asked for: the device has to be waited for."""
+        if not self.timed:
+            yield
+            return
+        device.synchronize()
+        start = time.perf_counter()
+        yield
+        device.synchronize()
+        self.busy_seconds += time.perf_counter() - start
+
+
+class _MeteredStage(pipelining.PipelineStage):
+    """torch's stage under a meter."""
+
+    meter: _Meter
+
+    def forward_one_chunk(self, *arguments: Any, **options: Any) -> Any:
+        with self.meter.busy():
+            return super().forward_one_chunk(*arguments, **options)
+
+    def backward_one_chunk(self, *arguments: Any, **options: Any) -> Any:
+        with self.meter.busy():
+            return super().backward_one_chunk(*arguments, **options)
+
+    def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[distributed.P2POp]:
+        return self._counted(super().get_fwd_send_ops(fwd_chunk_id))
+
+    def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[distributed.P2POp]:
+        return self._counted(super().get_bwd_send_ops(bwd_chunk_id))
+
+    def _counted(self, sends: list[distributed.P2POp]) -> list[distributed.P2POp]:
+        self.meter.sent_bytes += sum(send.tensor.nbytes for send in sends)
+        return sends

@@ -1,0 +1,132 @@
+"""Mode pipeline, asynchronous: each stage updates its weights as soon as a micro-batch has come back to it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, NamedTuple
+
+import torch
+from torch import distributed
+from torch.func import functional_call
+
+from common import stages
+from common.training import Batch, Update
+from pytorch_impl import train
+from pytorch_impl.parallel.pipeline import Pipeline
+
+
+class PipelineAsync(Pipeline):
+    """PipeDream (Narayanan et al. 2019): new micro-batches start before the updates of earlier ones are back.
+
+    What it changes: every micro-batch makes an update of its own, from the mean over its own examples, so there are as many
+    updates to a batch as micro-batches; and stage s of S goes forward with weights that lack the last S - 1 - s of them,
+    see `common.stages.updates_missing`. The same weights serve a micro-batch's way back, and the gradient then moves
+    weights that have moved on since. Batches follow one another without a pause; at the end of an epoch all updates are
+    made before anything is scored. Losses are those of the moving weights.
+    """
+
+    def _build(self) -> None:
+        super()._build()
+        index, number = self._stage.index, self._stage.number
+        # A channel for each pair and each direction: over a shared one, messages would wait for others behind them.
+        pairs = [[stage, stage + 1] for stage in range(number - 1)]
+        down, up = ([distributed.new_group(pair) for pair in pairs] for _ in ("down", "up"))
+        self._from_before, self._to_before = (down[index - 1], up[index - 1]) if index else (None, None)
+        self._to_behind, self._from_behind = (None, None) if self._stage.is_last else (down[index], up[index])
+        self._most_in_flight = stages.in_flight("asynchronous", index, number, number)
+        self._in_flight: deque[_InFlight] = deque()
+        self._sends: list[tuple[Any, torch.Tensor]] = []
+        self._updates = 0
+
+    def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+        self._model.train()
+        size = len(labels) // update.parts
+        incoming = [self._receive(self._stage.input_shape, size, self._from_before) for _ in range(update.parts)]
+        parts = zip(
+            self._inputs(images, update.parts), self._masks(masks, update.parts), labels.chunk(update.parts), strict=True
+        )
+        losses: list[torch.Tensor] = []
+        outputs: list[torch.Tensor] = []
+        for received, (given, own_masks, part_labels) in zip(incoming, parts, strict=True):
+            values = given[0] if given else _arrived(received).requires_grad_()
+            result = self._forward(values, own_masks, part_labels, update.learning_rate)
+            if self._stage.is_last:
+                losses.append(self._in_flight[-1].output.detach() / update.parts)
+                outputs.append(result)
+            if len(self._in_flight) == self._most_in_flight:
+                self._backward()
+        self._wait_for_sends()
+        return self._outcome(losses, torch.cat(outputs) if outputs else None, labels)
+
+    def _wait_for_sends(self) -> None:
+        """They have been asked for by now, or will be by a rank that waits for nothing from this one."""
+        for send, _ in self._sends:
+            send.wait()
+        self._sends.clear()
+
+    def _forward(self, values: torch.Tensor, masks: dict[str, Any], labels: torch.Tensor, learning_rate: float) -> torch.Tensor:
+        """Send a micro-batch forward with the weights of this moment, and keep them for its way back."""
+        with self._meter.busy():
+            stash = {name: parameter.detach().clone().requires_grad_() for name, parameter in self._model.named_parameters()}
+            result = functional_call(self._model, stash, (values,), masks)
+            output = train.share_of_loss(result, labels, len(labels), self._spec.loss) if self._stage.is_last else result
+        self._send(result, self._to_behind)
+        slopes = self._receive(self._stage.output_shape, len(labels), self._from_behind)
+        self._in_flight.append(_InFlight(values, list(stash.values()), output, slopes, learning_rate))
+        return result.detach()
+
+    def _backward(self) -> None:
+        """Take the oldest micro-batch back, and update the weights as they are by now."""
+        oldest = self._in_flight.popleft()
+        slopes = None if self._stage.is_last else _arrived(oldest.slopes)
+        with self._meter.busy():
+            wanted = [*oldest.weights, *([] if self._stage.is_first else [oldest.values])]
+            found = list(torch.autograd.grad(oldest.output, wanted, slopes))
+        if not self._stage.is_first:
+            self._send(found.pop().contiguous(), self._to_before)
+        with self._meter.busy():
+            self._updates += 1
+            self._optimizer.apply(found, oldest.learning_rate, self._updates)
+
+    def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
+        """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
+        outcome = super().train_step(batch, num_examples, learning_rate)
+        if self._plan.ends_epoch(self._step):
+            while self._in_flight:
+                self._backward()
+            self._wait_for_sends()
+        return outcome
+
+    def _send(self, values: torch.Tensor, group: Any) -> None:
+        if group is None:
+            return
+        values = values.detach()
+        peer = 1 if group is self._to_behind else 0
+        self._sends.append((distributed.isend(values, group=group, group_dst=peer), values))
+
+    def _receive(self, shape: tuple[int, ...], size: int, group: Any) -> Any:
+        """(work, values) to come; asked for at once, so that whoever sends them need not wait."""
+        if group is None:
+            return None
+        values = self._values(shape, size, device=self._device)
+        self._meter.sent_bytes += values.nbytes  # counted here, for of a step's sends some come in the next
+        peer = 0 if group is self._from_before else 1
+        return distributed.irecv(values, group=group, group_src=peer), values
+
+
+class _InFlight(NamedTuple):
+    """A micro-batch on its way: what it came in with, through which weights, to what."""
+
+    values: torch.Tensor
+    weights: list[torch.Tensor]
+    output: torch.Tensor
+    """What is handed on; of the last stage the loss."""
+    slopes: Any
+    """The gradient of the loss by the output, to come."""
+    learning_rate: float
+
+
+def _arrived(message: Any) -> torch.Tensor:
+    work, values = message
+    work.wait()
+    return values

@@ -1,0 +1,33 @@
+"""Mode hybrid of data and pipeline: copies of a pipeline, each on its shard of every batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_impl.parallel.pipeline import Pipeline
+
+
+class HybridPipeline(Pipeline):
+    """Copies of a pipeline; the gradients of each stage are added up over its copies before the update."""
+
+    def _shards(self, images: Any, labels: Any, masks: Any) -> list[Any]:
+        """The batch of each copy: as `common.sharding.shard`, in the graph."""
+        copies = len(self._copies)
+        size = tf.shape(images)[0]
+        sizes = tf.fill([copies], size // copies) + tf.cast(tf.range(copies) < tf.math.floormod(size, copies), size.dtype)
+        cut = [tf.split(values, sizes, num=copies) for values in (images, labels, *masks)]
+        return [(own_images, own_labels, own_masks) for own_images, own_labels, *own_masks in zip(*cut, strict=True)]
+
+    def _summed(self, gradients: list[list[tf.Tensor]], where: str) -> list[tf.Tensor]:
+        with tf.device(where):
+            return [tf.add_n(parts) for parts in zip(*gradients, strict=True)]
+
+    def share_statistics(self) -> None:
+        """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
+        first, *others = self._copies
+        for copy in others:
+            for part, own in zip(first, copy, strict=True):
+                for statistic, other in zip(part.statistics, own.statistics, strict=True):
+                    other.assign(statistic)

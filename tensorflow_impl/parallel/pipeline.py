@@ -1,0 +1,316 @@
+"""Mode pipeline: the model's layers over several devices, micro-batches following one another through them."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from common import stages
+from common.architectures import BatchNorm
+from common.datasets import Split
+from common.results import StepParts
+from common.sharding import micro_batches
+from common.spec import SpecError
+from common.stages import Stage
+from common.training import Batch, Update
+from common.weights import Weights
+from tensorflow_impl import device, input, models, optim, train, weights
+from tensorflow_impl.optim import Optimizer
+from tensorflow_impl.parallel.serial import Serial
+
+
+class Pipeline(Serial):
+    """Stages of one model, a device for each, in the order of GPipe or of 1F1B.
+
+    Gradients are added up over the micro-batches before the one update, so the mathematics is that of serial accumulation
+    over the same parts; BatchNorm normalises each micro-batch by itself.
+    """
+
+    def _build(self) -> None:
+        if self._spec.framework_options.get("jit_compile"):
+            raise SpecError(
+                f"framework_options.jit_compile is for one device, and mode {self._spec.mode} has several. Received: true. "
+                "Use false."
+            )
+        copies = self._spec.data_replicas
+        number = self._spec.replicas // copies
+        kind = "GPU" if device.gpus() else "CPU"
+        self.devices = [f"{kind}:{index}, stage {index % number}" for index in range(self._spec.replicas)]
+        self._stages = stages.cut(self._architecture, number)
+        # Twin: all the stages are in this process, each on its device; torch has a rank for each.
+        self._copies = [
+            [self._place(stage, f"{kind}:{copy * number + stage.index}") for stage in self._stages] for copy in range(copies)
+        ]
+        self._whole: tuple[Batch, int] | None = None
+
+    def _place(self, stage: Stage, where: str) -> _Placed:
+        with tf.device(where):
+            model = models.build_stage(stage, self._spec.precision)
+            variables = model.trainable_variables
+            return _Placed(stage, where, model, variables, optim.build(self._spec.optimizer, variables))
+
+    def _parts(self, num_examples: int) -> int:
+        return micro_batches(num_examples, self._spec.pipeline.micro_batches, self._spec.data_replicas)
+
+    def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+        loss, num_correct, _ = self._train_copies(images, labels, masks, update, _Clock(ticking=False))
+        return loss, num_correct
+
+    def _train_copies(self, images: Any, labels: Any, masks: Any, update: Update, clock: _Clock) -> Any:
+        """(loss, num_correct, busy seconds of each device) of one update."""
+        passes = [
+            self._passes(copy, own_images, own_labels, own_masks, update, clock)
+            for copy, (own_images, own_labels, own_masks) in zip(self._copies, self._shards(images, labels, masks), strict=True)
+        ]
+        # Twin: the order of GPipe or 1F1B is made by control dependencies; torch's schedule runs it.
+        for index, operation in stages.sequence(self._spec.pipeline.schedule, len(self._stages), update.parts):
+            for own in passes:
+                own.run(index, operation)
+        for index in range(len(self._stages)):
+            summed = self._summed([own.summed(index) for own in passes], self._copies[0][index].device)
+            for own in passes:
+                own.update(index, summed, update.step)
+        losses, correct = zip(*(own.outcome() for own in passes), strict=True)
+        return tf.add_n(losses), tf.add_n(correct), clock.busy_seconds(self._copies)
+
+    def _passes(self, copy: list[_Placed], images: Any, labels: Any, masks: Any, update: Update, clock: _Clock) -> _Passes:
+        return _Passes(self, copy, images, labels, masks, update, clock)
+
+    def _shards(self, images: Any, labels: Any, masks: Any) -> list[Any]:
+        """The batch of each copy, of which there is one."""
+        return [(images, labels, masks)]
+
+    def _summed(self, gradients: list[list[tf.Tensor]], where: str) -> list[tf.Tensor]:
+        """Added up over the copies of the stage, of which there is one."""
+        return gradients[0]
+
+    def _scaled(self, images: Any) -> tf.Tensor:
+        return input.scale(images, device.dtype(self._spec), self._plan.scaling)
+
+    def _loss(self, logits: tf.Tensor, labels: tf.Tensor, num_examples: Any) -> tf.Tensor:
+        return train.share_of_loss(logits, labels, num_examples, self._spec.loss)
+
+    def _score_replicas(self, images: Any, labels: Any) -> Any:
+        logits = self._logits(images)
+        return self._loss(logits, labels, 1), tf.argmax(logits, 1)
+
+    def _logits(self, images: tf.Tensor) -> tf.Tensor:
+        """[N, classes] in evaluation mode, from the first copy."""
+        with tf.device(self._copies[0][0].device):
+            values = self._scaled(images)
+        for part in self._copies[0]:
+            with tf.device(part.device):
+                masks = [tf.ones((tf.shape(values)[0], mask.shape[1]), tf.bool) for mask in part.model.inputs[1:]]
+                values = part.model([values, *masks], training=False)
+        return values
+
+    def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
+        """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
+        if self._whole is None:
+            self._whole = batch, num_examples
+        return super().train_step(batch, num_examples, learning_rate)
+
+    def report(self, test: Split) -> dict[str, Any]:
+        """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
+        assert self._whole is not None, "a run has at least one step"
+        values = stages.values_handed_on(self._stages) * self._whole[1]
+        # Twin: TensorFlow sends what the graph hands from device to device; torch's sends are counted as they are made.
+        found: dict[str, Any] = {"bytes_per_step": float((values + self._values_summed()) * device.dtype(self._spec).size)}
+        if self._spec.profile_steps:
+            found["step_parts"] = self._profile(self._spec.profile_steps)
+        return found
+
+    def _values_summed(self) -> int:
+        """Values sent to add the gradients up over the copies, and to give them the sum."""
+        trainable = sum(math.prod(variable.shape) for part in self._copies[0] for variable in part.updated)
+        return 2 * (len(self._copies) - 1) * trainable
+
+    def _profile(self, steps: int) -> StepParts:
+        """Train on the first batch over and over, without learning, and time what each stage computes."""
+        assert self._whole is not None, "a run has at least one step"
+        batch, num_examples = self._whole
+        parts = self._parts(num_examples)
+
+        @tf.function
+        def timed(images: Any, labels: Any, masks: Any) -> Any:
+            # The clock stands in a graph of its own, so that no step of the training has waited for it.
+            update = Update(num_examples, tf.constant(0.0, tf.float64), tf.constant(self._step, tf.int64), parts)
+            return self._train_copies(images, labels, masks, update, _Clock(ticking=True))[2]
+
+        timed(batch.images, batch.labels, batch.masks)
+        seconds, busy = np.zeros(steps), np.zeros((steps, self._spec.replicas))
+        for step in range(steps):
+            start = time.perf_counter()
+            busy[step] = timed(batch.images, batch.labels, batch.masks).numpy()
+            seconds[step] = time.perf_counter() - start
+        return StepParts(
+            steps=steps,
+            step_seconds=float(np.median(seconds)),
+            compute_seconds=float(np.median(busy.max(1))),
+            idle_seconds=float(np.median((seconds[:, None] - busy).mean(1))),
+            not_separable="a stage that waits for its neighbour cannot tell idling from receiving: both are idle seconds",
+        )
+
+    def load_weights(self, values: Weights) -> None:
+        """Set every parameter and statistic of every replica."""
+        for copy in self._copies:
+            for part in copy:
+                weights.load(part.model, part.stage.architecture, values)
+
+    def weights(self) -> Weights:
+        """Every parameter and statistic by canonical name, as the model has them: replica 0's, or gathered from its parts."""
+        found: Weights = {}
+        for part in self._copies[0]:
+            found |= weights.extract(part.model, part.stage.architecture)
+        return {parameter.name: found[parameter.name] for parameter in self._architecture.parameters()}
+
+    def num_values(self) -> tuple[int, int]:
+        """(all values, the trainable ones of them) that the model was built with, whoever asked for them."""
+        counts = np.sum([models.num_values(part.model) for part in self._copies[0]], axis=0)
+        return int(counts[0]), int(counts[1])
+
+    def logits(self, batch: Batch, *, training: bool) -> npt.NDArray[np.floating]:
+        """[N, classes] of the first copy of the model. In training mode, serial's alone, it changes BatchNorm statistics."""
+        return self._logits(batch.images).numpy()
+
+
+class _Placed(NamedTuple):
+    """A stage on its device."""
+
+    stage: Stage
+    device: str
+    model: keras.Model
+    updated: list[keras.Variable]
+    """What its optimizer updates: the model's own trainable variables, or newer ones."""
+    optimizer: Optimizer
+
+    @property
+    def statistics(self) -> list[Any]:
+        return [
+            variable.value
+            for layer in self.stage.architecture.leaves()
+            if isinstance(layer, BatchNorm)
+            for variable in models.find_layer(self.model, layer.name).non_trainable_variables
+        ]
+
+
+class _Passes:
+    """The forward and backward passes of a batch's micro-batches through the stages of one copy, in a graph."""
+
+    def __init__(
+        self, trainer: Any, copy: list[_Placed], images: Any, labels: Any, masks: Any, update: Update, clock: _Clock
+    ) -> None:
+        self._trainer = trainer
+        self._copy = copy
+        self._update = update
+        self._clock = clock
+        self._images, self._labels = (tf.split(values, update.parts) for values in (images, labels))
+        self._masks = [tf.split(mask, update.parts) for mask in masks]
+        self._last: list[list[tf.Tensor]] = [[] for _ in copy]
+        """Of each stage, what came of what it did last."""
+        self._forward: dict[tuple[int, int], Any] = {}
+        """(tape, taken, given) by stage and micro-batch; the last stage gives its loss."""
+        self._slopes: dict[tuple[int, int], tf.Tensor] = {}
+        """The gradient of the loss by what a stage took."""
+        self.gradients: list[list[list[tf.Tensor]]] = [[] for _ in copy]
+        """[stage][micro-batch][variable]."""
+        self._losses: list[tf.Tensor] = []
+        self._correct: list[tf.Tensor] = []
+
+    def run(self, index: int, operation: stages.Operation) -> None:
+        """Add one operation to the graph: it starts when its stage has ended the one before and its input is there."""
+        part = self._copy[index]
+        work = self._go_forward if operation.kind == "forward" else self._go_backward
+        arrived = self._input(index, operation)
+        with tf.device(part.device), tf.control_dependencies(self._last[index]):
+            start = self._clock.stamp([*self._last[index], *arrived])
+            with tf.control_dependencies(start):
+                self._last[index] = work(index, operation.micro_batch, *arrived)
+            self._last[index] += self._clock.count(part, start, self._last[index])
+
+    def summed(self, index: int) -> list[tf.Tensor]:
+        """The gradients of a stage, added up over the micro-batches."""
+        with tf.device(self._copy[index].device):
+            return [tf.add_n(parts) for parts in zip(*self.gradients[index], strict=True)]
+
+    def update(self, index: int, gradients: list[tf.Tensor], step: Any) -> list[tf.Tensor]:
+        """Let a stage's optimizer go one step; the values of its variables after it."""
+        part = self._copy[index]
+        with tf.device(part.device), tf.control_dependencies(self._last[index]):
+            start = self._clock.stamp([*self._last[index], *gradients])
+            with tf.control_dependencies(start):
+                part.optimizer.apply(gradients, self._update.learning_rate, step)
+            values = [tf.identity(variable.value) for variable in part.updated]
+            self._last[index] = [*values, *self._clock.count(part, start, values)]
+        return values
+
+    def outcome(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """(loss, num_correct), added up over the micro-batches."""
+        with tf.device(self._copy[-1].device):
+            return tf.add_n(self._losses), tf.add_n(self._correct)
+
+    def _input(self, index: int, operation: stages.Operation) -> list[tf.Tensor]:
+        """What the neighbour hands on; the first stage takes images, and the last one starts back from its loss."""
+        if operation.kind == "backward":
+            return [self._slopes[index + 1, operation.micro_batch]] if index + 1 < len(self._copy) else []
+        return [self._forward[index - 1, operation.micro_batch][2] if index else self._images[operation.micro_batch]]
+
+    def _go_forward(self, index: int, micro_batch: int, values: tf.Tensor) -> list[tf.Tensor]:
+        stage, model = self._copy[index].stage, self._copy[index].model
+        masks = [mask[micro_batch] for mask in self._masks[stage.masks]]
+        taken = tf.identity(values) if index else self._trainer._scaled(values)
+        with tf.GradientTape() as tape:
+            tape.watch(taken)
+            given = model([taken, *masks], training=True)
+            if stage.is_last:
+                logits, labels = given, self._labels[micro_batch]
+                given = self._trainer._loss(logits, labels, self._update.num_examples)
+        if stage.is_last:
+            self._losses.append(given)
+            self._correct.append(tf.reduce_sum(tf.cast(tf.argmax(logits, 1) == labels, tf.int64)))
+        self._forward[index, micro_batch] = tape, taken, given
+        return [given]
+
+    def _go_backward(self, index: int, micro_batch: int, *slope: tf.Tensor) -> list[tf.Tensor]:
+        tape, taken, given = self._forward.pop((index, micro_batch))
+        variables = [variable.value for variable in self._copy[index].model.trainable_variables]
+        wanted = [*variables, *([taken] if index else [])]
+        found = tape.gradient(given, wanted, output_gradients=tf.identity(slope[0]) if slope else None)
+        done = list(found)
+        if index:
+            self._slopes[index, micro_batch] = found.pop()
+        self.gradients[index].append(found)
+        return done
+
+
+class _Clock:
+    """Takes the time inside a graph, where it is asked for."""
+
+    def __init__(self, *, ticking: bool) -> None:
+        self._ticking = ticking
+        self._spent: dict[str, list[tf.Tensor]] = {}
+
+    def stamp(self, after: list[tf.Tensor]) -> list[tf.Tensor]:
+        """[the time when all of these are there], or nothing."""
+        if not self._ticking:
+            return []
+        with tf.control_dependencies(after):
+            # An argument that is no constant, or the graph's optimizer would ask the time once for all.
+            return [tf.numpy_function(lambda _: time.perf_counter(), [tf.size(after[0])], tf.float64, stateful=False)]
+
+    def count(self, part: _Placed, start: list[tf.Tensor], results: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Count the time from a stamp to these results as busy; the stamp of its end."""
+        end = self.stamp(results)
+        if end:
+            self._spent.setdefault(part.device, []).append(end[0] - start[0])
+        return end
+
+    def busy_seconds(self, copies: list[list[_Placed]]) -> Any:
+        """[devices] so far; None where no time was taken."""
+        return tf.stack([tf.add_n(self._spent[part.device]) for copy in copies for part in copy]) if self._ticking else None

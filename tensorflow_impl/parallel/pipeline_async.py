@@ -1,0 +1,93 @@
+"""Mode pipeline, asynchronous: each stage updates its weights as soon as a micro-batch has come back to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from common import stages
+from common.stages import Stage
+from common.training import Batch, Update
+from common.weights import Weights
+from tensorflow_impl import optim
+from tensorflow_impl.parallel.pipeline import Pipeline
+
+
+class PipelineAsync(Pipeline):
+    """PipeDream (Narayanan et al. 2019): new micro-batches start before the updates of earlier ones are back.
+
+    What it changes: every micro-batch makes an update of its own, from the mean over its own examples, so there are as many
+    updates to a batch as micro-batches; and stage s of S goes forward with weights that lack the last S - 1 - s of them,
+    see `common.stages.updates_missing`. The same weights serve a micro-batch's way back, and the gradient then moves
+    weights that have moved on since. Batches follow one another without a pause; at the end of an epoch all updates are
+    made before anything is scored. Losses are those of the moving weights.
+    """
+
+    # Twin: a graph runs to its end, so the devices run dry between two batches; torch's ranks work on. The mathematics is
+    # the same: what a stage would not know of yet, when the next batch comes, is kept from its model in `_newer`.
+
+    def _build(self) -> None:
+        self._newer: list[list[list[keras.Variable]]] = []
+        """[stage][updates more than the model has seen, less one][variable]."""
+        super()._build()
+        self._updates = tf.Variable(tf.constant(0, tf.int64), trainable=False)
+
+    def _place(self, stage: Stage, where: str) -> Any:
+        placed = super()._place(stage, where)
+        missing = stages.updates_missing(stage.index, stage.number, stage.number)
+        with tf.device(where):
+            newer = [
+                [keras.Variable(variable, dtype=variable.dtype) for variable in placed.model.trainable_variables]
+                for _ in range(missing)
+            ]
+            self._newer.append(newer)
+            if not newer:
+                return placed
+            return placed._replace(updated=newer[-1], optimizer=optim.build(self._spec.optimizer, newer[-1]))
+
+    def _train_copies(self, images: Any, labels: Any, masks: Any, update: Update, clock: Any) -> Any:
+        (copy,) = self._copies
+        # The gradient of a micro-batch is that of the mean over its own examples.
+        size = tf.shape(labels)[0] // update.parts
+        passes = self._passes(copy, images, labels, masks, update._replace(num_examples=size), clock)
+        versions = [
+            [[tf.identity(variable.value) for variable in version] for version in (part.model.trainable_variables, *newer)]
+            for part, newer in zip(copy, self._newer, strict=True)
+        ]
+        before = self._updates.read_value()
+        for index, (kind, micro_batch) in stages.sequence("asynchronous", len(copy), update.parts):
+            if kind == "forward" and self._newer[index]:
+                _assign(copy[index].model.trainable_variables, versions[index][micro_batch])
+            passes.run(index, stages.Operation(kind, micro_batch))
+            if kind == "backward":
+                step = before + (micro_batch + 1)
+                versions[index].append(passes.update(index, passes.gradients[index][-1], step))
+        for part, newer, known in zip(copy, self._newer, versions, strict=True):
+            for variables, values in zip([part.model.trainable_variables, *newer][:-1], known[update.parts :], strict=False):
+                _assign(variables, values)
+        self._updates.assign_add(update.parts)
+        loss, num_correct = passes.outcome()
+        return loss / update.parts, num_correct, clock.busy_seconds(self._copies)
+
+    def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
+        """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
+        outcome = super().train_step(batch, num_examples, learning_rate)
+        if self._plan.ends_epoch(self._step):
+            for part, newer in zip(self._copies[0], self._newer, strict=True):
+                for variables in (part.model.trainable_variables, *newer[:-1]):
+                    _assign(variables, part.updated)
+        return outcome
+
+    def load_weights(self, values: Weights) -> None:
+        """Set every parameter and statistic of every replica."""
+        super().load_weights(values)
+        for part, newer in zip(self._copies[0], self._newer, strict=True):
+            for variables in newer:
+                _assign(variables, part.model.trainable_variables)
+
+
+def _assign(variables: list[keras.Variable], values: list[Any]) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
