@@ -307,7 +307,7 @@ class Spec(_Frozen):
             return "replicas train apart, and their weights are averaged now and then"
         if self.variant in ("parameter_server_async", "pipeline_async"):
             return "gradients are applied to weights that have moved on since"
-        if self.communication.compression != "none":
+        if self.communication.compression != "none" and self.mode != "serial":
             return f"gradients are sent as {self.communication.compression}"
         return None
 
@@ -489,6 +489,8 @@ def check_against(spec: Spec, description: dict[str, Any]) -> str | None:
         return f"not available: needs {spec.replicas} {mode['resource']}, found {mode['max_replicas']}"
     if spec.batch_norm_statistics not in mode["batch_norm_statistics"]:
         return f"not available: {mode['implementation']} has no {spec.batch_norm_statistics} BatchNorm"
+    if spec.communication.compression != "none" and not mode.get("compression", True):
+        return f"not available: {mode['implementation']} sends gradients as they are"
     return None
 
 
