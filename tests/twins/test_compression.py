@@ -10,7 +10,7 @@ from common import compression
 from common.communication import exchange_bytes, reduce_bytes, step_payload_bytes
 from common.sharding import shard
 from common.spec import Communication
-from tests.twins import made, oracles
+from tests.twins import made
 from tests.twins.adapters import Twin
 
 ARCHITECTURE = made.network()
@@ -55,8 +55,7 @@ def test_a_gradient_that_is_no_number_is_not_hidden(twin: Twin, name: str) -> No
     assert np.isnan(twin.array(twin.compression.decode(message, 5, twin.dtype("float64"), settings(name)))).any()
 
 
-@pytest.mark.parametrize("feedback", [True, False], ids=["feedback", "no feedback"])
-@pytest.mark.parametrize("name", LOSSY)
+@pytest.mark.parametrize(("name", "feedback"), [*((name, True) for name in LOSSY), ("int8", False)])
 def test_data_parallel_trains_with_the_gradients_that_the_rules_let_through(twin: Twin, name: str, feedback: bool) -> None:
     chosen = settings(name, error_feedback=feedback)
     sgd = {"name": "sgd", "momentum": 0.0}
@@ -68,7 +67,8 @@ def test_data_parallel_trains_with_the_gradients_that_the_rules_let_through(twin
     cut = compression.buckets([values[name].size for name in names], 8, chosen.bucket_mib)
     assert len(cut) > 3
     lost = [[np.zeros(sum(values[names[i]].size for i in bucket)) for _ in range(made.REPLICAS)] for bucket in cut]
-    for step in range(3):
+    largest = 0.0
+    for step in range(2):
         count = 9
         data = made.dataset(ARCHITECTURE, train=30).train
         part = slice(9 * step, 9 * step + count)
@@ -82,16 +82,17 @@ def test_data_parallel_trains_with_the_gradients_that_the_rules_let_through(twin
         for number, bucket in enumerate(cut):
             flat = [np.concatenate([gradients[names[i]].reshape(-1) for i in bucket]) for gradients in found]
             total, lost[number] = compression.exchange(flat, lost[number], chosen)
+            largest = max(largest, np.abs(total).max())
             ends = np.cumsum([values[names[i]].size for i in bucket])[:-1]
             for i, summed in zip(bucket, np.split(total, ends), strict=True):
                 values[names[i]] = values[names[i]] - 0.05 * summed.reshape(values[names[i]].shape)
         parallel.train_step(twin.batch(images, labels, masks), count, 0.05)
         after = parallel.weights()
         scale = max(np.abs(values[name]).max() for name in names)
-        # float16: three replicas' sum is rounded twice, in an order that is the ring's own.
-        tolerance = 1e-5 if name == "float16" else 1e-14
+        # float16: the sum of three is rounded twice, by up to 2^-11 each, in an order that is the ring's own.
+        tolerance = 0.05 * largest * 2.0**-9 * (step + 1) if name == "float16" else 1e-14 * scale
         for parameter in names:
-            assert np.abs(after[parameter] - values[parameter]).max() <= tolerance * scale, (step, parameter)
+            assert np.abs(after[parameter] - values[parameter]).max() <= tolerance, (step, parameter)
 
 
 def test_bytes_per_step_is_what_the_messages_hold(twin: Twin) -> None:
