@@ -29,6 +29,9 @@ from compare.progress import Display, display
 from compare.store import Comparison, FolderError, ProofRecord
 from compare.words import names
 
+PROFILE_STEPS = 20
+"""Of the segment that `--profile` adds to a run."""
+
 EXIT_RUN_FAILED, EXIT_USAGE, EXIT_DATA_REFUSED = 1, 2, 4
 
 
@@ -72,6 +75,7 @@ def command(
         list[str] | None, typer.Option("--set", help="field=value of the spec, e.g. optimizer.momentum=0.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Results folder. Default: results/<time>-<model>-<data>.")] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="After each run, time the parts of a step apart.")] = False,
     proof: Annotated[bool, typer.Option(help="Prove first that both frameworks train the same.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
@@ -87,6 +91,7 @@ def command(
         "data.on_bad": on_bad,
         "seed": seed,
         "cores": cores,
+        "profile_steps": PROFILE_STEPS if profile else None,
     }
     try:
         settings = _settings(preset, spec_file, options, assignments or [])

@@ -109,19 +109,18 @@ class DataParallel(Serial):
         if self._threads is None:
             return "nn.DataParallel computes and sends in one"
         threads, (images, labels, masks) = self._threads, self._to_device(batch)
-        update = self._update(num_examples, learning_rate=0.0)
         found: list[list[torch.Tensor]] = []
 
         def timed(rank: int) -> tuple[float, list[torch.Tensor]]:
             start = time.perf_counter()
-            _, _, gradients = self._own_gradients(rank, images, labels, masks, update)
+            _, _, gradients = self._own_gradients(rank, images, labels, masks, self._update(num_examples, 0.0))
             return time.perf_counter() - start, gradients
 
         def compute() -> list[float]:
             nonlocal found
             seconds, found = map(list, zip(*threads.run(timed), strict=True))
             start = time.perf_counter()
-            self._optimizer.apply(found[0], update.learning_rate, update.step)
+            self._optimizer.apply(found[0], 0.0, self._step)
             update_seconds = time.perf_counter() - start
             return [own + update_seconds for own in seconds]
 

@@ -68,15 +68,14 @@ class MultiProcess(Serial):
     def separate(self, batch: Batch, num_examples: int) -> Separated | str:
         """The parts of a step on this batch, to be timed apart; or why that cannot be done."""
         images, labels, masks = self._to_device(batch)
-        update = self._update(num_examples, learning_rate=0.0)
         model = self._wrapped or self._model
         found: list[torch.Tensor] = []
 
         def compute() -> None:
             nonlocal found
             with self._wrapped.no_sync() if self._wrapped else nullcontext():
-                _, _, found = self._gradients(model, images, labels, masks, update)
-            self._optimizer.apply(found, update.learning_rate, update.step)
+                _, _, found = self._gradients(model, images, labels, masks, self._update(num_examples, 0.0))
+            self._optimizer.apply(found, 0.0, self._step)
 
         def exchange() -> None:
             if self._wrapped is None:

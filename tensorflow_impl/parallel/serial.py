@@ -197,7 +197,6 @@ class Serial:
         )
 
     def _separate_replicas(self, batch: Batch, num_examples: int) -> Separated:
-        arguments = self._arguments(batch, num_examples, 0.0)
         step = self._step_in(self._parts(num_examples))
         # Twin: what a step does is settled when its graph is made, here and now.
         self._exchanges = False
@@ -213,7 +212,7 @@ class Serial:
         send = tf.function(lambda gradients: self._strategy.run(one, args=(gradients,)))
 
         def compute() -> None:
-            step(*arguments)
+            step(*self._arguments(batch, num_examples, 0.0))
 
         def exchange() -> None:
             send(gradients)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common import profiling
+from common import processes, profiling
 from common.architectures import Architecture, Conv, Dense, Dropout, Flatten, ReLU, no_padding
 from tests.twins import made
 from tests.twins.adapters import Twin
@@ -52,7 +52,7 @@ def test_gradients_added_up_over_parts_are_exchanged_once_a_step(twin: Twin, mon
 
 def _ddp_exchanges(twin: Twin, monkeypatch: pytest.MonkeyPatch, accumulation: int) -> int:
     """Buckets that DistributedDataParallel sends in one step."""
-    from common import processes
+    import torch
 
     (port,) = processes.free_ports(1)
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -61,13 +61,11 @@ def _ddp_exchanges(twin: Twin, monkeypatch: pytest.MonkeyPatch, accumulation: in
     trainer = made.trainer(twin, PLAIN, mode="multi_process", replicas=2, accumulation=accumulation, **FIELDS)
     sent: list[Any] = []
 
-    def hook(state: None, bucket: Any) -> Any:
+    def hook(state: None, bucket: torch.distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
         sent.append(bucket.index())
         future = torch.futures.Future()
         future.set_result(bucket.buffer())
         return future
-
-    import torch
 
     trainer._wrapped.register_comm_hook(None, hook)
     trainer.train_step(twin.batch(DATA.images, DATA.labels, made.masks(PLAIN, COUNT)), COUNT, 0.01)
@@ -78,8 +76,7 @@ def _ddp_exchanges(twin: Twin, monkeypatch: pytest.MonkeyPatch, accumulation: in
 def _collectives(twin: Twin, monkeypatch: pytest.MonkeyPatch, accumulation: int) -> int:
     """Collective operations in the graph of one step."""
     trainer = made.trainer(twin, PLAIN, mode="data_parallel", accumulation=accumulation, **FIELDS)
-    (step,) = trainer._train.values()
-    graph = step.get_concrete_function().graph.as_graph_def()
+    graph = trainer._train[accumulation].get_concrete_function().graph.as_graph_def()
     nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
     return sum(node.op.startswith("Collective") for node in nodes)
 
