@@ -307,7 +307,7 @@ class Spec(_Frozen):
             return "replicas train apart, and their weights are averaged now and then"
         if self.variant in ("parameter_server_async", "pipeline_async"):
             return "gradients are applied to weights that have moved on since"
-        if self.communication.compression != "none":
+        if self.communication.compression != "none" and self.mode != "serial":
             return f"gradients are sent as {self.communication.compression}"
         return None
 
@@ -491,6 +491,8 @@ def check_against(spec: Spec, description: dict[str, Any]) -> str | None:
         return "not available: the micro-batches of a hybrid_pipeline have BatchNorm statistics of their own"
     if spec.batch_norm_statistics not in mode["batch_norm_statistics"]:
         return f"not available: {mode['implementation']} has no {spec.batch_norm_statistics} BatchNorm"
+    if spec.communication.compression != "none" and not mode.get("compression", True):
+        return f"not available: {mode['implementation']} sends gradients as they are"
     return None
 
 

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from common import machine, metrics, results
+from common import machine, metrics, profiling, results
 from common.batches import Plan, order_digest
 from common.datasets import Dataset, Split
-from common.results import EpochRecord, Metrics, RunResult, Status
+from common.results import EpochRecord, Metrics, Phases, RunResult, Status
 from common.sharding import shard
 from common.spec import Spec
 from common.timing import Stopwatch, Timer
@@ -49,6 +49,17 @@ class Update(NamedTuple):
     """Of the run, from 1."""
     parts: int = 1
     """Into how many each replica cuts its shard, to add up their gradients."""
+
+
+class Separated(NamedTuple):
+    """A step taken apart: each part is called by itself, by all processes of the run alike, and nothing is learned."""
+
+    compute: Callable[[], Sequence[float] | None]
+    """A step without any exchange. Returns the seconds of each replica; None where the caller's clock says it."""
+    exchange: Callable[[], None]
+    """What replicas send each other in a step, by itself."""
+    fused: str | None = None
+    """Why one replica's computing cannot be told from another's."""
 
 
 class Trainer(Protocol):
@@ -96,6 +107,10 @@ class Trainer(Protocol):
         """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
         ...
 
+    def separate(self, batch: Batch, num_examples: int) -> Separated | str:
+        """The parts of a step on this batch, to be timed apart; or why that cannot be done."""
+        ...
+
     def synchronize(self) -> None:
         """Wait until the device has done all that was asked of it."""
         ...
@@ -127,6 +142,8 @@ class Run:
         self._cpu_seconds = 0.0
         self._busy_seconds = 0.0
         self._timed_seconds = 0.0
+        self._first_batch: Batch | None = None
+        self._phases: Phases | None = None
         self._facts: dict[str, Any] = {
             "framework": framework,
             "spec": spec,
@@ -145,7 +162,7 @@ class Run:
             status=status,
             reason=reason,
             epochs=self._epochs,
-            phases=self._stopwatch.phases(),
+            phases=self._phases or self._stopwatch.phases(),
             order_hash=order_digest(np.concatenate(self._order)) if self._order else None,
             cores_used=self._over_time(self._cpu_seconds),
             cores_of_others=self._over_time(max(self._busy_seconds - self._cpu_seconds, 0.0)),
@@ -172,6 +189,15 @@ class Run:
         memory = trainer.total(np.array([machine.peak_memory_mib()]))
         self.know(test=test, predictions_hash=order_digest(predictions), peak_memory_mib=float(memory[0]))
         self.know(**trainer.report(dataset.test))
+        if self._spec.profile_steps and "step_parts" not in self._facts:
+            self._profile(trainer, plan)
+
+    def _profile(self, trainer: Trainer, plan: Plan) -> None:
+        """Take a step apart, when all that is reported of the training stands; the run's wall time ends before."""
+        assert self._first_batch is not None, "a run has at least one step"
+        self._phases = self._stopwatch.phases()
+        size = plan.batch(0)[1]
+        self.know(step_parts=profiling.step_parts(trainer, self._first_batch, size, self._spec.profile_steps))
 
     def _epoch(self, epoch: int, trainer: Trainer, plan: Plan, dataset: Dataset, batches: Iterator[Batch]) -> None:
         steps = plan.steps_in(epoch)
@@ -183,6 +209,8 @@ class Run:
         def train(timer: Any, step: int) -> None:
             with timer.waiting_for_input():
                 batch = next(batches)
+            if self._spec.profile_steps and self._first_batch is None:
+                self._first_batch = batch
             outputs.append(trainer.train_step(batch, batch_sizes[step], plan.learning_rate(first_step + step)))
             ids.append(batch.ids)
 

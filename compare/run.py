@@ -27,6 +27,9 @@ from compare.progress import Display, display
 from compare.store import Comparison, FolderError, ProofRecord
 from compare.words import names, numbers, variants
 
+PROFILE_STEPS = 20
+"""Of the segment that `--profile` adds to a run."""
+
 EXIT_RUN_FAILED, EXIT_USAGE, EXIT_DATA_REFUSED = 1, 2, 4
 
 
@@ -69,6 +72,7 @@ def command(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Results folder. Default: results/<time>-<model>-<data>.")] = None,
     oversubscribe: Annotated[bool, typer.Option(help="Run modes with more replicas than cores, which take turns.")] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="After each run, time the parts of a step apart.")] = False,
     proof: Annotated[bool, typer.Option(help="Prove first that both frameworks train the same.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
@@ -84,6 +88,7 @@ def command(
         "data.on_bad": on_bad,
         "seed": seed,
         "cores": cores,
+        "profile_steps": PROFILE_STEPS if profile else None,
     }
     try:
         asked = settings(preset, spec_file, options, assignments or [])

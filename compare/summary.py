@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from common.results import EpochRecord, Metrics, Phases, RunResult
+from common.results import EpochRecord, Metrics, Phases, RunResult, StepParts
 from common.training import relative_difference
 from compare.matrix import Row
 from compare.statistics import Ratio, Spread, paired_ratio, pays, spread
@@ -84,6 +84,10 @@ class Summary(_Frozen):
     wall_seconds: Spread | None
     phases: Phases | None
     """Median of each phase over the repeats."""
+    bytes_per_step: float | None
+    """Sent by all replicas together, by formula."""
+    step_parts: StepParts | None
+    """Median of each part over the repeats; None where the run was not profiled."""
     speedup_one_core: Ratio | None
     """Epoch seconds of serial on one core over this row's."""
     speedup_same_cores: Ratio | None
@@ -188,6 +192,8 @@ def _summary(row: Row, stored: Stored) -> Summary:
         images_per_second=spread([spread_median([epoch.images_per_second for epoch in result.epochs]) for result in good]),
         wall_seconds=spread([result.phases.wall_seconds for result in good if result.phases]),
         phases=_phases(good),
+        bytes_per_step=_first(good, lambda result: result.bytes_per_step),
+        step_parts=_step_parts(good),
         speedup_one_core=one_core,
         speedup_same_cores=same_cores if parallel else None,
         parallel_efficiency=_efficiency(row, _first(good, lambda result: result.device), one_core, same_cores),
@@ -287,6 +293,18 @@ def _phases(results: Sequence[RunResult]) -> Phases | None:
     if not found:
         return None
     return Phases(**{name: python_statistics.median(getattr(phases, name) for phases in found) for name in Phases.model_fields})
+
+
+def _step_parts(results: Sequence[RunResult]) -> StepParts | None:
+    found = [result.step_parts for result in results if result.step_parts]
+    if not found:
+        return None
+    medians: dict[str, float] = {}
+    for name in StepParts.model_fields:
+        values = [value for parts in found if isinstance(value := getattr(parts, name), float)]
+        if values:
+            medians[name] = python_statistics.median(values)
+    return found[0].model_copy(update=medians)
 
 
 def _epochs(runs: Sequence[list[EpochRecord]]) -> list[Epoch]:

@@ -70,6 +70,7 @@ def documents(summaries: Sequence[Summary]) -> list[Table]:
         seconds_table(summaries),
         speedup_table(summaries),
         phases_table(summaries),
+        *step_table(summaries),
         *(epochs_down(summaries, *figure) for figure in _EPOCH_FIGURES),
         epochs_table(summaries),
     ]
@@ -82,6 +83,7 @@ def on_terminal(summaries: Sequence[Summary]) -> list[Table]:
         accuracy_table(summaries),
         speedup_table(summaries),
         phases_table(summaries),
+        *step_table(summaries),
         *(epochs_across(summaries, *figure) for figure in (_EPOCH_FIGURES[0], _EPOCH_FIGURES[2])),
     ]
 
@@ -112,6 +114,7 @@ def main_table(summaries: Sequence[Summary]) -> Table:
         Column("speedup_same_cores", "speed-up, same cores", 2, short="vs same\ncores", interval=True),
         Column("parallel_efficiency", "parallel efficiency", 2, terminal=False),
         Column("pays", "pays", terminal=False),
+        Column("mib_per_step", "MiB sent per step", 3, terminal=False),
         Column("peak_memory_mib", "peak memory MiB", 0, terminal=False),
         Column("device_peak_memory_mib", "device memory MiB", 0, terminal=False),
         Column("parity", "same training", short="proof", wide=True),
@@ -127,7 +130,7 @@ def main_table(summaries: Sequence[Summary]) -> Table:
             for split in ("train", "validation", "test")
             for score in ("accuracy", "loss")
         }
-        | {"epochs": summary.epochs_done}
+        | {"epochs": summary.epochs_done, "mib_per_step": _mib_per_step(summary)}
         for summary in summaries
     ]
     return Table(
@@ -236,6 +239,41 @@ def phases_table(summaries: Sequence[Summary]) -> Table:
     return Table(
         "phases", "Wall seconds by phase", columns, rows, note="Median over repeats. The wait for input is part of training."
     )
+
+
+def step_table(summaries: Sequence[Summary]) -> list[Table]:
+    """Where the time of a step goes: one table, or none where no run was profiled."""
+    if not any(summary.step_parts for summary in summaries):
+        return []
+    parts = {
+        "step_seconds": "step",
+        "compute_seconds": "compute",
+        "communication_hidden_seconds": "hidden",
+        "communication_exposed_seconds": "exposed",
+        "idle_seconds": "idle",
+    }
+    columns = (
+        *_RUN,
+        *(Column(name.replace("_seconds", "_milliseconds"), f"{heading} ms", 2) for name, heading in parts.items()),
+        Column("mib_per_step", "MiB sent", 3),
+        Column("not_separable", "not separable", fold=24, wide=True),
+    )
+    rows: list[dict[str, Cell]] = []
+    for summary in summaries:
+        row = _run_cells(summary) | {"mib_per_step": _mib_per_step(summary)}
+        if summary.step_parts is not None:
+            row["not_separable"] = summary.step_parts.not_separable
+            for name in parts:
+                seconds = getattr(summary.step_parts, name)
+                row[name.replace("_seconds", "_milliseconds")] = None if seconds is None else 1e3 * seconds
+        rows.append(row)
+    steps = max(summary.step_parts.steps for summary in summaries if summary.step_parts)
+    note = (
+        f"Medians of {steps} steps each after the training, in turn: whole ones, ones without exchange (compute: the slowest "
+        "replica's), the exchange alone. Exposed: the step beyond compute; hidden: the exchange beyond that; idle: the mean "
+        "wait for the slowest replica. MiB sent: all replicas, by formula."
+    )
+    return [Table("step_parts", "Where a step's time goes", columns, rows, note=note)]
 
 
 def epochs_table(summaries: Sequence[Summary]) -> Table:
@@ -400,6 +438,10 @@ def _is_text(table: Table, column: Column) -> bool:
 
 def _run_cells(summary: Summary) -> dict[str, Cell]:
     return {"framework": summary.framework, "run": summary.name.removeprefix(f"{summary.framework} ")}
+
+
+def _mib_per_step(summary: Summary) -> float | None:
+    return None if summary.bytes_per_step is None else summary.bytes_per_step / 2**20
 
 
 def _number(value: float, digits: int | None) -> str:

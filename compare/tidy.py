@@ -6,8 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from common.results import Metrics, RunResult
+from common.results import Metrics, RunResult, StepParts
 from compare.store import Stored
+
+_PARTS = {name for name in StepParts.model_fields if name.endswith("_seconds")}
 
 
 def runs(stored: Stored) -> pd.DataFrame:
@@ -22,7 +24,9 @@ def runs(stored: Stored) -> pd.DataFrame:
                 "cores_used": result.cores_used,
                 "peak_memory_mib": result.peak_memory_mib,
                 "device_peak_memory_mib": result.device_peak_memory_mib,
+                "bytes_per_step": result.bytes_per_step,
                 **(result.phases.model_dump() if result.phases else {}),
+                **(result.step_parts.model_dump(include=_PARTS) if result.step_parts else {}),
             }
             for row_id, repeat, result in _all(stored)
         ]

@@ -33,8 +33,10 @@ def describe() -> dict[str, Any]:
             "data_parallel": _mode(
                 "nn.DataParallel" if found else "replicas in CPU threads",
                 found,
-                # Twin: nn.DataParallel copies the model at every forward pass and has no synchronised BatchNorm.
+                # Twin: nn.DataParallel copies the model at every forward pass, has no synchronised BatchNorm, and adds
+                # gradients up inside the backward pass.
                 synchronised=not found,
+                compression=not found,
             ),
             "multi_process": _mode(f"DistributedDataParallel, {backend}", found),
             "parameter_server": _mode("NumPy server, Dask actor", found),
@@ -55,7 +57,7 @@ def describe() -> dict[str, Any]:
     }
 
 
-def _mode(implementation: str, found: int | None, *, synchronised: bool = True) -> dict[str, Any]:
+def _mode(implementation: str, found: int | None, *, synchronised: bool = True, compression: bool = True) -> dict[str, Any]:
     """A mode on `found` GPUs; 0 where replicas run on CPU cores, None where one device is enough."""
     lacking = found == 1
     return {
@@ -65,6 +67,7 @@ def _mode(implementation: str, found: int | None, *, synchronised: bool = True) 
         "resource": "device" if found is None else "CUDA devices",
         "implementation": implementation,
         "batch_norm_statistics": ["per_replica", *(["synchronised"] if synchronised else [])],
+        "compression": compression,
     }
 
 

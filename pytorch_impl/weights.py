@@ -41,12 +41,31 @@ def extract(model: nn.Module, architecture: Architecture) -> Weights:
 
 def extract_gradients(model: nn.Module, architecture: Architecture, gradients: list[torch.Tensor]) -> Weights:
     """The gradient of every trainable parameter by canonical name, from a list in the order of the model's own."""
-    by_variable = {id(variable): gradient for variable, gradient in zip(model.parameters(), gradients, strict=True)}
-    return {
-        parameter.name: _to_canonical(parameter.name, by_variable[id(_tensor(model, parameter.name))])
-        for parameter in architecture.parameters()
-        if parameter.trainable
-    }
+    return {name: _to_canonical(name, gradients[position]) for name, position in positions(model, architecture).items()}
+
+
+def positions(model: nn.Module, architecture: Architecture) -> dict[str, int]:
+    """Where the list of a model's own trainable parameters has each, by canonical name and in canonical order."""
+    own = {id(variable): position for position, variable in enumerate(model.parameters())}
+    names = [parameter.name for parameter in architecture.parameters() if parameter.trainable]
+    return {name: own[id(_tensor(model, name))] for name in names}
+
+
+def flattened(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """All values of a parameter's gradient, in the canonical layout."""
+    if name.endswith(".kernel"):
+        tensor = tensor.t() if tensor.ndim == 2 else tensor.permute(2, 3, 1, 0)
+    return tensor.reshape(-1)
+
+
+def restored(name: str, values: torch.Tensor, variable: torch.Tensor) -> torch.Tensor:
+    """The gradient of a model's own variable, from what `flattened` gave."""
+    if not name.endswith(".kernel"):
+        return values.view(variable.shape)
+    if variable.ndim == 2:
+        return values.view(variable.shape[::-1]).t()
+    outputs, inputs, height, width = variable.shape
+    return values.view(height, width, inputs, outputs).permute(3, 2, 0, 1)
 
 
 def _tensor(model: nn.Module, name: str) -> torch.Tensor:

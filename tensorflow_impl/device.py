@@ -59,7 +59,7 @@ def describe() -> dict[str, Any]:
     }
 
 
-def _mode(implementation: str, found: int | None, *, synchronised: bool = True) -> dict[str, Any]:
+def _mode(implementation: str, found: int | None, *, synchronised: bool = True, compression: bool = True) -> dict[str, Any]:
     """A mode on `found` GPUs; 0 where replicas run on CPU cores, None where one device is enough."""
     lacking = found == 1
     return {
@@ -69,6 +69,7 @@ def _mode(implementation: str, found: int | None, *, synchronised: bool = True) 
         "resource": "device" if found is None else "CUDA devices",
         "implementation": implementation,
         "batch_norm_statistics": ["per_replica", *(["synchronised"] if synchronised else [])],
+        "compression": compression,
     }
 
 

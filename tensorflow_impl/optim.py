@@ -106,12 +106,13 @@ class Native:
                 epsilon=settings.epsilon,
                 weight_decay=weight_decay,
             )
+        # Keras would add the replicas' gradients up once more.
+        self._optimizer._all_reduce_sum_gradients = list
         self._optimizer.build(variables)
 
     def apply(self, gradients: list[tf.Tensor], learning_rate: tf.Tensor, step: tf.Tensor) -> None:
         """Update every variable once; `step` counts from 1."""
         self._optimizer.learning_rate.assign(tf.cast(learning_rate, tf.float32))
-        # Under a strategy Keras adds the replicas' gradients up itself.
         self._optimizer.apply(gradients, self._variables)
 
 
@@ -126,12 +127,11 @@ def _decayed(gradient: tf.Tensor, variable: Any, settings: spec.Optimizer) -> tf
 
 
 def _update_all(update: Any, variables: list[Any], gradients: list[tf.Tensor], *slots: list[Any]) -> None:
-    """Add the replicas' gradients up, then update every replica's copy alike."""
+    """Update every replica's copy of the variables with that replica's gradients."""
 
-    # Twin: a strategy wants both done outside of the replicas; the other twin's modes add up before they call apply.
+    # Twin: a strategy wants its variables updated outside of the replicas.
     def merged(strategy: tf.distribute.Strategy, gradients: list[Any]) -> None:
-        summed = strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, list(zip(gradients, variables, strict=True)))
-        for variable, *arguments in zip(variables, summed, *slots, strict=True):
+        for variable, *arguments in zip(variables, gradients, *slots, strict=True):
             strategy.extended.update(variable, update, args=tuple(arguments), group=False)
 
     tf.distribute.get_replica_context().merge_call(merged, args=(gradients,))

@@ -33,13 +33,28 @@ def extract(model: keras.Model, architecture: Architecture) -> Weights:
 
 def extract_gradients(model: keras.Model, architecture: Architecture, gradients: list[tf.Tensor]) -> Weights:
     """The gradient of every trainable parameter by canonical name, from a list in the order of the model's own."""
-    by_variable = {id(variable): gradient for variable, gradient in zip(model.trainable_variables, gradients, strict=True)}
     return {
-        parameter.name: _reordered(layer, parameter.name, by_variable[id(variable)].numpy())
-        for parameter in architecture.parameters()
-        if parameter.trainable
-        for layer, variable in [_variable(model, parameter.name)]
+        name: _reordered(_variable(model, name)[0], name, gradients[position].numpy())
+        for name, position in positions(model, architecture).items()
     }
+
+
+def positions(model: keras.Model, architecture: Architecture) -> dict[str, int]:
+    """Where the list of a model's own trainable parameters has each, by canonical name and in canonical order."""
+    own = {id(variable): position for position, variable in enumerate(model.trainable_variables)}
+    names = [parameter.name for parameter in architecture.parameters() if parameter.trainable]
+    return {name: own[id(_variable(model, name)[1])] for name in names}
+
+
+def flattened(name: str, tensor: tf.Tensor) -> tf.Tensor:
+    """All values of a parameter's gradient, in the canonical layout."""
+    # Twin: Keras' layouts hold their values in the canonical order, HWC1 as HW1C too.
+    return tf.reshape(tensor, [-1])
+
+
+def restored(name: str, values: tf.Tensor, variable: Any) -> tf.Tensor:
+    """The gradient of a model's own variable, from what `flattened` gave."""
+    return tf.reshape(values, variable.shape)
 
 
 def _variable(model: keras.Model, name: str) -> tuple[keras.layers.Layer, Any]:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import copy
 import threading
+import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 
+from common.communication import reduce_bytes, step_payload_bytes
+from common.datasets import Split
 from common.sharding import shard
-from common.training import Update
+from common.training import Batch, Separated, Update
 from pytorch_impl import evaluate, optim
+from pytorch_impl.compression import Compressor
 from pytorch_impl.parallel.serial import Serial
 
 
@@ -32,6 +37,11 @@ class DataParallel(Serial):
             synchronised = self._spec.batch_norm_statistics == "synchronised"
             self._model = self._new_model(self._threads if synchronised else None)
             self._replicas = [self._model, *(self._replica() for _ in range(1, replicas))]
+        settings = self._spec.communication
+        self._compressors: list[Compressor] = []
+        if settings.compression != "none":
+            self._compressors = [Compressor(settings, self._model, self._architecture) for _ in range(replicas)]
+            self.implementation += f", gradients as {settings.compression}"
         self._optimizer = optim.build(self._spec.optimizer, list(self._model.parameters()))
 
     def _replica(self) -> torch.nn.Module:
@@ -48,14 +58,24 @@ class DataParallel(Serial):
             return loss, num_correct
 
         def one(rank: int) -> Any:
-            part = slice(*shard(len(labels), self._spec.replicas, rank))
-            own_masks = [mask[part] for mask in masks]
-            return self._gradients(self._replicas[rank], images[part], labels[part], own_masks, update)
+            return self._own_gradients(rank, images, labels, masks, update)
 
         losses, num_correct, gradients = zip(*self._threads.run(one), strict=True)
-        summed = [torch.stack(parts).sum(0) for parts in zip(*gradients, strict=True)]
-        self._optimizer.apply(summed, update.learning_rate, update.step)
+        self._optimizer.apply(self._exchanged(gradients), update.learning_rate, update.step)
         return torch.stack(losses).sum(), torch.stack(num_correct).sum()
+
+    def _own_gradients(self, rank: int, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+        part = slice(*shard(len(labels), self._spec.replicas, rank))
+        own_masks = [mask[part] for mask in masks]
+        return self._gradients(self._replicas[rank], images[part], labels[part], own_masks, update)
+
+    def _exchanged(self, gradients: Sequence[list[torch.Tensor]]) -> list[torch.Tensor]:
+        """The sum of the replicas' gradients."""
+        if not self._compressors:
+            return [torch.stack(parts).sum(0) for parts in zip(*gradients, strict=True)]
+        assert self._threads is not None
+        messages = self._threads.run(lambda rank: list(self._compressors[rank].compress(gradients[rank])))
+        return self._compressors[0].total(list(zip(*messages, strict=True)))
 
     def _score_replicas(self, images: Any, labels: Any) -> Any:
         if self._threads is None:
@@ -77,6 +97,37 @@ class DataParallel(Serial):
         for replica in self._replicas[1:]:
             for own, first in zip(replica.buffers(), self._model.buffers(), strict=True):
                 own.copy_(first)
+
+    def report(self, test: Split) -> dict[str, Any]:
+        """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
+        sent = reduce_bytes(step_payload_bytes(self._spec, self._architecture), self._spec.replicas)
+        # Twin: threads share the weights, and nn.DataParallel sends them out again; a strategy's replicas form a ring.
+        return {"bytes_per_step": sent if self._threads else 2.0 * sent}
+
+    def separate(self, batch: Batch, num_examples: int) -> Separated | str:
+        """The parts of a step on this batch, to be timed apart; or why that cannot be done."""
+        if self._threads is None:
+            return "nn.DataParallel computes and sends in one"
+        threads, (images, labels, masks) = self._threads, self._to_device(batch)
+        found: list[list[torch.Tensor]] = []
+
+        def timed(rank: int) -> tuple[float, list[torch.Tensor]]:
+            start = time.perf_counter()
+            _, _, gradients = self._own_gradients(rank, images, labels, masks, self._update(num_examples, 0.0))
+            return time.perf_counter() - start, gradients
+
+        def compute() -> list[float]:
+            nonlocal found
+            seconds, found = map(list, zip(*threads.run(timed), strict=True))
+            start = time.perf_counter()
+            self._optimizer.apply(found[0], 0.0, self._step)
+            update_seconds = time.perf_counter() - start
+            return [own + update_seconds for own in seconds]
+
+        def exchange() -> None:
+            self._exchanged(found)
+
+        return Separated(compute, exchange)
 
 
 class _Scattered(torch.nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from typing import Any
 
 import numpy.typing as npt
@@ -10,8 +11,11 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from common.training import Update
+from common.communication import exchange_bytes
+from common.datasets import Split
+from common.training import Batch, Separated, Update
 from pytorch_impl import device, optim
+from pytorch_impl.compression import Compressor, exchanged
 from pytorch_impl.parallel.serial import Serial
 
 
@@ -37,18 +41,61 @@ class MultiProcess(Serial):
         self.devices = [f"rank {rank}: {self._device.type}" for rank in range(self.shard[1])]
         self._synchronised = self._spec.batch_norm_statistics == "synchronised"
         self._model = self._new_model(_Ranks() if self._synchronised else None)
-        self._wrapped = DistributedDataParallel(
-            self._model, device_ids=[self._device.index] if cuda else None, forward_sync_buffers=False
-        )
+        settings = self._spec.communication
+        self._compressor = Compressor(settings, self._model, self._architecture)
+        self._wrapped: DistributedDataParallel | None = None
+        if settings.compression == "none":
+            self._wrapped = DistributedDataParallel(
+                self._model,
+                device_ids=[self._device.index] if cuda else None,
+                bucket_cap_mb=settings.bucket_mib,
+                forward_sync_buffers=False,
+            )
+        else:
+            # Twin: DDP cuts its buckets by the order in which gradients are ready; compressed ones must be everybody's.
+            way = "all-reduce" if self._compressor.summable else "all-gather"
+            self.implementation = f"{way} of {settings.compression} gradients, {distributed.get_backend()}"
         self._optimizer = optim.build(self._spec.optimizer, list(self._model.parameters()))
 
     def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+        if self._wrapped is None:
+            loss, num_correct, gradients = self._gradients(self._model, images, labels, masks, update)
+            self._optimizer.apply(exchanged(gradients, self._compressor), update.learning_rate, update.step)
+            return loss, num_correct
         ranks = self.shard[1]
         # DDP takes the mean over ranks; the shares of the loss add up, so each counts as often as there are ranks.
         counted = update._replace(num_examples=update.num_examples / ranks)
         loss, num_correct, gradients = self._gradients(self._wrapped, images, labels, masks, counted)
         self._optimizer.apply(gradients, update.learning_rate, update.step)
         return loss / ranks, num_correct
+
+    def report(self, test: Split) -> dict[str, Any]:
+        """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
+        return {"bytes_per_step": exchange_bytes(self._spec, self._architecture)}
+
+    def separate(self, batch: Batch, num_examples: int) -> Separated | str:
+        """The parts of a step on this batch, to be timed apart; or why that cannot be done."""
+        images, labels, masks = self._to_device(batch)
+        model = self._wrapped or self._model
+        found: list[torch.Tensor] = []
+
+        def compute() -> None:
+            nonlocal found
+            with self._wrapped.no_sync() if self._wrapped else nullcontext():
+                _, _, found = self._gradients(model, images, labels, masks, self._update(num_examples, 0.0))
+            self._optimizer.apply(found, 0.0, self._step)
+
+        def exchange() -> None:
+            if self._wrapped is None:
+                exchanged(found, self._compressor)
+                return
+            # As DDP sends them, but for the copies to its buckets and back.
+            work = [distributed.all_reduce(bucket, async_op=True) for bucket in buckets]
+            for each in work:
+                each.wait()
+
+        buckets = [torch.zeros(count, dtype=device.dtype(self._spec), device=self._device) for count in self._compressor.counts]
+        return Separated(compute, exchange)
 
     def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The sum over shards, in every process; float64 or int64."""

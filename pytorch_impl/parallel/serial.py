@@ -15,7 +15,7 @@ from common.batches import Plan
 from common.datasets import Dataset, Split
 from common.sharding import micro_batches
 from common.spec import Spec
-from common.training import Batch, Update
+from common.training import Batch, Separated, Update
 from common.weights import Weights
 from pytorch_impl import device, evaluate, input, models, optim, train, weights
 from pytorch_impl.batch_norm import ReplicaGroup
@@ -84,8 +84,7 @@ class Serial:
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
         """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
         self._step += 1
-        update = Update(num_examples, learning_rate, self._step, self._parts(num_examples))
-        return self._train_replicas(*self._to_device(batch), update)
+        return self._train_replicas(*self._to_device(batch), self._update(num_examples, learning_rate))
 
     def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
         """(sum of losses, on the device; int64 [N] predicted labels) of one batch in evaluation mode."""
@@ -110,6 +109,19 @@ class Serial:
     def report(self, test: Split) -> dict[str, Any]:
         """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
         return {}
+
+    def separate(self, batch: Batch, num_examples: int) -> Separated | str:
+        """The parts of a step on this batch, to be timed apart; or why that cannot be done."""
+        if self._spec.mode != "serial":
+            return f"mode {self._spec.variant} computes and sends in one"
+
+        def compute() -> None:
+            self.train_step(batch, num_examples, 0.0)
+
+        def exchange() -> None:
+            """One replica has nobody to send to."""
+
+        return Separated(compute, exchange)
 
     def synchronize(self) -> None:
         """Wait until the device has done all that was asked of it."""
@@ -147,6 +159,9 @@ class Serial:
         self._model.train()
         with torch.no_grad():
             return self._model(input.scale(images, device.dtype(self._spec), self._plan.scaling), *masks).cpu().numpy()
+
+    def _update(self, num_examples: int, learning_rate: float) -> Update:
+        return Update(num_examples, learning_rate, self._step, self._parts(num_examples))
 
     def _to_device(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...]]:
         return (

@@ -6,7 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from common.training import Update
+from common.communication import exchange_bytes
+from common.datasets import Split
+from common.training import Batch, Separated, Update
 from tensorflow_impl import device, evaluate
 from tensorflow_impl.parallel.serial import Serial
 
@@ -15,6 +17,8 @@ class DataParallel(Serial):
     """Replicas on several devices; what implements them here is in `implementation`."""
 
     def _new_strategy(self) -> tf.distribute.Strategy:
+        if self._spec.communication.compression != "none":
+            self.implementation += f", gradients as {self._spec.communication.compression}"
         kind = "GPU" if device.gpus() else "CPU"
         self.devices = [f"{kind}:{index}" for index in range(self._spec.replicas)]
         return tf.distribute.MirroredStrategy(self.devices)
@@ -47,6 +51,15 @@ class DataParallel(Serial):
             first, *others = self._strategy.experimental_local_results(variable)
             for other in others:
                 other.assign(first)
+
+    def report(self, test: Split) -> dict[str, Any]:
+        """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
+        return {"bytes_per_step": exchange_bytes(self._spec, self._architecture)}
+
+    def separate(self, batch: Batch, num_examples: int) -> Separated | str:
+        """The parts of a step on this batch, to be timed apart; or why that cannot be done."""
+        separated = self._separate_replicas(batch, num_examples)
+        return separated._replace(fused="the replicas of one graph cannot be timed one by one")
 
 
 def _own_part(batch: tf.Tensor) -> slice:

@@ -9,7 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from common.training import Update
+from common.communication import exchange_bytes
+from common.datasets import Split
+from common.training import Batch, Separated, Update
 from tensorflow_impl import device
 from tensorflow_impl.parallel.serial import Serial
 
@@ -20,10 +22,10 @@ class MultiProcess(Serial):
     def _new_strategy(self) -> tf.distribute.Strategy:
         self.shard = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.devices = [f"rank {rank}: {device.kind()}" for rank in range(self.shard[1])]
+        if self._spec.communication.compression != "none":
+            self.implementation += f", gradients as {self._spec.communication.compression}"
         implementation = tf.distribute.experimental.CommunicationImplementation
         options = tf.distribute.experimental.CommunicationOptions(
-            # Twin: the bucket of DistributedDataParallel; by default all gradients would wait for the last one.
-            bytes_per_pack=25 * 2**20,
             implementation=implementation.NCCL if device.gpus() else implementation.RING,
         )
         return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
@@ -48,6 +50,14 @@ class MultiProcess(Serial):
 
         losses, num_correct = self._strategy.run(one)
         return self._strategy.experimental_local_results(losses)[0], self._strategy.experimental_local_results(num_correct)[0]
+
+    def report(self, test: Split) -> dict[str, Any]:
+        """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
+        return {"bytes_per_step": exchange_bytes(self._spec, self._architecture)}
+
+    def separate(self, batch: Batch, num_examples: int) -> Separated | str:
+        """The parts of a step on this batch, to be timed apart; or why that cannot be done."""
+        return self._separate_replicas(batch, num_examples)
 
     def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The sum over shards, in every process; float64 or int64."""

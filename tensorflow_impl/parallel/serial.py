@@ -15,16 +15,18 @@ from common.batches import Plan
 from common.datasets import Dataset, Split
 from common.sharding import micro_batches
 from common.spec import Spec
-from common.training import Batch, Update
+from common.training import Batch, Separated, Update
 from common.weights import Weights
 from tensorflow_impl import device, evaluate, input, models, optim, train, weights
 from tensorflow_impl.batch_norm import ReplicaGroup
+from tensorflow_impl.compression import Compressor, exchanged
 
 
 class Serial:
     """One replica on one device."""
 
     shard: tuple[int, int] = (0, 1)
+    _exchanges = True
 
     def __init__(self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, initial: Weights) -> None:
         self._spec = spec
@@ -52,6 +54,9 @@ class Serial:
             synchronised = self._spec.batch_norm_statistics == "synchronised" and self._spec.replicas > 1
             self._model = self._new_model(_Replicas() if synchronised else None)
             self._optimizer = optim.build(self._spec.optimizer, self._model.trainable_variables)
+            self._compressor: Compressor | None = None
+            if self._strategy.num_replicas_in_sync > 1:
+                self._compressor = Compressor(self._spec.communication, self._model, self._architecture)
 
     def _new_model(self, group: ReplicaGroup | None) -> keras.Model:
         return models.build(self._architecture, self._spec.precision, group)
@@ -63,13 +68,10 @@ class Serial:
         labels = tf.TensorSpec((None,), tf.int64)
         masks = tuple(tf.TensorSpec((None, dropout.units), tf.bool) for dropout in self._architecture.dropouts)
         whole, real = tf.TensorSpec((), tf.int64), tf.TensorSpec((), tf.float64)
+        self._signature = (images, labels, masks, whole, real, whole)
         # Twin: TensorFlow compiles the step to a graph, one for each number of parts; PyTorch runs it eagerly.
         self._train = {
-            parts: tf.function(
-                self._step_in(parts),
-                input_signature=(images, labels, masks, whole, real, whole),
-                jit_compile=self._spec.framework_options.get("jit_compile", False) or None,
-            )
+            parts: self._step_in(parts)
             for parts in {
                 self._parts(stop - start) for start, stop in map(self._plan.batch, (0, self._plan.steps_per_epoch - 1))
             }
@@ -81,15 +83,20 @@ class Serial:
         def step(images: Any, labels: Any, masks: Any, num_examples: Any, learning_rate: Any, number: Any) -> Any:
             return self._train_replicas(images, labels, masks, Update(num_examples, learning_rate, number, parts))
 
-        return step
+        compiled = self._spec.framework_options.get("jit_compile", False) or None
+        return tf.function(step, input_signature=self._signature, jit_compile=compiled)
 
     def _parts(self, num_examples: int) -> int:
         return micro_batches(num_examples, self._spec.accumulation, self._spec.data_replicas)
 
     def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         loss, num_correct, gradients = self._gradients(self._model, images, labels, masks, update)
-        self._optimizer.apply(gradients, update.learning_rate, update.step)
+        self._optimizer.apply(self._exchanged(gradients), update.learning_rate, update.step)
         return loss, num_correct
+
+    def _exchanged(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        """The sum of the strategy's replicas' gradients, the same in each."""
+        return exchanged(gradients, self._compressor) if self._compressor and self._exchanges else gradients
 
     def _gradients(self, model: keras.Model, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         return train.gradients(model, images, labels, masks, update, loss=self._spec.loss, scaling=self._plan.scaling)
@@ -105,14 +112,7 @@ class Serial:
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
         """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
         self._step += 1
-        return self._train[self._parts(num_examples)](
-            batch.images,
-            batch.labels,
-            batch.masks,
-            tf.constant(num_examples, tf.int64),
-            tf.constant(learning_rate, tf.float64),
-            tf.constant(self._step, tf.int64),
-        )
+        return self._train[self._parts(num_examples)](*self._arguments(batch, num_examples, learning_rate))
 
     def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
         """(sum of losses, on the device; int64 [N] predicted labels) of one batch in evaluation mode."""
@@ -137,6 +137,19 @@ class Serial:
     def report(self, test: Split) -> dict[str, Any]:
         """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
         return {}
+
+    def separate(self, batch: Batch, num_examples: int) -> Separated | str:
+        """The parts of a step on this batch, to be timed apart; or why that cannot be done."""
+        if self._spec.mode != "serial":
+            return f"mode {self._spec.variant} computes and sends in one"
+
+        def compute() -> None:
+            self.train_step(batch, num_examples, 0.0)
+
+        def exchange() -> None:
+            """One replica has nobody to send to."""
+
+        return Separated(compute, exchange)
 
     def synchronize(self) -> None:
         """Wait until the device has done all that was asked of it."""
@@ -172,6 +185,39 @@ class Serial:
         return self._model(
             [input.scale(batch.images, device.dtype(self._spec), self._plan.scaling), *batch.masks], training=True
         ).numpy()
+
+    def _arguments(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, ...]:
+        return (
+            batch.images,
+            batch.labels,
+            batch.masks,
+            tf.constant(num_examples, tf.int64),
+            tf.constant(learning_rate, tf.float64),
+            tf.constant(self._step, tf.int64),
+        )
+
+    def _separate_replicas(self, batch: Batch, num_examples: int) -> Separated:
+        step = self._step_in(self._parts(num_examples))
+        # Twin: what a step does is settled when its graph is made, here and now.
+        self._exchanges = False
+        step.get_concrete_function()
+        self._exchanges = True
+        shapes = [variable.shape for variable in self._model.trainable_variables]
+        draw = tf.function(lambda: [tf.random.normal(shape, dtype=device.dtype(self._spec)) for shape in shapes])
+        gradients = self._strategy.run(draw)
+
+        def one(gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+            return self._exchanged([tf.identity(gradient) for gradient in gradients])
+
+        send = tf.function(lambda gradients: self._strategy.run(one, args=(gradients,)))
+
+        def compute() -> None:
+            step(*self._arguments(batch, num_examples, 0.0))
+
+        def exchange() -> None:
+            send(gradients)
+
+        return Separated(compute, exchange)
 
     def _statistics(self) -> list[Any]:
         return [

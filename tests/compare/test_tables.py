@@ -62,6 +62,25 @@ def test_json_has_null_where_a_number_is_none() -> None:
     assert tables.to_plain(table)["rows"] == [{"a": None}]
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_terminal_shows_where_a_steps_time_goes(width: int) -> None:
+    (table,) = tables.step_table(summarize(made.profiled()))
+    output = io.StringIO()
+    Console(file=output, width=width, highlight=False).print(tables.to_rich(table, width))
+    printed = "".join(f"{line.rstrip()}\n" for line in [*output.getvalue().splitlines(), table.note])
+    assert max(map(len, printed.splitlines()[:-1])) <= width
+    _assert_golden(f"profiled_{width}.txt", printed)
+
+
+def test_markdown_and_json_show_where_a_steps_time_goes() -> None:
+    stored = made.profiled()
+    (table,) = [table for table in tables.documents(summarize(stored)) if table.name == "step_parts"]
+    _assert_golden("profiled.md", tables.to_markdown(table))
+    (plain,) = [table for table in report.to_plain(_report(stored))["tables"] if table["name"] == "step_parts"]
+    assert plain["rows"][1]["communication_exposed_milliseconds"] == 6.25
+    assert plain["rows"][3]["not_separable"] == "the framework computes and sends in one"
+
+
 def test_many_epochs_are_thinned_on_the_terminal_with_first_and_last_kept() -> None:
     stored = made.repeated(1)
     for repeats in stored.runs.values():

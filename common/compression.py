@@ -1,0 +1,113 @@
+"""What of its gradients a replica sends: the rules that both twins follow, in plain NumPy, and their bytes.
+
+Gradients travel in buckets, each a flat array of whole parameters in canonical order and layout. Of every bucket `values`
+(the replica's gradients, and with error feedback what it has not sent before) there arrives
+
+- `float16`: each value rounded to float32, then to float16, at most 65504 in size. The replicas' values are added up in
+  float16 too, on their way; what that rounds off is nobody's to feed back.
+- `int8`: each value as whole steps of max|values| / 127, rounded half to even (Seide et al. 2014 did it with one bit).
+- `top_k`: the k values of the largest magnitude, of equal ones those in front, and zeros (Aji & Heafield 2017).
+
+The rest is lost, or with error feedback kept for the replica's next step (Seide et al. 2014, Stich et al. 2018). Tests hold
+each twin's `compression` to this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from common.spec import Communication
+
+FLOAT16_MAX = 65504.0
+INT8_STEPS = 127
+WORD_BYTES = 4
+"""Messages are whole 32-bit words, the last one filled up: some collectives carry no smaller numbers."""
+
+SUMMABLE = ("none", "float16")
+"""Compressions whose messages can be added up on their way."""
+
+Array = npt.NDArray[np.floating]
+
+
+def buckets(sizes: Sequence[int], itemsize: int, bucket_mib: float) -> list[list[int]]:
+    """Which parameters each bucket holds: whole ones in order, and no more once it is full.
+
+    Args:
+        sizes: values of each trainable parameter, in canonical order.
+        itemsize: bytes of a value.
+        bucket_mib: from which a bucket is full, so that it may be larger by less than its last parameter.
+
+    Returns:
+        The positions in `sizes`, bucket by bucket.
+    """
+    made: list[list[int]] = []
+    room = 0.0
+    for position, size in enumerate(sizes):
+        if room <= 0:
+            made.append([])
+            room = bucket_mib * 2**20
+        made[-1].append(position)
+        room -= size * itemsize
+    return made
+
+
+def num_kept(count: int, fraction: float) -> int:
+    """Values that `top_k` sends of a bucket of `count`: the fraction of them, at least one."""
+    return max(round(fraction * count), 1)
+
+
+def payload_bytes(count: int, itemsize: int, settings: Communication) -> int:
+    """Bytes of one replica's message for a bucket of `count` values of `itemsize` bytes."""
+    if settings.compression == "float16":
+        return 2 * count
+    if settings.compression == "int8":
+        return itemsize + -(-count // WORD_BYTES) * WORD_BYTES  # the scale, and a byte each
+    if settings.compression == "top_k":
+        return num_kept(count, settings.top_k) * (itemsize + WORD_BYTES)  # each with its index
+    return itemsize * count
+
+
+def arrived(values: Array, settings: Communication) -> Array:
+    """What of one replica's bucket reaches the others, in the dtype of `values` (float32 or float64 [count], finite)."""
+    if settings.compression == "float16":
+        return _float16(values).astype(values.dtype)
+    if settings.compression == "int8":
+        scale = np.abs(values).max() / values.dtype.type(INT8_STEPS)
+        if scale == 0:
+            return np.zeros_like(values)
+        return np.rint(values / scale).astype(np.int8).astype(values.dtype) * scale
+    if settings.compression == "top_k":
+        kept = np.argsort(-np.abs(values), kind="stable")[: num_kept(len(values), settings.top_k)]
+        sparse = np.zeros_like(values)
+        sparse[kept] = values[kept]
+        return sparse
+    return values
+
+
+def exchange(gradients: Sequence[Array], lost: Sequence[Array], settings: Communication) -> tuple[Array, list[Array]]:
+    """One step's exchange of one bucket.
+
+    Args:
+        gradients: of each replica, [count].
+        lost: of each replica, [count]: what it has not sent before; zeros at the first step, and without error feedback.
+        settings: of the run.
+
+    Returns:
+        (total, lost): the sum that every replica goes on with, and what each keeps for the next step.
+    """
+    values = [gradient + rest for gradient, rest in zip(gradients, lost, strict=True)]
+    sent = [arrived(each, settings) for each in values]
+    if settings.compression == "float16":
+        total = sum((_float16(each) for each in values[1:]), start=_float16(values[0])).astype(values[0].dtype)
+    else:
+        total = sum(sent[1:], start=sent[0])
+    if not settings.error_feedback:
+        return total, list(lost)
+    return total, [each - there for each, there in zip(values, sent, strict=True)]
+
+
+def _float16(values: Array) -> npt.NDArray[np.float16]:
+    return np.clip(values, -FLOAT16_MAX, FLOAT16_MAX).astype(np.float32).astype(np.float16)

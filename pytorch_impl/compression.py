@@ -1,0 +1,155 @@
+"""Gradients on their way between replicas: cut into buckets, compressed, and what is lost kept for the next step.
+
+The rules are those of `common.compression`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch.nn import functional
+
+from common.architectures import Architecture
+from common.compression import FLOAT16_MAX, INT8_STEPS, SUMMABLE, WORD_BYTES, buckets, num_kept
+from common.spec import Communication
+from pytorch_impl import weights
+
+
+def encode(values: torch.Tensor, settings: Communication) -> torch.Tensor:
+    """What a replica sends of one bucket.
+
+    Args:
+        values: float32 or float64 [count].
+        settings: of the run.
+
+    Returns:
+        The message, one-dimensional, of `common.compression.payload_bytes` bytes.
+    """
+    if settings.compression == "float16":
+        return values.clamp(-FLOAT16_MAX, FLOAT16_MAX).float().half()
+    if settings.compression == "int8":
+        scale = values.abs().max() / INT8_STEPS
+        steps = torch.where(scale == 0, 0.0, values / scale).round().to(torch.int8)
+        # Twin: bytes, which torch's collectives carry; TensorFlow's carry none smaller than 32 bits.
+        return torch.cat([_bytes(scale), _bytes(functional.pad(steps, (0, -len(steps) % WORD_BYTES)))])
+    if settings.compression == "top_k":
+        kept = _largest(values.abs(), num_kept(len(values), settings.top_k))
+        return torch.cat([_bytes(values[kept]), _bytes(kept.to(torch.int32))])
+    return values
+
+
+def decode(message: torch.Tensor, count: int, dtype: torch.dtype, settings: Communication) -> torch.Tensor:
+    """What arrives of one bucket.
+
+    Args:
+        message: from `encode`; of `float16`, a sum of several too.
+        count: values of the bucket.
+        dtype: of the values.
+        settings: of the run.
+
+    Returns:
+        [count]; a value that was not sent is 0.
+    """
+    if settings.compression == "int8":
+        scale, steps = message[: dtype.itemsize].view(dtype), message[dtype.itemsize :].view(torch.int8)
+        return steps[:count].to(dtype) * scale
+    if settings.compression == "top_k":
+        cut = num_kept(count, settings.top_k) * dtype.itemsize
+        values, kept = message[:cut].view(dtype), message[cut:].view(torch.int32)
+        return values.new_zeros(count).index_put_((kept.long(),), values)
+    return message.to(dtype)
+
+
+class Compressor:
+    """One replica's gradients as messages, and the messages of all replicas as their sum."""
+
+    summable: bool
+    """Whether messages can be added up on their way; else every replica needs those of all."""
+    sizes: list[int]
+    """Values of each trainable parameter, in canonical order."""
+    counts: list[int]
+    """Values of each bucket."""
+
+    def __init__(self, settings: Communication, model: nn.Module, architecture: Architecture) -> None:
+        self.summable = settings.compression in SUMMABLE
+        self._settings = settings
+        self._variables = list(model.parameters())
+        self._positions = weights.positions(model, architecture)
+        self._names = list(self._positions)
+        self.sizes = [self._variables[position].numel() for position in self._positions.values()]
+        self._dtype = self._variables[0].dtype
+        self._buckets = buckets(self.sizes, self._dtype.itemsize, settings.bucket_mib)
+        self.counts = [sum(self.sizes[index] for index in bucket) for bucket in self._buckets]
+        self._lost: list[torch.Tensor] | None = None
+        if settings.compression != "none" and settings.error_feedback:
+            self._lost = [self._variables[0].new_zeros(count).detach() for count in self.counts]
+
+    @torch.no_grad()
+    def compress(self, gradients: list[torch.Tensor]) -> Iterator[torch.Tensor]:
+        """The message of each bucket in turn, from gradients in the order of the model's own parameters."""
+        for number, bucket in enumerate(self._buckets):
+            names = [self._names[index] for index in bucket]
+            values = torch.cat([weights.flattened(name, gradients[self._positions[name]]) for name in names])
+            if self._lost is not None:
+                values = values + self._lost[number]
+            message = encode(values, self._settings)
+            if self._lost is not None:
+                self._lost[number] = values - decode(message, len(values), self._dtype, self._settings)
+            yield message
+
+    @torch.no_grad()
+    def total(self, messages: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
+        """The sum of the replicas' gradients, in the order of the model's own parameters.
+
+        Args:
+            messages: bucket by bucket those of every replica, in order; or of summable ones, their sum alone.
+        """
+        made: list[torch.Tensor] = [torch.empty(0)] * len(self._variables)
+        for bucket, count, parts in zip(self._buckets, self.counts, messages, strict=True):
+            summed = self._sum(parts, count).split([self.sizes[index] for index in bucket])
+            for index, values in zip(bucket, summed, strict=True):
+                position = self._positions[self._names[index]]
+                made[position] = weights.restored(self._names[index], values, self._variables[position])
+        return made
+
+    def _sum(self, parts: Sequence[torch.Tensor], count: int) -> torch.Tensor:
+        if not self.summable:
+            parts = [decode(part, count, self._dtype, self._settings) for part in parts]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return decode(total, count, self._dtype, self._settings) if self.summable else total
+
+
+def exchanged(gradients: list[torch.Tensor], compressor: Compressor) -> list[torch.Tensor]:
+    """The sum of all replicas' gradients; each of them calls it with its own, in the order of the model's own parameters."""
+    # Twin: between processes alone; TensorFlow's replicas are told apart by the strategy that they run in.
+    replicas = distributed.get_world_size()
+    work: list[Any] = []
+    messages: list[list[torch.Tensor]] = []
+    for message in compressor.compress(gradients):  # each is on its way while the next one is made
+        if compressor.summable:
+            messages.append([message])
+            work.append(distributed.all_reduce(message, async_op=True))
+        else:
+            messages.append([torch.empty_like(message) for _ in range(replicas)])
+            work.append(distributed.all_gather(messages[-1], message, async_op=True))
+    for each in work:
+        each.wait()
+    return compressor.total(messages)
+
+
+def _bytes(values: torch.Tensor) -> torch.Tensor:
+    return values.reshape(-1).view(torch.uint8)
+
+
+def _largest(magnitudes: torch.Tensor, number: int) -> torch.Tensor:
+    """Indices of the largest, of equal ones those in front; what is no number counts as the largest, and so is seen."""
+    magnitudes = magnitudes.nan_to_num(nan=torch.inf, posinf=torch.inf)
+    # Twin: torch.topk takes equal ones in any order, tf.math.top_k those in front.
+    least = magnitudes.topk(number).values[-1]
+    above, equal = (magnitudes > least).nonzero(), (magnitudes == least).nonzero()
+    return torch.cat([above, equal[: number - len(above)]]).squeeze(1)

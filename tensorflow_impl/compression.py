@@ -1,0 +1,169 @@
+"""Gradients on their way between replicas: cut into buckets, compressed, and what is lost kept for the next step.
+
+The rules are those of `common.compression`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from common.architectures import Architecture
+from common.compression import FLOAT16_MAX, INT8_STEPS, SUMMABLE, WORD_BYTES, buckets, num_kept
+from common.spec import Communication
+from tensorflow_impl import weights
+
+
+def encode(values: tf.Tensor, settings: Communication) -> tf.Tensor:
+    """What a replica sends of one bucket.
+
+    Args:
+        values: float32 or float64 [count].
+        settings: of the run.
+
+    Returns:
+        The message, one-dimensional, of `common.compression.payload_bytes` bytes.
+    """
+    if settings.compression == "float16":
+        return tf.cast(tf.cast(tf.clip_by_value(values, -FLOAT16_MAX, FLOAT16_MAX), tf.float32), tf.float16)
+    if settings.compression == "int8":
+        scale = tf.reduce_max(tf.abs(values)) / INT8_STEPS
+        steps = tf.cast(tf.round(tf.math.divide_no_nan(values, scale)), tf.int8)
+        # Twin: 32-bit words, the smallest that TensorFlow's collectives carry; torch's carry bytes.
+        return tf.concat([_words(scale[None]), _words(tf.pad(steps, [[0, -steps.shape[0] % WORD_BYTES]]))], 0)
+    if settings.compression == "top_k":
+        kept = _largest(tf.abs(values), num_kept(values.shape[0], settings.top_k))
+        return tf.concat([_words(tf.gather(values, kept)), kept], 0)
+    return values
+
+
+def decode(message: tf.Tensor, count: int, dtype: tf.DType, settings: Communication) -> tf.Tensor:
+    """What arrives of one bucket.
+
+    Args:
+        message: from `encode`; of `float16`, a sum of several too.
+        count: values of the bucket.
+        dtype: of the values.
+        settings: of the run.
+
+    Returns:
+        [count]; a value that was not sent is 0.
+    """
+    if settings.compression == "int8":
+        cut = dtype.size // WORD_BYTES
+        scale, steps = _values(message[:cut], dtype), _values(message[cut:], tf.int8)
+        return tf.cast(steps[:count], dtype) * scale
+    if settings.compression == "top_k":
+        cut = num_kept(count, settings.top_k) * dtype.size // WORD_BYTES
+        values, kept = _values(message[:cut], dtype), message[cut:]
+        return tf.scatter_nd(kept[:, None], values, [count])
+    return tf.cast(message, dtype)
+
+
+class Compressor:
+    """One replica's gradients as messages, and the messages of all replicas as their sum."""
+
+    summable: bool
+    """Whether messages can be added up on their way; else every replica needs those of all."""
+    sizes: list[int]
+    """Values of each trainable parameter, in canonical order."""
+    counts: list[int]
+    """Values of each bucket."""
+
+    def __init__(self, settings: Communication, model: keras.Model, architecture: Architecture) -> None:
+        self.summable = settings.compression in SUMMABLE
+        self.lossy = settings.compression != "none"
+        self.bucket_bytes = int(settings.bucket_mib * 2**20)
+        self._settings = settings
+        self._variables = model.trainable_variables
+        self._positions = weights.positions(model, architecture)
+        self._names = list(self._positions)
+        self.sizes = [math.prod(self._variables[position].shape) for position in self._positions.values()]
+        self._dtype = tf.as_dtype(self._variables[0].dtype)
+        self._buckets = buckets(self.sizes, self._dtype.size, settings.bucket_mib)
+        self.counts = [sum(self.sizes[index] for index in bucket) for bucket in self._buckets]
+        self._lost: list[tf.Variable] | None = None
+        if self.lossy and settings.error_feedback:
+            self._lost = [self._own(count) for count in self.counts]
+
+    def compress(self, gradients: list[tf.Tensor]) -> Iterator[tf.Tensor]:
+        """The message of each bucket in turn, from gradients in the order of the model's own parameters."""
+        for number, bucket in enumerate(self._buckets):
+            names = [self._names[index] for index in bucket]
+            values = tf.concat([weights.flattened(name, gradients[self._positions[name]]) for name in names], 0)
+            if self._lost is not None:
+                values = values + self._lost[number]
+            message = encode(values, self._settings)
+            if self._lost is not None:
+                self._lost[number].assign(values - decode(message, self.counts[number], self._dtype, self._settings))
+            yield message
+
+    def total(self, messages: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
+        """The sum of the replicas' gradients, in the order of the model's own parameters.
+
+        Args:
+            messages: bucket by bucket those of every replica, in order; or of summable ones, their sum alone.
+        """
+        made: list[Any] = [None] * len(self._variables)
+        for bucket, count, parts in zip(self._buckets, self.counts, messages, strict=True):
+            summed = tf.split(self._sum(parts, count), [self.sizes[index] for index in bucket])
+            for index, values in zip(bucket, summed, strict=True):
+                position = self._positions[self._names[index]]
+                made[position] = weights.restored(self._names[index], values, self._variables[position])
+        return made
+
+    def _sum(self, parts: Sequence[tf.Tensor], count: int) -> tf.Tensor:
+        if not self.summable:
+            parts = [decode(part, count, self._dtype, self._settings) for part in parts]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return decode(total, count, self._dtype, self._settings) if self.summable else total
+
+    def _own(self, count: int) -> tf.Variable:
+        # Twin: replicas of one graph share this object, so each needs a value of its own in it.
+        return tf.Variable(
+            tf.zeros([count], self._dtype),
+            trainable=False,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
+
+
+def exchanged(gradients: list[tf.Tensor], compressor: Compressor) -> list[tf.Tensor]:
+    """The sum of all replicas' gradients; each of them calls it with its own, in the order of the model's own parameters."""
+    context = tf.distribute.get_replica_context()
+    total = tf.distribute.ReduceOp.SUM
+    if not compressor.lossy:
+        # Twin: the strategy cuts buckets of its own; DistributedDataParallel does so without being called.
+        options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=compressor.bucket_bytes)
+        return context.all_reduce(total, gradients, options)
+    messages: list[Any] = []
+    for message in compressor.compress(gradients):
+        if compressor.summable:
+            messages.append([context.all_reduce(total, message)])
+        else:
+            messages.append(tf.unstack(context.all_gather(message[None], 0), context.num_replicas_in_sync))
+    return compressor.total(messages)
+
+
+def _words(values: tf.Tensor) -> tf.Tensor:
+    if values.dtype == tf.int8:
+        values = tf.reshape(values, [-1, WORD_BYTES])
+    return tf.reshape(tf.bitcast(values, tf.int32), [-1])
+
+
+def _values(words: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    if dtype.size > WORD_BYTES:
+        words = tf.reshape(words, [-1, dtype.size // WORD_BYTES])
+    return tf.reshape(tf.bitcast(words, dtype), [-1])
+
+
+def _largest(magnitudes: tf.Tensor, number: int) -> tf.Tensor:
+    """Indices of the largest, of equal ones those in front; what is no number counts as the largest, and so is seen."""
+    magnitudes = tf.where(tf.math.is_nan(magnitudes), tf.constant(math.inf, magnitudes.dtype), magnitudes)
+    return tf.math.top_k(magnitudes, number).indices
