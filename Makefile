@@ -54,9 +54,10 @@ run-tests: setup
 	$(PYTEST) -m "$(MARKERS)" tests/twins --framework tensorflow
 	$(PYTEST) -m "$(MARKERS)" tests/parity
 
-bench: setup ## Time the frameworks with pytest-benchmark
+bench: setup ## Time the frameworks: pytest-benchmark for history, then the bars that are ratios
 	$(PYTEST) tests/benchmarks --benchmark-only --framework pytorch
 	$(PYTEST) tests/benchmarks --benchmark-only --framework tensorflow
+	$(BIN)/python -m tests.benchmarks.bars
 
 compare: setup ## The head-to-head: train in both frameworks, serially and in parallel (PRESET=digits)
 	$(BIN)/python -m compare run --preset $(PRESET)
