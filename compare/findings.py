@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from common.results import RunResult
 from common.training import relative_difference
-from compare import statistics
+from compare import departures, statistics
 from compare.statistics import interval_words
 from compare.store import ProofRecord, Stored
 from compare.summary import FAILURES, Summary, ratio_of_seconds
@@ -35,6 +35,8 @@ class Findings(BaseModel):
     """Which framework is faster, for each configuration that both ran."""
     modes: list[str]
     """Which parallel modes pay."""
+    departures: list[str]
+    """Modes that are not meant to be serial's mathematics, and what came of them."""
     bounds: list[str]
     """Runs that wait for their input, and for how much of their training."""
     troubles: list[str]
@@ -48,6 +50,7 @@ def findings(stored: Stored, summaries: Sequence[Summary]) -> Findings:
         comparable=comparable,
         frameworks=_frameworks(stored, summaries) if comparable else [],
         modes=[sentence for summary in summaries if (sentence := _pays(summary))] if comparable else [],
+        departures=departures.sentences(stored, summaries),
         bounds=[sentence for summary in summaries if (sentence := _bound(summary))],
         troubles=_troubles(stored, summaries),
     )
