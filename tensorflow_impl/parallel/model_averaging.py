@@ -79,6 +79,10 @@ class ModelAveraging(MultiProcess):
             "bytes_per_step": sent * max(self._averages, 1) / self._step,
         }
 
+    def separate(self, batch: Batch, num_examples: int) -> str:
+        """The parts of a step on this batch, to be timed apart; or why that cannot be done."""
+        return "most steps send nothing: the weights are averaged now and then"
+
     def load_weights(self, values: Weights) -> None:
         """Set every parameter and statistic of every replica."""
         for model in (self._own, self._model):

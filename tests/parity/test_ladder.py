@@ -10,7 +10,7 @@ from common import spec
 from compare import parity
 from compare.parity import Proof, Rung
 
-MODES = ("serial", "data_parallel", "multi_process")
+MODES = ("serial", "data_parallel", "multi_process", "parameter_server")
 PIPELINES = ("serial", "model_parallel", "pipeline", "pipeline_1f1b", "hybrid_pipeline")
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"name": "sgd", "learning_rate": 0.05, "momentum": 0.9},
@@ -89,6 +89,13 @@ def test_simple_cnn_is_the_same_training_in_both_frameworks_and_over_three_proce
     proof = prove(tmp_path, "simple_cnn", "adam", ("serial", "multi_process"), replicas=3, steps=4)
     assert_proved(proof)
     _assert_both_are_held_in_mode(proof, "multi_process")
+
+
+@pytest.mark.usefixtures("few_steps")
+def test_a_model_with_batch_norm_is_the_same_training_over_a_parameter_server(tmp_path: Path) -> None:
+    proof = prove(tmp_path, "tests.parity.probe", "adam", ("serial", "parameter_server"), replicas=3, steps=3)
+    assert_proved(proof)
+    _assert_both_are_held_in_mode(proof, "parameter_server")
 
 
 @pytest.mark.usefixtures("few_steps")

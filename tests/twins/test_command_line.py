@@ -38,6 +38,7 @@ MODES: dict[str, dict[str, Any]] = {
     "dask": {"cores": 1, "input": "dask", "workers": 2, "dask": {"chunk_images": 20}},
     "data_parallel": {"mode": "data_parallel", "replicas": 2},
     "multi_process": {"mode": "multi_process", "replicas": 2},
+    "parameter_server": {"mode": "parameter_server", "replicas": 2},
 }
 REFUSED = {"data": {"source": "tests/twins"}}  # a folder that holds no image
 ENDLESS = {**MODES["multi_process"], "epochs": 1_000_000}
@@ -84,8 +85,8 @@ class Started:
             assert self.process.poll() is None, (self.folder / "log").read_text(encoding="utf-8")
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        children = psutil.Process(self.process.pid).children()
-        return sorted(children, key=lambda child: int(child.environ()["RANK"]))
+        ranks = [child for child in psutil.Process(self.process.pid).children() if "RANK" in child.environ()]
+        return sorted(ranks, key=lambda child: int(child.environ()["RANK"]))
 
 
 @pytest.fixture
