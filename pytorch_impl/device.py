@@ -39,7 +39,7 @@ def describe() -> dict[str, Any]:
             "multi_process": _mode(f"DistributedDataParallel, {backend}", found),
             "model_parallel": _mode(f"torch.distributed.pipelining, {backend}", found),
             "pipeline": _mode(f"torch.distributed.pipelining, {backend}", found),
-            "hybrid": _mode(f"torch.distributed.pipelining and all-reduce, {backend}", found),
+            "hybrid": _mode(f"data-parallel copies of a model that ranks divide, {backend}", found),
         },
         # Twin: each framework has switches of its own; the other twin lists its own here.
         "options": {

@@ -42,7 +42,7 @@ def describe() -> dict[str, Any]:
             "multi_process": _mode(f"MultiWorkerMirroredStrategy, {'nccl' if found else 'ring'}", found),
             "model_parallel": _mode(f"layers over {devices} in one graph", found),
             "pipeline": _mode(f"micro-batches over {devices} in one graph", found),
-            "hybrid": _mode(f"copies over {devices} in one graph", found),
+            "hybrid": _mode(f"data-parallel copies of a model that {devices} of one graph divide", found),
         },
         # Twin: each framework has switches of its own; the other twin lists its own here.
         "options": {

@@ -208,7 +208,7 @@ class _Passes:
     """The forward and backward passes of a batch's micro-batches through the stages of one copy, in a graph."""
 
     def __init__(
-        self, trainer: Any, copy: list[_Placed], images: Any, labels: Any, masks: Any, update: Update, clock: _Clock
+        self, trainer: Pipeline, copy: list[_Placed], images: Any, labels: Any, masks: Any, update: Update, clock: _Clock
     ) -> None:
         self._trainer = trainer
         self._copy = copy
