@@ -289,6 +289,12 @@ class Spec(_Frozen):
                 "pipeline.micro_batches)."
             )
 
+        if self.variant == "hybrid_pipeline" and self.pipeline.schedule == "asynchronous":
+            raise SpecError(
+                "pipeline.schedule must be synchronous in mode hybrid, whose copies wait for each other. "
+                "Received: asynchronous. Use gpipe or 1f1b."
+            )
+
     @property
     def variant(self) -> str:
         """The word of `--modes` for this run."""

@@ -27,6 +27,8 @@ class PipelineAsync(Pipeline):
 
     def _build(self) -> None:
         super()._build()
+        # torch.distributed.pipelining has no schedule that crosses the border between two batches.
+        self.implementation = f"stages that send to each other, {distributed.get_backend()}"
         index, number = self._stage.index, self._stage.number
         # A channel for each pair and each direction: over a shared one, messages would wait for others behind them.
         pairs = [[stage, stage + 1] for stage in range(number - 1)]

@@ -148,7 +148,11 @@ class Pipeline(Serial):
         for step in range(steps):
             start = time.perf_counter()
             busy[step] = timed(batch.images, batch.labels, batch.masks).numpy()
+            self.synchronize()
             seconds[step] = time.perf_counter() - start
+        if device.gpus():
+            why = "the graph knows when a GPU is asked to compute, and not when it has"
+            return StepParts(steps=steps, step_seconds=float(np.median(seconds)), not_separable=why)
         return StepParts(
             steps=steps,
             step_seconds=float(np.median(seconds)),
@@ -204,7 +208,7 @@ class _Passes:
     """The forward and backward passes of a batch's micro-batches through the stages of one copy, in a graph."""
 
     def __init__(
-        self, trainer: Any, copy: list[_Placed], images: Any, labels: Any, masks: Any, update: Update, clock: _Clock
+        self, trainer: Pipeline, copy: list[_Placed], images: Any, labels: Any, masks: Any, update: Update, clock: _Clock
     ) -> None:
         self._trainer = trainer
         self._copy = copy
@@ -301,8 +305,9 @@ class _Clock:
         if not self._ticking:
             return []
         with tf.control_dependencies(after):
-            # An argument that is no constant, or the graph's optimizer would ask the time once for all.
-            return [tf.numpy_function(lambda _: time.perf_counter(), [tf.size(after[0])], tf.float64, stateful=False)]
+            # A value that no optimizer of graphs can know, or it would ask the time once for all.
+            value = tf.reshape(after[0], (-1,))[0]
+            return [tf.numpy_function(lambda _: time.perf_counter(), [value], tf.float64, stateful=False)]
 
     def count(self, part: _Placed, start: list[tf.Tensor], results: list[tf.Tensor]) -> list[tf.Tensor]:
         """Count the time from a stamp to these results as busy; the stamp of its end."""

@@ -458,3 +458,9 @@ def test_the_micro_batches_of_copies_have_no_statistics_in_common() -> None:
         asked = spec.build(spec.with_variant({"batch_norm_statistics": "synchronised"}, word, 2))
         assert spec.check_against(asked, description) == answer
         assert spec.check_against(asked.with_fields(batch_norm_statistics="per_replica"), description) is None
+
+
+def test_copies_of_a_pipeline_wait_for_each_other() -> None:
+    assert spec.build(spec.with_variant({"pipeline": {"schedule": "1f1b"}}, "hybrid_pipeline", 2)).variant == "hybrid_pipeline"
+    with pytest.raises(SpecError, match=r"pipeline.schedule must be synchronous in mode hybrid.* Use gpipe or 1f1b\."):
+        spec.build(spec.with_variant({"pipeline": {"schedule": "asynchronous"}}, "hybrid_pipeline", 2))
