@@ -33,9 +33,18 @@ def step_parts(trainer: Trainer, batch: Batch, num_examples: int, steps: int) ->
         trainer.train_step(batch, num_examples, 0.0)
 
     separated = trainer.separate(batch, num_examples)
-    if isinstance(separated, str):
-        (taken,) = _timed(trainer, steps, step)
-        return StepParts(steps=steps, step_seconds=float(taken.max()), not_separable=separated)
+    if separated is None or isinstance(separated, str):
+        seconds = float(_timed(trainer, steps, step)[0].max())
+        if separated is not None:
+            return StepParts(steps=steps, step_seconds=seconds, not_separable=separated)
+        return StepParts(
+            steps=steps,
+            step_seconds=seconds,
+            compute_seconds=seconds,
+            communication_hidden_seconds=0.0,
+            communication_exposed_seconds=0.0,
+            idle_seconds=0.0,
+        )
     whole, computed, exchanged = _timed(trainer, steps, step, separated.compute, separated.exchange)
     compute, taken = float(computed.max()), float(whole.max())
     exposed = max(taken - compute, 0.0)

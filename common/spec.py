@@ -133,7 +133,7 @@ class Communication(_Frozen):
     """How the replicas of data_parallel and multi_process exchange their gradients."""
 
     bucket_mib: float = Field(25.0, gt=0)
-    """Gradients are sent in buckets of this size, each as soon as it is full; as in DistributedDataParallel."""
+    """Gradients are sent in buckets of this size, each as soon as it is full (compressed ones after the backward pass)."""
     compression: Literal["none", "float16", "int8", "top_k"] = "none"
     """What travels: the gradients; half as wide; a byte each on a scale per bucket; or the largest of each bucket alone."""
     top_k: float = Field(0.01, gt=0, le=1)

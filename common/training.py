@@ -107,8 +107,8 @@ class Trainer(Protocol):
         """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
         ...
 
-    def separate(self, batch: Batch, num_examples: int) -> Separated | str:
-        """The parts of a step on this batch, to be timed apart; or why that cannot be done."""
+    def separate(self, batch: Batch, num_examples: int) -> Separated | str | None:
+        """The parts of a step on this batch, to be timed apart; or why that cannot be done; None: nothing is exchanged."""
         ...
 
     def synchronize(self) -> None:

@@ -254,8 +254,8 @@ def step_table(summaries: Sequence[Summary]) -> list[Table]:
     }
     columns = (
         *_RUN,
-        *(Column(name.replace("_seconds", "_milliseconds"), f"{heading} ms", 2) for name, heading in parts.items()),
-        Column("mib_per_step", "MiB sent", 3),
+        *(Column(name.replace("_seconds", "_milliseconds"), heading, 2) for name, heading in parts.items()),
+        Column("mib_per_step", "MiB sent", 3, short="MiB\nsent"),
         Column("not_separable", "not separable", fold=24, wide=True),
     )
     rows: list[dict[str, Cell]] = []
@@ -273,7 +273,7 @@ def step_table(summaries: Sequence[Summary]) -> list[Table]:
         "replica's), the exchange alone. Exposed: the step beyond compute; hidden: the exchange beyond that; idle: the mean "
         "wait for the slowest replica. MiB sent: all replicas, by formula."
     )
-    return [Table("step_parts", "Where a step's time goes", columns, rows, note=note)]
+    return [Table("step_parts", "Where a step's time goes, in milliseconds", columns, rows, note=note)]
 
 
 def epochs_table(summaries: Sequence[Summary]) -> Table:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import keras
 import tensorflow as tf
@@ -30,13 +30,14 @@ def encode(values: tf.Tensor, settings: Communication) -> tf.Tensor:
     """
     if settings.compression == "float16":
         return tf.cast(tf.cast(tf.clip_by_value(values, -FLOAT16_MAX, FLOAT16_MAX), tf.float32), tf.float16)
+    count = cast(int, values.shape[0])
     if settings.compression == "int8":
         scale = tf.reduce_max(tf.abs(values)) / INT8_STEPS
         steps = tf.cast(tf.round(tf.math.divide_no_nan(values, scale)), tf.int8)
         # Twin: 32-bit words, the smallest that TensorFlow's collectives carry; torch's carry bytes.
-        return tf.concat([_words(scale[None]), _words(tf.pad(steps, [[0, -steps.shape[0] % WORD_BYTES]]))], 0)
+        return tf.concat([_words(scale[None]), _words(tf.pad(steps, [[0, -count % WORD_BYTES]]))], 0)
     if settings.compression == "top_k":
-        kept = _largest(tf.abs(values), num_kept(values.shape[0], settings.top_k))
+        kept = _largest(tf.abs(values), num_kept(count, settings.top_k))
         return tf.concat([_words(tf.gather(values, kept)), kept], 0)
     return values
 

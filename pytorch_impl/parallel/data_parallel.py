@@ -104,8 +104,8 @@ class DataParallel(Serial):
         # Twin: threads share the weights, and nn.DataParallel sends them out again; a strategy's replicas form a ring.
         return {"bytes_per_step": sent if self._threads else 2.0 * sent}
 
-    def separate(self, batch: Batch, num_examples: int) -> Separated | str:
-        """The parts of a step on this batch, to be timed apart; or why that cannot be done."""
+    def separate(self, batch: Batch, num_examples: int) -> Separated | str | None:
+        """The parts of a step on this batch, to be timed apart; or why that cannot be done; None: nothing is exchanged."""
         if self._threads is None:
             return "nn.DataParallel computes and sends in one"
         threads, (images, labels, masks) = self._threads, self._to_device(batch)

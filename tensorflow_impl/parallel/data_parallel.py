@@ -56,8 +56,8 @@ class DataParallel(Serial):
         """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
         return {"bytes_per_step": exchange_bytes(self._spec, self._architecture)}
 
-    def separate(self, batch: Batch, num_examples: int) -> Separated | str:
-        """The parts of a step on this batch, to be timed apart; or why that cannot be done."""
+    def separate(self, batch: Batch, num_examples: int) -> Separated | str | None:
+        """The parts of a step on this batch, to be timed apart; or why that cannot be done; None: nothing is exchanged."""
         separated = self._separate_replicas(batch, num_examples)
         return separated._replace(fused="the replicas of one graph cannot be timed one by one")
 

@@ -138,18 +138,9 @@ class Serial:
         """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
         return {}
 
-    def separate(self, batch: Batch, num_examples: int) -> Separated | str:
-        """The parts of a step on this batch, to be timed apart; or why that cannot be done."""
-        if self._spec.mode != "serial":
-            return f"mode {self._spec.variant} computes and sends in one"
-
-        def compute() -> None:
-            self.train_step(batch, num_examples, 0.0)
-
-        def exchange() -> None:
-            """One replica has nobody to send to."""
-
-        return Separated(compute, exchange)
+    def separate(self, batch: Batch, num_examples: int) -> Separated | str | None:
+        """The parts of a step on this batch, to be timed apart; or why that cannot be done; None: nothing is exchanged."""
+        return None if self._spec.mode == "serial" else f"mode {self._spec.variant} computes and sends in one"
 
     def synchronize(self) -> None:
         """Wait until the device has done all that was asked of it."""

@@ -90,6 +90,12 @@ def test_a_mode_that_cannot_be_taken_apart_says_why_and_gives_its_steps(monkeypa
     assert (parts.step_seconds, parts.compute_seconds, parts.not_separable) == (1.5, None, "all in one")
 
 
+def test_a_replica_that_sends_nothing_only_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = profiling.step_parts(Replicas(monkeypatch, 1.5, None), BATCH, 8, steps=2)
+    assert (parts.step_seconds, parts.compute_seconds, parts.communication_exposed_seconds) == (1.5, 1.5, 0.0)
+    assert (parts.communication_hidden_seconds, parts.idle_seconds, parts.not_separable) == (0.0, 0.0, None)
+
+
 def test_replicas_of_one_graph_have_no_idle_time_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = profiling.step_parts(Replicas(monkeypatch, *of(1.5, 1.0, 0.25, fused="one graph")), BATCH, 8, steps=2)
     assert (parts.compute_seconds, parts.idle_seconds, parts.not_separable) == (1.0, None, "one graph")

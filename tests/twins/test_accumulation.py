@@ -29,10 +29,12 @@ DATA = made.dataset(PLAIN, train=COUNT).train
 FIELDS: dict[str, Any] = {"global_batch_size": COUNT, "optimizer": {"name": "adam", "learning_rate": 0.01}}
 
 
+@pytest.mark.parametrize("native", [False, True], ids=["shared rule", "native"])
 @pytest.mark.parametrize("mode", ["serial", "data_parallel"])
-def test_gradients_added_up_over_parts_are_those_of_one_big_batch(twin: Twin, mode: str) -> None:
-    whole = made.trainer(twin, PLAIN, **FIELDS)
-    parts = made.trainer(twin, PLAIN, mode=mode, accumulation=3, **FIELDS)
+def test_gradients_added_up_over_parts_are_those_of_one_big_batch(twin: Twin, mode: str, native: bool) -> None:
+    fields = {**FIELDS, "optimizer": {**FIELDS["optimizer"], "native": native}}
+    whole = made.trainer(twin, PLAIN, **fields)
+    parts = made.trainer(twin, PLAIN, mode=mode, accumulation=3, **fields)
     batch = twin.batch(DATA.images, DATA.labels, made.masks(PLAIN, COUNT))
     for _ in range(3):
         (loss, correct), (other_loss, other_correct) = (each.train_step(batch, COUNT, 0.01) for each in (whole, parts))

@@ -33,11 +33,11 @@ SETTINGS: dict[str, Any] = {
     "batch_norm_statistics": "synchronised",
 }
 MODES: dict[str, dict[str, Any]] = {
-    "serial": {"cores": 1},
+    "serial": {"cores": 1, "profile_steps": 3},
     "workers": {"cores": 1, "input": "workers", "workers": 2},
     "dask": {"cores": 1, "input": "dask", "workers": 2, "dask": {"chunk_images": 20}},
-    "data_parallel": {"mode": "data_parallel", "replicas": 2},
-    "multi_process": {"mode": "multi_process", "replicas": 2},
+    "data_parallel": {"mode": "data_parallel", "replicas": 2, "profile_steps": 3},
+    "multi_process": {"mode": "multi_process", "replicas": 2, "profile_steps": 3},
     "parameter_server": {"mode": "parameter_server", "replicas": 2},
 }
 REFUSED = {"data": {"source": "tests/twins"}}  # a folder that holds no image
@@ -139,6 +139,7 @@ def test_describe_prints_versions_devices_modes_and_options_as_json(framework: s
     for mode in description["modes"].values():
         assert mode.keys() == {
             "available", "reason", "max_replicas", "resource", "implementation", "batch_norm_statistics",
+            "compression",
         }  # fmt: skip
         assert mode["available"] == (mode["reason"] is None)
         assert "per_replica" in mode["batch_norm_statistics"]
@@ -242,6 +243,19 @@ def test_events_tell_the_run_as_it_happened(ended: Ended, name: str) -> None:
     assert events[1]["loss"] == result.first_step_loss
     assert events[-1]["status"] == "ok"
     assert results.read_epochs(run.folder) == result.epochs
+
+
+@pytest.mark.parametrize("name", ["serial", "data_parallel", "multi_process"])
+def test_a_profiled_run_says_where_a_steps_time_goes_and_what_it_sends(ended: Ended, name: str) -> None:
+    run, result = ended[name]
+    parts = result.step_parts
+    assert parts is not None and parts.steps == run.spec.profile_steps
+    assert parts.compute_seconds is not None and parts.communication_exposed_seconds is not None
+    assert parts.step_seconds == pytest.approx(parts.compute_seconds + parts.communication_exposed_seconds) or (
+        parts.step_seconds < parts.compute_seconds  # by noise
+    )
+    assert (parts.idle_seconds is None) == (parts.not_separable is not None)
+    assert (result.bytes_per_step is None) == (name == "serial")
 
 
 @pytest.mark.parametrize("part", ["input", "compute"])
