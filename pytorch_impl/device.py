@@ -37,6 +37,7 @@ def describe() -> dict[str, Any]:
                 synchronised=not found,
             ),
             "multi_process": _mode(f"DistributedDataParallel, {backend}", found),
+            "tensor_parallel": _mode(f"channels of each layer over ranks, {backend}", found),
         },
         # Twin: each framework has switches of its own; the other twin lists its own here.
         "options": {

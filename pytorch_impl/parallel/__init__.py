@@ -10,9 +10,15 @@ from common.weights import Weights
 from pytorch_impl.parallel.data_parallel import DataParallel
 from pytorch_impl.parallel.multi_process import MultiProcess
 from pytorch_impl.parallel.serial import Serial
+from pytorch_impl.parallel.tensor_parallel import TensorParallel
 
 
 def build(spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, weights: Weights) -> Serial:
     """The Trainer of a spec's mode, its model set to the initial weights."""
-    mode = {"serial": Serial, "data_parallel": DataParallel, "multi_process": MultiProcess}[spec.mode]
+    mode = {
+        "serial": Serial,
+        "data_parallel": DataParallel,
+        "multi_process": MultiProcess,
+        "tensor_parallel": TensorParallel,
+    }[spec.mode]
     return mode(spec, architecture, plan, dataset, weights)

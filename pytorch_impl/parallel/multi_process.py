@@ -11,26 +11,33 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from common.training import Update
-from pytorch_impl import optim
+from pytorch_impl import device, optim
 from pytorch_impl.parallel.serial import Serial
+
+
+def join() -> torch.device:
+    """Meet the other ranks of the run, which takes place once; the device of this one."""
+    own = torch.device(device.kind())
+    if own.type == "cuda":
+        own = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(own)
+    if not distributed.is_initialized():
+        cuda = own.type == "cuda"
+        distributed.init_process_group("nccl" if cuda else "gloo", device_id=own if cuda else None)
+    return own
 
 
 class MultiProcess(Serial):
     """One rank of several; who it is stands in its environment, see `rendezvous`."""
 
     def _build(self) -> None:
-        self.shard = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        cuda = self._device.type == "cuda"
-        if cuda:
-            self._device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-            torch.cuda.set_device(self._device)
-        if not distributed.is_initialized():
-            distributed.init_process_group("nccl" if cuda else "gloo", device_id=self._device if cuda else None)
+        self._device = join()
+        self.shard = distributed.get_rank(), distributed.get_world_size()
         self.devices = [f"rank {rank}: {self._device.type}" for rank in range(self.shard[1])]
         self._synchronised = self._spec.batch_norm_statistics == "synchronised"
         self._model = self._new_model(_Ranks() if self._synchronised else None)
         self._wrapped = DistributedDataParallel(
-            self._model, device_ids=[self._device.index] if cuda else None, forward_sync_buffers=False
+            self._model, device_ids=[self._device] if self._device.type == "cuda" else None, forward_sync_buffers=False
         )
         self._optimizer = optim.build(self._spec.optimizer, list(self._model.parameters()))
 
