@@ -37,7 +37,8 @@ def describe() -> dict[str, Any]:
                 synchronised=not found,
             ),
             "multi_process": _mode(f"DistributedDataParallel, {backend}", found),
-            "tensor_parallel": _mode(f"channels of each layer over ranks, {backend}", found),
+            "tensor_parallel": _mode(f"each layer's channels over ranks, {backend}", found),
+            "hybrid": _mode(f"data-parallel copies of a model that ranks divide, {backend}", found),
         },
         # Twin: each framework has switches of its own; the other twin lists its own here.
         "options": {

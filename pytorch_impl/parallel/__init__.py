@@ -8,6 +8,7 @@ from common.datasets import Dataset
 from common.spec import Spec
 from common.weights import Weights
 from pytorch_impl.parallel.data_parallel import DataParallel
+from pytorch_impl.parallel.hybrid import HYBRIDS
 from pytorch_impl.parallel.multi_process import MultiProcess
 from pytorch_impl.parallel.serial import Serial
 from pytorch_impl.parallel.tensor_parallel import TensorParallel
@@ -20,5 +21,6 @@ def build(spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, 
         "data_parallel": DataParallel,
         "multi_process": MultiProcess,
         "tensor_parallel": TensorParallel,
+        "hybrid": HYBRIDS[spec.hybrid.inner],
     }[spec.mode]
     return mode(spec, architecture, plan, dataset, weights)

@@ -32,12 +32,13 @@ class MultiProcess(Serial):
 
     def _build(self) -> None:
         self._device = join()
+        cuda = self._device.type == "cuda"
         self.shard = distributed.get_rank(), distributed.get_world_size()
         self.devices = [f"rank {rank}: {self._device.type}" for rank in range(self.shard[1])]
         self._synchronised = self._spec.batch_norm_statistics == "synchronised"
-        self._model = self._new_model(_Ranks() if self._synchronised else None)
+        self._model = self._new_model(Ranks() if self._synchronised else None)
         self._wrapped = DistributedDataParallel(
-            self._model, device_ids=[self._device] if self._device.type == "cuda" else None, forward_sync_buffers=False
+            self._model, device_ids=[self._device.index] if cuda else None, forward_sync_buffers=False
         )
         self._optimizer = optim.build(self._spec.optimizer, list(self._model.parameters()))
 
@@ -61,11 +62,14 @@ class MultiProcess(Serial):
             distributed.broadcast(buffer, 0)
 
 
-class _Ranks:
+class Ranks:
     """Adding tensors up over processes, for synchronised BatchNorm."""
+
+    def __init__(self, group: distributed.ProcessGroup | None = None) -> None:
+        self._group = group
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum over replicas, the same in each; its gradient is the sum of the gradients."""
         total = tensor.clone()
-        distributed.all_reduce(total)
+        distributed.all_reduce(total, group=self._group)
         return total
