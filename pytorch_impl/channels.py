@@ -19,7 +19,7 @@ def split(model: nn.Module, replicas: distributed.ProcessGroup) -> nn.Module:
     All else, BatchNorm and pooling, is computed on the gathered channels.
 
     Args:
-        model: its initial weights are kept.
+        model: of which the weights are still to be loaded.
         replicas: that share the model.
 
     Returns:

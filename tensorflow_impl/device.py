@@ -40,6 +40,8 @@ def describe() -> dict[str, Any]:
             # Twin: the strategy's replicas can add tensors up inside a step on every device.
             "data_parallel": _mode(f"MirroredStrategy, {devices}", found),
             "multi_process": _mode(f"MultiWorkerMirroredStrategy, {'nccl' if found else 'ring'}", found),
+            "tensor_parallel": _mode(f"each layer's channels over {devices} of one graph", found),
+            "hybrid": _mode(f"data-parallel copies of a model that {devices} of one graph divide", found),
         },
         # Twin: each framework has switches of its own; the other twin lists its own here.
         "options": {

@@ -17,7 +17,19 @@ RENAMED = {
 }
 """Names in the right twin that stand for a name in the left one."""
 
-EXCEPTIONS: dict[tuple[str, str], str] = {}
+_RANKS = "torch's replicas are ranks, which must meet and ask each other; TensorFlow's are devices of one graph"
+EXCEPTIONS: dict[tuple[str, str], str] = {
+    ("parallel/multi_process.py", "join"): "torch's ranks meet in a process group, TensorFlow's in the strategy of their mode",
+    **{
+        ("parallel/multi_process.py", name): "torch's sum over a group of ranks; TensorFlow's strategies bring one"
+        for name in ("Ranks", "Ranks.__init__", "Ranks.all_reduce")
+    },
+    ("parallel/data_parallel.py", "own_part"): "a shard cut in TensorFlow's graph; torch's replicas are told theirs",
+    ("parallel/tensor_parallel.py", "TensorParallel.total"): _RANKS,
+    ("parallel/tensor_parallel.py", "TensorParallel.num_values"): _RANKS,
+    ("parallel/hybrid_tensor.py", "HybridTensor.all_reduce"): _RANKS,
+    ("parallel/hybrid_tensor.py", "HybridTensor.load_weights"): "TensorFlow's copies are all in this process",
+}
 """{(file, name): reason} of the differences that a framework forces; the name is "" for the file or its docstring."""
 
 MARKS = {"property", "setter", "cached_property", "staticmethod", "classmethod", "contextmanager", "dataclass"}

@@ -1,4 +1,4 @@
-"""Mode hybrid: copies of the model divide the batch, and the replicas of each copy divide the model."""
+"""Mode hybrid of data and tensor: copies of a split model, each on its shard of every batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytorch_impl.parallel.tensor_parallel import TensorParallel
 
 
 class HybridTensor(TensorParallel):
-    """Copies of a model whose replicas hold a slice of every layer each; gradients are added up slice by slice over copies."""
+    """Copies of a model that is split over replicas; the gradients of each slice are added up over its copies."""
 
     def _build(self) -> None:
         self._device = multi_process.join()
@@ -66,7 +66,3 @@ class HybridTensor(TensorParallel):
         copies = self.shard[1]
         ring = float(self.total(np.array([2.0 * (copies - 1) / copies * own]))[0])
         return {"bytes_per_step": ring + super().report(test)["bytes_per_step"]}
-
-
-HYBRIDS = {"tensor_parallel": HybridTensor}
-"""By the spec's `hybrid.inner`."""
