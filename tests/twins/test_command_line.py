@@ -38,6 +38,8 @@ MODES: dict[str, dict[str, Any]] = {
     "dask": {"cores": 1, "input": "dask", "workers": 2, "dask": {"chunk_images": 20}},
     "data_parallel": {"mode": "data_parallel", "replicas": 2},
     "multi_process": {"mode": "multi_process", "replicas": 2},
+    "tensor_parallel": {"mode": "tensor_parallel", "replicas": 2},
+    "hybrid_tensor": {"mode": "hybrid", "replicas": 4},
 }
 REFUSED = {"data": {"source": "tests/twins"}}  # a folder that holds no image
 ENDLESS = {**MODES["multi_process"], "epochs": 1_000_000}
