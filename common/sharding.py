@@ -1,6 +1,8 @@
-"""Which part of a batch, or of a split, each replica takes."""
+"""Which part of a batch, of a split, or of a layer's channels each replica takes."""
 
 from __future__ import annotations
+
+from common.spec import SpecError
 
 
 def shard(num_examples: int, replicas: int, rank: int) -> tuple[int, int]:
@@ -13,6 +15,20 @@ def shard(num_examples: int, replicas: int, rank: int) -> tuple[int, int]:
     base, extra = divmod(num_examples, replicas)
     start = rank * base + min(rank, extra)
     return start, start + base + (rank < extra)
+
+
+def channels(layer: str, num_channels: int, replicas: int) -> list[tuple[int, int]]:
+    """The half-open range of a layer's output channels that each replica holds, by `shard`.
+
+    Raises:
+        SpecError: a replica would hold none.
+    """
+    if num_channels < replicas:
+        raise SpecError(
+            f"replicas must not outnumber the channels of a layer that they split. Received: {replicas} for {layer}, which has "
+            f"{num_channels}. Use {num_channels} or less."
+        )
+    return [shard(num_channels, replicas, rank) for rank in range(replicas)]
 
 
 def micro_batches(num_examples: int, most: int, replicas: int = 1) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ from torch import nn
 
 from common.architectures import Architecture
 from common.weights import Weights
-from pytorch_impl import models
+from pytorch_impl import channels, models
 
 # Twin: torch names and lays out its arrays in its own way. Role -> attribute.
 _ATTRIBUTES = {
@@ -28,27 +28,31 @@ def load(model: nn.Module, architecture: Architecture, weights: Mapping[str, npt
     """Set every parameter and statistic of a model from canonical arrays, rounded to the model's precision."""
     with torch.no_grad():
         for parameter in architecture.parameters():
-            array = torch.from_numpy(np.ascontiguousarray(_to_framework(parameter.name, weights[parameter.name])))
-            _tensor(model, parameter.name).copy_(array)
+            for holder, part in channels.holders(_layer(model, parameter.name)):
+                array = _to_framework(parameter.name, weights[parameter.name][..., part])
+                _tensor(holder, parameter.name).copy_(torch.from_numpy(np.ascontiguousarray(array)))
 
 
 def extract(model: nn.Module, architecture: Architecture) -> Weights:
     """Every parameter and statistic of a model by canonical name, in the canonical layout and the model's precision."""
-    return {
-        parameter.name: _to_canonical(parameter.name, _tensor(model, parameter.name)) for parameter in architecture.parameters()
-    }
+    return {parameter.name: _gathered(model, parameter.name, lambda tensor: tensor) for parameter in architecture.parameters()}
 
 
 def extract_gradients(model: nn.Module, architecture: Architecture, gradients: list[torch.Tensor]) -> Weights:
     """The gradient of every trainable parameter by canonical name, from a list in the order of the model's own."""
-    return {name: _to_canonical(name, gradients[position]) for name, position in positions(model, architecture).items()}
+    by_variable = {id(variable): gradient for variable, gradient in zip(model.parameters(), gradients, strict=True)}
+    return {
+        parameter.name: _gathered(model, parameter.name, lambda tensor: by_variable[id(tensor)])
+        for parameter in architecture.parameters()
+        if parameter.trainable
+    }
 
 
 def positions(model: nn.Module, architecture: Architecture) -> dict[str, int]:
     """Where the list of a model's own trainable parameters has each, by canonical name and in canonical order."""
     own = {id(variable): position for position, variable in enumerate(model.parameters())}
     names = [parameter.name for parameter in architecture.parameters() if parameter.trainable]
-    return {name: own[id(_tensor(model, name))] for name in names}
+    return {name: own[id(_tensor(_layer(model, name), name))] for name in names}
 
 
 def flattened(name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -68,9 +72,18 @@ def restored(name: str, values: torch.Tensor, variable: torch.Tensor) -> torch.T
     return values.view(height, width, inputs, outputs).permute(3, 2, 0, 1)
 
 
-def _tensor(model: nn.Module, name: str) -> torch.Tensor:
-    layer, _, role = name.rpartition(".")
-    return getattr(models.find_layer(model, layer), _ATTRIBUTES[role])
+def _gathered(model: nn.Module, name: str, what: Callable[[torch.Tensor], torch.Tensor]) -> npt.NDArray[np.floating]:
+    layer = _layer(model, name)
+    arrays = [_to_canonical(name, what(_tensor(holder, name))) for holder, _ in channels.holders(layer)]
+    return channels.gather(layer, arrays)
+
+
+def _layer(model: nn.Module, name: str) -> nn.Module:
+    return models.find_layer(model, name.rpartition(".")[0])
+
+
+def _tensor(layer: nn.Module, name: str) -> torch.Tensor:
+    return getattr(layer, _ATTRIBUTES[name.rpartition(".")[2]])
 
 
 def _to_framework(name: str, array: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:

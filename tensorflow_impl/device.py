@@ -46,6 +46,7 @@ def describe() -> dict[str, Any]:
             "model_averaging": _mode(f"own optimizers, averages by all-reduce, {ring}", found, synchronised=False),
             "model_parallel": _mode(f"layers over {devices} in one graph", found),
             "pipeline": _mode(f"micro-batches over {devices} in one graph", found),
+            "tensor_parallel": _mode(f"each layer's channels over {devices} of one graph", found),
             "hybrid": _mode(f"data-parallel copies of a model that {devices} of one graph divide", found),
         },
         # Twin: each framework has switches of its own; the other twin lists its own here.

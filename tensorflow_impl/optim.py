@@ -117,7 +117,13 @@ class Native:
 
 
 def _zeros_like(variables: list[Any]) -> list[tf.Variable]:
-    return [tf.Variable(tf.zeros(variable.shape, variable.dtype), trainable=False) for variable in variables]
+    """A variable beside each of these, on the same device."""
+    return [_zeros(variable) for variable in variables]
+
+
+def _zeros(variable: Any) -> tf.Variable:
+    with tf.device(variable.device):
+        return tf.Variable(tf.zeros(variable.shape, variable.dtype), trainable=False)
 
 
 def _decayed(gradient: tf.Tensor, variable: Any, settings: spec.Optimizer) -> tf.Tensor:

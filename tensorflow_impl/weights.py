@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -12,30 +12,31 @@ import tensorflow as tf
 
 from common.architectures import Architecture
 from common.weights import Weights
-from tensorflow_impl import models
+from tensorflow_impl import channels, models
 
 
 def load(model: keras.Model, architecture: Architecture, weights: Mapping[str, npt.NDArray[np.floating]]) -> None:
     """Set every parameter and statistic of a model from canonical arrays, rounded to the model's precision."""
     for parameter in architecture.parameters():
-        layer, variable = _variable(model, parameter.name)
-        variable.assign(_reordered(layer, parameter.name, weights[parameter.name]))
+        for holder, part in channels.holders(_layer(model, parameter.name)):
+            array = _reordered(holder, parameter.name, weights[parameter.name][..., part])
+            _variable(holder, parameter.name).assign(array)
 
 
 def extract(model: keras.Model, architecture: Architecture) -> Weights:
     """Every parameter and statistic of a model by canonical name, in the canonical layout and the model's precision."""
     return {
-        parameter.name: _reordered(layer, parameter.name, variable.numpy())
-        for parameter in architecture.parameters()
-        for layer, variable in [_variable(model, parameter.name)]
+        parameter.name: _gathered(model, parameter.name, lambda variable: variable) for parameter in architecture.parameters()
     }
 
 
 def extract_gradients(model: keras.Model, architecture: Architecture, gradients: list[tf.Tensor]) -> Weights:
     """The gradient of every trainable parameter by canonical name, from a list in the order of the model's own."""
+    by_variable = {id(variable): gradient for variable, gradient in zip(model.trainable_variables, gradients, strict=True)}
     return {
-        name: _reordered(_variable(model, name)[0], name, gradients[position].numpy())
-        for name, position in positions(model, architecture).items()
+        parameter.name: _gathered(model, parameter.name, lambda variable: by_variable[id(variable)])
+        for parameter in architecture.parameters()
+        if parameter.trainable
     }
 
 
@@ -43,7 +44,7 @@ def positions(model: keras.Model, architecture: Architecture) -> dict[str, int]:
     """Where the list of a model's own trainable parameters has each, by canonical name and in canonical order."""
     own = {id(variable): position for position, variable in enumerate(model.trainable_variables)}
     names = [parameter.name for parameter in architecture.parameters() if parameter.trainable]
-    return {name: own[id(_variable(model, name)[1])] for name in names}
+    return {name: own[id(_variable(_layer(model, name), name))] for name in names}
 
 
 def flattened(name: str, tensor: tf.Tensor) -> tf.Tensor:
@@ -57,10 +58,18 @@ def restored(name: str, values: tf.Tensor, variable: Any) -> tf.Tensor:
     return tf.reshape(values, variable.shape)
 
 
-def _variable(model: keras.Model, name: str) -> tuple[keras.layers.Layer, Any]:
-    layer_name, _, role = name.rpartition(".")
-    layer = models.find_layer(model, layer_name)
-    return layer, getattr(layer, role)
+def _gathered(model: keras.Model, name: str, what: Callable[[Any], Any]) -> npt.NDArray[np.floating]:
+    layer = _layer(model, name)
+    arrays = [_reordered(holder, name, what(_variable(holder, name)).numpy()) for holder, _ in channels.holders(layer)]
+    return channels.gather(layer, arrays)
+
+
+def _layer(model: keras.Model, name: str) -> keras.layers.Layer:
+    return models.find_layer(model, name.rpartition(".")[0])
+
+
+def _variable(layer: keras.layers.Layer, name: str) -> Any:
+    return getattr(layer, name.rpartition(".")[2])
 
 
 def _reordered(layer: keras.layers.Layer, name: str, array: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:

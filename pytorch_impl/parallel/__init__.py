@@ -9,6 +9,7 @@ from common.spec import Spec
 from common.weights import Weights
 from pytorch_impl.parallel.data_parallel import DataParallel
 from pytorch_impl.parallel.hybrid_pipeline import HybridPipeline
+from pytorch_impl.parallel.hybrid_tensor import HybridTensor
 from pytorch_impl.parallel.model_averaging import ModelAveraging
 from pytorch_impl.parallel.model_parallel import ModelParallel
 from pytorch_impl.parallel.multi_process import MultiProcess
@@ -16,6 +17,7 @@ from pytorch_impl.parallel.parameter_server import ParameterServer
 from pytorch_impl.parallel.pipeline import Pipeline
 from pytorch_impl.parallel.pipeline_async import PipelineAsync
 from pytorch_impl.parallel.serial import Serial
+from pytorch_impl.parallel.tensor_parallel import TensorParallel
 
 _TRAINERS: dict[str, type[Serial]] = {
     "serial": Serial,
@@ -24,9 +26,11 @@ _TRAINERS: dict[str, type[Serial]] = {
     "parameter_server": ParameterServer,
     "parameter_server_async": ParameterServer,
     "model_parallel": ModelParallel,
+    "tensor_parallel": TensorParallel,
     "pipeline": Pipeline,
     "pipeline_1f1b": Pipeline,
     "pipeline_async": PipelineAsync,
+    "hybrid_tensor": HybridTensor,
     "hybrid_pipeline": HybridPipeline,
     "model_averaging": ModelAveraging,
 }

@@ -40,7 +40,7 @@ class MultiProcess(Serial):
         self.shard = distributed.get_rank(), distributed.get_world_size()
         self.devices = [f"rank {rank}: {self._device.type}" for rank in range(self.shard[1])]
         self._synchronised = self._spec.batch_norm_statistics == "synchronised"
-        self._model = self._new_model(_Ranks() if self._synchronised else None)
+        self._model = self._new_model(Ranks() if self._synchronised else None)
         settings = self._spec.communication
         self._compressor = Compressor(settings, self._model, self._architecture)
         self._wrapped: DistributedDataParallel | None = None
@@ -109,11 +109,14 @@ class MultiProcess(Serial):
             distributed.broadcast(buffer, 0)
 
 
-class _Ranks:
+class Ranks:
     """Adding tensors up over processes, for synchronised BatchNorm."""
+
+    def __init__(self, group: distributed.ProcessGroup | None = None) -> None:
+        self._group = group
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum over replicas, the same in each; its gradient is the sum of the gradients."""
         total = tensor.clone()
-        distributed.all_reduce(total)
+        distributed.all_reduce(total, group=self._group)
         return total

@@ -9,6 +9,7 @@ from common.spec import Spec
 from common.weights import Weights
 from tensorflow_impl.parallel.data_parallel import DataParallel
 from tensorflow_impl.parallel.hybrid_pipeline import HybridPipeline
+from tensorflow_impl.parallel.hybrid_tensor import HybridTensor
 from tensorflow_impl.parallel.model_averaging import ModelAveraging
 from tensorflow_impl.parallel.model_parallel import ModelParallel
 from tensorflow_impl.parallel.multi_process import MultiProcess
@@ -16,6 +17,7 @@ from tensorflow_impl.parallel.parameter_server import ParameterServer
 from tensorflow_impl.parallel.pipeline import Pipeline
 from tensorflow_impl.parallel.pipeline_async import PipelineAsync
 from tensorflow_impl.parallel.serial import Serial
+from tensorflow_impl.parallel.tensor_parallel import TensorParallel
 
 _TRAINERS: dict[str, type[Serial]] = {
     "serial": Serial,
@@ -24,9 +26,11 @@ _TRAINERS: dict[str, type[Serial]] = {
     "parameter_server": ParameterServer,
     "parameter_server_async": ParameterServer,
     "model_parallel": ModelParallel,
+    "tensor_parallel": TensorParallel,
     "pipeline": Pipeline,
     "pipeline_1f1b": Pipeline,
     "pipeline_async": PipelineAsync,
+    "hybrid_tensor": HybridTensor,
     "hybrid_pipeline": HybridPipeline,
     "model_averaging": ModelAveraging,
 }

@@ -25,7 +25,7 @@ class DataParallel(Serial):
 
     def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         def one() -> Any:
-            part = _own_part(images)
+            part = own_part(images)
             return super(DataParallel, self)._train_replicas(images[part], labels[part], [mask[part] for mask in masks], update)
 
         losses, num_correct = self._strategy.run(one)
@@ -36,7 +36,7 @@ class DataParallel(Serial):
 
     def _score_replicas(self, images: Any, labels: Any) -> Any:
         def one() -> Any:
-            part = _own_part(images)
+            part = own_part(images)
             return evaluate.score(self._model, images[part], labels[part], loss=self._spec.loss, scaling=self._plan.scaling)
 
         losses, predictions = self._strategy.run(one)
@@ -62,7 +62,7 @@ class DataParallel(Serial):
         return separated._replace(fused="the replicas of one graph cannot be timed one by one")
 
 
-def _own_part(batch: tf.Tensor) -> slice:
+def own_part(batch: tf.Tensor) -> slice:
     """The calling replica's shard of a global batch: as `common.sharding.shard`, in the graph."""
     context = tf.distribute.get_replica_context()
     replicas = tf.constant(context.num_replicas_in_sync)

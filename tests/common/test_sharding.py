@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.sharding import micro_batches, shard
+from common.sharding import channels, micro_batches, shard
+from common.spec import SpecError
 
 
 @given(st.integers(0, 2000), st.integers(1, 64))
@@ -45,3 +46,9 @@ def test_every_replica_cuts_its_shard_into_equal_parts(num_examples: int, most: 
 def test_a_rank_that_there_is_not_is_refused(replicas: int, rank: int) -> None:
     with pytest.raises(ValueError, match=rf"rank must be in 0\.\.replicas-1\. Received: {rank} of {replicas}\."):
         shard(10, replicas, rank)
+
+
+def test_a_layers_channels_are_held_without_a_gap_and_by_all_replicas() -> None:
+    assert channels("logits", 10, 3) == [(0, 4), (4, 7), (7, 10)]
+    with pytest.raises(SpecError, match=r"Received: 3 for logits, which has 2\. Use 2 or less"):
+        channels("logits", 2, 3)

@@ -17,15 +17,22 @@ RENAMED = {
 }
 """Names in the right twin that stand for a name in the left one."""
 
-_PROCESSES = "Torch's stages are processes, which must ask each other; TensorFlow's are devices of one."
+_RANKS = "Torch's replicas are ranks, which must meet and ask each other; TensorFlow's are devices of one graph."
+_SUMS = "Torch's sum over a group of ranks; TensorFlow's strategies bring one."
 _JOINING = "Torch's ranks meet in a process group, TensorFlow's in the strategy of their mode."
 _AGES = "TensorFlow keeps weights of several ages; torch's updates wait."
 
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("parallel/multi_process.py", "join"): _JOINING,
-    ("parallel/pipeline.py", "Pipeline.fetch"): _PROCESSES,
-    ("parallel/pipeline.py", "Pipeline.total"): _PROCESSES,
-    ("parallel/hybrid_pipeline.py", "HybridPipeline.all_reduce"): _PROCESSES,
+    **{("parallel/multi_process.py", name): _SUMS for name in ("Ranks", "Ranks.__init__", "Ranks.all_reduce")},
+    ("parallel/data_parallel.py", "own_part"): "A shard cut in TensorFlow's graph; torch's replicas are told theirs.",
+    ("parallel/tensor_parallel.py", "TensorParallel.total"): _RANKS,
+    ("parallel/tensor_parallel.py", "TensorParallel.num_values"): _RANKS,
+    ("parallel/hybrid_tensor.py", "HybridTensor.all_reduce"): _RANKS,
+    ("parallel/hybrid_tensor.py", "HybridTensor.load_weights"): "TensorFlow's copies are all in this process.",
+    ("parallel/pipeline.py", "Pipeline.fetch"): _RANKS,
+    ("parallel/pipeline.py", "Pipeline.total"): _RANKS,
+    ("parallel/hybrid_pipeline.py", "HybridPipeline.all_reduce"): _RANKS,
     ("parallel/pipeline_async.py", "PipelineAsync.load_weights"): _AGES,
 }
 """{(file, name): reason} of the differences that a framework forces; the name is "" for the file or its docstring."""

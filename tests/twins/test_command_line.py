@@ -39,6 +39,8 @@ MODES: dict[str, dict[str, Any]] = {
     "data_parallel": {"mode": "data_parallel", "replicas": 2, "profile_steps": 3},
     "multi_process": {"mode": "multi_process", "replicas": 2, "profile_steps": 3},
     "parameter_server": {"mode": "parameter_server", "replicas": 2},
+    "tensor_parallel": {"mode": "tensor_parallel", "replicas": 2},
+    "hybrid_tensor": {"mode": "hybrid", "replicas": 4},
 }
 REFUSED = {"data": {"source": "tests/twins"}}  # a folder that holds no image
 ENDLESS = {**MODES["multi_process"], "epochs": 1_000_000}

@@ -1,0 +1,182 @@
+"""Layers whose output channels are split over replicas: each holds its slice of the kernel and of the bias."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import distributed, nn
+
+from common import sharding
+
+
+def split(model: nn.Module, replicas: distributed.ProcessGroup) -> nn.Module:
+    """Leave every convolution and dense layer of a model to replicas that hold a slice of its output channels each.
+
+    All else, BatchNorm and pooling, is computed on the gathered channels.
+
+    Args:
+        model: of which the weights are still to be loaded.
+        replicas: that share the model.
+
+    Returns:
+        The model with the same names of layers.
+
+    Raises:
+        SpecError: a layer has fewer channels than there are replicas.
+    """
+    # Twin: torch puts the split layers into the model, here one slice of each; Keras makes a model anew with all slices.
+    for name, layer in list(model.named_modules()):
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            model.set_submodule(name, _Split(name, layer, replicas))
+    return model
+
+
+def holders(layer: nn.Module) -> list[tuple[nn.Module, slice]]:
+    """The layers that really hold a layer's arrays in this process, each with its slice of the last axis (canonically)."""
+    return [(layer.own, layer.channels[layer.rank])] if isinstance(layer, _Split) else [(layer, slice(None))]
+
+
+def gather(layer: nn.Module, arrays: Sequence[npt.NDArray[np.floating]]) -> npt.NDArray[np.floating]:
+    """The whole canonical array of a layer from those of its holders; all replicas call it together."""
+    if not isinstance(layer, _Split):
+        return arrays[0]
+    # Twin: the other slices are with other ranks; Keras' are all in this process.
+    flat = torch.from_numpy(np.ascontiguousarray(arrays[0]).reshape(-1, arrays[0].shape[-1]))
+    whole = layer.gather(flat.to(layer.own.weight.device)).cpu().numpy()
+    return whole.reshape(*arrays[0].shape[:-1], whole.shape[-1])
+
+
+def bytes_per_example(model: nn.Module) -> int:
+    """Bytes that all replicas of a split model send for one example of a training step, forward and backward.
+
+    Counted from the shapes of the activations that are gathered and of the gradients that are added up.
+    """
+    return sum(layer.bytes_per_example for layer in model.modules() if isinstance(layer, _Split))
+
+
+class _Split(nn.Module):
+    """A layer of which every rank computes its own output channels, from the whole input.
+
+    Forward, the outputs are gathered. Backward, each rank cuts its slice from the gradient of the output, and what the
+    slices say of the input is added up (Shoeybi et al. 2019: column parallel). A grouped convolution, above all a depthwise
+    one, is split between its groups, which see input channels of their own: there the gradient is gathered, not added up.
+    """
+
+    def __init__(self, name: str, layer: nn.Conv2d | nn.Linear, group: distributed.ProcessGroup) -> None:
+        super().__init__()
+        self.group, self.rank, ranks = group, distributed.get_rank(group), distributed.get_world_size(group)
+        groups = layer.groups if isinstance(layer, nn.Conv2d) else 1
+        grouped = groups > 1
+        bounds = sharding.channels(name, groups if grouped else len(layer.weight), ranks)
+        outputs = len(layer.weight) // groups if grouped else 1
+        self.channels = [slice(low * outputs, high * outputs) for low, high in bounds]
+        self.inputs: list[slice] | None = None
+        if isinstance(layer, nn.Conv2d):
+            low, high = bounds[self.rank]
+            layer.out_channels = (high - low) * outputs
+            if grouped:
+                inputs = layer.in_channels // groups
+                self.inputs = [slice(low * inputs, high * inputs) for low, high in bounds]
+                layer.in_channels, layer.groups = (high - low) * inputs, high - low
+        else:
+            layer.out_features = bounds[self.rank][1] - bounds[self.rank][0]
+        for parameter in layer.parameters(recurse=False):
+            parameter.data = parameter.data[self.channels[self.rank]].clone()
+        self.own = layer
+        self.bytes_per_example = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The whole output, the same on every rank."""
+        own = _Scatter.apply(x, self) if self.inputs else _Copy.apply(x, self)
+        whole = _Gather.apply(self.own(own), self)
+        assert isinstance(whole, torch.Tensor)
+        if self.training:
+            self.bytes_per_example = self._bytes(x, whole) // len(x)
+        return whole
+
+    def gather(self, own: torch.Tensor) -> torch.Tensor:
+        """All ranks' slices of the output, side by side on axis 1."""
+        return _exchange(own, self.channels, self.rank, self.group)
+
+    def _bytes(self, x: torch.Tensor, whole: torch.Tensor) -> int:
+        """Gathering sends every slice to all R - 1 others; a ring all-reduce moves 2 (R - 1) times the whole."""
+        others = len(self.channels) - 1
+        backward = x.nbytes * (1 if self.inputs else 2) if x.requires_grad else 0
+        return others * (whole.nbytes + backward)
+
+
+class _Copy(torch.autograd.Function):
+    """The same input for every slice; backward the sum of what they say of it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, layer: _Split) -> torch.Tensor:
+        ctx.layer = layer
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None]:
+        gradient = _dense(gradients[0])
+        distributed.all_reduce(_flat(gradient), group=ctx.layer.group)
+        return gradient, None
+
+
+class _Scatter(torch.autograd.Function):
+    """The input channels that this rank's groups see; backward those of all ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, layer: _Split) -> torch.Tensor:
+        assert layer.inputs is not None
+        ctx.layer = layer
+        return x[:, layer.inputs[layer.rank]]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None]:
+        return _exchange(gradients[0], ctx.layer.inputs, ctx.layer.rank, ctx.layer.group), None
+
+
+class _Gather(torch.autograd.Function):
+    """The output channels of all ranks; backward this rank's part of the gradient, which is the same on every rank."""
+
+    @staticmethod
+    def forward(ctx: Any, own: torch.Tensor, layer: _Split) -> torch.Tensor:
+        ctx.layer = layer
+        return layer.gather(own)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None]:
+        return gradients[0][:, ctx.layer.channels[ctx.layer.rank]], None
+
+
+def _exchange(own: torch.Tensor, slices: list[slice], rank: int, group: distributed.ProcessGroup) -> torch.Tensor:
+    """Every rank's slice of axis 1, in order.
+
+    Each rank sends its slice to every other: gloo's own all-gather wants slices of one size, and copies them twice.
+    """
+    own = _dense(own)
+    dense = torch.channels_last if not own.is_contiguous() else torch.contiguous_format
+    parts = [
+        own if peer == rank else own.new_empty((len(own), part.stop - part.start, *own.shape[2:])).to(memory_format=dense)
+        for peer, part in enumerate(slices)
+    ]
+    peers = [peer for peer in range(len(slices)) if peer != rank]
+    sends = [distributed.P2POp(distributed.isend, _flat(own), group=group, group_peer=peer) for peer in peers]
+    receives = [distributed.P2POp(distributed.irecv, _flat(parts[peer]), group=group, group_peer=peer) for peer in peers]
+    for work in distributed.batch_isend_irecv(sends + receives):
+        work.wait()
+    return torch.cat(parts, 1)
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy of it, without gaps in memory: NCHW or NHWC."""
+    if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
+        return tensor
+    return tensor.contiguous()
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of a dense tensor in its own order, which is what travels."""
+    return tensor.as_strided((tensor.numel(),), (1,))

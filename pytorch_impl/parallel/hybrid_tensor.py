@@ -1,0 +1,68 @@
+"""Mode hybrid of data and tensor: copies of a split model, each on its shard of every batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import distributed
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+
+from common.datasets import Split
+from common.training import Update
+from pytorch_impl import optim
+from pytorch_impl.parallel import multi_process
+from pytorch_impl.parallel.tensor_parallel import TensorParallel
+
+
+class HybridTensor(TensorParallel):
+    """Copies of a model that is split over replicas; the gradients of each slice are added up over its copies."""
+
+    def _build(self) -> None:
+        self._device = multi_process.join()
+        # Neighbours share a copy, which has more to exchange than the copies among themselves.
+        shape = self._spec.data_replicas, self._spec.hybrid.inner_replicas
+        mesh = init_device_mesh(self._device.type, shape, mesh_dim_names=("copies", "slices"))
+        self.shard = mesh.get_local_rank("copies"), shape[0]
+        self._copies = mesh.get_group("copies")
+        self.devices = [f"rank {rank}: {self._device.type}" for rank in range(self._spec.replicas)]
+        synchronised = self._spec.batch_norm_statistics == "synchronised"
+        group = multi_process.Ranks(self._copies) if synchronised else None
+        self._model = self._new_split_model(mesh.get_group("slices"), group)
+        # Twin: DDP sends each bucket of gradients as soon as it is full; the other twin's graph sees to that by itself.
+        self._wrapped = DistributedDataParallel(
+            self._model,
+            device_ids=[self._device.index] if self._device.type == "cuda" else None,
+            process_group=self._copies,
+            forward_sync_buffers=False,
+        )
+        self._optimizer = optim.build(self._spec.optimizer, list(self._model.parameters()))
+
+    def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+        copies = self.shard[1]
+        # DDP takes the mean over copies; the shares of the loss add up, so each counts as often as there are copies.
+        counted = update._replace(num_examples=update.num_examples / copies)
+        loss, num_correct, gradients = self._gradients(self._wrapped, images, labels, masks, counted)
+        self._optimizer.apply(gradients, update.learning_rate, update.step)
+        return loss / copies, num_correct
+
+    def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The sum over shards, in every process; float64 or int64."""
+        tensor = self._tensor(values)
+        distributed.all_reduce(tensor, group=self._copies)
+        return tensor.cpu().numpy()
+
+    def share_statistics(self) -> None:
+        """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
+        for buffer in self._model.buffers():
+            distributed.broadcast(buffer, group=self._copies, group_src=0)
+
+    def report(self, test: Split) -> dict[str, Any]:
+        """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
+        # The copies of a slice send its gradient around a ring, in which each passes on 2 (C - 1) / C of it.
+        own = sum(parameter.nbytes for parameter in self._model.parameters())
+        copies = self.shard[1]
+        ring = float(self.total(np.array([2.0 * (copies - 1) / copies * own]))[0])
+        return {"bytes_per_step": ring + super().report(test)["bytes_per_step"]}

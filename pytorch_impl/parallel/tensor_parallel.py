@@ -1,0 +1,45 @@
+"""Mode tensor_parallel: replicas that share every layer's output channels, and all work on the same examples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import distributed
+
+from common.datasets import Split
+from pytorch_impl import channels, models, optim
+from pytorch_impl.batch_norm import ReplicaGroup
+from pytorch_impl.parallel import multi_process
+from pytorch_impl.parallel.serial import Serial
+
+
+class TensorParallel(Serial):
+    """Replicas on several devices, which hold a slice each of all kernels, biases, gradients and optimizer buffers."""
+
+    def _build(self) -> None:
+        self._device = multi_process.join()
+        self.devices = [f"rank {rank}: {self._device.type}" for rank in range(self._spec.replicas)]
+        assert distributed.group.WORLD is not None
+        self._model = self._new_split_model(distributed.group.WORLD, None)
+        self._optimizer = optim.build(self._spec.optimizer, list(self._model.parameters()))
+
+    def _new_split_model(self, replicas: distributed.ProcessGroup, group: ReplicaGroup | None) -> torch.nn.Module:
+        model = self._new_model(group)
+        self._num_values = models.num_values(model)
+        return channels.split(model, replicas)
+
+    def total(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The sum over processes, in every process; float64 or int64."""
+        tensor = self._tensor(values)
+        distributed.all_reduce(tensor)
+        return tensor.cpu().numpy()
+
+    def report(self, test: Split) -> dict[str, Any]:
+        """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
+        return {"bytes_per_step": float(channels.bytes_per_example(self._model) * self._spec.global_batch_size)}
+
+    def num_values(self) -> tuple[int, int]:
+        """(all values, the trainable ones of them) that the model was built with, whoever asked for them."""
+        return self._num_values

@@ -1,0 +1,88 @@
+"""Mode hybrid of data and tensor: copies of a split model, each on its shard of every batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from common.datasets import Split
+from common.training import Update
+from common.weights import Weights
+from tensorflow_impl import evaluate, optim, weights
+from tensorflow_impl.batch_norm import ReplicaGroup
+from tensorflow_impl.parallel.data_parallel import own_part
+from tensorflow_impl.parallel.tensor_parallel import TensorParallel
+
+
+class HybridTensor(TensorParallel):
+    """Copies of a model that is split over replicas; the gradients of each slice are added up over its copies."""
+
+    def _new_strategy(self) -> tf.distribute.Strategy:
+        strategy = super()._new_strategy()
+        inner = self._spec.hybrid.inner_replicas
+        self._rows = [self.devices[start : start + inner] for start in range(0, len(self.devices), inner)]
+        # It runs the copies side by side. What they hold is no mirror of one another to it: it knows one device a copy.
+        self._copies = tf.distribute.MirroredStrategy([row[0] for row in self._rows])
+        return strategy
+
+    def _build(self) -> None:
+        super()._build()
+        others = [optim.build(self._spec.optimizer, model.trainable_variables) for model in self._models[1:]]
+        self._optimizers = [self._optimizer, *others]
+
+    def _new_model(self, group: ReplicaGroup | None) -> keras.Model:
+        self._models = [self._new_split_model(row, group) for row in self._rows]
+        return self._models[0]
+
+    def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+        def one() -> Any:
+            part = own_part(images)
+            return self._gradients(self._own_model(), images[part], labels[part], [mask[part] for mask in masks], update)
+
+        losses, num_correct, gradients = self._copies.run(one)
+        found = [self._copies.experimental_local_results(gradient) for gradient in gradients]
+        for model, optimizer in zip(self._models, self._optimizers, strict=True):
+            summed: list[tf.Tensor] = []
+            for variable, parts in zip(model.trainable_variables, found, strict=True):
+                with tf.device(variable.value.device):
+                    summed.append(tf.add_n(parts))
+            optimizer.apply(summed, update.learning_rate, update.step)
+        return self._sum(losses), self._sum(num_correct)
+
+    def _score_replicas(self, images: Any, labels: Any) -> Any:
+        def one() -> Any:
+            part = own_part(images)
+            return evaluate.score(
+                self._own_model(), images[part], labels[part], loss=self._spec.loss, scaling=self._plan.scaling
+            )
+
+        losses, predictions = self._copies.run(one)
+        return self._sum(losses), tf.concat(self._copies.experimental_local_results(predictions), 0)
+
+    def _own_model(self) -> keras.Model:
+        """Of the copy that asks."""
+        context = tf.distribute.get_replica_context()
+        return self._models[int(tf.get_static_value(tf.convert_to_tensor(context.replica_id_in_sync_group)))]
+
+    def _sum(self, values: Any) -> tf.Tensor:
+        return tf.add_n(self._copies.experimental_local_results(values))
+
+    def share_statistics(self) -> None:
+        """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
+        for model in self._models[1:]:
+            for own, first in zip(model.non_trainable_variables, self._model.non_trainable_variables, strict=True):
+                own.assign(first)
+
+    def report(self, test: Split) -> dict[str, Any]:
+        """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
+        # Each of C copies is sent the gradients of the C - 1 others.
+        own = sum(variable.value.dtype.size * variable.shape.num_elements() for variable in self._model.trainable_variables)
+        copies = len(self._models)
+        return {"bytes_per_step": copies * (copies - 1) * own + super().report(test)["bytes_per_step"]}
+
+    def load_weights(self, values: Weights) -> None:
+        """Set every parameter and statistic of every replica."""
+        for model in self._models:
+            weights.load(model, self._architecture, values)

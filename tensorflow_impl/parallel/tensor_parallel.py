@@ -1,0 +1,34 @@
+"""Mode tensor_parallel: replicas that share every layer's output channels, and all work on the same examples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from common.datasets import Split
+from tensorflow_impl import channels, device
+from tensorflow_impl.batch_norm import ReplicaGroup
+from tensorflow_impl.parallel.serial import Serial
+
+
+class TensorParallel(Serial):
+    """Replicas on several devices, which hold a slice each of all kernels, biases, gradients and optimizer buffers."""
+
+    def _new_strategy(self) -> tf.distribute.Strategy:
+        kind = "GPU" if device.gpus() else "CPU"
+        self.devices = [f"{kind}:{index}" for index in range(self._spec.replicas)]
+        return super()._new_strategy()
+
+    def _new_model(self, group: ReplicaGroup | None) -> keras.Model:
+        return self._new_split_model(self.devices, None)
+
+    def _new_split_model(self, devices: list[str], group: ReplicaGroup | None) -> keras.Model:
+        # Twin: in one graph the first device computes for all what is not split; torch's ranks do it each for itself.
+        with tf.device(devices[0]):
+            return channels.split(super()._new_model(group), devices)
+
+    def report(self, test: Split) -> dict[str, Any]:
+        """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
+        return {"bytes_per_step": float(channels.bytes_per_example(self._model) * self._spec.global_batch_size)}

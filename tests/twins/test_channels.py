@@ -1,0 +1,79 @@
+import importlib
+import json
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common import processes
+from common.sharding import shard
+from tests.twins import made
+from tests.twins.adapters import Twin
+from tests.twins.split_model import ARCHITECTURE, COUNT, REPLICAS, settings
+
+Reports = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def reports(framework: str, tmp_path_factory: pytest.TempPathFactory) -> Reports:
+    """What each process of the split network has to say, in order of rank."""
+    folder = tmp_path_factory.mktemp("split")
+    environments = importlib.import_module(f"{framework}_impl.rendezvous").environments(settings()) or [{}]
+    environments = [{**environment, "TF_CPP_MIN_LOG_LEVEL": "2"} for environment in environments]
+    command = [sys.executable, "-m", "tests.twins.split_model", framework, str(folder)]
+    assert processes.run_ranks(command, environments) is None
+    return [json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(len(environments))]
+
+
+def test_canonical_weights_come_back_whole_from_slices(reports: Reports) -> None:
+    assert all(report["came_back"] for report in reports)
+
+
+def test_a_split_model_counts_all_its_values(reports: Reports) -> None:
+    parameters = ARCHITECTURE.parameters()
+    every = sum(parameter.size for parameter in parameters)
+    trainable = sum(parameter.size for parameter in parameters if parameter.trainable)
+    assert all(report["num_values"] == [every, trainable] for report in reports)
+
+
+def test_each_replica_holds_its_slices_alone_with_their_buffers(framework: str, reports: Reports) -> None:
+    trainable = [parameter for parameter in ARCHITECTURE.parameters() if parameter.trainable]
+    layers = [parameter for parameter in trainable if parameter.name.endswith(("kernel", "bias"))]
+    whole = sum(parameter.size for parameter in trainable) - sum(parameter.size for parameter in layers)
+    expected: list[int] = []
+    for replica in range(REPLICAS):
+        bounds = [(parameter, shard(parameter.shape[-1], REPLICAS, replica)) for parameter in layers]
+        expected.append(sum(parameter.size // parameter.shape[-1] * (high - low) for parameter, (low, high) in bounds))
+    assert sum(expected) == sum(parameter.size for parameter in layers)
+    held = {place: counts for report in reports for place, counts in report["held"].items()}
+    # BatchNorm is whole on every rank, and in one graph on the first device.
+    others = [whole if framework == "pytorch" or replica == 0 else 0 for replica in range(REPLICAS)]
+    received = [held[place] for place in sorted(held)]
+    assert received == [[values + other] * 2 for values, other in zip(expected, others, strict=True)]
+
+
+def test_a_step_of_uneven_slices_is_serials_step(twin: Twin, reports: Reports) -> None:
+    trainer = made.trainer(twin, ARCHITECTURE)
+    data = made.dataset(ARCHITECTURE).train
+    batch = twin.batch(data.images[:COUNT], data.labels[:COUNT], made.masks(ARCHITECTURE, COUNT))
+    loss, _ = trainer.train_step(batch, COUNT, 0.05)
+    after = trainer.weights()
+    for report in reports:
+        assert report["loss"] == pytest.approx(trainer.fetch([loss])[0], rel=1e-13)
+        for name, array in after.items():
+            assert np.abs(np.array(report["trained"][name]) - array).max() <= 1e-13, name
+
+
+def test_bytes_are_those_of_outputs_gathered_and_of_gradients_sent_back(framework: str, reports: Reports) -> None:
+    # (values in, values out, of them on the first replica), padding that is a layer of its own in TensorFlow included.
+    padded = 8 * 8 * 6 if framework == "tensorflow" else 6 * 6 * 6
+    first, depthwise = (432, 216, 72), (padded, 54, 18)
+    others = [(54, 45, 18), (216, 45, 18), (20, 6, 2), (6, 4, 2)]
+    if framework == "pytorch":
+        sent = (REPLICAS - 1) * sum(after for _, after, _ in (first, depthwise, *others))
+        returned = (REPLICAS - 1) * (sum(2 * before for before, _, _ in others) + depthwise[0])
+    else:
+        sent = 2 * sum(after - own for _, after, own in (first, depthwise, *others)) + (REPLICAS - 1) * first[0]
+        returned = 2 * ((REPLICAS - 1) * sum(before for before, _, _ in others) + depthwise[0] * 2 // 3)
+    assert all(report["bytes_per_example"] == 8 * (sent + returned) for report in reports)
