@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from common import architectures, datasets, machine, processes, results, spec, timing, tracing, weights
+from common import architectures, datasets, machine, processes, results, spec, timing, tracing, watchdog, weights
 from common.batches import Plan
 from common.preprocessing import job, scaling
 from common.spec import Spec
@@ -53,6 +53,7 @@ def main(
     framework: str,
     load_twin: Callable[[], Twin],
     rank_environments: Callable[[Spec], list[dict[str, str]]],
+    waiting: str,
     argv: Sequence[str] | None = None,
 ) -> int:
     """Do one command.
@@ -61,6 +62,7 @@ def main(
         framework: its name in results.
         load_twin: imports the framework.
         rank_environments: what tells each rank of a spec's run who it is; empty for a mode of one process.
+        waiting: matches the file names of the frames in which a rank waits for the others.
         argv: the words behind `python -m <twin>`; None: those of this process.
 
     Returns:
@@ -94,6 +96,7 @@ def main(
         return EXIT_OK
 
     processes.die_with_parent()
+    watchdog.obey()
     signal.signal(signal.SIGTERM, _leave)
     if arguments.command == "preprocess":
         machine.keep_freed_memory()
@@ -111,7 +114,7 @@ def main(
     if arguments.command == "run" and "RANK" not in os.environ:
         results.clear(arguments.out)
     if "RANK" not in os.environ and (environments := rank_environments(read)):
-        return _launch(framework, read, arguments, words, environments, started)
+        return _launch(framework, read, arguments, words, environments, waiting, started)
     machine.hold_to(_cpus(read))
     keeps_memory = machine.keep_freed_memory()
     twin = load_twin()
@@ -173,6 +176,7 @@ def _prepare(
     twin: Twin, read: Spec, *, reverse_batches: bool
 ) -> tuple[datasets.Dataset, Plan, weights.Weights, tracing.TraceableTrainer]:
     dataset = datasets.load(read.data, seed=read.seed, cache_dir=read.paths.cache_dir)
+    watchdog.reached()
     architecture = architectures.resolve(read.model, len(dataset.class_names), dataset.image_size)
     pixels = scaling.of(read.data, dataset.train.images, dataset.content_hash, cache_dir=read.paths.cache_dir)
     plan = Plan(read, architecture, len(dataset.train), reverse_batches, pixels)
@@ -201,13 +205,15 @@ def _launch(
     arguments: argparse.Namespace,
     words: list[str],
     rank_environments: list[dict[str, str]],
+    waiting: str,
     started: float,
 ) -> int:
-    """Run the command in several processes on this machine; where one dies, end the others and say which."""
+    """Run the command in several processes on this machine; where one dies or hangs, end all and say which."""
     machine.hold_to(machine.cpu_budget(read.cores))
     command = [sys.executable, "-m", f"{framework}_impl", *words]
     environments = [{**environment, timing.STARTED_VARIABLE: repr(started)} for environment in rank_environments]
-    failure = processes.run_ranks(command, environments)
+    folder = arguments.out if arguments.command == "run" else arguments.out.with_suffix(".stacks")
+    failure = processes.run_ranks(command, environments, processes.Watch(read.hang_seconds, folder, waiting))
     if failure is None:
         return EXIT_OK
     print(failure.words, file=sys.stderr)
@@ -222,14 +228,14 @@ def _seal(framework: str, read: Spec, out: Path, repeat: int, failure: processes
         made = results.RunResult(
             framework=framework,
             spec=read,
-            status="failed",
+            status="failed" if failure.code is not None else "killed",
             reason=failure.words,
             repeat=repeat,
             epochs=results.read_epochs(out),
             machine=machine.describe(),
         )
         results.save(made, out)
-        results.append_event(out, "end", status="failed")
+        results.append_event(out, "end", status=made.status)
         return
     written = results.load(out / results.RESULT_FILE)
     if written.status == "failed" and failure.rank != 0 and failure.code != EXIT_DATA_REFUSED:

@@ -209,6 +209,8 @@ class Spec(_Frozen):
     """What is run and timed: all of it; the input path alone; or the model alone, over and over on the first batch."""
     profile_steps: int = Field(0, ge=0)
     """Steps of a segment after the training, in which the parts of a step are timed apart; 0: none."""
+    hang_seconds: float = Field(60.0, gt=0)
+    """Within which a run that hangs is ended: no progress, and no CPU time or a stopped process; see `common.watchdog`."""
     seed: int = Field(0, ge=0, lt=2**63)
     augmentation: Augmentation = Augmentation()  # pyright: ignore[reportCallIssue]
     batch_norm_statistics: BatchNormStatistics = "per_replica"

@@ -322,7 +322,8 @@ class _Ladder:
             self.progress(f"proof: {what.model}, {what.optimizer.name}, {label}, {name}")
             recording, log = folder / f"{label}-{name}.safetensors", folder / f"{label}-{name}.log"
             recording.unlink(missing_ok=True)  # never judge an earlier proof's
-            code = launch.call(name, ["trace", str(path), "--out", str(recording), *options], log=log)
+            command = ["trace", str(path), "--out", str(recording), *options]
+            code = launch.call(name, command, log=log, hang_seconds=what.hang_seconds)
             if code != 0:
                 lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
                 raise launch.LaunchError(

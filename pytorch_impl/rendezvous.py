@@ -16,6 +16,10 @@ _MODES = (
     "model_averaging",
 )
 
+# Twin: where torch's processes exchange tensors, the backward pass of DistributedDataParallel too.
+WAITING = r"/torch/(distributed|autograd|nn/parallel)/"
+"""Matches the file names of the frames in which a rank waits for the others."""
+
 
 def environments(spec: Spec) -> list[dict[str, str]]:
     """The environment of each rank, as torchrun sets it; none for a mode of one process."""

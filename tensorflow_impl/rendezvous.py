@@ -10,6 +10,10 @@ from common.spec import Spec
 # Twin: TensorFlow's way over several devices is one graph where it can be; torch's is a process for each.
 _MODES = ("multi_process", "parameter_server", "model_averaging")
 
+# Twin: a graph's exchanges are inside the call that runs it, or where its outcome is fetched.
+WAITING = r"/tensorflow/python/(eager/(context|execute)|distribute/|framework/ops)"
+"""Matches the file names of the frames in which a rank waits for the others."""
+
 
 def environments(spec: Spec) -> list[dict[str, str]]:
     """The environment of each rank, as torchrun sets it; none for a mode of one process."""

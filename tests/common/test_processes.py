@@ -102,6 +102,23 @@ def test_the_first_rank_that_fails_ends_the_others_and_what_they_started(
     assert_gone(noted(folder, 4))
 
 
+def test_what_a_killed_rank_started_is_ended_with_it(folder: Path) -> None:
+    code = """
+        note(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid)
+        if rank == 1:
+            wait_for(2)
+            os.kill(os.getpid(), 9)
+        time.sleep(60)
+    """
+    assert run(code, ranks=2) == Failure(1, -9, "rank 1 of 2 was ended by SIGKILL")
+    assert_gone(noted(folder, 2))
+
+
+def test_what_a_rank_left_running_is_ended_though_all_ended_well(folder: Path) -> None:
+    assert run('note(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid)', ranks=2) is None
+    assert_gone(noted(folder, 2))
+
+
 def test_where_all_fail_alike_the_first_rank_may_still_write_down_why(folder: Path) -> None:
     code = """
         if rank == 0:
