@@ -1,4 +1,4 @@
-"""Starting the ranks of one run on this machine, and ending them together."""
+"""Starting the processes of one run, watching them, and ending them together."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import contextlib
 import ctypes
 import os
 import signal
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -15,7 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
-from common import watchdog
+from common import hosts, meeting, watchdog
+from common.members import Local, Member, Running
 
 _PR_SET_PDEATHSIG = 1
 
@@ -31,25 +30,11 @@ def die_with_parent() -> None:
         sys.exit(128 + signal.SIGTERM)
 
 
-def free_ports(count: int) -> list[int]:
-    """TCP ports of the loopback interface that nobody listens on now."""
+def free_ports(count: int, address: str = meeting.LOOPBACK) -> list[int]:
+    """TCP ports of an address of this machine that nobody listens on now."""
     with contextlib.ExitStack() as open_sockets:
-        listeners = [open_sockets.enter_context(socket.socket()) for _ in range(count)]
-        for listener in listeners:
-            listener.bind(("127.0.0.1", 0))
+        listeners = [open_sockets.enter_context(meeting.bound(address, 0)) for _ in range(count)]
         return [listener.getsockname()[1] for listener in listeners]
-
-
-class Member(NamedTuple):
-    """One process of a run."""
-
-    name: str
-    """As a message names it, e.g. `rank 1`."""
-    command: Sequence[str]
-    environment: dict[str, str]
-    """Additions to this process's."""
-    trains: bool = True
-    """Whether it is a rank, which makes steps; a server makes none."""
 
 
 class Watch(NamedTuple):
@@ -82,7 +67,7 @@ def run_ranks(command: Sequence[str], environments: Sequence[dict[str, str]], wa
 
 
 def run_members(members: Sequence[Member], watch: Watch) -> Failure | None:
-    """Run several processes until all have ended.
+    """Run several processes until all ranks have ended.
 
     The first that fails, or that hangs, ends the others: they would wait for it forever. Each leads a process group, so
     that what it started can be ended even where it was killed itself; Ctrl-C reaches it by way of this process.
@@ -90,7 +75,7 @@ def run_members(members: Sequence[Member], watch: Watch) -> Failure | None:
     Returns:
         None where all ended well.
     """
-    running: list[_Running] = []
+    running: list[Running] = []
 
     def forward(number: int, frame: FrameType | None) -> None:
         _end(running)
@@ -98,27 +83,36 @@ def run_members(members: Sequence[Member], watch: Watch) -> Failure | None:
 
     before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        for member in members:
-            running.append(_Running(member))
+        for member in _with_meeting_place(members):
+            running.append(Local(member) if member.host is None else hosts.Distant(member, watch.hang_seconds))
         dog = watchdog.Watchdog(
-            [watchdog.Member(_name(members, index), each.watched, each.trains) for index, each in enumerate(running)],
+            [watchdog.Member(_name(members, index), each.watched, members[index].trains) for index, each in enumerate(running)],
             watch.hang_seconds,
             watch.waiting,
         )
         watchdog.reached()
         while True:
             watchdog.beat()  # who watches this process need not watch the members too
-            failed = [(each.process.returncode, index) for index, each in enumerate(running) if each.process.poll()]
-            if failed:
-                code, index = min(failed)  # a signal before an exit code, which it may have caused
+            codes = [each.poll() for each in running]
+            if all(code == 0 for code, member in zip(codes, members, strict=True) if member.trains):
+                servers = [each for each, member in zip(running, members, strict=True) if not member.trains]
+                for server in servers:
+                    server.terminate()
+                _wait(servers)
+                return None
+            ended = [
+                (code, index)
+                for index, (code, member) in enumerate(zip(codes, members, strict=True))
+                if code is not None and (code or not member.trains)
+            ]
+            if ended:
+                code, index = min(ended)  # a signal before an exit code, which it may have caused
                 if code > 0 and (hang := dog.stopped()) is not None:
                     words = f"{hang.words}, and {_name(members, index)} {_words(code)}"
                     return Failure(hang.culprit, None, words + _saved(hang, members, watch.folder))
                 if code > 0:
                     _wait(running)  # where all meet the same error, rank 0 still writes down which
                 return Failure(index, code, f"{_name(members, index)} {_words(code)}")
-            if all(each.process.returncode == 0 for each in running):
-                return None
             if (hang := dog.look()) is not None:
                 return Failure(hang.culprit, None, hang.words + _saved(hang, members, watch.folder))
             time.sleep(0.05)
@@ -128,29 +122,23 @@ def run_members(members: Sequence[Member], watch: Watch) -> Failure | None:
             signal.signal(number, handler)
 
 
-class _Running:
-    """A member at work."""
-
-    def __init__(self, member: Member) -> None:
-        self.trains = member.trains
-        self.watched = watchdog.Watched()
-        try:
-            self.process = subprocess.Popen(
-                list(member.command),
-                env={**os.environ, **member.environment, **self.watched.environment},
-                stdin=subprocess.DEVNULL,
-                pass_fds=self.watched.descriptors,
-                process_group=0,
-            )
-        except BaseException:
-            self.watched.close()
-            raise
-        self.watched.pid = self.process.pid
+def _with_meeting_place(members: Sequence[Member]) -> list[Member]:
+    """The port at which the ranks meet is chosen as late as can be: nobody else should take it meanwhile."""
+    addresses = {member.environment.get("MASTER_ADDR") for member in members} - {None}
+    ports = {address: str(free_ports(1, address)[0]) for address in addresses if address is not None}
+    return [
+        member._replace(environment={**member.environment, "MASTER_PORT": ports[address]})
+        if (address := member.environment.get("MASTER_ADDR")) is not None
+        else member
+        for member in members
+    ]
 
 
 def _name(members: Sequence[Member], index: int) -> str:
-    ranks = sum(member.trains for member in members)
-    return f"{members[index].name} of {ranks}" if members[index].trains else members[index].name
+    member, ranks = members[index], sum(each.trains for each in members)
+    of = f" of {ranks}" if member.trains else ""
+    on = f" on {member.host}" if member.host is not None else ""
+    return f"{member.name}{of}{on}"
 
 
 def _saved(hang: watchdog.Hang, members: Sequence[Member], folder: Path | None) -> str:
@@ -160,21 +148,15 @@ def _saved(hang: watchdog.Hang, members: Sequence[Member], folder: Path | None) 
     return f"; see {', '.join(path.name for path in paths)}"
 
 
-def _wait(running: list[_Running], seconds: float = 5.0) -> None:
+def _wait(running: Sequence[Running], seconds: float = 5.0) -> None:
     deadline = time.monotonic() + seconds
     for each in running:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            each.process.wait(max(deadline - time.monotonic(), 0.0))
+        each.wait(max(deadline - time.monotonic(), 0.0))
 
 
-def _end(running: list[_Running]) -> None:
-    """Kill what is left of each one's group, input workers too: a rank that waits for another hears no gentler word."""
+def _end(running: Sequence[Running]) -> None:
     for each in running:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: a group of nothing but zombies
-            os.killpg(each.process.pid, signal.SIGKILL)
-    for each in running:
-        each.process.wait()
-        each.watched.close()
+        each.kill()
 
 
 def _words(code: int) -> str:

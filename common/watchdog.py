@@ -37,7 +37,8 @@ _LOOKS = 20
 _LEAST_SECONDS, _MOST_SECONDS = 0.1, 3.0
 _IDLE = 0.05
 """CPU seconds a second that threads may use which only wait and poll."""
-_STACKS_SECONDS = 1.0
+STACKS_SECONDS = 1.0
+"""For which a process that was asked for its stacks is waited for."""
 
 
 class Marks(NamedTuple):
@@ -171,7 +172,7 @@ class Watched:
         self._settle()
         size = os.fstat(self._stacks.fileno()).st_size
         written = os.pread(self._stacks.fileno(), size, 0).decode(errors="replace")
-        return written or f"It did not answer in {_STACKS_SECONDS:g} s: no stacks.\n"
+        return written or f"It did not answer in {STACKS_SECONDS:g} s: no stacks.\n"
 
     def close(self) -> None:
         """Let go of its files."""
@@ -184,7 +185,7 @@ class Watched:
 
     def _settle(self) -> None:
         """Wait until it has written all, or nothing for too long."""
-        size, deadline = 0, time.monotonic() + _STACKS_SECONDS
+        size, deadline = 0, time.monotonic() + STACKS_SECONDS
         while time.monotonic() < deadline:
             time.sleep(0.05)
             before, size = size, os.fstat(self._stacks.fileno()).st_size

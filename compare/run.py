@@ -68,6 +68,7 @@ def command(
     repeats: Annotated[int | None, typer.Option(min=1, help="Runs of each row; verdicts need 5.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of order, weights, augmentation and splits.")] = None,
     cores: Annotated[int | None, typer.Option(help="CPU cores that each run may use. Default: all.")] = None,
+    hosts: Annotated[str | None, typer.Option(help="Machines for the ranks, with commas, the first of them this one.")] = None,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", help="field=value of the spec, e.g. optimizer.momentum=0.")
     ] = None,
@@ -87,6 +88,7 @@ def command(
         "data.on_bad": on_bad,
         "seed": seed,
         "cores": cores,
+        "hosts": None if hosts is None else names(hosts),
     }
     try:
         settings = _settings(preset, spec_file, options, assignments or [])

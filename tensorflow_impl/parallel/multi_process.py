@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from common import meeting
 from common.training import Update
 from tensorflow_impl import device
 from tensorflow_impl.parallel.serial import Serial
@@ -26,7 +27,9 @@ class MultiProcess(Serial):
             bytes_per_pack=25 * 2**20,
             implementation=implementation.NCCL if device.gpus() else implementation.RING,
         )
-        return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+        meeting.keep_to_loopback()  # Twin: TensorFlow's server listens on all addresses, and has no setting for it.
+        return strategy
 
     def _compile(self) -> None:
         super()._compile()

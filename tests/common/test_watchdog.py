@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from common import machine, processes, watchdog
-from common.processes import Failure, Member, Watch
+from common.members import Member
+from common.processes import Failure, Watch
 from common.watchdog import Marks, Sample, Watchdog
 
 LIMIT = 2.0
@@ -213,7 +214,7 @@ def until_it_hangs(dog: Watchdog, clock: list[float], most: float) -> float | No
 def test_a_hang_is_found_before_its_limit_is_over(clock: list[float]) -> None:
     found = until_it_hangs(Watchdog([watchdog.Member("rank 0", Seen())], 60.0), clock, 100.0)
     assert found is not None
-    assert 54.0 <= found <= 60.0 - watchdog._STACKS_SECONDS  # pyright: ignore[reportPrivateUsage]
+    assert 54.0 <= found <= 60.0 - watchdog.STACKS_SECONDS
 
 
 def test_what_the_watcher_slept_through_is_no_hang(clock: list[float]) -> None:

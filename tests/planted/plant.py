@@ -42,8 +42,7 @@ def main(framework: str, out: Path, jobs: list[str]) -> int:
             code = entry.main(
                 framework,
                 lambda twin=built: twin,
-                module.rendezvous.environments,
-                module.rendezvous.WAITING,
+                module.rendezvous,
                 ["trace", name, "--out", str(recording)],
             )
         if code != entry.EXIT_OK:
