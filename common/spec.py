@@ -447,8 +447,9 @@ def with_variant(values: dict[str, Any], word: str, replicas: int) -> dict[str, 
     """
     mode, fields = VARIANTS[word]
     values = overlay(values, {"mode": mode, "replicas": 1 if mode == "serial" else replicas, **fields})
-    if mode == "serial":
-        values["hosts"] = ()
+    if mode == "serial" and values.get("hosts"):
+        here = available_cores()
+        values |= {"hosts": (), "cores": min(values.get("cores") or here, here)}
     if mode == "hybrid":
         values["replicas"] = replicas * Hybrid.model_validate(values["hybrid"]).inner_replicas
     return values

@@ -232,8 +232,9 @@ def _proof(comparison: Comparison, request: Request, folder: Path, shown: Displa
     shown.say("proof")
     serial = {row.framework: row.spec for row in comparison.rows if row.spec.mode == "serial"}  # the last: on most cores
     try:
+        base = comparison.rows[0].spec
         proof = parity.prove(
-            comparison.rows[0].spec,
+            base.with_fields(hosts=(), cores=min(base.cores, spec.available_cores())),  # the mathematics are the same here
             request.frameworks,
             modes,
             replicas=request.settings.replicas,
