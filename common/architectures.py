@@ -13,6 +13,7 @@ import math
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
@@ -210,6 +211,11 @@ def user_module(model: str) -> ModuleType:
         ) from None
     except Exception as error:
         raise SpecError(f"model {model} cannot be imported: {_told(error)}. Mend the module.") from error
+
+
+def user_folders(model: str) -> list[Path]:
+    """The package of a user's own model; none for the suite's models."""
+    return [] if model in MODELS else [Path(str(user_module(model).__file__)).parent]
 
 
 def _told(error: Exception) -> str:

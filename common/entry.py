@@ -7,6 +7,7 @@ framework is imported, and so that the launcher of several ranks never imports i
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import signal
@@ -16,12 +17,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from common import architectures, datasets, machine, parameter_server, processes, results, spec, timing, tracing, weights
+from common import (
+    architectures,
+    datasets,
+    hosts,
+    machine,
+    meeting,
+    parameter_server,
+    processes,
+    results,
+    spec,
+    timing,
+    tracing,
+    watchdog,
+    weights,
+)
 from common.batches import Plan
+from common.members import Member
 from common.preprocessing import job, scaling
 from common.spec import Spec
 from common.training import Diverged, Run, is_first_rank
@@ -49,10 +65,25 @@ class Twin:
     versions: dict[str, str]
 
 
+class Rendezvous(Protocol):
+    """A twin's module of that name: what can be said of ranks without importing the framework."""
+
+    WAITING: str
+    """Matches the file names of the frames in which a rank waits for the others."""
+
+    def environments(self, spec: Spec) -> list[dict[str, str]]:
+        """What tells each rank of a run who it is; empty for a mode of one process."""
+        ...
+
+    def adopt(self) -> None:
+        """Learn who this rank is from an outer launcher, where one has started it."""
+        ...
+
+
 def main(
     framework: str,
     load_twin: Callable[[], Twin],
-    rank_environments: Callable[[Spec], list[dict[str, str]]],
+    rendezvous: Rendezvous,
     argv: Sequence[str] | None = None,
 ) -> int:
     """Do one command.
@@ -60,7 +91,7 @@ def main(
     Args:
         framework: its name in results.
         load_twin: imports the framework.
-        rank_environments: what tells each rank of a spec's run who it is; empty for a mode of one process.
+        rendezvous: how ranks find each other.
         argv: the words behind `python -m <twin>`; None: those of this process.
 
     Returns:
@@ -94,6 +125,7 @@ def main(
         return EXIT_OK
 
     processes.die_with_parent()
+    watchdog.obey()
     signal.signal(signal.SIGTERM, _leave)
     if arguments.command == "preprocess":
         machine.keep_freed_memory()
@@ -108,10 +140,17 @@ def main(
         arguments.out.write_text(json.dumps(load_twin().summarize(_architecture(read)), indent=1), encoding="utf-8")
         return EXIT_OK
     started = timing.process_started()
-    if arguments.command == "run" and "RANK" not in os.environ:
+    try:
+        rendezvous.adopt()
+        environments = rendezvous.environments(read)
+        is_rank = _is_rank(read, environments)
+    except spec.SpecError as error:
+        print(error, file=sys.stderr)
+        return EXIT_USAGE
+    if arguments.command == "run" and is_first_rank() and timing.STARTED_VARIABLE not in os.environ:
         results.clear(arguments.out)
-    if "RANK" not in os.environ and (environments := rank_environments(read)):
-        return _launch(framework, read, arguments, words, environments, started)
+    if environments and not is_rank:
+        return _launch(framework, read, arguments, words, environments, rendezvous.WAITING, started)
     machine.hold_to(_cpus(read))
     keeps_memory = machine.keep_freed_memory()
     twin = load_twin()
@@ -123,7 +162,7 @@ def main(
         print(refusal, file=sys.stderr)
         return EXIT_USAGE
     if arguments.command == "trace":
-        return _trace(twin, read, arguments.out, arguments.reverse_batches)
+        return _trace(framework, twin, read, arguments.out, arguments.reverse_batches)
     return _run(framework, twin, read, arguments.out, arguments.repeat, started, keeps_memory)
 
 
@@ -139,7 +178,7 @@ def _run(framework: str, twin: Twin, read: Spec, out: Path, repeat: int, started
     code = EXIT_OK
     try:
         with stopwatch.phase("build"):
-            dataset, plan, trainer = _build(twin, read, run)
+            dataset, plan, trainer = _build(framework, twin, read, run)
         run.train(trainer, plan, dataset)
         if (memory := twin.device_peak_memory_mib()) is not None:
             run.know(device_peak_memory_mib=float(trainer.total(np.array([memory]))[0]))
@@ -160,8 +199,8 @@ def _run(framework: str, twin: Twin, read: Spec, out: Path, repeat: int, started
     return code
 
 
-def _build(twin: Twin, read: Spec, run: Run) -> tuple[datasets.Dataset, Plan, tracing.TraceableTrainer]:
-    dataset, plan, _, trainer = _prepare(twin, read, reverse_batches=False)
+def _build(framework: str, twin: Twin, read: Spec, run: Run) -> tuple[datasets.Dataset, Plan, tracing.TraceableTrainer]:
+    dataset, plan, _, trainer = _prepare(framework, twin, read, reverse_batches=False)
     # Of what the model holds, not of what was drawn: a twin that did not load them would show.
     weights_hash = weights.digest(trainer.weights())
     run.know(pixel_mean=plan.scaling.mean, pixel_std=plan.scaling.std)
@@ -170,19 +209,41 @@ def _build(twin: Twin, read: Spec, run: Run) -> tuple[datasets.Dataset, Plan, tr
 
 
 def _prepare(
-    twin: Twin, read: Spec, *, reverse_batches: bool
+    framework: str, twin: Twin, read: Spec, *, reverse_batches: bool
 ) -> tuple[datasets.Dataset, Plan, weights.Weights, tracing.TraceableTrainer]:
     dataset = datasets.load(read.data, seed=read.seed, cache_dir=read.paths.cache_dir)
+    watchdog.reached()
     architecture = architectures.resolve(read.model, len(dataset.class_names), dataset.image_size)
     pixels = scaling.of(read.data, dataset, cache_dir=read.paths.cache_dir)
     plan = Plan(read, architecture, len(dataset.train), reverse_batches, pixels)
     initial = weights.initial(architecture, read.seed)
-    return dataset, plan, initial, twin.build(read, architecture, plan, dataset, initial)
+    trainer = twin.build(read, architecture, plan, dataset, initial)
+    if "RANK" in os.environ:
+        folders = [machine.PROJECT_ROOT / folder for folder in ("common", f"{framework}_impl")]
+        code = machine.code_digest([*folders, *architectures.user_folders(read.model)])
+        _agree(trainer, {"data": dataset.content_hash, "code": code})
+    return dataset, plan, initial, trainer
 
 
-def _trace(twin: Twin, read: Spec, out: Path, reverse_batches: bool) -> int:
+def _agree(trainer: tracing.TraceableTrainer, digests: dict[str, str]) -> None:
+    """Hold all ranks to the same digests: they may be on several machines.
+
+    Raises:
+        RuntimeError: a rank has another one than rank 0.
+    """
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    for what, digest in digests.items():
+        told = np.zeros((ranks, 32), np.int64)
+        told[rank] = list(hashlib.sha256(digest.encode()).digest())
+        told = trainer.total(told)
+        others = [str(other) for other in range(ranks) if (told[other] != told[0]).any()]
+        if others:
+            raise RuntimeError(f"rank {', '.join(others)} has other {what} than rank 0. Bring every host the same.")
+
+
+def _trace(framework: str, twin: Twin, read: Spec, out: Path, reverse_batches: bool) -> int:
     twin.configure(read)
-    dataset, plan, initial, trainer = _prepare(twin, read, reverse_batches=reverse_batches)
+    dataset, plan, initial, trainer = _prepare(framework, twin, read, reverse_batches=reverse_batches)
     arrays = tracing.trace(trainer, plan, dataset, initial)
     trainer.close()
     if is_first_rank():
@@ -201,15 +262,27 @@ def _launch(
     arguments: argparse.Namespace,
     words: list[str],
     rank_environments: list[dict[str, str]],
+    waiting: str,
     started: float,
 ) -> int:
-    """Run the command in several processes on this machine; where one dies, end the others and say which."""
+    """Run the command in several processes; where one dies or hangs, end all and say which."""
     machine.hold_to(machine.cpu_budget(read.cores))
-    command = [sys.executable, "-m", f"{framework}_impl", *words]
-    shared = {timing.STARTED_VARIABLE: repr(started)}
     server, address = parameter_server.of_its_own(read) or (None, {})
-    environments = [{**environment, **shared, **address} for environment in rank_environments]
-    failure = processes.run_ranks(command, environments, server)
+    shared = {timing.STARTED_VARIABLE: repr(started), **address}
+    members = [
+        _member(framework, read, arguments, words, rank, environment | shared)
+        for rank, environment in enumerate(rank_environments)
+    ]
+    if server is not None:
+        members.append(server)
+    folder = arguments.out if arguments.command == "run" else arguments.out.with_suffix(".stacks")
+    try:
+        failure = processes.run_members(members, processes.Watch(read.hang_seconds, folder, waiting))
+    except OSError as error:
+        if not read.hosts:
+            raise
+        print(f"hosts must begin with this machine. Received: {', '.join(read.hosts)} ({error}).", file=sys.stderr)
+        return EXIT_USAGE
     if failure is None:
         return EXIT_OK
     print(failure.words, file=sys.stderr)
@@ -218,20 +291,56 @@ def _launch(
     return EXIT_DATA_REFUSED if failure.code == EXIT_DATA_REFUSED else EXIT_FAILED
 
 
+def _member(
+    framework: str, read: Spec, arguments: argparse.Namespace, words: list[str], rank: int, environment: dict[str, str]
+) -> Member:
+    twin = [sys.executable, "-m", f"{framework}_impl"]
+    place = meeting.host_of(rank, read.replicas, len(read.hosts) or 1)
+    if place == 0:
+        return Member(f"rank {rank}", [*twin, *words], environment)
+    # Only rank 0's files are wanted: what another host has to write goes to a folder that is removed.
+    command = [*twin, arguments.command, f"{hosts.FOLDER}/spec.json", "--out", f"{hosts.FOLDER}/out"]
+    if arguments.command == "trace" and arguments.reverse_batches:
+        command.append("--reverse-batches")
+    files = {"spec.json": read.to_json()}
+    return Member(f"rank {rank}", command, environment, host=read.hosts[place], files=files)
+
+
+def _is_rank(read: Spec, environments: list[dict[str, str]]) -> bool:
+    """Whether this process is one of several, by its environment.
+
+    Raises:
+        SpecError: the environment names another number of ranks than the spec, which may be none.
+    """
+    if "RANK" not in os.environ:
+        return False
+    rank, ranks = os.environ["RANK"], os.environ.get("WORLD_SIZE")
+    if not environments:
+        raise spec.SpecError(f"mode {read.mode} is one process here. Received: RANK={rank} in the environment. Unset it.")
+    if ranks != str(read.replicas) or rank not in map(str, range(read.replicas)):
+        raise spec.SpecError(
+            f"replicas must be the number of ranks that were started. Received: replicas {read.replicas}, and RANK={rank}, "
+            f"WORLD_SIZE={ranks} in the environment. Set replicas to WORLD_SIZE."
+        )
+    if missing := {"MASTER_ADDR", "MASTER_PORT"} - os.environ.keys():
+        raise spec.SpecError(f"A rank must know where all meet. Missing in the environment: {', '.join(sorted(missing))}.")
+    return True
+
+
 def _seal(framework: str, read: Spec, out: Path, repeat: int, failure: processes.Failure) -> None:
     """Let the result say which rank failed; where rank 0 could not write one any more, make it from the epochs so far."""
     if not (out / results.RESULT_FILE).exists():
         made = results.RunResult(
             framework=framework,
             spec=read,
-            status="failed",
+            status="failed" if failure.code is not None else "killed",
             reason=failure.words,
             repeat=repeat,
             epochs=results.read_epochs(out),
             machine=machine.describe(),
         )
         results.save(made, out)
-        results.append_event(out, "end", status="failed")
+        results.append_event(out, "end", status=made.status)
         return
     written = results.load(out / results.RESULT_FILE)
     if written.status == "failed" and failure.rank != 0 and failure.code != EXIT_DATA_REFUSED:

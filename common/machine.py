@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import importlib.metadata
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -120,6 +122,15 @@ def describe() -> dict[str, Any]:
 def versions(*packages: str) -> dict[str, str]:
     """Installed versions of these distributions."""
     return {package: importlib.metadata.version(package) for package in packages}
+
+
+def code_digest(folders: Sequence[Path]) -> str:
+    """SHA-256 over the names and contents of all Python files in these folders."""
+    sha256 = hashlib.sha256()
+    for folder in folders:
+        for path in sorted(folder.rglob("*.py")):
+            sha256.update(f"{folder.name}/{path.relative_to(folder)}".encode() + path.read_bytes())
+    return sha256.hexdigest()
 
 
 def _processor() -> str:

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from common import machine, optim, processes, spec
+from common import machine, meeting, optim, processes, spec, watchdog
+from common.members import Member
 from common.results import Staleness
 from common.spec import Spec
 
@@ -249,28 +250,29 @@ def join(read: Spec, rank: int, meeting_place: str) -> Connection:
     return Connection(client, server, rank)
 
 
-def of_its_own(read: Spec) -> tuple[processes.Companion, dict[str, str]] | None:
+def of_its_own(read: Spec) -> tuple[Member, dict[str, str]] | None:
     """The server process that a run needs beside its ranks, and what tells them of it; None: a cluster has it, or no server."""
     if read.mode != "parameter_server" or read.parameter_server.scheduler is not None:
         return None
-    (port,) = processes.free_ports(1)
-    command = [sys.executable, "-m", "common.parameter_server", "--port", str(port)]
-    return processes.Companion("parameter server", command), {ADDRESS_VARIABLE: f"tcp://127.0.0.1:{port}"}
+    address = read.hosts[0] if read.hosts else meeting.LOOPBACK
+    (port,) = processes.free_ports(1, address)
+    command = [sys.executable, "-m", "common.parameter_server", "--address", address, "--port", str(port)]
+    return Member("parameter server", command, {}, trains=False), {ADDRESS_VARIABLE: f"tcp://{address}:{port}"}
 
 
-async def serve(port: int) -> None:
-    """Be a cluster of one Dask worker on the loopback interface, until SIGTERM."""
+async def serve(address: str, port: int) -> None:
+    """Be a cluster of one Dask worker at an address of this machine, and at no other, until SIGTERM."""
     import distributed
 
     _hush()
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     # Dask opens a port for its dashboard even where there is none.
-    loopback: dict[str, Any] = {"host": "127.0.0.1", "dashboard": False, "dashboard_address": "127.0.0.1:0"}
+    there: dict[str, Any] = {"host": address, "dashboard": False, "dashboard_address": f"{meeting.LOOPBACK}:0"}
     with tempfile.TemporaryDirectory(prefix="convtwins-") as folder:
         async with (
-            distributed.Scheduler(port=port, **loopback) as scheduler,
-            distributed.Worker(scheduler.address, nthreads=1, memory_limit=0, local_directory=folder, **loopback),
+            distributed.Scheduler(port=port, **there) as scheduler,
+            distributed.Worker(scheduler.address, nthreads=1, memory_limit=0, local_directory=folder, **there),
         ):
             await stop.wait()
 
@@ -284,10 +286,12 @@ def _hush() -> None:
 def main() -> None:
     """Serve as the run's launcher asks for it."""
     parser = argparse.ArgumentParser(prog="python -m common.parameter_server", description=__doc__)
+    parser.add_argument("--address", required=True)
     parser.add_argument("--port", type=int, required=True)
-    port = parser.parse_args().port
+    arguments = parser.parse_args()
     processes.die_with_parent()
-    asyncio.run(serve(port))
+    watchdog.obey()
+    asyncio.run(serve(arguments.address, arguments.port))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Starting the ranks of one run on this machine, and ending them together."""
+"""Starting the processes of one run, watching them, and ending them together."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import contextlib
 import ctypes
 import os
 import signal
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
-from common import machine
+from common import hosts, machine, meeting, watchdog
+from common.members import Local, Member, Running
 
 _PR_SET_PDEATHSIG = 1
 
@@ -30,102 +30,142 @@ def die_with_parent() -> None:
         sys.exit(128 + signal.SIGTERM)
 
 
-def free_ports(count: int) -> list[int]:
-    """TCP ports of the loopback interface that nobody listens on now."""
+def free_ports(count: int, address: str = meeting.LOOPBACK) -> list[int]:
+    """TCP ports of an address of this machine that nobody listens on now."""
     with contextlib.ExitStack() as open_sockets:
-        listeners = [open_sockets.enter_context(socket.socket()) for _ in range(count)]
-        for listener in listeners:
-            listener.bind(("127.0.0.1", 0))
+        listeners = [open_sockets.enter_context(meeting.bound(address, 0)) for _ in range(count)]
         return [listener.getsockname()[1] for listener in listeners]
 
 
-class Companion(NamedTuple):
-    """A process that all ranks need."""
+class Watch(NamedTuple):
+    """How the members of a run are watched, see `common.watchdog`."""
 
-    name: str
-    command: Sequence[str]
+    hang_seconds: float = watchdog.HANG_SECONDS
+    """Within which a run that hangs is ended."""
+    folder: Path | None = None
+    """Gets the stacks of a run that hung."""
+    waiting: str | None = None
+    """Matches the file names of the frames in which a rank waits for the others."""
 
 
 class Failure(NamedTuple):
-    """The rank that ended badly first."""
+    """The member that ended badly first, or that made the run hang."""
 
-    rank: int | None
-    """None where it was the companion, which must not end before the ranks."""
-    code: int
-    """Its exit code, negative for the signal that ended it."""
+    rank: int
+    """Its index among the members."""
+    code: int | None
+    """Its exit code, negative for the signal that ended it; None where the run hung."""
     words: str
 
 
-def run_ranks(
-    command: Sequence[str], environments: Sequence[dict[str, str]], companion: Companion | None = None
-) -> Failure | None:
-    """Run one command in several processes, each with its own additions to the environment, until all have ended.
+_UNLESS_TOLD = Watch()
 
-    The first that fails ends the others: they would wait for it forever. A companion is started before them and ended after.
-    Each leads a process group, so that what it started can be ended even where it was killed itself; Ctrl-C reaches it by
-    way of this process.
+
+def run_ranks(command: Sequence[str], environments: Sequence[dict[str, str]], watch: Watch = _UNLESS_TOLD) -> Failure | None:
+    """Run one command in several processes, each with its own additions to the environment; see `run_members`."""
+    return run_members([Member(f"rank {rank}", command, each) for rank, each in enumerate(environments)], watch)
+
+
+def run_members(members: Sequence[Member], watch: Watch) -> Failure | None:
+    """Run several processes until all ranks have ended.
+
+    The first that fails, or that hangs, ends the others: they would wait for it forever. Each leads a process group, so
+    that what it started can be ended even where it was killed itself; Ctrl-C reaches it by way of this process.
 
     Returns:
         None where all ended well.
     """
-    ranks: list[subprocess.Popen[bytes]] = []
-    beside: list[subprocess.Popen[bytes]] = []
+    started: dict[int, Running] = {}
 
     def forward(number: int, frame: FrameType | None) -> None:
-        _end([*ranks, *beside])
+        _end(list(started.values()))
         sys.exit(128 + number)
 
     before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        if companion is not None:
-            beside.append(subprocess.Popen(list(companion.command), stdin=subprocess.DEVNULL, process_group=0))
-            # Rank 0 counts what it uses of the machine.
-            environments = [{**environments[0], machine.COMPANION_VARIABLE: str(beside[0].pid)}, *environments[1:]]
-        for environment in environments:
-            ranks.append(
-                subprocess.Popen(list(command), env={**os.environ, **environment}, stdin=subprocess.DEVNULL, process_group=0)
-            )
+        placed = _with_meeting_place(members)
+        for index, member in enumerate(placed):  # servers before the ranks
+            if not member.trains:
+                server = started[index] = Local(member)
+                # Rank 0 counts what it uses of the machine.
+                companion = {machine.COMPANION_VARIABLE: str(server.pid)}
+                placed[0] = placed[0]._replace(environment=placed[0].environment | companion)
+        for index, member in enumerate(placed):
+            if member.trains:
+                started[index] = Local(member) if member.host is None else hosts.Distant(member, watch.hang_seconds)
+        running = [started[index] for index in range(len(members))]
+        dog = watchdog.Watchdog(
+            [watchdog.Member(_name(members, index), each.watched, members[index].trains) for index, each in enumerate(running)],
+            watch.hang_seconds,
+            watch.waiting,
+        )
+        watchdog.reached()
         while True:
-            failed = [(rank.returncode, index) for index, rank in enumerate(ranks) if rank.poll()]
-            if all(rank.returncode == 0 for rank in ranks):
-                _dismiss(beside)
+            watchdog.beat()  # who watches this process need not watch the members too
+            codes = [each.poll() for each in running]
+            if all(code == 0 for code, member in zip(codes, members, strict=True) if member.trains):
+                servers = [each for each, member in zip(running, members, strict=True) if not member.trains]
+                for server in servers:
+                    server.terminate()
+                _wait(servers)
                 return None
-            if companion is not None and (code := beside[0].poll()) is not None:  # before a rank, which it may have ended
-                if code >= 0:
-                    _wait(ranks)
-                return Failure(None, code, f"{companion.name} {_words(code)}")
-            if failed:
-                code, index = min(failed)  # a signal before an exit code, which it may have caused
+            ended = [
+                (code, index)
+                for index, (code, member) in enumerate(zip(codes, members, strict=True))
+                if code is not None and (code or not member.trains)
+            ]
+            if ended:
+                code, index = min(ended)  # a signal before an exit code, which it may have caused
+                if code > 0 and (hang := dog.stopped()) is not None:
+                    words = f"{hang.words}, and {_name(members, index)} {_words(code)}"
+                    return Failure(hang.culprit, None, words + _saved(hang, members, watch.folder))
                 if code > 0:
-                    _wait(ranks)  # where all meet the same error, rank 0 still writes down which
-                return Failure(index, code, f"rank {index} of {len(ranks)} {_words(code)}")
+                    _wait(running)  # where all meet the same error, rank 0 still writes down which
+                return Failure(index, code, f"{_name(members, index)} {_words(code)}")
+            if (hang := dog.look()) is not None:
+                return Failure(hang.culprit, None, hang.words + _saved(hang, members, watch.folder))
             time.sleep(0.05)
     finally:
-        _end([*ranks, *beside])
+        _end(list(started.values()))
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _dismiss(processes: list[subprocess.Popen[bytes]]) -> None:
-    for process in processes:
-        process.terminate()
-    _wait(processes)
+def _with_meeting_place(members: Sequence[Member]) -> list[Member]:
+    """The port at which the ranks meet is chosen as late as can be: nobody else should take it meanwhile."""
+    addresses = {member.environment.get("MASTER_ADDR") for member in members} - {None}
+    ports = {address: str(free_ports(1, address)[0]) for address in addresses if address is not None}
+    return [
+        member._replace(environment={**member.environment, "MASTER_PORT": ports[address]})
+        if (address := member.environment.get("MASTER_ADDR")) is not None
+        else member
+        for member in members
+    ]
 
 
-def _wait(ranks: list[subprocess.Popen[bytes]], seconds: float = 5.0) -> None:
+def _name(members: Sequence[Member], index: int) -> str:
+    member, ranks = members[index], sum(each.trains for each in members)
+    of = f" of {ranks}" if member.trains else ""
+    on = f" on {member.host}" if member.host is not None else ""
+    return f"{member.name}{of}{on}"
+
+
+def _saved(hang: watchdog.Hang, members: Sequence[Member], folder: Path | None) -> str:
+    if folder is None:
+        return ""
+    paths = watchdog.save_stacks(hang, [member.name for member in members], folder)
+    return f"; see {', '.join(path.name for path in paths)}"
+
+
+def _wait(running: Sequence[Running], seconds: float = 5.0) -> None:
     deadline = time.monotonic() + seconds
-    for rank in ranks:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            rank.wait(max(deadline - time.monotonic(), 0.0))
+    for each in running:
+        each.wait(max(deadline - time.monotonic(), 0.0))
 
 
-def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
-    """Kill what is left of each rank's group, input workers too: a rank that waits for another hears no gentler word."""
-    for rank in ranks:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: a group of nothing but zombies
-            os.killpg(rank.pid, signal.SIGKILL)
-    for rank in ranks:
-        rank.wait()
+def _end(running: Sequence[Running]) -> None:
+    for each in running:
+        each.kill()
 
 
 def _words(code: int) -> str:

@@ -77,9 +77,9 @@ class Phases(_Frozen):
     """Wall time of the process by phase; the six of them add up to wall_seconds."""
 
     import_seconds: float
-    """Process start until the framework is imported and its devices are set up."""
+    """Process start until the framework is imported, its devices are set up and the ranks know each other."""
     build_seconds: float
-    """Data from the cache, model, initial weights, optimizer; for several processes, their rendezvous too."""
+    """Data from the cache, model, initial weights, optimizer."""
     first_step_seconds: float
     """The first update: tracing, compiling, first touch of memory."""
     training_seconds: float

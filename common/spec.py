@@ -41,6 +41,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "hybrid_pipeline": ("hybrid", {"hybrid.inner": "pipeline"}),
 }
 """The words of `--modes`: a mode, and the fields that make the variant of it; see `Spec.variant`."""
+HOST_MODES = ("multi_process", "parameter_server", "model_averaging")
+"""Modes whose replicas may be on several machines."""
 WHOLE_BATCH_MODES = ("serial", "model_parallel", "tensor_parallel", "pipeline")
 """Modes whose replicas work on the same examples: they share the model, not the batch."""
 INPUTS = ("inline", "workers", "dask")
@@ -204,11 +206,16 @@ class Spec(_Frozen):
     """Input workers of each process of the run: loader processes (PyTorch) or parallel map calls (TensorFlow), or Dask's."""
     dask: Dask = Dask()  # pyright: ignore[reportCallIssue]
     cores: int = Field(default_factory=lambda: available_cores(), ge=1)
-    """CPU cores that the whole run may use, replicas and input workers included. Default: all that this process may use."""
+    """CPU cores that the whole run may use, replicas and input workers included, on all hosts together. Default: all that this
+    process may use."""
     part: Literal["training", "input", "compute"] = "training"
     """What is run and timed: all of it; the input path alone; or the model alone, over and over on the first batch."""
     profile_steps: int = Field(0, ge=0)
     """Steps of a segment after the training, in which the parts of a step are timed apart; 0: none."""
+    hosts: tuple[str, ...] = ()
+    """Machines, by name or address, over which the ranks are spread in order, the first of them this one; none: all here."""
+    hang_seconds: float = Field(60.0, gt=0)
+    """Within which a run that hangs is ended: no progress, and no CPU time or a stopped process; see `common.watchdog`."""
     seed: int = Field(0, ge=0, lt=2**63)
     augmentation: Augmentation = Augmentation()  # pyright: ignore[reportCallIssue]
     batch_norm_statistics: BatchNormStatistics = "per_replica"
@@ -269,6 +276,15 @@ class Spec(_Frozen):
         return self
 
     def _check_mode_fields(self) -> None:
+        if self.hosts and self.mode not in HOST_MODES:
+            raise SpecError(
+                f"hosts are for {_or(HOST_MODES)}. Received: {', '.join(self.hosts)} in mode {self.mode}. Use none."
+            )
+        if self.hosts and self.replicas < len(self.hosts):
+            raise SpecError(f"replicas must be one for each host at least. Received: {self.replicas} on {len(self.hosts)}.")
+        for host in self.hosts:
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.:_-]*", host):  # a word of a command line
+                raise SpecError(f"hosts are names or addresses. Received: {host!r}. Use e.g. 192.168.0.2.")
         if self.parameter_server.staleness is not None and self.parameter_server.updates == "synchronous":
             raise SpecError(
                 f"parameter_server.staleness bounds asynchronous updates. Received: {self.parameter_server.staleness} with "
@@ -369,7 +385,7 @@ def build(values: dict[str, Any]) -> Spec:
         spec = Spec.model_validate(values)
     except pydantic.ValidationError as error:
         raise SpecError("\n".join(_explain(detail) for detail in error.errors())) from None
-    if spec.cores > available_cores():
+    if spec.cores > available_cores() * max(len(spec.hosts), 1):
         raise SpecError(f"cores exceeds what this process may use. Received: {spec.cores}. Use 1 to {available_cores()}.")
     return spec
 
@@ -437,6 +453,9 @@ def with_variant(values: dict[str, Any], word: str, replicas: int) -> dict[str, 
     """
     mode, fields = VARIANTS[word]
     values = overlay(values, {"mode": mode, "replicas": 1 if mode == "serial" else replicas, **fields})
+    if mode == "serial" and values.get("hosts"):
+        here = available_cores()
+        values |= {"hosts": (), "cores": min(values.get("cores") or here, here)}
     if mode == "hybrid":
         values["replicas"] = replicas * Hybrid.model_validate(values["hybrid"]).inner_replicas
     return values

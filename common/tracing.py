@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from common import watchdog
 from common.batches import Plan
 from common.datasets import Dataset
 from common.training import Batch, Trainer
@@ -73,6 +74,7 @@ def trace(trainer: TraceableTrainer, plan: Plan, dataset: Dataset, initial: Weig
             if step < PIXEL_STEPS:
                 arrays[f"images/{step}"] = images
         loss, num_correct = trainer.train_step(batch, stop - start, plan.learning_rate(step))
+        watchdog.stepped()
         losses.append(trainer.all_reduce(trainer.fetch([loss]).astype(np.float64)))
         correct.append(trainer.all_reduce(trainer.fetch([num_correct]).astype(np.int64)))
         index, number = trainer.shard

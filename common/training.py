@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from common import machine, metrics, profiling, results
+from common import machine, metrics, profiling, results, watchdog
 from common.batches import Plan, order_digest
 from common.datasets import Dataset, Split
 from common.results import EpochRecord, Metrics, Phases, RunResult, Status
@@ -212,6 +212,7 @@ class Run:
             if self._spec.profile_steps and self._first_batch is None:
                 self._first_batch = batch
             outputs.append(trainer.train_step(batch, batch_sizes[step], plan.learning_rate(first_step + step)))
+            watchdog.stepped()
             ids.append(batch.ids)
 
         timed = range(steps)
@@ -278,6 +279,7 @@ class Run:
                     kept = next(batches)
             if self._spec.part == "compute":
                 trainer.train_step(kept, size, plan.learning_rate(number))
+            watchdog.stepped()
 
         for epoch in range(1, plan.epochs + 1):
             steps, first = plan.steps_in(epoch), (epoch - 1) * plan.steps_per_epoch
@@ -310,6 +312,7 @@ class Run:
         self.know(peak_memory_mib=float(memory[0]))
 
     def _event(self, event: str, **values: Any) -> None:
+        watchdog.reached()
         if is_first_rank():
             results.append_event(self._out, event, time=time.time(), **values)
 
@@ -343,6 +346,7 @@ def evaluate(trainer: Trainer, split: Split, batch_size: int) -> tuple[Metrics, 
         predictions[part] = predicted
         times_scored[part] += 1
         losses.append(loss)
+        watchdog.beat()
     if not (trainer.all_reduce(times_scored) == 1).all():
         raise AssertionError("an example was not scored exactly once")
     loss_sum = trainer.fetch(losses).astype(np.float64).sum() if losses else 0.0

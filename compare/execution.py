@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,19 +31,19 @@ def execute(row: Row, repeat: int, folder: Path, watch: Watch) -> RunResult:
     memory_kills = _memory_kills()
     process = launch.start(row.framework, ["run", str(spec_file), "--out", str(directory), "--repeat", str(repeat)], log=log)
     try:
-        working = _wait(process, directory, watch)
+        hang = _wait(process, row.spec.hang_seconds, directory, watch)
     except BaseException:
         launch.stop(process)
         _seal(row, repeat, folder, "killed", "interrupted")
         raise
     launch.stop(process)
-    if not working:
-        return _seal(row, repeat, folder, "killed", f"no progress: it used no CPU time for {launch.STALL_SECONDS:.0f} s")
+    if hang is not None:
+        return _seal(row, repeat, folder, "killed", hang)
     status: Status = "killed" if process.returncode < 0 else "failed"
     return _seal(row, repeat, folder, status, _reason(process.returncode, log, _memory_kills() > memory_kills))
 
 
-def _wait(process: subprocess.Popen[bytes], directory: Path, watch: Watch) -> bool:
+def _wait(process: launch.Started, hang_seconds: float, directory: Path, watch: Watch) -> str | None:
     events = directory / results.EVENTS_FILE
     size = -1
 
@@ -55,7 +54,7 @@ def _wait(process: subprocess.Popen[bytes], directory: Path, watch: Watch) -> bo
             size = now
             watch(results.read_events(directory))
 
-    return launch.wait(process, poll_seconds=_POLL_SECONDS, watch=look)
+    return launch.wait(process, poll_seconds=_POLL_SECONDS, watch=look, hang_seconds=hang_seconds, folder=directory)
 
 
 def _seal(row: Row, repeat: int, folder: Path, status: Status, reason: str) -> RunResult:

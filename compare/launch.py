@@ -12,13 +12,14 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from common import watchdog
 
 FRAMEWORKS = {"pytorch": "pytorch_impl", "tensorflow": "tensorflow_impl"}
 
@@ -45,9 +46,6 @@ os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 
 _GRACE_SECONDS = 5.0
 _DESCRIBE_SECONDS = 300.0
-STALL_SECONDS = 600.0
-_IDLE_CPU_SECONDS = 0.5
-"""What threads that only wait and poll may use up meanwhile without being taken for at work."""
 _LAST_LINES = 8
 
 
@@ -94,70 +92,90 @@ def describe(framework: str) -> dict[str, Any]:
     return description
 
 
-def start(framework: str, arguments: Sequence[str], *, log: Path) -> subprocess.Popen[bytes]:
+class Started(subprocess.Popen[bytes]):
+    """A process in a session of its own, under watch."""
+
+    def __init__(self, command: Sequence[str], log: Path) -> None:
+        self.watched = watchdog.Watched()
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as file:
+            super().__init__(
+                command,
+                env=_environment() | self.watched.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                pass_fds=self.watched.descriptors,
+                start_new_session=True,
+            )
+        self.watched.pid = self.pid
+
+
+def start(framework: str, arguments: Sequence[str], *, log: Path) -> Started:
     """Start `python -m <twin> arguments...` in a session of its own; its stdout and stderr go to the log file.
 
     The process ends with the thread that called, so call from the main one; end it earlier, and all that it started,
     with `stop`. The working directory stays the caller's.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as file:
-        return subprocess.Popen(
-            _command(framework, arguments),
-            env=_environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    return Started(_command(framework, arguments), log)
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
+def stop(process: Started, *, grace_seconds: float | None = None) -> None:
     """End a started process and all its descendants: SIGTERM, five seconds' wait, SIGKILL. Does nothing twice."""
+    grace_seconds = _GRACE_SECONDS if grace_seconds is None else grace_seconds
     descendants = _descendants(process)
     _signal_all(process, descendants, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_GRACE_SECONDS)
-    _, alive = psutil.wait_procs(descendants, timeout=1.0)
+        process.wait(grace_seconds)
+    _, alive = psutil.wait_procs(descendants, timeout=min(grace_seconds, 1.0))
     _signal_all(process, alive, signal.SIGKILL)
     process.wait()
+    process.watched.close()
 
 
-def wait(process: subprocess.Popen[bytes], *, poll_seconds: float, watch: Callable[[], object]) -> bool:
-    """Wait until a started process has ended.
+def wait(
+    process: Started, *, poll_seconds: float, watch: Callable[[], object], hang_seconds: float, folder: Path
+) -> str | None:
+    """Wait until a started process has ended; one that hangs is ended here.
 
     Args:
         process: from `start`.
         poll_seconds: between two calls of `watch`.
         watch: called while it works.
+        hang_seconds: within which it is ended where it hangs, see `common.watchdog`.
+        folder: gets its stacks then.
 
     Returns:
-        False where it and its descendants used no CPU time for ten minutes: they wait for what never comes.
+        None where it ended by itself, else in words how it hung.
     """
-    used, since = -1.0, time.monotonic()
+    dog = watchdog.Watchdog([watchdog.Member("the process", process.watched)], hang_seconds)
     while True:
         try:
             process.wait(poll_seconds)
-            return True
+            return None
         except subprocess.TimeoutExpired:
             watch()
-        if (now := _cpu_seconds(process)) > used + _IDLE_CPU_SECONDS:
-            used, since = now, time.monotonic()
-        elif time.monotonic() - since > STALL_SECONDS:
-            return False
+        if (hang := dog.look()) is not None:
+            (path,) = watchdog.save_stacks(hang, ["rank 0"], folder)
+            stop(process, grace_seconds=0.0)
+            return f"{hang.words}; see {path.name}"
 
 
-def call(framework: str, arguments: Sequence[str], *, log: Path) -> int:
+def call(framework: str, arguments: Sequence[str], *, log: Path, hang_seconds: float = watchdog.HANG_SECONDS) -> int:
     """Start a twin and wait for it; whatever happens, nothing of it is left running.
 
     Returns:
-        Its exit code, negative for the signal that ended it: by SIGTERM or SIGKILL where it had stalled, see `wait`.
+        Its exit code, negative for the signal that ended it: by SIGTERM or SIGKILL where it hung, as the log then says.
     """
     process = start(framework, arguments, log=log)
     try:
-        wait(process, poll_seconds=1.0, watch=lambda: None)
+        folder = log.with_suffix(".stacks")
+        hang = wait(process, poll_seconds=1.0, watch=lambda: None, hang_seconds=hang_seconds, folder=folder)
     finally:
         stop(process)
+    if hang is not None:
+        with log.open("a", encoding="utf-8") as file:
+            file.write(f"{hang}\n")
     return process.returncode
 
 
@@ -192,16 +210,6 @@ def _environment() -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "TF_CPP_MIN_LOG_LEVEL": "2",
     }
-
-
-def _cpu_seconds(process: subprocess.Popen[bytes]) -> float:
-    total = 0.0
-    with contextlib.suppress(psutil.NoSuchProcess):
-        for each in (psutil.Process(process.pid), *_descendants(process)):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                times = each.cpu_times()
-                total += times.user + times.system
-    return total
 
 
 def _descendants(process: subprocess.Popen[bytes]) -> list[psutil.Process]:

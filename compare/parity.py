@@ -322,7 +322,8 @@ class _Ladder:
             self.progress(f"proof: {what.model}, {what.optimizer.name}, {label}, {name}")
             recording, log = folder / f"{label}-{name}.safetensors", folder / f"{label}-{name}.log"
             recording.unlink(missing_ok=True)  # never judge an earlier proof's
-            code = launch.call(name, ["trace", str(path), "--out", str(recording), *options], log=log)
+            command = ["trace", str(path), "--out", str(recording), *options]
+            code = launch.call(name, command, log=log, hang_seconds=what.hang_seconds)
             if code != 0:
                 lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
                 raise launch.LaunchError(
@@ -694,14 +695,8 @@ def _largest(differences: list[tuple[float, str]]) -> tuple[float, str | None]:
 
 def code_digest(frameworks: Sequence[str], model: str) -> str:
     """SHA-256 over the code of a run: what the twins share, the twins, and a user's own model with its package."""
-    sha256 = hashlib.sha256()
     folders = [machine.PROJECT_ROOT / folder for folder in ("common", *(launch.FRAMEWORKS[name] for name in frameworks))]
-    if model not in spec.MODELS:
-        folders.append(Path(str(architectures.user_module(model).__file__)).parent)
-    for folder in folders:
-        for path in sorted(folder.rglob("*.py")):
-            sha256.update(f"{folder.name}/{path.relative_to(folder)}".encode() + path.read_bytes())
-    return sha256.hexdigest()
+    return machine.code_digest([*folders, *architectures.user_folders(model)])
 
 
 def _key(base: Spec, frameworks: Sequence[str], modes: Sequence[str], replicas: int, raced: Mapping[str, Spec]) -> str:

@@ -67,6 +67,7 @@ def command(
     repeats: Annotated[int | None, typer.Option(min=1, help="Runs of each row; verdicts need 5.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of order, weights, augmentation and splits.")] = None,
     cores: Annotated[int | None, typer.Option(help="CPU cores that each run may use. Default: all.")] = None,
+    hosts: Annotated[str | None, typer.Option(help="Machines for the ranks, with commas, the first of them this one.")] = None,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", help="field=value of the spec, e.g. optimizer.momentum=0.")
     ] = None,
@@ -89,6 +90,7 @@ def command(
         "seed": seed,
         "cores": cores,
         "profile_steps": PROFILE_STEPS if profile else None,
+        "hosts": None if hosts is None else names(hosts),
     }
     try:
         asked = settings(preset, spec_file, options, assignments or [])
@@ -234,8 +236,9 @@ def _proof(comparison: Comparison, request: Request, folder: Path, shown: Displa
     shown.say("proof")
     serial = {row.framework: row.spec for row in comparison.rows if row.spec.mode == "serial"}  # the last: on most cores
     try:
+        base = comparison.rows[0].spec
         proof = parity.prove(
-            comparison.rows[0].spec,
+            base.with_fields(hosts=(), cores=min(base.cores, spec.available_cores())),  # the mathematics are the same here
             request.frameworks,
             modes,
             replicas=request.settings.replicas,

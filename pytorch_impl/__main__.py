@@ -26,4 +26,4 @@ def load_twin() -> entry.Twin:
 
 
 if __name__ == "__main__":
-    sys.exit(entry.main("pytorch", load_twin, rendezvous.environments))
+    sys.exit(entry.main("pytorch", load_twin, rendezvous))

@@ -8,6 +8,7 @@ import torch
 
 from common import machine
 from common.spec import Spec
+from pytorch_impl import rendezvous
 
 
 def kind() -> str:
@@ -78,12 +79,13 @@ def versions() -> dict[str, str]:
 
 
 def configure(spec: Spec) -> None:
-    """Settle threads and precision for this process; call once, before any tensor is made."""
+    """Settle threads and precision for this process, and meet the other ranks; call once, before any tensor is made."""
     torch.set_num_threads(intra_op_threads(spec))
     torch.set_num_interop_threads(1)
     # float32 means float32: the reduced precision of tensor cores is a switch, never a default.
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
+    rendezvous.join(spec)
 
 
 def intra_op_threads(spec: Spec) -> int:

@@ -1,10 +1,10 @@
-"""How the ranks of a run of several processes on this machine find each other."""
+"""How the ranks of a run of several processes find each other."""
 
 from __future__ import annotations
 
 import os
 
-from common import processes
+from common import meeting
 from common.spec import Spec
 
 # Twin: torch's way over several devices is a process for each; TensorFlow's is one graph over them where it can be.
@@ -18,17 +18,37 @@ _MODES = (
     "model_averaging",
 )
 
+# Twin: where torch's processes exchange tensors, the backward pass of DistributedDataParallel too.
+WAITING: str = r"/torch/(distributed|autograd|nn/parallel)/"
+"""Matches the file names of the frames in which a rank waits for the others."""
+
 
 def environments(spec: Spec) -> list[dict[str, str]]:
-    """The environment of each rank, as torchrun sets it; none for a mode of one process."""
-    if spec.mode not in _MODES:
-        return []
-    # Twin: torchrun's variables; the other twin needs TF_CONFIG beside RANK.
-    (port,) = processes.free_ports(1)
-    common = {"WORLD_SIZE": str(spec.replicas), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(spec.replicas)]
+    """The environment of each rank, see `common.meeting`; none for a mode of one process."""
+    return meeting.environments(spec.replicas, spec.hosts) if spec.mode in _MODES else []
 
 
-def meeting_place() -> str:
-    """Where the ranks of this run meet: a word that no other run has at the same time."""
-    return f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+def adopt() -> None:
+    """Learn who this rank is from an outer launcher, where one has started it."""
+    # Twin: torchrun's variables are read as they are; the other twin translates TF_CONFIG.
+
+
+def join(spec: Spec) -> None:
+    """Meet the other ranks, where there are any; call before the first tensor."""
+    if "RANK" not in os.environ or spec.mode == "parameter_server":
+        return
+    import torch  # here: the launcher of ranks never imports a framework
+    from torch import distributed
+
+    for backend in ("GLOO", "NCCL"):
+        os.environ.setdefault(f"{backend}_SOCKET_IFNAME", meeting.own_interface())
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    # torchrun may keep the store itself; else rank 0 does, at the meeting place alone: by itself torch listens everywhere.
+    keeps = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    store = distributed.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
+        *meeting.place(), ranks, is_master=keeps, master_listen_fd=meeting.listen().detach() if keeps else None
+    )
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if torch.cuda.is_available() else None
+    distributed.init_process_group(
+        "gloo" if device is None else "nccl", store=store, rank=rank, world_size=ranks, device_id=device
+    )

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from common import machine
 from common.spec import Spec
+from tensorflow_impl import rendezvous
 
 # Twin: modes whose replicas are devices of one graph; torch runs all but data_parallel as processes.
 _IN_ONE_PROCESS = ("data_parallel", "model_parallel", "tensor_parallel", "pipeline", "hybrid")
@@ -80,7 +81,7 @@ def versions() -> dict[str, str]:
 
 
 def configure(spec: Spec) -> None:
-    """Settle threads and precision for this process; call once, before any tensor is made."""
+    """Settle threads and precision for this process, and meet the other ranks; call once, before any tensor is made."""
     in_process = spec.replicas if spec.mode in _IN_ONE_PROCESS else 1
     # Twin: logical devices share one pool of intra-op threads, and their replicas run on the inter-op pool.
     tf.config.threading.set_intra_op_parallelism_threads(intra_op_threads(spec) * in_process)
@@ -95,6 +96,7 @@ def configure(spec: Spec) -> None:
         tf.config.experimental.set_memory_growth(gpu, True)
     # float32 means float32: the reduced precision of tensor cores is a switch, never a default.
     tf.config.experimental.enable_tensor_float_32_execution(False)
+    rendezvous.join(spec)
 
 
 def intra_op_threads(spec: Spec) -> int:

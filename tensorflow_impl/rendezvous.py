@@ -1,34 +1,53 @@
-"""How the ranks of a run of several processes on this machine find each other."""
+"""How the ranks of a run of several processes find each other."""
 
 from __future__ import annotations
 
 import json
 import os
 
-from common import processes
-from common.spec import Spec
+from common import meeting, processes
+from common.spec import Spec, SpecError
 
 # Twin: TensorFlow's way over several devices is one graph where it can be; torch's is a process for each.
 _MODES = ("multi_process", "parameter_server", "model_averaging")
 
+# Twin: a graph's exchanges are inside the call that runs it, or where its outcome is fetched.
+WAITING: str = r"/tensorflow/python/(eager/(context|execute)|distribute/|framework/ops)"
+"""Matches the file names of the frames in which a rank waits for the others."""
+
 
 def environments(spec: Spec) -> list[dict[str, str]]:
-    """The environment of each rank, as torchrun sets it; none for a mode of one process."""
-    if spec.mode not in _MODES:
-        return []
-    # Twin: TF_CONFIG says where every worker listens; the other twin has torchrun's variables alone.
-    workers = [f"127.0.0.1:{port}" for port in processes.free_ports(spec.replicas)]
-    return [
-        {
-            "TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}),
-            "WORLD_SIZE": str(spec.replicas),
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-        }
-        for rank in range(spec.replicas)
-    ]
+    """The environment of each rank, see `common.meeting`; none for a mode of one process."""
+    return meeting.environments(spec.replicas, spec.hosts) if spec.mode in _MODES else []
 
 
-def meeting_place() -> str:
-    """Where the ranks of this run meet: a word that no other run has at the same time."""
-    return json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][0]
+def adopt() -> None:
+    """Learn who this rank is from an outer launcher, where one has started it."""
+    # Twin: TF_CONFIG names all workers; torchrun's variables say the same of this one.
+    if "TF_CONFIG" not in os.environ or "RANK" in os.environ:
+        return
+    config = json.loads(os.environ["TF_CONFIG"])
+    if others := set(config["cluster"]) - {"chief", "worker"}:
+        raise SpecError(f"TF_CONFIG must name a chief or workers alone. Received: {', '.join(sorted(others))}. Leave them out.")
+    addresses = [*config["cluster"].get("chief", []), *config["cluster"].get("worker", [])]
+    rank = config["task"]["index"] + (len(config["cluster"].get("chief", [])) if config["task"]["type"] == "worker" else 0)
+    hosts = [address.rpartition(":")[0] for address in addresses]
+    os.environ |= {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(len(addresses)),
+        "LOCAL_RANK": str(hosts[:rank].count(hosts[rank])),
+        "MASTER_ADDR": hosts[0],
+        "MASTER_PORT": addresses[0].rpartition(":")[2],
+    }
+
+
+def join(spec: Spec) -> None:
+    """Meet the other ranks, where there are any; call before the first tensor."""
+    if "RANK" not in os.environ or "TF_CONFIG" in os.environ or spec.mode == "parameter_server":
+        return
+    # Twin: TF_CONFIG says where every worker listens; torch's store needs rank 0's address alone.
+    address = meeting.own_address()
+    (port,) = processes.free_ports(1, address)
+    workers = meeting.exchange(f"[{address}]:{port}" if ":" in address else f"{address}:{port}")
+    task = {"type": "worker", "index": int(os.environ["RANK"])}
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})

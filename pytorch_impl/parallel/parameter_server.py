@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from common import parameter_server
+from common import meeting, parameter_server
 from common.datasets import Split
 from common.training import Batch, Update
 from common.weights import Weights
-from pytorch_impl import rendezvous, weights
+from pytorch_impl import weights
 from pytorch_impl.parallel import vectors
 from pytorch_impl.parallel.serial import Serial
 
@@ -27,7 +27,7 @@ class ParameterServer(Serial):
             self._device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
             torch.cuda.set_device(self._device)
         self.devices = [f"rank {rank}: {self._device.type}" for rank in range(self.shard[1])]
-        self._server = parameter_server.join(self._spec, self.shard[0], rendezvous.meeting_place())
+        self._server = parameter_server.join(self._spec, self.shard[0], meeting.word())
         synchronised = self._spec.batch_norm_statistics == "synchronised"
         self._model = self._new_model(_Workers(self._server) if synchronised else None)
 

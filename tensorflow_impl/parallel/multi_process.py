@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from common import meeting
 from common.communication import exchange_bytes
 from common.datasets import Split
 from common.training import Batch, Separated, Update
@@ -28,7 +29,9 @@ class MultiProcess(Serial):
         options = tf.distribute.experimental.CommunicationOptions(
             implementation=implementation.NCCL if device.gpus() else implementation.RING,
         )
-        return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+        meeting.keep_to_loopback()  # Twin: TensorFlow's server listens on all addresses, and has no setting for it.
+        return strategy
 
     def _compile(self) -> None:
         super()._compile()

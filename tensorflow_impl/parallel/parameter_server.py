@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from common import parameter_server
+from common import meeting, parameter_server
 from common.datasets import Split
 from common.training import Batch, Update
 from common.weights import Weights
-from tensorflow_impl import device, rendezvous, weights
+from tensorflow_impl import device, weights
 from tensorflow_impl.parallel import vectors
 from tensorflow_impl.parallel.serial import Serial
 
@@ -24,7 +24,7 @@ class ParameterServer(Serial):
     def _build(self) -> None:
         self.shard = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.devices = [f"rank {rank}: {device.kind()}" for rank in range(self.shard[1])]
-        self._server = parameter_server.join(self._spec, self.shard[0], rendezvous.meeting_place())
+        self._server = parameter_server.join(self._spec, self.shard[0], meeting.word())
         synchronised = self._spec.batch_norm_statistics == "synchronised"
         self._model = self._new_model(_Workers(self._server) if synchronised else None)
         self._parameters = [variable.value for variable in self._model.trainable_variables]

@@ -14,13 +14,15 @@ from typing import Any
 
 import distributed
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from common import machine, parameter_server, processes, spec
+from common.members import Member
 from common.parameter_server import Connection, Server, ServerError
-from common.processes import Failure
+from common.processes import Failure, Watch
 from common.spec import Spec
 
 SGD = spec.Optimizer.model_validate({"momentum": 0.0})
@@ -153,9 +155,10 @@ def run_ranks(code: str, monkeypatch: pytest.MonkeyPatch) -> Failure | None:
     monkeypatch.setenv("PYTHONPATH", str(machine.PROJECT_ROOT))
     own = parameter_server.of_its_own(settings())
     assert own is not None
-    companion, address = own
+    server, address = own
     command = [sys.executable, "-c", RANK + textwrap.dedent(code)]
-    return processes.run_ranks(command, [{"RANK": str(rank), **address} for rank in range(2)], companion)
+    ranks = [Member(f"rank {rank}", command, {"RANK": str(rank), **address}) for rank in range(2)]
+    return processes.run_members([*ranks, server], Watch())
 
 
 def test_a_run_has_a_server_process_of_its_own_on_the_loopback_interface(
@@ -180,13 +183,13 @@ def test_a_run_has_a_server_process_of_its_own_on_the_loopback_interface(
         server.close()
     """
     assert run_ranks(code, monkeypatch) is None
-    assert not processes.psutil.pid_exists(int((tmp_path / "pid").read_text()))
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
 
 
 @pytest.mark.parametrize(
     ("victim", "failure"),
     [
-        ("int(os.environ[machine.COMPANION_VARIABLE])", Failure(None, -9, "parameter server was ended by SIGKILL")),
+        ("int(os.environ[machine.COMPANION_VARIABLE])", Failure(2, -9, "parameter server was ended by SIGKILL")),
         ("os.getpid()", Failure(0, -9, "rank 0 of 2 was ended by SIGKILL")),
     ],
     ids=["server", "worker"],

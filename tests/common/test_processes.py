@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from common import machine, processes
-from common.processes import Companion, Failure
+from common.members import Member
+from common.processes import Failure, Watch
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="a kernel's service of Linux")
 
@@ -133,6 +134,12 @@ def test_where_all_fail_alike_the_first_rank_may_still_write_down_why(folder: Pa
     assert (folder / "reason of 0").exists()
 
 
+def run_beside(companion: Member, command: list[str]) -> Failure | None:
+    """Two ranks and what they need beside them."""
+    ranks = [Member(f"rank {rank}", command, {"RANK": str(rank)}) for rank in range(2)]
+    return processes.run_members([*ranks, companion], Watch())
+
+
 def test_a_companion_is_started_before_the_ranks_known_to_the_first_and_ended_after_them(folder: Path) -> None:
     companion = python("""
         import signal
@@ -144,8 +151,7 @@ def test_a_companion_is_started_before_the_ranks_known_to_the_first_and_ended_af
         time.sleep(60)
     """)
     code = "wait_for(1); note(f'{rank} {os.environ.get(\"CONVTWINS_COMPANION\")}'); wait_for(3)"
-    environments = [{"RANK": str(rank)} for rank in range(2)]
-    assert processes.run_ranks(python(code), environments, Companion("a server", companion)) is None
+    assert run_beside(Member("a server", companion, {}, trains=False), python(code)) is None
     names = sorted(path.name for path in folder.iterdir())
     (pid,) = [name.split()[1] for name in names if name.startswith("companion")]
     assert names == [f"0 {pid}", "1 None", f"companion {pid}", f"told {signal.SIGTERM.value}"]
@@ -160,11 +166,8 @@ def test_a_companion_that_ends_before_the_ranks_is_the_failure_and_ends_them(
     folder: Path, monkeypatch: pytest.MonkeyPatch, end: str, code: int, words: str
 ) -> None:
     monkeypatch.setattr(processes, "_wait", partial(processes._wait, seconds=0.1))  # pyright: ignore[reportPrivateUsage]
-    companion = Companion("a server", python(f"wait_for(2); {end}"))
-    failure = processes.run_ranks(
-        python("note(os.getpid()); time.sleep(60)"), [{"RANK": str(rank)} for rank in range(2)], companion
-    )
-    assert failure == Failure(None, code, f"a server {words}")
+    companion = Member("a server", python(f"wait_for(2); {end}"), {}, trains=False)
+    assert run_beside(companion, python("note(os.getpid()); time.sleep(60)")) == Failure(2, code, f"a server {words}")
     assert_gone([int(path.name) for path in folder.iterdir()])
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from common import watchdog
 from compare import launch
 
 
@@ -172,16 +173,28 @@ def _runs(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("source", ["import time; time.sleep(600)", "import subprocess as s; s.run(['sleep', '600'])"])
-def test_a_twin_that_uses_no_time_is_taken_for_stalled(
-    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
-) -> None:
-    monkeypatch.setattr(launch, "STALL_SECONDS", 1.0)
+def test_a_twin_that_uses_no_time_hangs(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    monkeypatch.setattr(watchdog, "LOADING_SECONDS", 1.0)
     script.write_text(source)
-    assert launch.call("scripted", ["run"], log=tmp_path / "log.txt") == -signal.SIGTERM
+    log = tmp_path / "log.txt"
+    assert launch.call("scripted", ["run"], log=log, hang_seconds=1.0) in (-signal.SIGTERM, -signal.SIGKILL)
+    assert log.read_text() == "the process hangs: no progress for 1 s; see stacks-rank0.txt\n"
+    assert (tmp_path / "log.stacks" / "stacks-rank0.txt").read_text() == "It had not begun to answer yet: no stacks.\n"
+
+
+def test_a_twin_that_hangs_after_a_step_leaves_its_stacks(script: Path, tmp_path: Path) -> None:
+    script.write_text(
+        "import time; from common import watchdog; watchdog.obey(); watchdog.reached(); watchdog.stepped()\n"
+        "def wait(): time.sleep(600)\nwait()"
+    )
+    log = tmp_path / "log.txt"
+    launch.call("scripted", ["run"], log=log, hang_seconds=1.0)
+    words = "the process hangs in wait (scripted_twin.py:2) after step 1: no progress for 1 s; see stacks-rank0.txt\n"
+    assert log.read_text() == words
+    assert "line 2 in wait" in (tmp_path / "log.stacks" / "stacks-rank0.txt").read_text()
 
 
 def test_a_twin_that_works_is_waited_for(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "STALL_SECONDS", 1.0)
-    monkeypatch.setattr(launch, "_IDLE_CPU_SECONDS", 0.01)
+    monkeypatch.setattr(watchdog, "LOADING_SECONDS", 1.0)
     script.write_text("import time; end = time.time() + 4\nwhile time.time() < end: pass")
-    assert launch.call("scripted", ["run"], log=tmp_path / "log.txt") == 0
+    assert launch.call("scripted", ["run"], log=tmp_path / "log.txt", hang_seconds=1.0) == 0

@@ -40,7 +40,10 @@ def main(framework: str, out: Path, jobs: list[str]) -> int:
             planted = plants[defect](patch)
             built = configured if planted is None else dataclasses.replace(configured, build=planted(configured.build))
             code = entry.main(
-                framework, lambda twin=built: twin, module.rendezvous.environments, ["trace", name, "--out", str(recording)]
+                framework,
+                lambda twin=built: twin,
+                module.rendezvous,
+                ["trace", name, "--out", str(recording)],
             )
         if code != entry.EXIT_OK:
             return code

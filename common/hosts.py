@@ -1,0 +1,186 @@
+"""Ranks on other machines: started there by ssh, watched from here, and ended with the connection.
+
+`python -m common.hosts` is what runs there: it starts one rank, tells how it is, and ends it where it hears no more of the
+launcher. The rank's own output comes back as it is; nothing but the two streams of ssh is open between the machines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from common import machine, watchdog
+from common.members import Local, Member
+from common.watchdog import Marks, Sample
+
+SHELL_VARIABLE = "CONVTWINS_RSH"
+"""The command that runs another on a host; `{host}` in it stands for the host's name."""
+SHELL = "ssh -o BatchMode=yes {host}"
+FOLDER = "{folder}"
+"""In the words of a command: a folder of its own on the other machine."""
+
+_PASSED = re.compile("(CONVTWINS|GLOO|NCCL|TF|TORCH|PYTHON)_?[A-Z0-9_]*|LANG|LC_ALL")
+"""Variables of the environment that a rank gets there too."""
+_TOLD_SECONDS = 0.5
+"""Between two signs of life, both ways."""
+_ENDING_SECONDS = 10.0
+
+
+class Distant:
+    """A member at work on another machine."""
+
+    def __init__(self, member: Member, hang_seconds: float) -> None:
+        """Start it.
+
+        Args:
+            member: its command may name FOLDER.
+            hang_seconds: after which the other machine ends it where it hears nothing from here.
+        """
+        assert member.host is not None
+        self._host = member.host
+        self._code: int | None = None
+        self._line = b""
+        self._told = 0.0
+        self._sample = Sample(Marks(), stopped=False, cpu_seconds=0.0)
+        self._stacks: str | None = None
+        shell = [word.replace("{host}", member.host) for word in shlex.split(os.environ.get(SHELL_VARIABLE, SHELL))]
+        there = ["env", f"PYTHONPATH={machine.PROJECT_ROOT}", sys.executable, "-m", "common.hosts"]
+        self._process = subprocess.Popen(
+            [*shell, *map(shlex.quote, there)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
+        )
+        passed = {name: value for name, value in os.environ.items() if _PASSED.fullmatch(name)}
+        self._tell(
+            command=list(member.command),
+            environment=passed | member.environment,
+            files=member.files,
+            folder=str(Path.cwd()),
+            silence_seconds=hang_seconds,
+        )
+        self._answers = self._process.stdout
+        assert self._answers is not None
+        os.set_blocking(self._answers.fileno(), False)
+        self.watched = self
+
+    def poll(self) -> int | None:
+        """Its exit code, negative for the signal that ended it; None while it works."""
+        self._hear()
+        if time.monotonic() - self._told > _TOLD_SECONDS:
+            self._tell()
+        if self._code is None and (code := self._process.poll()) is not None:
+            self._hear()
+            self._code = code if self._code is None else self._code
+        return self._code
+
+    def terminate(self) -> None:
+        """Ask it to end: it does with its connection."""
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+
+    def kill(self) -> None:
+        """End it with all that it started."""
+        self.terminate()
+        self.wait(_ENDING_SECONDS)
+        self._process.kill()
+        self._process.wait()
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait until it has ended, or for so long."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+
+    def sample(self) -> Sample | None:
+        """As it was when it was last heard of; None where it has ended."""
+        return self._sample if self.poll() is None else None
+
+    def ask_for_stacks(self) -> None:
+        """Ask it to write down what its threads are doing."""
+        self._tell(stacks=True)
+
+    def stacks(self) -> str:
+        """What it has written; where it cannot write, why."""
+        deadline = time.monotonic() + 2 * watchdog.STACKS_SECONDS
+        while self._stacks is None and self.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return self._stacks if self._stacks is not None else f"{self._host} did not answer: no stacks.\n"
+
+    def _tell(self, **words: Any) -> None:
+        assert self._process.stdin is not None
+        self._told = time.monotonic()
+        try:
+            self._process.stdin.write(json.dumps(words).encode() + b"\n")
+            self._process.stdin.flush()
+        except (BrokenPipeError, ValueError):  # it has ended, which `poll` will see
+            pass
+
+    def _hear(self) -> None:
+        if self._answers is None or self._answers.closed:
+            return
+        while received := self._answers.read(65536):
+            *lines, self._line = (self._line + received).split(b"\n")
+            for line in lines:
+                told = json.loads(line)
+                if "sample" in told:
+                    marks, stopped, cpu_seconds = told["sample"]
+                    self._sample = Sample(Marks(*marks), stopped, cpu_seconds)
+                self._stacks = told.get("stacks", self._stacks)
+                self._code = told.get("code", self._code)
+
+
+def main() -> int:
+    """Run one rank for a launcher on another machine, as standard input says; its exit code."""
+    asked = json.loads(sys.stdin.buffer.readline())
+    with tempfile.TemporaryDirectory(prefix="convtwins-") as folder:
+        for name, content in asked["files"].items():
+            (Path(folder) / name).write_text(content, encoding="utf-8")
+        if Path(asked["folder"]).is_dir():
+            os.chdir(asked["folder"])
+        command = [word.replace(FOLDER, folder) for word in asked["command"]]
+        # What it prints is for people: standard output is the answers'.
+        rank = Local(Member("rank", command, asked["environment"]), stdout=sys.stderr)
+        try:
+            return _attend(rank, asked["silence_seconds"])
+        finally:
+            rank.kill()
+
+
+def _attend(rank: Local, silence_seconds: float) -> int:
+    heard = time.monotonic()
+    received = b""
+    while (code := rank.poll()) is None:
+        readable, _, _ = select.select([0], [], [], _TOLD_SECONDS)
+        if readable:
+            more = os.read(0, 65536)
+            if not more:
+                return 1  # the launcher is gone
+            heard = time.monotonic()
+            *lines, received = (received + more).split(b"\n")
+            if any(json.loads(line).get("stacks") for line in lines):
+                rank.watched.ask_for_stacks()
+                _answer(stacks=rank.watched.stacks())
+        elif time.monotonic() - heard > silence_seconds:
+            return 1
+        if (sample := rank.watched.sample()) is not None:
+            _answer(sample=sample)
+    _answer(code=code)
+    return 0 if code == 0 else 1
+
+
+def _answer(**words: Any) -> None:
+    sys.stdout.write(json.dumps(words) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

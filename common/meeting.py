@@ -1,0 +1,126 @@
+"""How the ranks of one run find each other: rank 0 listens at an address that all of them know."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import json
+import os
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import psutil
+
+LOOPBACK = "127.0.0.1"
+
+
+def environments(replicas: int, hosts: Sequence[str] = ()) -> list[dict[str, str]]:
+    """What tells each rank who it is, by torchrun's variables; the port at which they meet is added when they start.
+
+    Args:
+        replicas: the number of ranks.
+        hosts: on which they are, in order and in equal parts; none: this machine.
+    """
+    places = [host_of(rank, replicas, len(hosts) or 1) for rank in range(replicas)]
+    shared = {"WORLD_SIZE": str(replicas), "MASTER_ADDR": hosts[0] if hosts else LOOPBACK}
+    return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank - places.index(own))} for rank, own in enumerate(places)]
+
+
+def host_of(rank: int, replicas: int, hosts: int) -> int:
+    """Index of the host of a rank."""
+    return rank * hosts // replicas
+
+
+def place() -> tuple[str, int]:
+    """(address, port) at which the ranks of this run meet: rank 0's."""
+    return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+
+
+def word() -> str:
+    """The meeting place as a word that no other run has at the same time."""
+    return "{}:{}".format(*place())
+
+
+def listen() -> socket.socket:
+    """Listen at the meeting place, and at no other address of this machine; for rank 0."""
+    listener = bound(*place())
+    listener.listen(int(os.environ["WORLD_SIZE"]))
+    return listener
+
+
+def own_address() -> str:
+    """The address of this machine from which the meeting place is reached."""
+    family, kind, _, _, there = socket.getaddrinfo(*place(), type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(there)  # asks the routing table, and sends nothing
+        return probe.getsockname()[0]
+
+
+def own_interface() -> str:
+    """The name of the network interface that has `own_address`."""
+    address = own_address()
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.address.partition("%")[0] == address for each in addresses):
+            return name
+    raise OSError(f"No network interface has the address from which rank 0 is reached. Received: {address}.")
+
+
+def exchange(word: str) -> list[str]:
+    """Every rank's word, by rank: rank 0 collects them at the meeting place and hands them out."""
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if rank:
+        with _reached(*place()) as connection, connection.makefile("rw") as stream:
+            stream.write(json.dumps([rank, word]) + "\n")
+            stream.flush()
+            return json.loads(stream.readline())
+    words = {rank: word}
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(listen())
+        streams: list[Any] = []
+        while len(words) < ranks:
+            stream = stack.enter_context(stack.enter_context(listener.accept()[0]).makefile("rw"))
+            other, its_word = json.loads(stream.readline())
+            words[other] = its_word
+            streams.append(stream)
+        told = [words[each] for each in range(ranks)]
+        for stream in streams:
+            stream.write(json.dumps(told) + "\n")
+            stream.flush()
+    return told
+
+
+def keep_to_loopback() -> None:
+    """Where the ranks meet on the loopback interface, bind every socket on which this process listens to it.
+
+    For libraries that listen on all addresses and have no setting for it. Linux alone; elsewhere nothing is done.
+    """
+    if not hasattr(socket, "SO_BINDTODEVICE") or not ipaddress.ip_address(own_address()).is_loopback:
+        return
+    for connection in psutil.Process().net_connections("tcp"):
+        if connection.status == psutil.CONN_LISTEN:
+            with socket.socket(fileno=os.dup(connection.fd)) as listener:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, own_interface().encode())
+
+
+def bound(address: str, port: int) -> socket.socket:
+    """A TCP socket that has an address of this machine; port 0: one that is free."""
+    family, _, _, _, there = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(there)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _reached(address: str, port: int) -> socket.socket:
+    """A connection to rank 0, as soon as it listens; the watchdog ends a rank that waits in vain."""
+    while True:
+        try:
+            return socket.create_connection((address, port))
+        except ConnectionRefusedError:
+            time.sleep(0.1)

@@ -1,0 +1,364 @@
+"""Telling processes that are stuck from those that are slow, and which of them is to blame.
+
+A process under watch leaves marks of how far it has come in a few bytes that its watcher maps too: that costs it a store
+to memory and no synchronisation. Where the marks stand still for long, CPU time and state decide: one that computes is
+slow; one that is stopped, or that waits without using the CPU, is stuck. Then each is asked for its stacks.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import mmap
+import os
+import re
+import signal
+import tempfile
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+
+HANG_SECONDS = 60.0
+"""Within which a run that hangs is ended, unless its spec says otherwise."""
+LOADING_SECONDS = 600.0
+"""The same before a process has its data: it may wait for a download, which uses no CPU either."""
+
+_VARIABLE = "CONVTWINS_WATCH"
+_SIGNAL = signal.SIGUSR1
+_PATIENCE = 0.9
+"""The part of the limit after which a run is judged; the rest is for the stacks and for ending it."""
+_LOOKS = 20
+"""In the limit, and in no less than ..."""
+_LEAST_SECONDS, _MOST_SECONDS = 0.1, 3.0
+_IDLE = 0.05
+"""CPU seconds a second that threads may use which only wait and poll."""
+STACKS_SECONDS = 1.0
+"""For which a process that was asked for its stacks is waited for."""
+
+
+class Marks(NamedTuple):
+    """How far a process has come; any change is progress."""
+
+    beats: int = 0
+    """Signs of life; the first says that it writes its stacks when it is asked."""
+    steps: int = 0
+    """Optimizer updates that are done."""
+    stages: int = 0
+    """Points that every rank of a run comes to in the same order; the first says that it has its data."""
+
+    @property
+    def position(self) -> tuple[int, int]:
+        return self.steps, self.stages
+
+
+# Of this process: nobody's, until `obey` maps the watcher's.
+_own: npt.NDArray[np.int64] = np.zeros(len(Marks._fields), np.int64)
+
+
+def obey() -> None:
+    """Be watched by the process that started this one, where it does so. Call once, early."""
+    global _own  # a process is watched as a whole
+    passed = os.environ.pop(_VARIABLE, None)  # what this process starts is not it
+    if passed is None:
+        return
+    marks, stacks = map(int, passed.split(","))
+    _own = np.frombuffer(mmap.mmap(marks, _own.nbytes), np.int64)
+    # A handler in C, which needs neither the interpreter's lock nor a main thread that comes back to Python.
+    faulthandler.register(_SIGNAL, file=stacks, all_threads=True)
+    beat()
+
+
+def beat() -> None:
+    """Something was done."""
+    _own[0] += 1
+
+
+def stepped() -> None:
+    """An optimizer update was done."""
+    _own[1] += 1
+
+
+def reached() -> None:
+    """A point was reached that every rank comes to in the same order."""
+    _own[2] += 1
+
+
+class Sample(NamedTuple):
+    """A process from outside, at one moment."""
+
+    marks: Marks
+    stopped: bool
+    """By a signal or a debugger."""
+    cpu_seconds: float
+    """Of it with all that it started; time in which one of them waits for the disk counts too."""
+
+
+class Watchable(Protocol):
+    """A process that can be looked at."""
+
+    def sample(self) -> Sample | None:
+        """As it is now; None where it has ended."""
+        ...
+
+    def ask_for_stacks(self) -> None:
+        """Ask it to write down what its threads are doing."""
+        ...
+
+    def stacks(self) -> str:
+        """What it has written; where it cannot write, why."""
+        ...
+
+
+class Watched:
+    """A process of this machine. Start it with `environment` and `descriptors`, then tell its `pid`."""
+
+    def __init__(self) -> None:
+        # Files without a name, which are gone with the processes that hold them.
+        self._marks, self._stacks = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115  see close
+        self._marks.write(bytes(_own.nbytes))
+        self._marks.flush()
+        self.descriptors = self._marks.fileno(), self._stacks.fileno()
+        self.environment = {_VARIABLE: ",".join(map(str, self.descriptors))}
+        self.pid: int | None = None
+        self._disk_seconds = 0.0
+        self._sampled = time.monotonic()
+
+    def sample(self) -> Sample | None:
+        """As it is now; None where it has ended."""
+        try:
+            process = psutil.Process(self.pid)
+            status = process.status()
+            family = [process, *process.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return None
+        if status == psutil.STATUS_ZOMBIE:
+            return None
+        used, reading = 0.0, False
+        for each in family:
+            try:
+                used += sum(each.cpu_times()[:4])  # also of children that have ended
+                reading |= each.status() == psutil.STATUS_DISK_SLEEP
+            except psutil.NoSuchProcess:
+                continue
+        now = time.monotonic()
+        if reading:
+            self._disk_seconds += now - self._sampled
+        self._sampled = now
+        stopped = status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+        return Sample(self._read(), stopped, used + self._disk_seconds)
+
+    def ask_for_stacks(self) -> None:
+        """Ask it to write down what its threads are doing."""
+        if self.pid is not None and self._read().beats:  # before that the signal would end it
+            try:
+                os.kill(self.pid, _SIGNAL)
+            except ProcessLookupError:
+                pass
+
+    def stacks(self) -> str:
+        """What it has written; where it cannot write, why."""
+        sample = self.sample()
+        if sample is None:
+            return "It has ended.\n"
+        if sample.stopped:
+            return "It is stopped, and a stopped process cannot write its stacks.\n"
+        if not sample.marks.beats:
+            return "It had not begun to answer yet: no stacks.\n"
+        self._settle()
+        size = os.fstat(self._stacks.fileno()).st_size
+        written = os.pread(self._stacks.fileno(), size, 0).decode(errors="replace")
+        return written or f"It did not answer in {STACKS_SECONDS:g} s: no stacks.\n"
+
+    def close(self) -> None:
+        """Let go of its files."""
+        self._marks.close()
+        self._stacks.close()
+
+    def _read(self) -> Marks:
+        values = np.frombuffer(os.pread(self._marks.fileno(), _own.nbytes, 0), np.int64)
+        return Marks(*map(int, values))
+
+    def _settle(self) -> None:
+        """Wait until it has written all, or nothing for too long."""
+        size, deadline = 0, time.monotonic() + STACKS_SECONDS
+        while time.monotonic() < deadline:
+            time.sleep(0.05)
+            before, size = size, os.fstat(self._stacks.fileno()).st_size
+            if size and size == before:
+                return
+
+
+class Hang(NamedTuple):
+    """Processes that are stuck."""
+
+    culprit: int
+    """Index of the one to blame, or of the first where it is the fault of all."""
+    words: str
+    stacks: list[str]
+    """Of every process."""
+
+
+class Member(NamedTuple):
+    """A process under watch."""
+
+    name: str
+    process: Watchable
+    trains: bool = True
+    """Whether it leaves marks of steps; a server leaves none, and only its CPU time counts."""
+
+
+class Watchdog:
+    """Looks at the processes of one run again and again.
+
+    Args:
+        members: all of them.
+        limit_seconds: within which a hang is to be found, and the processes ended.
+        waiting: matches the file names of the frames in which a rank waits for the others.
+    """
+
+    def __init__(self, members: Sequence[Member], limit_seconds: float, waiting: str | None = None) -> None:
+        self._views = [_View(member) for member in members]
+        self._limit = limit_seconds
+        self._waiting = waiting
+        self._interval = min(max(limit_seconds / _LOOKS, _LEAST_SECONDS), _MOST_SECONDS)
+        self._looked = time.monotonic()
+
+    def look(self) -> Hang | None:
+        """Call often; it looks now and then. A hang, once there is one."""
+        now = time.monotonic()
+        if now - self._looked < self._interval:
+            return None
+        # This process may have been stopped or starved itself: what it did not see does not count.
+        elapsed = min(now - self._looked, 2 * self._interval)
+        self._looked = now
+        for view in self._views:
+            view.look(elapsed)
+        patience = _PATIENCE * self._limit
+        stopped = [view for view in self._views if view.stopped_seconds >= patience]
+        if not stopped and not self._stuck(patience):
+            return None
+        return self._hang(stopped, f"no progress for {self._limit:g} s")
+
+    def stopped(self) -> Hang | None:
+        """One that is stopped now: another that noticed it, and ended by itself, is not to blame."""
+        samples = [view.member.process.sample() for view in self._views]
+        stopped = [view for view, sample in zip(self._views, samples, strict=True) if sample is not None and sample.stopped]
+        return self._hang(stopped, "others noticed it") if stopped else None
+
+    def _hang(self, stopped: list[_View], why: str) -> Hang:
+        for view in self._views:
+            view.member.process.ask_for_stacks()
+        stacks = [view.member.process.stacks() for view in self._views]
+        blamed, verb = (stopped, "is stopped") if stopped else self._blamed(stacks)
+        return Hang(self._views.index(blamed[0]), f"{self._words(blamed, verb, stacks)}: {why}", stacks)
+
+    def _stuck(self, patience: float) -> bool:
+        living = [view for view in self._views if not view.ended]
+        if not living or min(view.quiet_seconds for view in living) < patience:
+            return False
+        training = [view.marks.position for view in living if view.member.trains]
+        slowest = min(training, default=None)
+        # Those that are ahead may wait for the slowest with a busy core.
+        return all(
+            view.is_idle(patience if view.begun else max(patience, LOADING_SECONDS))
+            for view in living
+            if not view.member.trains or view.marks.position == slowest
+        )
+
+    def _blamed(self, stacks: list[str]) -> tuple[list[_View], str]:
+        """Who does not wait for others; where all do, who went on without them; else who is behind."""
+        alone = [view for view, text in zip(self._views, stacks, strict=True) if not self._waits(text)]
+        if alone and len(alone) < len(self._views):
+            return alone, "has ended" if all(view.ended for view in alone) else "hangs"
+        training = [view for view in self._views if view.member.trains]
+        positions = [view.marks.position for view in training]
+        if len(set(positions)) > 1:
+            chosen, verb = (min(positions), "hangs") if alone else (max(positions), "went on without the others and hangs")
+            return [view for view in training if view.marks.position == chosen], verb
+        return self._views, "hangs"
+
+    def _waits(self, stacks: str) -> bool:
+        return self._waiting is not None and any(re.search(self._waiting, frame.file) for frame in _main_thread(stacks))
+
+    def _words(self, blamed: list[_View], verb: str, stacks: list[str]) -> str:
+        told: list[str] = []
+        for view, text in zip(self._views, stacks, strict=True):
+            what = verb if view in blamed else "waits"
+            innermost = next(iter(_main_thread(text)), None)
+            where = f" in {innermost.function} ({Path(innermost.file).name}:{innermost.line})" if innermost is not None else ""
+            after = f" after step {view.marks.steps}" if view.member.trains and view.begun else ""
+            told.append(f"{view.member.name} {what}{where}{after}")
+        told.sort(key=lambda words: " waits" in words)
+        return "; ".join(told)
+
+
+class _View:
+    """What has been seen of one process."""
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+        self.marks = Marks()
+        self.ended = False
+        self.quiet_seconds = 0.0
+        self.stopped_seconds = 0.0
+        self._cpu_seconds: float | None = None
+        self._work: deque[tuple[float, float]] = deque()
+        """(seconds, CPU seconds used in them), since the last progress."""
+
+    @property
+    def begun(self) -> bool:
+        return not self.member.trains or self.marks.stages > 0
+
+    def look(self, elapsed: float) -> None:
+        sample = self.member.process.sample()
+        self.ended = sample is None
+        if sample is None:
+            return
+        self.stopped_seconds = self.stopped_seconds + elapsed if sample.stopped else 0.0
+        if sample.marks != self.marks:
+            self.marks, self.quiet_seconds, self._cpu_seconds = sample.marks, 0.0, None
+            self._work.clear()
+        else:
+            self.quiet_seconds += elapsed
+        if self._cpu_seconds is not None:
+            self._work.append((elapsed, max(sample.cpu_seconds - self._cpu_seconds, 0.0)))
+        self._cpu_seconds = sample.cpu_seconds
+
+    def is_idle(self, seconds: float) -> bool:
+        """Whether for so long it has done nothing, and used no CPU to speak of."""
+        if self.quiet_seconds < seconds:
+            return False
+        used = past = 0.0
+        for elapsed, work in reversed(self._work):
+            if past >= seconds:
+                break
+            past += elapsed
+            used += work
+        return used < _IDLE * seconds
+
+
+def save_stacks(hang: Hang, names: Sequence[str], folder: Path) -> list[Path]:
+    """Write `stacks-<name>.txt` of every process; the paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"stacks-{name.replace(' ', '')}.txt" for name in names]
+    for path, text in zip(paths, hang.stacks, strict=True):
+        path.write_text(text, encoding="utf-8")
+    return paths
+
+
+class _Frame(NamedTuple):
+    file: str
+    line: int
+    function: str
+
+
+def _main_thread(stacks: str) -> list[_Frame]:
+    """Its frames, the innermost first: faulthandler writes the oldest thread last."""
+    block = re.split(r"^(?:Current thread|Thread) .*$", stacks, flags=re.MULTILINE)[-1]
+    found = re.findall(r'^  File "(.+?)", line (\d+) in (.+)$', block, flags=re.MULTILINE)
+    return [_Frame(file, int(line), function) for file, line, function in found]

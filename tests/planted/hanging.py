@@ -1,0 +1,100 @@
+"""A model that makes the last rank of its run hang in the third step, as CONVTWINS_PLANTED says.
+
+It is planted through the spec, so that the run goes through the real command line, launcher and watchdog.
+"""
+
+import hashlib
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from common import training
+from common.architectures import Architecture
+from common.batches import Plan
+from tests.twins import own_plain_model
+
+STEP = 3
+BUSY_SECONDS = 10.0
+
+
+def architecture(num_classes: int, image_size: int) -> Architecture:
+    planted = os.environ.get("CONVTWINS_PLANTED")
+    if planted and os.environ.get("RANK", "0") == str(int(os.environ.get("WORLD_SIZE", "1")) - 1):
+        HANGS[planted]()
+    return own_plain_model.architecture(num_classes, image_size)
+
+
+def at_the_step(hang: Callable[[], object]) -> Callable[[], None]:
+    """Plants what is done in the training loop, before its third step."""
+
+    def plant() -> None:
+        learning_rate = Plan.learning_rate
+
+        def planted(plan: Plan, step: int) -> float:
+            if step == STEP - 1:
+                hang()
+            return learning_rate(plan, step)
+
+        Plan.learning_rate = planted
+
+    return plant
+
+
+def stopped() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def full_queue() -> None:
+    full: queue.Queue[int] = queue.Queue(1)
+    full.put(0)
+    full.put(1)
+
+
+def two_locks() -> None:
+    first, second, both = threading.Lock(), threading.Lock(), threading.Barrier(2)
+
+    def take(one: threading.Lock, other: threading.Lock) -> None:
+        with one:
+            both.wait()
+            with other:
+                pass
+
+    threading.Thread(target=take, args=(second, first), daemon=True).start()
+    take(first, second)
+
+
+def long_step() -> None:
+    """Computes for longer than the limit of the tests."""
+    end = time.monotonic() + BUSY_SECONDS
+    while time.monotonic() < end:
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 10_000)
+
+
+def missing_collective() -> None:
+    """Leaves out the sum of the first loss over ranks, which is asked for after the first step."""
+    train = training.Run.train
+
+    def planted(run: training.Run, trainer: Any, *arguments: Any) -> None:
+        all_reduce = trainer.all_reduce
+
+        def skipped(values: Any) -> Any:
+            trainer.all_reduce = all_reduce
+            return values
+
+        trainer.all_reduce = skipped
+        train(run, trainer, *arguments)
+
+    training.Run.train = planted
+
+
+HANGS: dict[str, Callable[[], None]] = {
+    "stopped": at_the_step(stopped),
+    "full_queue": at_the_step(full_queue),
+    "two_locks": at_the_step(two_locks),
+    "long_step": at_the_step(long_step),
+    "missing_collective": missing_collective,
+}

@@ -1,0 +1,89 @@
+"""Small real runs, each in processes of its own."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from common import results, spec
+from common.results import RunResult
+
+PROJECT = Path(__file__).parents[2]
+
+SETTINGS: dict[str, Any] = {
+    "model": "tests.planted.hanging",  # own_plain_model, unless a test plants something
+    "data": {"image_size": 12, "limit": 64},
+    "global_batch_size": 32,
+    "epochs": 3,
+    "precision": "float64",
+    "cores": min(2, spec.available_cores()),
+}
+RANKS = {"mode": "multi_process", "replicas": 2}
+ENDLESS = {**RANKS, "epochs": 1_000_000}
+
+SECONDS = 300
+"""How long any process may take on a machine that has much else to do."""
+
+
+class Run:
+    """`python -m <twin> run`, as someone starts it."""
+
+    def __init__(
+        self, framework: str, folder: Path, fields: dict[str, Any], prefix: Sequence[str] = (), **environment: str
+    ) -> None:
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+        settings = spec.build(SETTINGS | fields)
+        (folder / "spec.json").write_text(settings.to_json(), encoding="utf-8")
+        with (folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*prefix, sys.executable, "-m", f"{framework}_impl", "run", str(folder / "spec.json"), "--out", str(folder)],
+                cwd=PROJECT,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **environment},
+            )
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text(encoding="utf-8")
+
+    def end(self) -> RunResult:
+        """Its sealed result."""
+        self.process.wait(SECONDS)
+        path = self.folder / results.RESULT_FILE
+        assert path.exists(), self.log
+        return results.load(path)
+
+    def wait_for_an_epoch(self) -> None:
+        deadline = time.monotonic() + SECONDS
+        while not results.read_epochs(self.folder):
+            assert self.process.poll() is None, self.log
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+    def processes(self) -> list[psutil.Process]:
+        """All that it has started, on any host: their command lines name its folder, or one that was made for a host."""
+        return [process for process in psutil.process_iter() if str(self.folder) in _words(process)]
+
+    def kill(self) -> None:
+        """End it, if it has not ended; what it started goes with it."""
+        self.process.kill()
+        self.process.wait()
+
+
+def wait_until_gone(found: Sequence[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(found, timeout=SECONDS)
+    assert alive == []
+
+
+def _words(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline()) if process.status() != psutil.STATUS_ZOMBIE else ""
+    except psutil.NoSuchProcess:
+        return ""

@@ -1,0 +1,114 @@
+"""Runs in which something is planted that never comes, see `tests.planted.hanging`."""
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common import spec
+from compare import execution, store
+from compare.matrix import Row
+from tests.twins.runs import PROJECT, RANKS, SETTINGS, Run, wait_until_gone
+
+LIMIT = {"hang_seconds": 5.0}
+SOAK_SECONDS = float(os.environ.get("CONVTWINS_SOAK_SECONDS", "1800"))
+"""Of normal runs in one framework: an hour in both."""
+
+PLACES = {
+    "full_queue": r"wait \(threading\.py:\d+\)",
+    "two_locks": r"take \(hanging\.py:\d+\)",
+}
+
+
+@pytest.fixture
+def start(framework: str, tmp_path: Path) -> Iterator[Any]:
+    started: list[Run] = []
+
+    def start_one(planted: str, fields: dict[str, Any]) -> Run:
+        started.append(Run(framework, tmp_path, LIMIT | fields, CONVTWINS_PLANTED=planted))
+        return started[-1]
+
+    yield start_one
+    for run in started:
+        run.kill()
+
+
+def test_a_rank_that_is_stopped_ends_the_run_and_is_named(start: Any) -> None:
+    run = start("stopped", RANKS)
+    result = run.end()
+    assert run.process.returncode == 1
+    assert result.status == "killed"
+    assert result.reason.startswith("rank 1 of 2 is stopped after step 2; rank 0 of 2 waits in "), result.reason
+    assert result.reason.endswith(": no progress for 5 s; see stacks-rank0.txt, stacks-rank1.txt"), result.reason
+    assert "most recent call first" in (run.folder / "stacks-rank0.txt").read_text()
+    assert "cannot write" in (run.folder / "stacks-rank1.txt").read_text()
+    wait_until_gone(run.processes())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("planted", PLACES)
+def test_a_rank_that_waits_for_what_never_comes_ends_the_run_and_is_named(start: Any, planted: str) -> None:
+    run = start(planted, RANKS)
+    result = run.end()
+    assert result.status == "killed"
+    named = rf"rank 1 of 2 hangs in {PLACES[planted]} after step 2; rank 0 of 2 waits in .*: no progress for 5 s; .*"
+    assert re.fullmatch(named, result.reason), result.reason
+    assert "hanging.py" in (run.folder / "stacks-rank1.txt").read_text()
+    wait_until_gone(run.processes())
+
+
+@pytest.mark.slow
+def test_a_rank_that_leaves_out_an_exchange_ends_the_run(start: Any, framework: str) -> None:
+    run = start("missing_collective", RANKS)
+    result = run.end()
+    assert run.process.returncode == 1
+    if framework == "pytorch":
+        assert result.reason.startswith("rank 1 of 2 went on without the others and hangs in "), result.reason
+    else:  # TensorFlow sees that two exchanges do not fit, and ends both ranks
+        assert re.match(r"rank \d of 2 ended with exit code 1|\w+: ", result.reason), result.reason
+    wait_until_gone(run.processes())
+
+
+@pytest.mark.parametrize(
+    "planted",
+    ["two_locks", pytest.param("full_queue", marks=pytest.mark.slow), pytest.param("stopped", marks=pytest.mark.slow)],
+)
+def test_a_run_of_one_process_that_hangs_is_ended_by_the_comparison(
+    framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: str
+) -> None:
+    monkeypatch.setenv("CONVTWINS_PLANTED", planted)
+    monkeypatch.chdir(PROJECT)
+    row = Row(id="hangs", framework=framework, spec=spec.build(SETTINGS | LIMIT))
+    result = execution.execute(row, 0, tmp_path, lambda events: None)
+    assert result.status == "killed"
+    place = "is stopped" if planted == "stopped" else f"hangs in {PLACES[planted]}"
+    assert result.reason is not None
+    assert re.fullmatch(rf"the process {place} after step 2: no progress for 5 s; see stacks-rank0\.txt", result.reason)
+    stacks = (store.run_folder(tmp_path, row.id, 0) / "stacks-rank0.txt").read_text()
+    assert ("cannot write" if planted == "stopped" else "hanging.py") in stacks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fields", [{}, RANKS], ids=["serial", "multi_process"])
+def test_a_step_that_computes_for_longer_than_the_limit_is_no_hang(start: Any, fields: dict[str, Any]) -> None:
+    run = start("long_step", fields)
+    result = run.end()
+    assert result.status == "ok", result.reason
+    assert result.phases.wall_seconds > LIMIT["hang_seconds"]
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [pytest.param(0.0, id="one"), pytest.param(SOAK_SECONDS, id="for long", marks=pytest.mark.slow)],
+)
+def test_normal_runs_raise_no_alarm(start: Any, seconds: float) -> None:
+    begun = time.monotonic()
+    while True:
+        result = start("", RANKS | {"epochs": 20}).end()
+        assert result.status == "ok", result.reason
+        if time.monotonic() - begun >= seconds:
+            break

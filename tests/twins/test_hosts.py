@@ -1,0 +1,185 @@
+"""Ranks on two hosts, which are network namespaces of this machine with addresses of their own, and under outer launchers."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from common import meeting, processes
+from tests.twins.runs import ENDLESS, RANKS, Run, wait_until_gone
+
+SHELL = "ip netns exec {host}"
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[str]]:
+    """Two hosts by address, each in a namespace of that name; what runs in one sees nothing of the other but the wire."""
+    if sys.platform != "linux" or os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("network namespaces need Linux, root and the command ip")
+    network = f"10.{random.randrange(64, 128)}.{random.randrange(256)}"
+    made = [f"{network}.{host}" for host in (1, 2)]
+
+    def ip(*words: str) -> None:
+        subprocess.run(["ip", *words], check=True, capture_output=True)
+
+    try:
+        try:
+            for host in made:
+                ip("netns", "add", host)
+            ip("link", "add", "wire", "netns", made[0], "type", "veth", "peer", "name", "wire", "netns", made[1])
+            for host in made:
+                ip("-n", host, "address", "add", f"{host}/24", "dev", "wire")
+                ip("-n", host, "link", "set", "lo", "up")
+                ip("-n", host, "link", "set", "wire", "up")
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"network namespaces cannot be made here: {error.stderr.decode().strip()}")
+        yield made
+    finally:
+        for host in made:
+            subprocess.run(["ip", "netns", "delete", host], check=False, capture_output=True)
+
+
+@pytest.fixture
+def start(framework: str, tmp_path: Path) -> Iterator[Any]:
+    started: list[Run] = []
+
+    def start_one(name: str, fields: dict[str, Any], prefix: tuple[str, ...] = (), **environment: str) -> Run:
+        started.append(Run(framework, tmp_path / name, fields, prefix, **environment))
+        return started[-1]
+
+    yield start_one
+    for run in started:
+        run.kill()
+
+
+def over(hosts: list[str]) -> tuple[str, ...]:
+    return tuple(SHELL.replace("{host}", hosts[0]).split())
+
+
+def test_a_run_over_two_hosts_trains_what_a_run_on_one_does(start: Any, hosts: list[str]) -> None:
+    apart = start("apart", RANKS | {"hosts": hosts}, over(hosts), CONVTWINS_RSH=SHELL).end()
+    together = start("together", RANKS).end()
+    assert apart.status == together.status == "ok", apart.reason
+    assert apart.order_hash == together.order_hash
+    assert [each.train for each in apart.epochs] == [each.train for each in together.epochs]
+    assert apart.predictions_hash == together.predictions_hash
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_on_another_host_ends_the_run_and_is_named(start: Any, hosts: list[str]) -> None:
+    run = start("apart", ENDLESS | {"hosts": hosts}, over(hosts), CONVTWINS_RSH=SHELL)
+    run.wait_for_an_epoch()
+    distant = _on(hosts[1])
+    (rank,) = [process for process in distant if "_impl" in " ".join(process.cmdline())]
+    rank.kill()
+    result = run.end()
+    assert result.status == "failed"
+    assert f"rank 1 of 2 on {hosts[1]} was ended by SIGKILL" in result.reason, result.reason
+    wait_until_gone(distant)
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_on_another_host_is_named_and_its_stacks_come_back(start: Any, hosts: list[str]) -> None:
+    fields = RANKS | {"hosts": hosts, "hang_seconds": 5.0}
+    run = start("apart", fields, over(hosts), CONVTWINS_RSH=SHELL, CONVTWINS_PLANTED="two_locks")
+    result = run.end()
+    assert result.status == "killed"
+    assert f"rank 1 of 2 on {hosts[1]} hangs in take (hanging.py:" in result.reason, result.reason
+    assert "hanging.py" in (run.folder / "stacks-rank1.txt").read_text()
+
+
+@pytest.mark.slow
+def test_ranks_on_other_hosts_end_with_a_launcher_that_is_killed(start: Any, hosts: list[str]) -> None:
+    run = start("apart", ENDLESS | {"hosts": hosts}, over(hosts), CONVTWINS_RSH=SHELL)
+    run.wait_for_an_epoch()
+    everything = [*_on(hosts[0]), *_on(hosts[1])]
+    assert len(everything) >= 3
+    run.kill()
+    wait_until_gone(everything)
+
+
+def test_hosts_that_do_not_begin_with_this_machine_are_refused(start: Any) -> None:
+    run = start("elsewhere", RANKS | {"hosts": ["192.0.2.77", "192.0.2.78"]})
+    assert run.process.wait(300) == 2
+    assert "hosts must begin with this machine. Received: 192.0.2.77, 192.0.2.78" in run.log
+
+
+def test_a_run_on_one_machine_listens_on_the_loopback_interface_alone(start: Any) -> None:
+    run = start("here", ENDLESS)
+    run.wait_for_an_epoch()
+    family = [psutil.Process(run.process.pid), *psutil.Process(run.process.pid).children(recursive=True)]
+    listening = {
+        (process.pid, connection.laddr.ip, connection.laddr.port)
+        for process in family
+        for connection in process.net_connections()
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert listening, "the ranks are connected"
+    everywhere = {(pid, port) for pid, address, port in listening if address not in ("127.0.0.1", "::1")}
+    if everywhere:  # a socket that is bound to an interface and not to an address
+        sockets = subprocess.run(["ss", "-Hltnp"], check=True, capture_output=True, text=True).stdout.splitlines()
+        for pid, port in everywhere:
+            assert any(f"%lo:{port} " in line and f"pid={pid}," in line for line in sockets), sockets
+
+
+@pytest.mark.slow
+def test_ranks_that_something_else_starts_find_each_other(start: Any, framework: str) -> None:
+    (port,) = processes.free_ports(1)
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": meeting.LOOPBACK, "MASTER_PORT": str(port)}
+    first, second = (start("outer", RANKS, RANK=str(rank), **place) for rank in range(2))
+    assert first.end().status == "ok", first.log
+    assert second.process.wait(300) == 0
+
+
+@pytest.mark.slow
+def test_ranks_under_the_framework_s_own_launcher_find_each_other(start: Any, framework: str) -> None:
+    if framework == "pytorch":
+        torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python")
+        assert start("outer", RANKS, torchrun).end().status == "ok"
+        return
+    workers = [f"{meeting.LOOPBACK}:{port}" for port in processes.free_ports(2)]
+    config = {"cluster": {"worker": workers}}
+    ranks = [
+        start("outer", RANKS, TF_CONFIG=json.dumps(config | {"task": {"type": "worker", "index": rank}})) for rank in (0, 1)
+    ]
+    assert [rank.process.wait(300) for rank in ranks] == [0, 0], ranks[0].log
+    assert ranks[0].end().status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("fields", "environment", "words"),
+    [
+        (
+            RANKS,
+            {"RANK": "0", "WORLD_SIZE": "3"},
+            "replicas must be the number of ranks that were started.",
+        ),
+        (
+            RANKS,
+            {"RANK": "2", "WORLD_SIZE": "2"},
+            "replicas must be the number of ranks that were started.",
+        ),
+        (RANKS, {"RANK": "0", "WORLD_SIZE": "2"}, "Missing in the environment: MASTER_ADDR, MASTER_PORT."),
+        ({}, {"RANK": "0", "WORLD_SIZE": "2"}, "mode serial is one process here. Received: RANK=0 in the environment."),
+    ],
+)
+def test_a_rank_that_does_not_fit_the_spec_is_refused_in_words(
+    start: Any, fields: dict[str, Any], environment: dict[str, str], words: str
+) -> None:
+    run = start("refused", fields, **environment)
+    assert run.process.wait(300) == 2
+    assert words in run.log
+
+
+def _on(host: str) -> list[psutil.Process]:
+    """What runs in a namespace."""
+    listed = subprocess.run(["ip", "netns", "pids", host], check=True, capture_output=True, text=True).stdout
+    return [psutil.Process(int(pid)) for pid in listed.split()]
