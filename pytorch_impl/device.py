@@ -41,12 +41,12 @@ def describe() -> dict[str, Any]:
             ),
             "multi_process": _mode(f"DistributedDataParallel, {backend}", found),
             "parameter_server": _mode("NumPy server, Dask actor", found),
+            "model_parallel": _mode(f"torch.distributed.pipelining, {backend}", found),
+            "tensor_parallel": _mode(f"each layer's channels over ranks, {backend}", found),
+            "pipeline": _mode(f"torch.distributed.pipelining, {backend}", found),
+            "hybrid": _mode(f"data-parallel copies of a model that ranks divide, {backend}", found),
             # Models that are trained apart have statistics of their own until they are averaged.
             "model_averaging": _mode(f"own optimizers, averages by all-reduce, {backend}", found, synchronised=False),
-            "model_parallel": _mode(f"torch.distributed.pipelining, {backend}", found),
-            "pipeline": _mode(f"torch.distributed.pipelining, {backend}", found),
-            "tensor_parallel": _mode(f"each layer's channels over ranks, {backend}", found),
-            "hybrid": _mode(f"data-parallel copies of a model that ranks divide, {backend}", found),
         },
         # Twin: each framework has switches of its own; the other twin lists its own here.
         "options": {

@@ -43,12 +43,12 @@ def describe() -> dict[str, Any]:
             "data_parallel": _mode(f"MirroredStrategy, {devices}", found),
             "multi_process": _mode(f"MultiWorkerMirroredStrategy, {ring}", found),
             "parameter_server": _mode("NumPy server, Dask actor", found),
+            "model_parallel": _mode(f"layers over {devices} in one graph", found),
+            "tensor_parallel": _mode(f"each layer's channels over {devices} of one graph", found),
+            "pipeline": _mode(f"micro-batches over {devices} in one graph", found),
+            "hybrid": _mode(f"data-parallel copies of a model that {devices} of one graph divide", found),
             # Models that are trained apart have statistics of their own until they are averaged.
             "model_averaging": _mode(f"own optimizers, averages by all-reduce, {ring}", found, synchronised=False),
-            "model_parallel": _mode(f"layers over {devices} in one graph", found),
-            "pipeline": _mode(f"micro-batches over {devices} in one graph", found),
-            "tensor_parallel": _mode(f"each layer's channels over {devices} of one graph", found),
-            "hybrid": _mode(f"data-parallel copies of a model that {devices} of one graph divide", found),
         },
         # Twin: each framework has switches of its own; the other twin lists its own here.
         "options": {
