@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections import Counter
 from functools import reduce
@@ -267,12 +266,11 @@ async def serve(port: int) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     # Dask opens a port for its dashboard even where there is none.
     loopback: dict[str, Any] = {"host": "127.0.0.1", "dashboard": False, "dashboard_address": "127.0.0.1:0"}
-    with tempfile.TemporaryDirectory(prefix="convtwins-") as folder:
-        async with (
-            distributed.Scheduler(port=port, **loopback) as scheduler,
-            distributed.Worker(scheduler.address, nthreads=1, memory_limit=0, local_directory=folder, **loopback),
-        ):
-            await stop.wait()
+    async with (
+        distributed.Scheduler(port=port, **loopback) as scheduler,
+        distributed.Worker(scheduler.address, nthreads=1, memory_limit=0, **loopback),
+    ):
+        await stop.wait()
 
 
 def _hush() -> None:
