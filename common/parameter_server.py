@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections import Counter
 from functools import reduce
@@ -269,12 +268,11 @@ async def serve(address: str, port: int) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     # Dask opens a port for its dashboard even where there is none.
     there: dict[str, Any] = {"host": address, "dashboard": False, "dashboard_address": f"{meeting.LOOPBACK}:0"}
-    with tempfile.TemporaryDirectory(prefix="convtwins-") as folder:
-        async with (
-            distributed.Scheduler(port=port, **there) as scheduler,
-            distributed.Worker(scheduler.address, nthreads=1, memory_limit=0, local_directory=folder, **there),
-        ):
-            await stop.wait()
+    async with (
+        distributed.Scheduler(port=port, **there) as scheduler,
+        distributed.Worker(scheduler.address, nthreads=1, memory_limit=0, **there),
+    ):
+        await stop.wait()
 
 
 def _hush() -> None:
