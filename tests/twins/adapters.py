@@ -44,6 +44,10 @@ class Twin:
         array = self.array(images)
         return array.transpose(0, 2, 3, 1) if self._adapter.channels_first else array
 
+    def through_stage(self, model: Any, values: Array, masks: Sequence[Array]) -> Array:
+        """What a stage hands on in training mode, from [N, H, W, C] or [N, features] to the like."""
+        return self._adapter.through_stage(model, values, masks)
+
     def dtype(self, name: str) -> Any:
         return getattr(self._adapter.framework, name)
 
@@ -73,6 +77,12 @@ class _PyTorch:
     def array(self, tensor: Any) -> Array:
         return tensor.detach().cpu().numpy()
 
+    def through_stage(self, model: Any, values: Array, masks: Sequence[Array]) -> Array:
+        if values.ndim == 4:
+            values = values.transpose(0, 3, 1, 2)
+        given = self.array(model.train()(self.tensor(values), masks=tuple(map(self.tensor, masks))))
+        return given.transpose(0, 2, 3, 1) if given.ndim == 4 else given
+
 
 class _TensorFlow:
     channels_first = False
@@ -98,3 +108,6 @@ class _TensorFlow:
 
     def array(self, tensor: Any) -> Array:
         return tensor.numpy()
+
+    def through_stage(self, model: Any, values: Array, masks: Sequence[Array]) -> Array:
+        return self.array(model([self.tensor(values), *map(self.tensor, masks)], training=True))

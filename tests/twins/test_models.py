@@ -3,6 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from common import stages
 from common.architectures import Architecture, Conv, Flatten, MaxPool, ReLU, no_padding, same_padding
 from common.spec import MODELS
 from tests.twins import made, oracles
@@ -58,6 +59,25 @@ def test_logits_are_those_of_the_formula(twin: Twin, model: str, training: bool)
     logits = trainer.logits(twin.batch(images, labels, masks), training=training)
     assert logits.dtype == np.float64
     assert_close(logits, expected, 1e-12)
+
+
+@pytest.mark.parametrize("model", ["made", *MODELS])
+def test_the_stages_of_a_model_one_after_the_other_are_the_model(twin: Twin, model: str) -> None:
+    architecture = made.network() if model == "made" else made.resolve(model)
+    images, _ = examples(architecture, 4)
+    masks, values = made.masks(architecture, 4), made.values(architecture)
+    expected = oracles.Forward(architecture, values, images, masks, training=True)
+    handed_on, statistics = images / 255.0, dict[str, Any]()
+    for stage in stages.cut(architecture, 3):
+        part = twin.models.build_stage(stage, "float64")
+        twin.weights.load(part, stage.architecture, values)
+        handed_on = twin.through_stage(part, handed_on, masks[stage.masks])
+        assert handed_on.shape[1:] == stage.output_shape
+        statistics |= twin.weights.extract(part, stage.architecture)
+    assert_close(handed_on, expected.logits, 1e-12)
+    assert statistics.keys() == values.keys()
+    for name, array in expected.statistics.items():
+        assert_close(statistics[name], array, 1e-12)
 
 
 @pytest.mark.parametrize("model", ["made", "mini_xception"])
