@@ -52,5 +52,5 @@ class _Output(io.TextIOWrapper):
 
 
 if __name__ == "__main__":
-    sys.stdout = _Output(sys.stdout.buffer, sys.stdout.encoding, sys.stdout.errors, line_buffering=sys.stdout.line_buffering)
+    sys.stdout = _Output(sys.stdout.buffer, sys.stdout.encoding, sys.stdout.errors, line_buffering=sys.stdout.isatty())
     app(prog_name="python -m compare")
