@@ -62,7 +62,7 @@ class _Frozen(BaseModel):
 
 class Data(_Frozen):
     source: str = Field("digits", min_length=1, coerce_numbers_to_str=True)
-    """`digits`, `cifar10`, or the path of an image folder or of an archive of one."""
+    """One of `datasets.NAMES` (`leaves` with settings behind it), or the path of an image folder or of an archive of one."""
     image_size: int | None = Field(None, ge=1, le=4096)
     """Height and width in pixels to which images are resized once, when cached; None keeps their own size."""
     limit: int | None = Field(None, ge=1)

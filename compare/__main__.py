@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import os
+import sys
+from typing import NoReturn
+
 import typer
 
 from compare import cache, certificate, data, models, preprocess, report, run, scaling
+
+EXIT_UNWRITTEN = 1
 
 app = typer.Typer(
     help="Train the same CNN in two frameworks, serially and in parallel; prove it is the same training; compare honestly.",
@@ -21,5 +28,29 @@ app.command("preprocess")(preprocess.command)
 app.command("scaling")(scaling.command)
 app.command("cache")(cache.command)
 
+
+class _Output(io.TextIOWrapper):
+    """stdout that ends the command, in one line, where it cannot be written; no command takes that for its own failure."""
+
+    def write(self, text: str, /) -> int:
+        try:
+            return super().write(text)
+        except OSError as error:
+            self._give_up(error)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> NoReturn:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # what still waits to be written goes nowhere
+        if not isinstance(error, BrokenPipeError):  # a reader that has seen enough
+            print(f"The output cannot be written ({error.strerror}). Free space, or send it elsewhere.", file=sys.stderr)
+        raise SystemExit(EXIT_UNWRITTEN) from None
+
+
 if __name__ == "__main__":
+    sys.stdout = _Output(sys.stdout.buffer, sys.stdout.encoding, sys.stdout.errors, line_buffering=sys.stdout.isatty())
     app(prog_name="python -m compare")

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from common import spec
+from common import datasets, spec
 from common.datasets import DataRefused
 from common.spec import Spec, SpecError
 from compare import launch, parity
@@ -35,7 +35,7 @@ def command(
     optimizer: Annotated[str, typer.Option(help="With commas: sgd (0.05, momentum 0.9), adam (1e-3).")] = "sgd,adam",
     steps: Annotated[int, typer.Option(min=1, help="Steps at which the losses are compared.")] = parity.STEPS,
     precision: Annotated[str, typer.Option(help="float64 proves; float32 shows how rounding grows.")] = "float64",
-    data: Annotated[str, typer.Option(help="digits, cifar10, or an image folder or archive.")] = "digits",
+    data: Annotated[str, typer.Option(help=f"{', '.join(datasets.NAMES)}, or an image folder or archive.")] = "digits",
     image_size: Annotated[int | None, typer.Option(help="Resize images to this many pixels.")] = None,
     modes: Annotated[str, typer.Option(help=f"To hold against serial, of {', '.join(spec.VARIANTS)}; or all.")] = ",".join(
         Preset().modes

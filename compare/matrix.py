@@ -61,11 +61,9 @@ def rows(
 
 
 def fed(values: dict[str, Any], workers: int) -> dict[str, Any]:
-    """No worker means inline; some mean `workers`, where the values do not name another input."""
-    if workers == 0:
-        return {**values, "input": "inline", "workers": 0}
+    """Some workers mean the input `workers`, where the values do not name another; none is left to the spec to judge."""
     chosen = values.get("input", "inline")
-    return {**values, "input": "workers" if chosen == "inline" else chosen, "workers": workers}
+    return {**values, "input": "workers" if chosen == "inline" and workers else chosen, "workers": workers}
 
 
 def judge(made: Sequence[Row], descriptions: Mapping[str, dict[str, Any]], *, oversubscribe: bool = False) -> list[Row]:

@@ -24,7 +24,7 @@ from compare.launch import LaunchError
 def command(
     model: Annotated[str, typer.Option(help="With commas; package.module for your own.")] = ",".join(spec.MODELS),
     data: Annotated[
-        str, typer.Option(help="digits, cifar10, or an image folder or archive: it gives classes and size.")
+        str, typer.Option(help=f"{', '.join(datasets.NAMES)}, or an image folder or archive: it gives classes and size.")
     ] = "digits",
     image_size: Annotated[int | None, typer.Option(help="Resize images to this many pixels.")] = None,
     frameworks: Annotated[str, typer.Option(help="Which, with commas.")] = ",".join(launch.FRAMEWORKS),

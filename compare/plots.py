@@ -178,6 +178,8 @@ def _colour(summary: Summary, summaries: Sequence[Summary]) -> str:
 
 
 def _label(axis: Axes, value: float, x: float, y: float) -> None:
+    """Write a bar's value behind its end."""
+    axis.margins(x=0.12)  # room for the value of the longest one
     box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.8}
     axis.annotate(f"{value:.2f}", (x, y), (6, 0), textcoords="offset points", va="center", fontsize=9, bbox=box)
 

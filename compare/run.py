@@ -52,7 +52,7 @@ class Request:
 def command(
     preset: Annotated[str | None, typer.Option(help=f"A named comparison: {', '.join(presets.PRESETS)}.")] = None,
     spec_file: Annotated[Path | None, typer.Option("--spec", help="A spec file (.yaml or .json).")] = None,
-    data: Annotated[str | None, typer.Option(help="digits, cifar10, or an image folder or archive.")] = None,
+    data: Annotated[str | None, typer.Option(help=f"{', '.join(datasets.NAMES)}, or an image folder or archive.")] = None,
     model: Annotated[str | None, typer.Option(help=f"{', '.join(spec.MODELS)}, or package.module of your own.")] = None,
     frameworks: Annotated[str, typer.Option(help="Which, with commas.")] = ",".join(launch.FRAMEWORKS),
     modes: Annotated[str | None, typer.Option(help=f"Which of {', '.join(spec.VARIANTS)}, with commas; or all.")] = None,
@@ -78,21 +78,21 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Train the same CNN in every framework and mode, and compare."""
-    options = {
-        "data.source": data,
-        "model": model,
-        "replicas": replicas,
-        "input": input_,
-        "part": _part(input_only, compute_only),
-        "epochs": epochs,
-        "data.limit": limit,
-        "data.on_bad": on_bad,
-        "seed": seed,
-        "cores": cores,
-        "profile_steps": PROFILE_STEPS if profile else None,
-        "hosts": None if hosts is None else names(hosts),
-    }
     try:
+        options = {
+            "data.source": data,
+            "model": model,
+            "replicas": replicas,
+            "input": input_,
+            "part": _part(input_only, compute_only),
+            "epochs": epochs,
+            "data.limit": limit,
+            "data.on_bad": on_bad,
+            "seed": seed,
+            "cores": cores,
+            "profile_steps": PROFILE_STEPS if profile else None,
+            "hosts": None if hosts is None else names(hosts),
+        }
         asked = settings(preset, spec_file, options, assignments or [])
         if modes is not None:
             asked = replace(asked, modes=tuple(variants(modes)))

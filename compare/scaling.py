@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from rich.console import Console
 from rich.text import Text
 
-from common import results, spec
+from common import datasets, results, spec
 from common.datasets import DataRefused
 from common.results import RunResult
 from common.spec import SpecError
@@ -143,7 +143,7 @@ def command(
     network: Annotated[
         str, typer.Option(help="10Gbit, 100Gbit, nvlink, or ALPHA,BETA in seconds and seconds per byte.")
     ] = "10Gbit",
-    data: Annotated[str | None, typer.Option(help="digits, cifar10, or an image folder or archive.")] = None,
+    data: Annotated[str | None, typer.Option(help=f"{', '.join(datasets.NAMES)}, or an image folder or archive.")] = None,
     model: Annotated[str | None, typer.Option(help=f"{', '.join(spec.MODELS)}, or package.module of your own.")] = None,
     frameworks: Annotated[str, typer.Option(help="Which, with commas.")] = ",".join(launch.FRAMEWORKS),
     epochs: Annotated[int | None, typer.Option(help="Passes over the training split. Default: 2.")] = None,

@@ -6,7 +6,7 @@ import json
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import filelock
 import pydantic
@@ -217,9 +217,13 @@ def _difference(stored: Comparison, wanted: Comparison) -> str | None:
     if (stored_ids := _ids(stored.rows)) != (wanted_ids := _ids(wanted.rows)):
         return f"its rows are {', '.join(stored_ids)}; asked for: {', '.join(wanted_ids)}"
     for before, now in zip(stored.rows, wanted.rows, strict=True):
-        for field in type(now.spec).model_fields:
-            if getattr(before.spec, field) != getattr(now.spec, field):
-                return f"{field} of {now.id} is {_plain(before, field)} there; asked for: {_plain(now, field)}"
+        there, asked = _fields(before.spec.model_dump(mode="json")), _fields(now.spec.model_dump(mode="json"))
+        differing = [field for field in {**there, **asked} if there.get(field) != asked.get(field)]
+        if differing:
+            return f"of {now.id}, " + "; ".join(
+                f"{field} is {json.dumps(there.get(field))} there, asked for: {json.dumps(asked.get(field))}"
+                for field in differing
+            )
     if stored.data_hash != wanted.data_hash:
         return "its data had other content"
     if stored.versions != wanted.versions:
@@ -236,5 +240,9 @@ def _ids(rows: Sequence[Row]) -> list[str]:
     return [row.id for row in rows]
 
 
-def _plain(row: Row, field: str) -> str:
-    return json.dumps(row.spec.model_dump(mode="json")[field])
+def _fields(values: dict[str, Any], group: str = "") -> dict[str, Any]:
+    """Every field of a spec by its dotted name, as `--set` takes it."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= _fields(cast(dict[str, Any], value), f"{group}{name}.") if isinstance(value, dict) else {group + name: value}
+    return flat

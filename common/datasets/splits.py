@@ -18,7 +18,7 @@ Ids = NDArray[np.int64]
 
 
 def draw(labels: NDArray[np.int64], count: int, *, seed: int, purpose: str) -> Ids:
-    """Draw examples so that each class gives its share, to within one example.
+    """Draw examples so that each class gives its share, by the largest remainder, but where there is room at least one.
 
     The draw rests on nothing but the raw output of the Philox generator, which NumPy keeps the same in all versions
     and on all machines.
@@ -35,8 +35,27 @@ def draw(labels: NDArray[np.int64], count: int, *, seed: int, purpose: str) -> I
     stream = int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:8], "little")
     keys = np.random.Philox(key=np.array([seed, stream], dtype=np.uint64)).random_raw(len(labels))
     by_class = np.lexsort((keys, labels))  # in each class at random
-    quota = np.arange(len(labels) + 1, dtype=np.int64) * count // len(labels)
-    return np.sort(by_class[np.diff(quota) > 0]).astype(np.int64)
+    _, starts, sizes = np.unique(labels[by_class], return_index=True, return_counts=True)
+    quotas = _quotas(sizes, count, lots=keys[by_class[starts]])
+    place = np.arange(len(labels)) - np.repeat(starts, sizes)
+    return np.sort(by_class[place < np.repeat(quotas, sizes)]).astype(np.int64)
+
+
+def _quotas(sizes: NDArray[np.int64], count: int, lots: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """How many of `count` examples each class gives: in proportion to its size, ties broken by the larger lot.
+
+    Where there are as many examples as classes, each gives at least one, which the classes that gave most beyond their share
+    make up for.
+    """
+    total = int(sizes.sum())
+    quotas = np.maximum(sizes * count // total, int(count >= len(sizes)))
+    missing = count - int(quotas.sum())
+    for _ in range(abs(missing)):
+        owed = np.sign(missing) * (sizes * count - quotas * total)
+        if missing < 0:
+            owed = np.where(quotas > 1, owed, -total * total)
+        quotas[np.lexsort((lots, owed))[-1]] += np.sign(missing)
+    return quotas
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +73,9 @@ def divide(examples: Examples, *, name: str, image_size: int, seed: int, limit: 
     """Make the three splits of a dataset; no pixel is needed.
 
     Data that is not divided at all is divided 70/20/10 into train, validation and test; a split that divided data
-    lacks is drawn from train, a tenth of it. It is different images that are drawn: exact copies go where the first of
-    them goes. Then `limit` training examples are kept, and as large a part of validation and test.
+    lacks is drawn from train, a tenth of it; each class has at least one example in each split that is drawn. It is
+    different images that are drawn: exact copies go where the first of them goes. Then `limit` training examples are kept,
+    and as large a part of validation and test; a note names the classes that are left without an example in a split.
 
     Args:
         examples: of the whole source, N of them.
@@ -74,6 +94,7 @@ def divide(examples: Examples, *, name: str, image_size: int, seed: int, limit: 
     if limit is not None:
         ids, note = _limited(examples.labels, ids, seed, limit)
         notes.append(note)
+    notes += _absent(examples, ids)
     return Division(ids, _content_hash(examples, ids, image_size), notes)
 
 
@@ -107,7 +128,7 @@ def _complete(examples: Examples, first_equal: Ids, name: str, seed: int) -> tup
     if percent:
         _refuse_small_classes(examples, name, different, needed=1 + len(percent))
     for split, part in percent.items():
-        count = max(1, (len(different) * part + 50) // 100)
+        count = max((len(different) * part + 50) // 100, len(np.unique(examples.labels[left])))
         drawn = left[draw(examples.labels[left], count, seed=seed, purpose=f"split {split}")]
         ids[split] = whole[np.isin(first_equal[whole], first_equal[drawn])]
         left = np.setdiff1d(left, drawn, assume_unique=True)
@@ -164,6 +185,16 @@ def _limited(labels: NDArray[np.int64], ids: dict[str, Ids], seed: int, limit: i
         kept[split] = whole[draw(labels[whole], count, seed=seed, purpose=f"limit {split}")]
     sizes = ", ".join(f"{len(kept[split]):,} of {len(ids[split]):,} {split}" for split in SPLITS)
     return kept, f"limit {limit:,} keeps {sizes} examples, drawn by class with seed {seed}"
+
+
+def _absent(examples: Examples, ids: Mapping[str, Ids]) -> list[str]:
+    notes: list[str] = []
+    for split in SPLITS:
+        counts = np.bincount(examples.labels[ids[split]], minlength=len(examples.class_names))
+        absent = [repr(examples.class_names[label]) for label in np.flatnonzero(counts == 0)]
+        if absent:
+            notes.append(f"{split} has no example of {len(absent):,} of the {len(counts):,} classes: {listed(absent)}")
+    return notes
 
 
 def _content_hash(examples: Examples, ids: Mapping[str, Ids], image_size: int) -> str:

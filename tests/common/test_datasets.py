@@ -6,10 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.datasets import DataRefused, load, splits
+from common.datasets.dataset import Examples
 from common.spec import Data
 
-DIGITS_OF_SEED_0 = "d979ad8c87057fbad84004980356efbaa5dfcc6456aee9ef6cf10aac7cdc3ed9"
-DRAW_OF_SEED_7 = [0, 1, 3, 10, 14, 18]
+DIGITS_OF_SEED_0 = "d0335ed2b84b36156dd21a59f7a1ba47543b4db8e300442693bc6962b444ea04"
+DRAW_OF_SEED_7 = [2, 7, 8, 11, 13, 17]
 
 
 def test_digits_come_as_32_pixel_rgb_divided_70_20_10():
@@ -121,18 +122,60 @@ def test_a_file_that_is_no_archive_is_refused(tmp_path):
     percent=st.integers(0, 100),
     seed=st.integers(0, 2**63 - 1),
 )
-def test_a_draw_gives_each_class_its_share_to_within_one(labels: list[int], percent: int, seed: int):
+def test_a_draw_gives_each_class_its_share_by_the_largest_remainder_and_at_least_one(
+    labels: list[int], percent: int, seed: int
+):
     array = np.array(labels, dtype=np.int64)
     count = len(labels) * percent // 100
     drawn = splits.draw(array, count, seed=seed, purpose="test")
     assert len(drawn) == count and (np.diff(drawn) > 0).all()
     assert np.array_equal(drawn, splits.draw(array, count, seed=seed, purpose="test"))
-    for label in set(labels):
-        share = labels.count(label) * count / len(labels)
-        assert abs(np.count_nonzero(array[drawn] == label) - share) < 1
+    sizes = np.bincount(array)
+    given, share = np.bincount(array[drawn], minlength=len(sizes)), sizes * count / len(labels)
+    assert (given <= sizes).all()
+    if count >= np.count_nonzero(sizes):
+        assert (given[sizes > 0] >= 1).all()
+    if (share[sizes > 0] >= 1).all() or count < np.count_nonzero(sizes):
+        owed = share - given
+        assert (np.abs(owed) < 1).all() and owed.max() - owed.min() < 1 + 1e-9
+    else:
+        assert (given <= np.maximum(np.ceil(share), 1)).all()  # nobody gains but who had nothing
+
+
+@pytest.mark.parametrize("sizes", [[3, 3], [5] * 8, [3, 1000], [10] * 12, [7] * 12, [3] * 9 + [10]])
+@pytest.mark.parametrize("seed", range(3))
+def test_every_class_is_in_every_split_that_is_drawn(sizes: list[int], seed: int):
+    examples = made_up(sizes)
+    division = splits.divide(examples, name="x", image_size=8, seed=seed, limit=None, allow_duplicates=False)
+    for ids in division.ids.values():
+        assert np.bincount(examples.labels[ids], minlength=len(sizes)).min() >= 1
+    assert sorted(np.concatenate(list(division.ids.values()))) == list(range(sum(sizes)))
+
+
+def test_equal_classes_are_divided_alike_where_their_share_is_a_whole_number():
+    examples = made_up([10] * 12)
+    division = splits.divide(examples, name="x", image_size=8, seed=0, limit=None, allow_duplicates=False)
+    for split, count in (("train", 7), ("validation", 2), ("test", 1)):
+        assert set(np.bincount(examples.labels[division.ids[split]])) == {count}
+
+
+def test_classes_that_a_limit_leaves_out_are_named():
+    division = splits.divide(made_up([50] * 3), name="x", image_size=8, seed=0, limit=2, allow_duplicates=False)
+    notes = [note.split(" has ") for note in division.notes if " has " in note]
+    assert [split for split, _ in notes] == ["train", "validation", "test"]
+    assert notes[0][1] in {f"no example of 1 of the 3 classes: {name!r}" for name in "abc"}
 
 
 def test_draws_of_different_purpose_or_seed_are_different():
     labels = np.zeros(1000, dtype=np.int64)
     draws = [splits.draw(labels, 500, seed=seed, purpose=purpose).tolist() for seed, purpose in ((0, "a"), (0, "b"), (1, "a"))]
     assert draws[0] != draws[1] and draws[0] != draws[2]
+
+
+def made_up(sizes: list[int]) -> Examples:
+    """Undivided examples of classes of these sizes, no two of them alike."""
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    pixel_sha256 = np.zeros((len(labels), 32), np.uint8)
+    pixel_sha256[:, :8] = np.arange(len(labels)).astype("<u8").reshape(-1, 1).view(np.uint8)
+    names = tuple("abcdefghijkl"[: len(sizes)])
+    return Examples(labels=labels, class_names=names, split_sizes={"all": len(labels)}, pixel_sha256=pixel_sha256)

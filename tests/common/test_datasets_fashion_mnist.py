@@ -47,7 +47,7 @@ def official(monkeypatch: pytest.MonkeyPatch, files: dict[str, bytes]) -> None:
 def test_idx_files_give_their_images_labels_and_splits(tmp_path):
     dataset = loaded(write_folder(tmp_path / "idx", plain()), tmp_path / "cache")
     assert dataset.image_size == 32 and dataset.manifest is None
-    assert (len(dataset.train), len(dataset.validation), len(dataset.test)) == (45, 5, 20)
+    assert (len(dataset.train), len(dataset.validation), len(dataset.test)) == (40, 10, 20)
     assert dataset.test.labels.tolist() == LABELS[50:].tolist()
     assert "validation: a tenth of the 50 training examples" in dataset.notes[0]
 
@@ -74,7 +74,7 @@ def test_every_form_is_the_same_data(tmp_path):
 
 def test_images_are_resized_where_a_size_is_asked_for(tmp_path):
     dataset = loaded(write_folder(tmp_path / "idx", plain()), tmp_path / "cache", image_size=40)
-    assert dataset.train.images.shape == (45, 40, 40, 3)
+    assert dataset.train.images.shape == (40, 40, 40, 3)
 
 
 def test_only_the_official_files_name_their_classes(tmp_path, monkeypatch):

@@ -1,10 +1,13 @@
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from PIL import Image
 
 from compare import plots
-from compare.summary import summarize
+from compare.summary import Summary, summarize
 from tests.compare import made
 
 NAMES = ("loss", "accuracy", "seconds_per_epoch", "speedup")
@@ -25,6 +28,18 @@ def test_failed_and_missing_rows_are_left_out_by_name(tmp_path: Path) -> None:
     drawn = (tmp_path / "seconds_per_epoch.svg").read_text()
     assert "pytorch serial, 1 core" in drawn and ">pytorch multi_process x2<" not in drawn
     assert "Left out: pytorch multi_process x2 (killed), tensorflow serial, 2 cores (failed)" in drawn
+
+
+@pytest.mark.parametrize("draw", [plots._seconds, plots._speedup])
+def test_every_value_stands_within_the_axes(draw: Callable[[Figure, Sequence[Summary]], bool]) -> None:
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    assert draw(figure, summarize(made.repeated()))
+    canvas.draw()
+    (axis,) = figure.axes
+    texts = [text for text in axis.texts if text.get_text()]
+    assert texts
+    assert max(text.get_window_extent().x1 for text in texts) <= axis.bbox.x1
 
 
 def test_the_same_figures_make_the_same_file(tmp_path: Path) -> None:

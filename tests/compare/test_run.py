@@ -127,12 +127,17 @@ def test_more_repeats_are_added_to_the_same_comparison(fake_twins: pytest.Monkey
 @pytest.mark.parametrize(
     ("change", "difference"),
     [
-        (("--seed", "7"), "seed of left-serial-1core is 0 there; asked for: 7"),
+        (("--seed", "7"), "(of left-serial-1core, seed is 0 there, asked for: 7)"),
+        (
+            ("--limit", "100", "--set", "optimizer.momentum=0.5", "--set", "framework_options.left_switch=quick"),
+            "(of left-serial-1core, data.limit is null there, asked for: 100; optimizer.momentum is 0.9 there, asked for: 0.5; "
+            'framework_options.left_switch is null there, asked for: "quick")',
+        ),
         (("--modes", "serial,data_parallel"), "its rows are"),
     ],
 )
 def test_another_comparison_in_the_same_folder_is_refused(
-    fake_twins: pytest.MonkeyPatch, tmp_path: Path, change: tuple[str, str], difference: str
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, change: tuple[str, ...], difference: str
 ) -> None:
     compare_quick(tmp_path / "out")
     done = compare_quick(tmp_path / "out", *change)
@@ -172,6 +177,9 @@ def test_a_second_comparison_in_the_same_folder_at_the_same_time_is_refused(
         (("--spec", "missing.yaml"), 2, "spec file cannot be read"),
         (("--frameworks", "lefft"), 2, "frameworks names one that is unknown. Received: 'lefft'."),
         (("--frameworks", "left,left"), 2, "each once"),
+        (("--input-only", "--compute-only"), 2, "--input-only and --compute-only exclude each other. Received: both."),
+        (("--input", "dask", "--workers", "0"), 2, "workers must be at least 1 with input dask. Received: 0."),
+        (("--input", "workers", "--workers", "0,2"), 2, "workers must be at least 1 with input workers. Received: 0."),
         (("--modes", "seriall"), 2, "Did you mean serial?"),
         (("--modes", ""), 2, "--modes is empty"),
         (("--modes", "data_parallel", "--replicas", "3"), 2, "Received: 64 over 3. Use 63 or 66."),
