@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import typer
+from compare.interrupt import ended_at_once
 
-from compare import cache, certificate, data, models, preprocess, report, run, scaling
+with ended_at_once():  # the commands take a second to import
+    import typer
+
+    from compare import cache, certificate, data, models, preprocess, report, run, scaling
 
 app = typer.Typer(
     help="Train the same CNN in two frameworks, serially and in parallel; prove it is the same training; compare honestly.",
