@@ -28,7 +28,7 @@ from common.spec import Data
 
 NAMES = ("digits", "cifar10", fashion_mnist.NAME, leaves.NAME)
 
-_SCAN_VERSION = 2
+_SCAN_VERSION = 3
 """Grows when the manifest gets other columns, or a file is judged otherwise."""
 
 _ROWS_AT_ONCE = 1000  # of arrays, bounds what stands in memory while they are written
