@@ -7,9 +7,12 @@ import os
 import sys
 from typing import NoReturn
 
-import typer
+from compare.interrupt import ended_at_once
 
-from compare import cache, certificate, data, models, preprocess, report, run, scaling
+with ended_at_once():  # the commands take a second to import
+    import typer
+
+    from compare import cache, certificate, data, models, preprocess, report, run, scaling
 
 EXIT_UNWRITTEN = 1
 

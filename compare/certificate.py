@@ -17,6 +17,7 @@ from common import datasets, spec
 from common.datasets import DataRefused
 from common.spec import Spec, SpecError
 from compare import launch, parity
+from compare.interrupt import Interrupted, interruptible
 from compare.launch import LaunchError
 from compare.parity import Proof, Rung
 from compare.presets import Preset
@@ -64,7 +65,7 @@ def command(
                 f"--frameworks has nothing to hold {named[0]} against. Received: one framework and no parallel mode. "
                 "Name two frameworks, or a mode."
             )
-        with tempfile.TemporaryDirectory(prefix="convtwins-proof-") as temporary:
+        with interruptible(), tempfile.TemporaryDirectory(prefix="convtwins-proof-") as temporary:
             proofs = [
                 parity.prove(
                     each,
@@ -85,6 +86,8 @@ def command(
         _stop(str(error), 4)
     except LaunchError as error:
         _stop(str(error), 1)
+    except Interrupted as interruption:
+        raise typer.Exit(interruption.exit_code) from None
     rungs = [rung for proof in proofs for rung in proof.rungs]
     if as_json:
         # By way of JSON, which has no word for an infinite difference.

@@ -128,17 +128,7 @@ def _write(folder: Path, exploration: Exploration, dataset: Dataset | None, mani
 
 
 def _refuse_other_folder(folder: Path) -> None:
-    others = sorted(path.name for path in folder.glob("[!.]*"))
-    if not others:
-        return
-    try:
-        kind = json.loads((folder / RESULTS_FILE).read_text("utf-8")).get("kind")
-    except (OSError, ValueError, AttributeError):
-        kind = None
-    if kind != KIND:
-        raise FolderError(
-            f"{folder} holds files that are no data exploration's ({others[0]}). Choose an empty folder with --out."
-        )
+    store.refuse_others(folder, RESULTS_FILE, KIND, "data exploration")
 
 
 def _files_csv(manifest: Manifest) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
+
+_NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(BaseException):
@@ -19,16 +22,32 @@ class Interrupted(BaseException):
 @contextmanager
 def interruptible() -> Generator[None]:
     """Turn the first SIGINT or SIGTERM into Interrupted; those that follow wait until the children are ended."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        for each in numbers:
+        for each in _NUMBERS:
             signal.signal(each, signal.SIG_IGN)
         raise Interrupted(number)
 
-    before = [signal.signal(number, interrupt) for number in numbers]
+    with _handled_by(interrupt):
+        yield
+
+
+@contextmanager
+def ended_at_once() -> Generator[None]:
+    """Let SIGINT or SIGTERM end the process without a word, where there is nothing to tidy up or to keep."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        os._exit(128 + number)  # an exception may be lost in what imports raise and catch
+
+    with _handled_by(end):
+        yield
+
+
+@contextmanager
+def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Generator[None]:
+    before = [signal.signal(number, handler) for number in _NUMBERS]
     try:
         yield
     finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
+        for number, earlier in zip(_NUMBERS, before, strict=True):
+            signal.signal(number, earlier)

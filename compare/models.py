@@ -18,7 +18,9 @@ from common.architectures import Architecture
 from common.datasets import DataRefused
 from common.spec import SpecError
 from compare import launch
+from compare.interrupt import Interrupted, interruptible
 from compare.launch import LaunchError
+from compare.words import chosen, each_once
 
 
 def command(
@@ -32,24 +34,22 @@ def command(
 ) -> None:
     """Print layers, output shapes, values and FLOPs of the models as each framework has built them."""
     try:
-        names = [name.strip() for name in frameworks.split(",") if name.strip()]
-        for name in names:
-            if name not in launch.FRAMEWORKS:
-                raise SpecError(
-                    f"--frameworks names something unknown. Received: {name!r}. Use {', '.join(launch.FRAMEWORKS)}."
-                )
+        names = chosen("--frameworks", frameworks, tuple(launch.FRAMEWORKS))
         summaries: list[dict[str, Any]] = []
-        for each in (name.strip() for name in model.split(",") if name.strip()):
-            wanted = spec.build({"model": each, "data": {"source": data, "image_size": image_size}})
-            dataset = datasets.load(wanted.data, seed=wanted.seed, cache_dir=wanted.paths.cache_dir)
-            architecture = architectures.resolve(each, len(dataset.class_names), dataset.image_size)
-            summaries.append(summarize(architecture, wanted, names))
+        with interruptible():
+            for each in each_once("--model", model, spec.MODELS):
+                wanted = spec.build({"model": each, "data": {"source": data, "image_size": image_size}})
+                dataset = datasets.load(wanted.data, seed=wanted.seed, cache_dir=wanted.paths.cache_dir)
+                architecture = architectures.resolve(each, len(dataset.class_names), dataset.image_size)
+                summaries.append(summarize(architecture, wanted, names))
     except SpecError as error:
         _stop(str(error), 2)
     except DataRefused as error:
         _stop(str(error), 4)
     except LaunchError as error:
         _stop(str(error), 1)
+    except Interrupted as interruption:
+        raise typer.Exit(interruption.exit_code) from None
     if as_json:
         print(json.dumps(summaries, indent=1))
     else:

@@ -7,9 +7,10 @@ import os
 import statistics as python_statistics
 import tempfile
 from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import matplotlib as mpl
 import pydantic
@@ -26,15 +27,19 @@ from common.preprocessing import job, scan, statistics
 from common.preprocessing.job import Scan
 from common.preprocessing.sums import Sums
 from common.spec import Spec, SpecError
-from compare import launch, plots, tables
+from compare import launch, plots, store, tables
 from compare.interrupt import Interrupted, interruptible
 from compare.progress import Display, display
+from compare.store import FolderError
 from compare.tables import Cell, Column, Table
 from compare.words import chosen, numbers
 
 SCHEMA_VERSION = 1
+KIND = "preprocess"
 NAME = "preprocess"
 """Of the files that --out gets, but for their suffix."""
+
+_LOGS = "logs"
 
 EXIT_RUN_FAILED, EXIT_USAGE, EXIT_DATA_REFUSED = 1, 2, 4
 _WIDTH_WITHOUT_TERMINAL = 120
@@ -107,6 +112,10 @@ def command(
     scheduler: Annotated[str, typer.Option(help="Dask's: threads, processes, or tcp://host:port of a cluster.")] = "threads",
     limit: Annotated[int | None, typer.Option(help="Training images to keep.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each row; the median counts.")] = 3,
+    on_bad: Annotated[
+        Literal["strict", "skip"] | None,
+        typer.Option(help="strict: bad files refuse the data; skip: they are left out. Default: strict."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the splits and the limit.")] = 0,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", help="field=value of the spec, e.g. data.on_bad=skip.")
@@ -118,14 +127,15 @@ def command(
     code = 0
     try:
         with interruptible():
-            with display(Console(stderr=True)) as shown:
-                request = _judged(data, engines, workers, scheduler, limit, repeats, seed, assignments or [])
+            values = {"data": {"source": data, "limit": limit, **({"on_bad": on_bad} if on_bad else {})}, "seed": seed}
+            request = _judged(engines, workers, scheduler, repeats, values, assignments or [])
+            with display(Console(stderr=True)) as shown, _folder(out):
                 outcome = run(request, shown, out)
                 if out is not None:
                     write(outcome, out)
             show(outcome, as_json=as_json)
         code = outcome.exit_code
-    except (SpecError, OSError) as error:
+    except (SpecError, FolderError, OSError) as error:
         typer.echo(str(error), err=True)
         code = EXIT_USAGE
     except DataRefused as error:
@@ -158,7 +168,7 @@ def run(request: Request, shown: Display, out: Path | None) -> Outcome:
         for row in turns:
             shown.begin(row.name, row.name)
             if row.status == "ok":
-                _scan(row, request.scheduler, folder, (out or folder) / "logs" / f"{row.engine}-{row.workers}.txt")
+                _scan(row, request.scheduler, folder, (out or folder) / _LOGS / f"{row.engine}-{row.workers}.txt")
             shown.end()
     if len({row.engine for row in rows if row.scans}) == 1:  # one engine alone has nobody to agree with
         shown.say("checking the sums")
@@ -220,6 +230,7 @@ def to_plain(outcome: Outcome) -> dict[str, Any]:
     request, files = outcome.request, outcome.files
     return {
         "schema_version": SCHEMA_VERSION,
+        "kind": KIND,
         "data": files.name,
         "content_hash": files.content_hash,
         "image_size": files.image_size,
@@ -248,7 +259,20 @@ def sentences(outcome: Outcome) -> list[str]:
         said.append(f"NOT THE SAME: {names} found other integer sums than the others. Nothing was stored.")
     elif outcome.sums is not None:
         count = sum(len(row.scans) for row in outcome.rows)
-        said.append(f"The same integer sums in all {count} scans; stored for runs with data.normalization=dataset.")
+        scans = "both" if count == 2 else f"all {count}"
+        agreed = (
+            f"The same integer sums in {scans} scans"
+            if count > 1
+            else "The one scan found the integer sums of this process's own"
+        )
+        said.append(f"{agreed}; stored for runs with data.normalization=dataset.")
+    tasks = len(scan.parts(outcome.files.train.encoded))
+    idle = sorted({row.workers for row in outcome.rows if row.scans and row.workers > tasks})
+    if idle:
+        said.append(
+            f"Of {', '.join(f'{count:,}' for count in idle)} workers no more than {tasks:,} had work: the split makes no more "
+            f"tasks, each about {scan.CHUNK_BYTES / 2**20:.0f} MiB of files."
+        )
     said += [f"{row.name}: {row.status}: {row.reason}" for row in outcome.rows if row.reason]
     return said
 
@@ -306,7 +330,7 @@ def _figure(outcome: Outcome) -> Figure:
 
 
 def _judged(
-    data: str, engines: str, workers: str, scheduler: str, limit: int | None, repeats: int, seed: int, assignments: list[str]
+    engines: str, workers: str, scheduler: str, repeats: int, values: dict[str, Any], assignments: list[str]
 ) -> Request:
     named = chosen("--engines", engines, (*launch.OWN, *launch.FRAMEWORKS))
     counts = numbers("--workers", workers, least=1)
@@ -314,9 +338,16 @@ def _judged(
         raise SpecError(
             f"--scheduler is unknown. Received: {scheduler!r}. Use {', '.join(spec.SCHEDULERS)}, or tcp://host:port."
         )
-    values = {"data": {"source": data, "limit": limit}, "seed": seed}
     wanted = spec.build(spec.overlay(values, spec.parse_assignments(assignments)))
     return Request(tuple(named), counts, scheduler, repeats, wanted)
+
+
+def _folder(out: Path | None) -> AbstractContextManager[None]:
+    """Hold the folder that is written to, where there is one."""
+    if out is None:
+        return nullcontext()
+    store.refuse_others(out, f"{NAME}.json", KIND, KIND, own=(_LOGS,))
+    return store.locked(out)
 
 
 def _cluster(request: Request, shown: Display) -> tuple[int | None, int]:
@@ -338,7 +369,7 @@ def _row(engine: str, workers: int, cluster_workers: int | None, cluster_cores: 
     if own and cluster_workers is not None and workers > cluster_workers:
         row.status, row.reason = (
             "not available",
-            f"the cluster has {cluster_workers} worker{'s' if cluster_workers > 1 else ''}",
+            f"the cluster has {cluster_workers} worker{'s' if cluster_workers != 1 else ''}",
         )
     return row
 

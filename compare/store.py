@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -85,6 +85,30 @@ class Stored(_Frozen):
 
 def run_folder(folder: Path, row_id: str, repeat: int) -> Path:
     return folder / RUNS_FOLDER / f"{row_id}-r{repeat}"
+
+
+def refuse_others(folder: Path, record: str, kind: str, what: str, *, own: Collection[str] = ()) -> None:
+    """Refuse a folder that holds anything but an earlier result of the same kind.
+
+    Args:
+        folder: that is to be written to; may be missing.
+        record: name of the JSON file in which such a result says its `kind`.
+        kind: the one that may be replaced.
+        what: words for it.
+        own: names that may stand there without a record, as a result that was cut short leaves them.
+
+    Raises:
+        FolderError: it holds something else.
+    """
+    others = sorted(path.name for path in folder.glob("[!.]*") if path.name not in own)
+    if not others:
+        return
+    try:
+        found = json.loads((folder / record).read_text("utf-8")).get("kind")
+    except (OSError, ValueError, AttributeError):
+        found = None
+    if found != kind:
+        raise FolderError(f"{folder} holds files that are no {what}'s ({others[0]}). Choose an empty folder with --out.")
 
 
 @contextmanager

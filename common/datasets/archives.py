@@ -150,6 +150,11 @@ class Zip(_Archive):
             check_count(len(archive.infolist()), self.path)
             for member in archive.infolist():
                 name = checked_name(member.filename, self.path)
+                if "\\" in name:
+                    raise DataRefused(
+                        f"{self.path} holds a path with backslashes. Received: {name!r}. Pack it again by a program that "
+                        "writes forward slashes, as the zip format asks for."
+                    )
                 if member.is_dir():
                     if not is_hidden(name):
                         yield name, None

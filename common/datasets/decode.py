@@ -43,7 +43,8 @@ WRONG_SUFFIX = "wrong suffix"
 TOO_LARGE = "more than 50 megapixels"
 TOO_DEEP = "more than 8 bits a channel"
 DAMAGED = "truncated or damaged"
-PROBLEMS = (EMPTY, NO_SUFFIX, UNREADABLE, NO_IMAGE, WRONG_SUFFIX, TOO_LARGE, TOO_DEEP, DAMAGED)
+OUTSIDE = "outside of the layout"
+PROBLEMS = (EMPTY, NO_SUFFIX, UNREADABLE, NO_IMAGE, WRONG_SUFFIX, TOO_LARGE, TOO_DEEP, DAMAGED, OUTSIDE)
 """Why a file can be no usable image."""
 
 RULE = f"2, Pillow {PIL.__version__}"

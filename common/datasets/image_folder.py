@@ -15,7 +15,7 @@ from common.datasets import decode
 from common.datasets.dataset import BadFile, DataRefused, Examples, listed, listed_below
 from common.datasets.manifest import STRAY, Manifest
 from common.datasets.splits import SPLITS
-from common.datasets.trees import Content, Listing, Tree, check_size
+from common.datasets.trees import Content, Listing, Tree, check_size, is_unreadable
 from common.preprocessing import threads
 
 MAX_FILE_BYTES = 64 * 2**20
@@ -69,6 +69,8 @@ def scan(tree: Tree, listing: Listing, packed: BinaryIO) -> Manifest:
     with decode.silent():
         for scanned in threads.ordered(_scan_file, _checked(tree, rows), num_bytes=lambda file: file[1].num_bytes):
             row = rows[scanned.path]
+            if scanned.bad is None and places[row].split == STRAY:
+                scanned = scanned._replace(bad=BadFile(decode.OUTSIDE))
             file_bytes[row] = len(scanned.content)
             file_sha256[row] = np.frombuffer(hashlib.sha256(scanned.content).digest(), np.uint8)
             if scanned.bad is not None:
@@ -173,7 +175,9 @@ def _scan_file(file: tuple[str, Content]) -> _Scanned:
     path, read = file
     try:
         content = read()
-    except PermissionError as error:  # other failures may pass, and are no property of the file
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
         return _Scanned(path, b"", BadFile(decode.UNREADABLE, str(error.strerror)))
     suffix = PurePosixPath(path).suffix
     promised = decode.SUFFIXES.get(suffix.lower())
@@ -200,11 +204,13 @@ def _lay_out(listing: Listing, tree: Path) -> tuple[list[_Place], list[tuple[str
     if not images:
         files = f"Received: {listed(sorted(map(repr, listing.files)))}. " if listing.files else ""
         raise DataRefused(f"{tree} holds no images. {files}{_LAYOUT}")
-    skip = _wrapping_folders([parts_of[file] for file in images])
-    wrapping = parts_of[images[0]][:skip]
-    divided = all(_is_split(parts_of[file][skip]) for file in images)
+    usual = _usual_depth([parts_of[file] for file in images])
+    within = [parts_of[file] for file in images if len(parts_of[file]) >= usual]
+    skip = _wrapping_folders(within)
+    wrapping = within[0][:skip]
+    divided = all(_is_split(parts[skip]) for parts in within)
     if divided:
-        _refuse_other_splits({parts_of[file][skip] for file in images}, tree)
+        _refuse_other_splits({parts[skip] for parts in within}, tree)
     depth = skip + (2 if divided else 1)
 
     def place(path: str, expected: int) -> tuple[str, str]:
@@ -214,7 +220,7 @@ def _lay_out(listing: Listing, tree: Path) -> tuple[list[_Place], list[tuple[str
         return _SPLIT_OF[parts[skip].lower()] if divided else "all", parts[depth - 1]
 
     places = sorted((_Place(*place(file, depth + 1), file) for file in listing.files), key=lambda each: each.order)
-    stray = {each.path for each in places if each.split == STRAY}.intersection(images)
+    stray = {each.path for each in places if each.split == STRAY and len(parts_of[each.path]) >= usual}.intersection(images)
     if stray:
         raise DataRefused(
             f"{tree} has images outside of the layout. Received: {listed([repr(file) for file in sorted(stray)])}. {_LAYOUT}"
@@ -234,11 +240,16 @@ def _bad(manifest: Manifest, empty: set[tuple[str, str]], tree: Path) -> DataRef
         for split, class_name in sorted(empty)
     ]
     return DataRefused(
-        f"{tree} is not clean: {num_files:,} of {len(manifest):,} files and {len(empty):,} class folders hold no usable image. "
-        + listed_below(faults, len(faults))
-        + "\n"
+        f"{tree} is not clean: {_bad_count(num_files, len(manifest), len(empty))}. " + listed_below(faults, len(faults)) + "\n"
         "Mend them or take them out, or leave them out with `--set data.on_bad=skip`."
     )
+
+
+def _bad_count(num_files: int, num_all: int, num_folders: int) -> str:
+    files = f"{num_files:,} of {num_all:,} files {'is' if num_files == 1 else 'are'} no usable image{'s' * (num_files != 1)}"
+    folders = "1 class folder holds" if num_folders == 1 else f"{num_folders:,} class folders hold"
+    parts = [files] * (num_files > 0) + [f"{folders} no usable image"] * (num_folders > 0)
+    return ", and ".join(parts)
 
 
 def _left_out(manifest: Manifest, class_names: Sequence[str]) -> list[str]:
@@ -250,6 +261,12 @@ def _left_out(manifest: Manifest, class_names: Sequence[str]) -> list[str]:
     if class_names:
         notes.append(f"left out classes without a usable image: {listed([repr(name) for name in class_names])}")
     return notes
+
+
+def _usual_depth(paths: list[tuple[str, ...]]) -> int:
+    """How deep most images lie: a few that lie beside the class folders tell nothing of the layout, and are bad files."""
+    depths = Counter(map(len, paths))
+    return max(depths, key=lambda depth: (depths[depth], -depth))
 
 
 def _wrapping_folders(paths: list[tuple[str, ...]]) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -35,6 +36,7 @@ _QUALITY = 90
 _PIXELS_PER_TASK = 1 << 16  # drawn at once: few enough for the processor's cache, enough to outweigh Python
 _CONDITIONS_PER_PLANT = 4
 _MAX_SPOTS_ACROSS = 12
+_WHOLE_NUMBER = re.compile("-?[0-9]{1,1000}")  # Python reads some thousand digits
 
 _Array = NDArray[np.floating[Any]]
 _Colour = tuple[float, float, float]
@@ -90,7 +92,7 @@ def parse(source: str) -> Leaves:
             )
         if name in values:
             raise _refused(f"{name} stands twice", source, "it once")
-        if not (value.isascii() and value.isdigit() and len(value) < 20):
+        if not _WHOLE_NUMBER.fullmatch(value):
             raise _refused(f"{name} is no whole number", part, f"e.g. {name}={getattr(Leaves(), name)}")
         values[name] = int(value)
     return Leaves(**values)

@@ -28,7 +28,7 @@ from common.spec import Data
 
 NAMES = ("digits", "cifar10", fashion_mnist.NAME, leaves.NAME)
 
-_SCAN_VERSION = 2
+_SCAN_VERSION = 3
 """Grows when the manifest gets other columns, or a file is judged otherwise."""
 
 _ROWS_AT_ONCE = 1000  # of arrays, bounds what stands in memory while they are written
@@ -54,7 +54,7 @@ def load(data: Data, *, seed: int, cache_dir: str | None = None) -> Dataset:
     with _refusing_failures(data):
         source = _open(data, cache.folder(cache_dir))
         division = _divide(source, data, seed)
-        encoded = _streamed(source)[0] if data.loading == "streaming" else None
+        encoded = _streamed(source) if data.loading == "streaming" else None
         stored = SPLITS if encoded is None else SPLITS[1:]  # the training split is decoded when it is asked for
         whole = source.decoded(np.concatenate([division.ids[split] for split in stored]))
 
@@ -90,7 +90,12 @@ def load_files(data: Data, *, seed: int, cache_dir: str | None = None) -> Files:
     """
     with _refusing_failures(data):
         source = _open(data, cache.folder(cache_dir))
-    encoded, manifest = _streamed(source)
+    if source.encoded is None or source.manifest is None:
+        raise DataRefused(
+            f"{source.name} holds no image files, and preprocessing reads nothing else. Received: arrays of pixels. Use an "
+            "image folder, an archive of one, or leaves."
+        )
+    encoded, manifest = source.encoded, source.manifest
     division = _divide(source, data, seed)
     labels = source.examples.labels
     return Files(
@@ -289,12 +294,12 @@ def _check_room(count: int, row_bytes: int, name: str, cache_folder: Path) -> No
         print(f"decoding {what}: {needed / 2**30:,.1f} GiB in {cache_folder}", file=sys.stderr)
 
 
-def _streamed(source: _Source) -> tuple[Encoded, Manifest]:
-    if source.encoded is None or source.manifest is None:
+def _streamed(source: _Source) -> Encoded:
+    if source.encoded is None:
         raise DataRefused(
             f"{source.name} holds no image files to stream. Received: loading streaming. Use data.loading cached."
         )
-    return source.encoded, source.manifest
+    return source.encoded
 
 
 def _divide(source: _Source, data: Data, seed: int) -> Division:

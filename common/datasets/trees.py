@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -21,11 +22,12 @@ MAX_NAME_BYTES = 255
 """Of one part of a path; file systems allow no more."""
 
 _NAME_SHOWN = 80  # characters of a name that is refused for its length
+_OF_WINDOWS = ("thumbs.db", "desktop.ini")
 
 
 @dataclass(frozen=True)
 class Listing:
-    """The visible part of a tree; hidden files and folders (a part of the path starts with a dot) are passed over."""
+    """The visible part of a tree; what is hidden (see `is_hidden`) is passed over."""
 
     files: list[str]
     """POSIX paths below the root, in any order, each once."""
@@ -105,13 +107,19 @@ class Folder:
     def read(self, wanted: Collection[str]) -> Iterator[tuple[str, Content]]:
         for name in sorted(wanted):
             path = self.path / name
-            yield name, Content(path.stat().st_size, path.read_bytes)
+            try:
+                num_bytes = path.stat().st_size
+            except OSError:  # a broken link, which reading tells
+                num_bytes = 0
+            yield name, Content(num_bytes, path.read_bytes)
 
     def _hash_of_file(self, name: str) -> bytes:
         try:
             with (self.path / name).open("rb") as file:
                 return hashlib.file_digest(file, "sha256").digest()
-        except PermissionError:
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
             return b"unreadable"
 
     def _entries(self) -> Iterator[tuple[str, os.stat_result | None]]:
@@ -128,22 +136,21 @@ class Folder:
             is_empty = True
             with os.scandir(self.path / folder) as entries:
                 for entry in entries:
-                    if entry.name.startswith("."):
+                    if is_hidden(entry.name):
                         continue
                     is_empty = False
                     _check_unicode(entry.name, self.path)
                     name = f"{folder}/{entry.name}" if folder else entry.name
-                    if entry.is_dir():
+                    is_broken = entry.is_symlink() and not os.path.exists(entry.path)  # noqa: PTH110  # circles, too
+                    if not is_broken and entry.is_dir():
                         pending.append(name)
-                    elif entry.is_file():
-                        status = entry.stat()
+                    elif is_broken or entry.is_file():
+                        status = entry.stat(follow_symlinks=not is_broken)
                         check_size(status.st_size, f"{self.path}/{name}")
                         num_files += 1
                         yield name, status
                     else:
-                        raise DataRefused(
-                            f"{self.path / name} is no file. Received: a broken link, device, pipe or socket. Remove it."
-                        )
+                        raise DataRefused(f"{self.path / name} is no file. Received: a device, pipe or socket. Remove it.")
             check_count(num_files, self.path)
             if is_empty and folder:
                 yield folder, None
@@ -187,7 +194,13 @@ def _check_unicode(name: str, tree: Path) -> None:
 
 
 def is_hidden(name: str) -> bool:
-    return any(part.startswith(".") for part in PurePosixPath(name).parts)
+    """Whether a part of a path starts with a dot, or is a file that Windows puts into every folder."""
+    return any(part.startswith(".") or part.lower() in _OF_WINDOWS for part in PurePosixPath(name).parts)
+
+
+def is_unreadable(error: OSError) -> bool:
+    """Whether a failure is a property of the file: no right to read it, or a link that leads nowhere. Others may pass."""
+    return error.errno in (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ELOOP)
 
 
 def folders_without(files: Collection[str], folders: Collection[str]) -> list[str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import dask.config
 import distributed
@@ -74,6 +76,7 @@ def connected(address: str) -> Generator[distributed.Client]:
         SchedulerError: nobody answers there.
     """
     try:
+        _knock(address)
         client = distributed.Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError) as error:
         raise SchedulerError(
@@ -82,6 +85,16 @@ def connected(address: str) -> Generator[distributed.Client]:
         ) from None
     with client:
         yield client
+
+
+def _knock(address: str) -> None:
+    """Raise OSError or ValueError where nobody answers: a Client finds out slowly, and complains again when it is deleted."""
+    place = urlsplit(address)
+    if not place.hostname or place.port is None:
+        raise ValueError("an address is tcp://host:port")
+    with socket.create_connection((place.hostname, place.port), CONNECT_SECONDS) as connection:
+        if not connection.recv(1):  # of the greeting with which a scheduler begins
+            raise OSError("who listens there says nothing")
 
 
 def workers_and_cores(address: str) -> tuple[int, int]:

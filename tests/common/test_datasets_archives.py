@@ -386,3 +386,10 @@ def test_an_image_file_has_a_lower_limit_than_a_file_of_arrays(write, tmp_path, 
     batches = cifar_python()
     assert max(map(len, batches.values())) > 10_000
     load(Data(source=str(write(tmp_path / "cifar", batches))), seed=0, cache_dir=str(tmp_path / "cache"))
+
+
+def test_a_zip_with_backslashes_is_refused_with_the_reason(tmp_path):
+    """As some programs on Windows write them: elsewhere each would be one long name in the root."""
+    files = {name.replace("/", "\\"): content for name, content in tree("train/cat", "train/dog").items()}
+    with pytest.raises(DataRefused, match=r"holds a path with backslashes\. Received: 'train\\\\cat\\\\0\.png'"):
+        load(Data(source=str(write_zip(tmp_path / "pets.zip", files))), seed=0, cache_dir=str(tmp_path / "cache"))

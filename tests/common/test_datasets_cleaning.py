@@ -159,6 +159,33 @@ def test_a_file_that_may_not_be_read_is_a_bad_file(tmp_path, cache, monkeypatch)
         load(Data(source=str(folder)), seed=0, cache_dir=cache)
 
 
+@pytest.mark.parametrize("target", ["nowhere.png", "link.png"])
+def test_a_link_that_leads_nowhere_is_a_bad_file(tmp_path, cache, target):
+    folder = write_folder(tmp_path / "pets", GOOD)
+    (folder / "cat" / "link.png").symlink_to(target)
+    with pytest.raises(DataRefused, match=r"1 of 13 files is no usable image.*\n  'cat/link\.png': unreadable \("):
+        load(Data(source=str(folder)), seed=0, cache_dir=cache)
+    skipping = Data(source=str(folder), on_bad="skip")
+    assert len(load_files(skipping, seed=0, cache_dir=cache).manifest.good) == 12
+    (folder / "cat" / "link.png").unlink()
+    (folder / "cat" / "link.png").symlink_to("../../found.png")
+    (tmp_path / "found.png").write_bytes(image("found"))
+    assert len(load_files(skipping, seed=0, cache_dir=cache).manifest.good) == 13
+
+
+@pytest.mark.parametrize("files", [GOOD, {f"train/{name}": content for name, content in GOOD.items()}])
+@pytest.mark.parametrize("pack", [write_folder, write_zip])
+def test_a_picture_beside_the_class_folders_is_a_bad_file(files, pack, tmp_path, cache):
+    beside = {"cover.png": image("cover")} | ({"train/all.png": image("all")} if "train/cat/0.png" in files else {})
+    path = str(pack(tmp_path / "pets", files | beside))
+    with pytest.raises(DataRefused, match=r"'cover\.png': outside of the layout"):
+        load(Data(source=path), seed=0, cache_dir=cache)
+    skipped = load(Data(source=path, on_bad="skip"), seed=0, cache_dir=cache)
+    assert skipped.notes[0] == f"left out {len(beside)} of {12 + len(beside)} files: {len(beside)} outside of the layout"
+    clean = load(Data(source=str(write_folder(tmp_path / "clean", files))), seed=0, cache_dir=cache)
+    assert skipped.content_hash == clean.content_hash
+
+
 def test_a_class_folder_without_a_usable_image_is_refused_or_left_out(tmp_path, cache):
     folder = write_folder(tmp_path / "pets", GOOD | {"rat/a.png": b"x", "hidden/.keep": b""})
     (folder / "bat").mkdir()
@@ -176,7 +203,7 @@ def test_an_empty_class_folder_in_an_archive_is_seen_too(tmp_path, cache):
     for folder in folders:
         folder.type = tarfile.DIRTYPE
     files = {f"pets/{name}": content for name, content in GOOD.items()}
-    with pytest.raises(DataRefused, match=r"1 class folders hold no usable image\. Received:\n  class folder 'bat'"):
+    with pytest.raises(DataRefused, match=r"clean: 1 class folder holds no usable image\. Received:\n  class folder 'bat'"):
         load(Data(source=str(write_tar(tmp_path / "pets.tar", files, *folders))), seed=0, cache_dir=cache)
 
 

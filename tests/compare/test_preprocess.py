@@ -1,5 +1,6 @@
 """Whole scans by fake twins and by Dask, as a user would start them."""
 
+import gc
 import json
 import math
 import os
@@ -192,7 +193,10 @@ def test_what_cannot_be_scanned_is_refused(data: Path, arguments: tuple[str, ...
     assert "Traceback" not in done.output
 
 
-@pytest.mark.parametrize(("source", "message"), [("digits", "no image files"), ("no/such/folder", "no/such/folder")])
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [("digits", "digits holds no image files, and preprocessing reads nothing else."), ("no/such/folder", "no/such/folder")],
+)
 def test_data_without_files_is_refused(data: Path, source: str, message: str) -> None:
     done = preprocess(source, "--engines", "left")
     assert done.exit_code == 4 and message in done.stderr
@@ -206,6 +210,66 @@ def test_a_scheduler_that_is_not_there_is_refused_soon(data: Path, monkeypatch: 
         done = preprocess(data, "--engines", "dask", "--scheduler", address)
     assert done.exit_code == 2
     assert f"scheduler cannot be reached. Received: {address}" in done.stderr
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # they are counted here
+@pytest.mark.parametrize("place", ["nonsense", "127.0.0.1", "no-such-host.invalid:8786", "127.0.0.1:port", "[::1"])
+def test_an_address_of_nobody_is_refused_at_once_and_with_one_sentence(
+    data: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    complaints: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", complaints.append)
+    monkeypatch.setattr(dask_scan.distributed, "Client", None)  # which would take its time
+    done = preprocess(data, "--engines", "dask", "--scheduler", f"tcp://{place}")
+    gc.collect()
+    assert (done.exit_code, done.stdout, complaints) == (2, "", [])
+    assert done.stderr.startswith(f"scheduler cannot be reached. Received: tcp://{place} (") and done.stderr.count("\n") == 1
+
+
+def test_a_listener_that_says_nothing_is_no_scheduler(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dask_scan, "CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr(dask_scan.distributed, "Client", None)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        done = preprocess(data, "--engines", "dask", "--scheduler", f"tcp://127.0.0.1:{mute.getsockname()[1]}")
+    assert done.exit_code == 2 and "scheduler cannot be reached" in done.stderr
+
+
+@pytest.mark.parametrize("occupant", ["notes.txt", "preprocess.json", "data.json"])
+def test_a_folder_with_other_files_is_refused_and_left_as_it_is(data: Path, tmp_path: Path, occupant: str) -> None:
+    out = write_folder(tmp_path / "out", {occupant: b"{}"})
+    done = preprocess(data, "--engines", "left", "--workers", "1", "--out", out)
+    assert done.exit_code == 2 and f"no preprocess's ({occupant})" in done.stderr
+    assert [path.name for path in out.iterdir()] == [occupant]
+    assert not Path(os.environ["FAKE_SCAN_ORDER"]).exists()
+
+
+def test_a_file_in_place_of_the_folder_is_refused(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("mine")
+    done = preprocess(data, "--engines", "left", "--workers", "1", "--out", tmp_path / "out")
+    assert done.exit_code == 2 and f"Results cannot be written to {tmp_path / 'out'}" in done.stderr
+    assert "Choose another --out." in done.stderr
+
+
+def test_an_earlier_result_is_replaced(data: Path, tmp_path: Path) -> None:
+    for workers in ("1", "2"):
+        arguments = ("--engines", "left", "--workers", workers, "--repeats", "1", "--out", tmp_path / "out")
+        assert preprocess(data, *arguments).exit_code == 0
+    assert [row["workers"] for row in json.loads((tmp_path / "out" / "preprocess.json").read_text())["rows"]] == [2]
+
+
+def test_workers_without_work_are_told(data: Path) -> None:
+    said = preprocess(data, "--engines", "left", "--workers", "1,5", "--repeats", "1").stdout
+    assert "Of 5 workers no more than 1 had work" in said and "same integer sums in both scans" in said
+    alone = preprocess(data, "--engines", "left", "--workers", "1", "--repeats", "1").stdout
+    assert "had work" not in alone and "The one scan found the integer sums of this process's own" in alone
+
+
+@pytest.mark.parametrize("option", [("--on-bad", "skip"), ("--set", "data.on_bad=skip")])
+def test_bad_files_may_be_left_out(data: Path, option: tuple[str, str]) -> None:
+    (data / "a" / "bad.jpg").write_bytes(b"x")
+    arguments = (data, "--engines", "left", "--workers", "1", "--repeats", "1")
+    assert preprocess(*arguments).exit_code == 4
+    assert preprocess(*arguments, *option).exit_code == 0
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

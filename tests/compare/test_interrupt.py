@@ -1,0 +1,63 @@
+"""What SIGINT and SIGTERM leave behind of commands that run nothing but short processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from compare import launch
+
+HANGING = "tests.compare.twins.hanging"
+
+
+def started(tmp_path: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """A command with frameworks that write their process ids and then do nothing."""
+    script = textwrap.dedent(
+        f"""
+        from compare import launch
+        from compare.__main__ import app
+        launch.FRAMEWORKS = {{"left": {HANGING!r}, "right": {HANGING!r}}}
+        app({[*arguments, "--frameworks", "left,right"]!r})
+        """
+    )
+    (tmp_path / "temporary").mkdir()
+    environment = {
+        **os.environ,
+        "TMPDIR": str(tmp_path / "temporary"),
+        "HANGING_PID": str(tmp_path / "pid"),
+        "CONVTWINS_CACHE": str(tmp_path / "cache"),
+    }
+    return subprocess.Popen([sys.executable, "-c", script], cwd=launch.PROJECT_ROOT, env=environment)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("command", [("parity", "--no-remember", "--modes", "serial"), ("models", "--model", "simple_cnn")])
+def test_an_interrupt_ends_the_twin_and_leaves_no_temporary_folder(
+    command: tuple[str, ...], number: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    process = started(tmp_path, *command)
+    pid = tmp_path / "pid"
+    deadline = time.monotonic() + 120
+    while not (pid.exists() and pid.read_text()) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    twin = int(pid.read_text())
+    process.send_signal(number)
+    assert process.wait(60) == code
+    assert list((tmp_path / "temporary").glob("convtwins-*")) == []
+    assert not psutil.pid_exists(twin) or psutil.Process(twin).status() == psutil.STATUS_ZOMBIE
+
+
+def test_an_interrupt_while_the_commands_are_imported_ends_without_a_word(tmp_path: Path) -> None:
+    """The interrupt comes from the first package that is imported, so that it is never too late."""
+    (tmp_path / "typer.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "compare", "--help"], cwd=launch.PROJECT_ROOT, env=environment, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
