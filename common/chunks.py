@@ -17,9 +17,6 @@ from common.datasets import Encoded, Split
 from common.datasets.decode import decode
 from common.datasets.images import Rows
 
-_AHEAD = 2
-"""Batches that are gathered while one is trained on."""
-
 _Images = npt.NDArray[np.uint8]
 _Gather = Callable[[npt.NDArray[np.int64]], Callable[[], _Images]]
 """Begins to gather the images of these ids; what it returns waits for them."""
@@ -39,7 +36,7 @@ def batches(plan: Plan, split: Split, world_size: int, rank: int) -> Generator[_
         pending: deque[Callable[[], _Images]] = deque()
         for ids in _ids(plan, world_size, rank):
             pending.append(gather(ids))
-            if len(pending) > _AHEAD:
+            if len(pending) > spec.AHEAD:
                 yield pending.popleft()()
         while pending:
             yield pending.popleft()()

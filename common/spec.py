@@ -48,6 +48,8 @@ WHOLE_BATCH_MODES = ("serial", "model_parallel", "tensor_parallel", "pipeline")
 INPUTS = ("inline", "workers", "dask")
 SCHEDULERS = ("threads", "processes")
 """Dask's, besides `tcp://host:port` of a cluster that stands."""
+AHEAD = 2
+"""Batches that are made before they are asked for: by each input worker, or of a Dask array in all."""
 Precision = Literal["float32", "float64"]
 BatchNormStatistics = Literal["per_replica", "synchronised"]
 
@@ -344,6 +346,11 @@ class Spec(_Frozen):
     def per_replica_batch_size(self) -> int:
         """Examples of each copy of the model in a whole batch."""
         return self.global_batch_size // self.data_replicas
+
+    @property
+    def batches_ahead(self) -> int:
+        """Batches that each process's input makes before they are asked for, at most."""
+        return {"inline": 0, "workers": AHEAD * self.workers, "dask": AHEAD}[self.input]
 
     def learning_rate(self, step: int, steps_per_epoch: int, total_steps: int) -> float:
         """The learning rate of one update: the base rate, scaled for replicas, warmed up and scheduled.

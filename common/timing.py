@@ -81,6 +81,13 @@ class Timer:
         self.seconds = 0.0
         self.input_wait_seconds = 0.0
         self.start = time.perf_counter()
+        self._lap = (0.0, 0.0)
+
+    def lap(self) -> tuple[float, float]:
+        """Seconds, and those of waiting for input, since the lap before; of a block that has ended, up to its end."""
+        now = self.seconds or time.perf_counter() - self.start, self.input_wait_seconds
+        before, self._lap = self._lap, now
+        return now[0] - before[0], now[1] - before[1]
 
     @contextmanager
     def waiting_for_input(self) -> Generator[None]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -223,7 +224,9 @@ class Run:
             first_loss = float(trainer.all_reduce(trainer.fetch([outputs[0][0]]).astype(np.float64))[0])
             self.know(first_step_loss=first_loss)
             self._event("first_step", seconds=timer.seconds, loss=first_loss)
-        timer = self._timed(trainer, train, timed)
+        with self._timed(trainer) as timer:
+            for step in timed:
+                train(timer, step)
 
         losses = trainer.all_reduce(trainer.fetch([loss for loss, _ in outputs]).astype(np.float64))
         num_correct = trainer.all_reduce(trainer.fetch([correct for _, correct in outputs]).astype(np.int64))
@@ -253,22 +256,25 @@ class Run:
         self._epochs.append(record)
         self._event("epoch", **record.model_dump())
 
-    def _timed(self, trainer: Trainer, step: Callable[[Timer, int], None], numbers: Sequence[int]) -> Timer:
-        """Steps as training time, with what they and everybody else used of the machine meanwhile."""
+    @contextmanager
+    def _timed(self, trainer: Trainer) -> Generator[Timer]:
+        """Training time, with what these processes and everybody else used of the machine meanwhile."""
         own, busy = machine.cpu_seconds(), machine.busy_cpu_seconds()
         with self._stopwatch.phase("training") as timer:
-            for number in numbers:
-                step(timer, number)
+            yield timer
         self._cpu_seconds += float(trainer.total(np.array([machine.cpu_seconds() - own]))[0])
         self._busy_seconds += machine.busy_cpu_seconds() - busy
         self._timed_seconds += timer.seconds
-        return timer
 
     def _over_time(self, seconds: float) -> float | None:
         return seconds / self._timed_seconds if self._timed_seconds >= LEAST_TIMED_SECONDS else None
 
     def _run_part(self, trainer: Trainer, plan: Plan, batches: Iterator[Batch]) -> None:
-        """The input path or the model by itself, step by step as in training; nothing is learned and nothing scored."""
+        """The input path or the model by itself, step by step as in training; nothing is learned and nothing scored.
+
+        The input is timed at its steady pace: the clock starts when what was made before it is used up, and stops while as
+        much lies ready again, so that no batch is free.
+        """
         size = plan.batch(0)[1]
         kept: Batch | None = None
 
@@ -281,33 +287,41 @@ class Run:
                 trainer.train_step(kept, size, plan.learning_rate(number))
             watchdog.stepped()
 
-        for epoch in range(1, plan.epochs + 1):
-            steps, first = plan.steps_in(epoch), (epoch - 1) * plan.steps_per_epoch
-            sizes = [stop - start for start, stop in map(plan.batch, range(steps))]
-            if self._spec.part == "compute":
-                sizes = [size] * steps
-            timed = range(steps)
-            if epoch == 1:
-                with self._stopwatch.phase("first_step") as timer:
-                    step(timer, 0)
-                timed = range(1, steps)
-            timer = self._timed(trainer, step, [first + number for number in timed])
-            record = EpochRecord(
-                epoch=epoch,
-                steps=steps,
-                images=sum(sizes),
-                epoch_images=plan.num_examples,
-                learning_rate=plan.learning_rate(first + steps - 1),
-                train=None,
-                validation=None,
-                timed_seconds=timer.seconds,
-                timed_steps=len(timed),
-                timed_images=sum(sizes[number] for number in timed),
-                input_wait_seconds=timer.input_wait_seconds,
-                evaluation_seconds=0.0,
-            )
-            self._epochs.append(record)
-            self._event("epoch", **record.model_dump())
+        ahead = self._spec.batches_ahead
+        timed = range(1 + ahead, max(plan.total_steps - ahead, 1 + ahead))
+        with self._stopwatch.phase("first_step") as clock:
+            step(clock, 0)
+        with ExitStack() as running:
+            for epoch in range(1, plan.epochs + 1):
+                steps, first = plan.steps_in(epoch), (epoch - 1) * plan.steps_per_epoch
+                sizes = [
+                    size if self._spec.part == "compute" else stop - start for start, stop in map(plan.batch, range(steps))
+                ]
+                for number in range(max(first, 1), first + steps):
+                    if number == timed.start and timed:
+                        clock = running.enter_context(self._timed(trainer))
+                    if number == timed.stop:
+                        running.close()
+                    step(clock if number in timed else Timer(), number)
+                own = [number - first for number in timed if first <= number < first + steps]
+                trainer.synchronize()
+                seconds, waited = clock.lap() if own else (0.0, 0.0)
+                record = EpochRecord(
+                    epoch=epoch,
+                    steps=steps,
+                    images=sum(sizes),
+                    epoch_images=plan.num_examples,
+                    learning_rate=plan.learning_rate(first + steps - 1),
+                    train=None,
+                    validation=None,
+                    timed_seconds=seconds,
+                    timed_steps=len(own),
+                    timed_images=sum(sizes[number] for number in own),
+                    input_wait_seconds=waited,
+                    evaluation_seconds=0.0,
+                )
+                self._epochs.append(record)
+                self._event("epoch", **record.model_dump())
         memory = trainer.total(np.array([machine.peak_memory_mib()]))
         self.know(peak_memory_mib=float(memory[0]))
 

@@ -99,6 +99,8 @@ def _sameness(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
         sentences.append(
             f"Timed configuration: {agrees}: the first {worst.precision} losses {what}, tolerance {tolerance:.0e}.{grows}"
         )
+    if any(summary.part != "training" for summary in summaries):
+        return [*sentences, *filter(None, [_equal(runs, "data", lambda result: result.data_hash)])]
     sentences += filter(
         None,
         [
@@ -170,6 +172,11 @@ def _troubles(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
             sentences.append(f"{summary.name}: {summary.status}: {summary.reason}.")
         if summary.repeats_done and summary.oversubscribed:
             sentences.append(f"{summary.name}: oversubscribed, {summary.replicas} replicas on {summary.cores} cores.")
+        if summary.too_short:
+            sentences.append(
+                f"{summary.name}: {summary.timed_steps} timed batches, of {summary.steps_needed} that show a steady pace: rely "
+                "on no rate of it, and make it longer with --epochs."
+            )
         if summary.exceeds_budget:
             sentences.append(f"{summary.name}: used {summary.cores_used:.2f} cores of a budget of {summary.cores}.")
         if summary.disturbed:

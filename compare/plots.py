@@ -98,7 +98,7 @@ def _curves(
     axes[0].set_ylabel(what)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
-    return any(summary.epochs for summary in summaries)
+    return any(pick(epoch) is not None for summary in summaries for epoch in summary.epochs for pick in (train, validation))
 
 
 def _seconds(figure: Figure, summaries: Sequence[Summary]) -> bool:
@@ -143,11 +143,38 @@ def _speedup(figure: Figure, summaries: Sequence[Summary]) -> bool:
     return bool(compared)
 
 
+def _input(figure: Figure, summaries: Sequence[Summary]) -> bool:
+    timed = [summary for summary in summaries if summary.part == "input" and summary.images_per_second]
+    workers = sorted({summary.workers for summary in timed})
+    if len(workers) < 2:
+        return False
+    axis: Axes = figure.subplots()
+    lines = list(dict.fromkeys(summary.fed_name for summary in timed))
+    frameworks = list(dict.fromkeys(summary.framework for summary in timed))
+    for index, name in enumerate(lines):
+        own = sorted((summary for summary in timed if summary.fed_name == name), key=lambda summary: summary.workers)
+        framework = frameworks.index(own[0].framework)
+        rates = [summary.images_per_second.median for summary in own if summary.images_per_second]
+        axis.plot(
+            [workers.index(summary.workers) for summary in own],
+            rates,
+            label=name,
+            color=COLOURS[index % len(COLOURS)],
+            linestyle=_LINE_STYLES[framework % len(_LINE_STYLES)],
+            marker=MARKERS[framework % len(MARKERS)],
+        )
+    axis.set_xticks(range(len(workers)), [str(number) if number else "inline" for number in workers])
+    axis.set(title="Images per second of the input alone (median)", xlabel="input workers", ylabel="images/s", ylim=(0, None))
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    return True
+
+
 _PLOTS: dict[str, Callable[[Figure, Sequence[Summary]], bool]] = {
     "loss": _loss,
     "accuracy": _accuracy,
     "seconds_per_epoch": _seconds,
     "speedup": _speedup,
+    "images_per_second": _input,
 }
 
 

@@ -29,7 +29,7 @@ from compare.report import Report
 from compare.scaling_laws import Compute, Network, SerialFraction, Topology
 from compare.statistics import Ratio, Spread, paired_ratio, spread
 from compare.store import FolderError, Stored
-from compare.summary import measured, spread_median
+from compare.summary import images_per_second, measured, spread_median
 from compare.tables import Column, Table
 from compare.words import chosen, names, numbers, variants
 
@@ -477,7 +477,7 @@ def _point(stored: Stored, row: Row) -> Point:
         per_replica_batch_size=wanted.per_replica_batch_size,
         workers=wanted.workers,
         status=_status(stored, row),
-        images_per_second=spread([_images_per_second(result) for result in good]),
+        images_per_second=spread([images_per_second(result) for result in good]),
         speedup_one_core=one_core,
         speedup_same_cores=_gain(stored, row, cores=wanted.cores, batch=wanted.global_batch_size),
         speedup_same_batch=same_batch,
@@ -518,16 +518,12 @@ def _gain(stored: Stored, row: Row, *, cores: int, batch: int) -> Ratio | None:
         return None
     ours, theirs = measured(stored, row), measured(stored, base)
     both = sorted(ours.keys() & theirs.keys())
-    return paired_ratio([(_images_per_second(ours[each]), _images_per_second(theirs[each])) for each in both])
-
-
-def _images_per_second(result: RunResult) -> float:
-    return spread_median([epoch.images_per_second for epoch in result.epochs])
+    return paired_ratio([(images_per_second(ours[each]), images_per_second(theirs[each])) for each in both])
 
 
 def _step_seconds(result: RunResult) -> float:
     """Of a step of a whole batch, at the pace of the timed images."""
-    return result.spec.global_batch_size / _images_per_second(result)
+    return result.spec.global_batch_size / images_per_second(result)
 
 
 def _laws(stored: Stored, points: Sequence[Point]) -> list[Law]:
@@ -555,7 +551,7 @@ def _gains(stored: Stored, point: Point) -> list[float]:
     if base is None:
         return []
     ours, theirs = measured(stored, row), measured(stored, base)
-    return [_images_per_second(ours[each]) / _images_per_second(theirs[each]) for each in sorted(ours.keys() & theirs.keys())]
+    return [images_per_second(ours[each]) / images_per_second(theirs[each]) for each in sorted(ours.keys() & theirs.keys())]
 
 
 def _compute(stored: Stored, framework: str) -> Compute | None:

@@ -9,6 +9,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from common.results import EpochRecord, Metrics, Phases, RunResult, StepParts
+from common.spec import Spec
 from common.training import relative_difference
 from compare.matrix import Row
 from compare.statistics import Ratio, Spread, paired_ratio, pays, spread
@@ -73,13 +74,16 @@ class Summary(_Frozen):
     repeats: int
     epochs_done: int
     steps: int | None
+    timed_steps: int | None
+    """The fewest of the repeats."""
+    steps_needed: int
     images: int | None
     """Trained on, over all epochs of one run."""
     train: Scores
     validation: Scores
     test: Scores
     epoch_seconds: Spread | None
-    """Over repeats, of the run's median epoch: its steps without the run's first, evaluation apart."""
+    """Over repeats, of `epoch_seconds`: steps without the run's first, evaluation apart."""
     images_per_second: Spread | None
     wall_seconds: Spread | None
     phases: Phases | None
@@ -108,10 +112,14 @@ class Summary(_Frozen):
     def name(self) -> str:
         """The row for a reader: `pytorch serial, 1 core` or `tensorflow data_parallel x2`."""
         kind = f"{'Dask ' if self.input == 'dask' else ''}worker{'s' if self.workers > 1 else ''}"
-        fed = "" if self.input == "inline" else f", {self.workers} {kind}"
+        return self.fed_name if self.input == "inline" else f"{self.fed_name}, {self.workers} {kind}"
+
+    @property
+    def fed_name(self) -> str:
+        """What its rows with other numbers of input workers share of the name."""
         if self.mode == "serial":
-            return f"{self.framework} serial, {self.cores} core{'s' if self.cores > 1 else ''}{fed}"
-        return f"{self.framework} {self.mode} x{self.replicas}{fed}"
+            return f"{self.framework} serial, {self.cores} core{'s' if self.cores > 1 else ''}"
+        return f"{self.framework} {self.mode} x{self.replicas}"
 
     @property
     def input_wait(self) -> float | None:
@@ -130,6 +138,10 @@ class Summary(_Frozen):
         return self.replicas > self.cores and (self.device or "").startswith("cpu")
 
     @property
+    def too_short(self) -> bool:
+        return self.timed_steps is not None and self.timed_steps < self.steps_needed
+
+    @property
     def disturbed(self) -> bool:
         return self.cores_lost is not None and self.cores_lost > DISTURBED_FROM
 
@@ -144,9 +156,28 @@ def measured(stored: Stored, row: Row) -> dict[int, RunResult]:
     return {repeat: result for repeat, result in stored.runs[row.id].items() if result.status in ("ok", "not parallel")}
 
 
-def median_epoch_seconds(result: RunResult) -> float:
-    """Median over the run's epochs, each at the pace of its timed steps."""
-    return spread_median([epoch.seconds for epoch in result.epochs])
+def epoch_seconds(result: RunResult) -> float:
+    """Median over the run's epochs, each at the pace of its timed steps; of the input alone, at the pace of all of them."""
+    if result.spec.part != "input":
+        return spread_median([epoch.seconds for epoch in result.epochs])
+    return result.epochs[0].epoch_images / images_per_second(result)
+
+
+def images_per_second(result: RunResult) -> float:
+    """Median over the run's epochs; of the input alone, whose epochs may be of a few batches, all images over all seconds."""
+    if result.spec.part != "input":
+        return spread_median([epoch.images_per_second for epoch in result.epochs])
+    images = sum(epoch.timed_images for epoch in result.epochs)
+    return images / sum(epoch.timed_seconds for epoch in result.epochs) if images else float("nan")
+
+
+def steps_needed(run: Spec) -> int:
+    """Timed steps below which the input alone has no pace that is to be relied on: several times what is made ahead."""
+    return 4 * max(run.batches_ahead, 1) if run.part == "input" else 0
+
+
+def _timed_steps(result: RunResult) -> int:
+    return sum(epoch.timed_steps for epoch in result.epochs)
 
 
 def spread_median(values: Sequence[float]) -> float:
@@ -184,12 +215,14 @@ def _summary(row: Row, stored: Stored) -> Summary:
         repeats=comparison.repeats,
         epochs_done=max((len(result.epochs) for result in shown), default=0),
         steps=_first(good, lambda result: sum(epoch.steps for epoch in result.epochs)),
+        timed_steps=min(map(_timed_steps, good), default=None),
+        steps_needed=steps_needed(row.spec),
         images=_first(good, lambda result: sum(epoch.images for epoch in result.epochs)),
         train=_scores(good, lambda result: result.epochs[-1].train if result.epochs else None),
         validation=_scores(good, lambda result: result.epochs[-1].validation if result.epochs else None),
         test=_scores(good, lambda result: result.test),
-        epoch_seconds=spread([median_epoch_seconds(result) for result in good]),
-        images_per_second=spread([spread_median([epoch.images_per_second for epoch in result.epochs]) for result in good]),
+        epoch_seconds=spread([epoch_seconds(result) for result in good]),
+        images_per_second=spread([images_per_second(result) for result in good]),
         wall_seconds=spread([result.phases.wall_seconds for result in good if result.phases]),
         phases=_phases(good),
         bytes_per_step=_first(good, lambda result: result.bytes_per_step),
@@ -246,11 +279,18 @@ def _speedup(stored: Stored, base: Row | None, row: Row) -> Ratio | None:
 
 
 def ratio_of_seconds(stored: Stored, slow: Row, fast: Row) -> Ratio | None:
-    """Epoch seconds of one row over another's, paired by repeat; a row that was not parallel as asked has none."""
-    ours = {repeat: result for repeat, result in measured(stored, fast).items() if result.status == "ok"}
-    theirs = {repeat: result for repeat, result in measured(stored, slow).items() if result.status == "ok"}
+    """Epoch seconds of one row over another's, paired by repeat; a row not parallel as asked, or too short, has none."""
+    ours, theirs = _comparable(stored, fast), _comparable(stored, slow)
     both = sorted(ours.keys() & theirs.keys())
-    return paired_ratio([(median_epoch_seconds(theirs[repeat]), median_epoch_seconds(ours[repeat])) for repeat in both])
+    return paired_ratio([(epoch_seconds(theirs[repeat]), epoch_seconds(ours[repeat])) for repeat in both])
+
+
+def _comparable(stored: Stored, row: Row) -> dict[int, RunResult]:
+    return {
+        repeat: result
+        for repeat, result in measured(stored, row).items()
+        if result.status == "ok" and _timed_steps(result) >= steps_needed(row.spec)
+    }
 
 
 def _efficiency(row: Row, device: str | None, one_core: Ratio | None, same_cores: Ratio | None) -> float | None:

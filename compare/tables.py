@@ -8,7 +8,7 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich import box
@@ -64,7 +64,7 @@ _RUN = (Column("framework", "framework"), Column("run", "mode"))
 
 def documents(summaries: Sequence[Summary]) -> list[Table]:
     """Every table that is written to the results folder."""
-    return [
+    made = [
         main_table(summaries),
         accuracy_table(summaries),
         seconds_table(summaries),
@@ -74,11 +74,12 @@ def documents(summaries: Sequence[Summary]) -> list[Table]:
         *(epochs_down(summaries, *figure) for figure in _EPOCH_FIGURES),
         epochs_table(summaries),
     ]
+    return made if _trained(summaries) else _filled(made)
 
 
 def on_terminal(summaries: Sequence[Summary]) -> list[Table]:
     """The tables that are printed: narrower, epochs running across."""
-    return [
+    made = [
         main_table(summaries),
         accuracy_table(summaries),
         speedup_table(summaries),
@@ -86,6 +87,24 @@ def on_terminal(summaries: Sequence[Summary]) -> list[Table]:
         *step_table(summaries),
         *(epochs_across(summaries, *figure) for figure in (_EPOCH_FIGURES[0], _EPOCH_FIGURES[2])),
     ]
+    return made if _trained(summaries) else _filled(made)
+
+
+def _trained(summaries: Sequence[Summary]) -> bool:
+    """Whether anything was trained: a part of the training alone has neither scores nor a proof."""
+    return any(summary.part == "training" for summary in summaries)
+
+
+def _filled(made: Sequence[Table]) -> list[Table]:
+    """The columns that hold anything, and the tables that have one left of their own."""
+    kept: list[Table] = []
+    for table in made:
+        full = {column.key for column in table.columns if any(row.get(column.key) is not None for row in table.rows)}
+        full.discard("parity")
+        columns = tuple(column for column in table.columns if column.key in full)
+        if full - {"framework", "run", "epoch", "cores", "cores_used"}:
+            kept.append(replace(table, columns=columns))
+    return kept
 
 
 def main_table(summaries: Sequence[Summary]) -> Table:
@@ -139,8 +158,8 @@ def main_table(summaries: Sequence[Summary]) -> Table:
         columns,
         rows,
         spreads_on_terminal=False,
-        note="Accuracy and loss: test split, after the last epoch. Speed-up: against the same framework's serial run, by "
-        "seconds per epoch.",
+        note="Accuracy and loss: test split, after the last epoch. " * _trained(summaries)
+        + "Speed-up: against the same framework's serial run, by seconds per epoch.",
     )
 
 

@@ -16,6 +16,7 @@ from common import chunks, machine, mapped
 from common.batches import Epoch, Plan
 from common.datasets import Split
 from common.preprocessing.scaling import Scaling
+from common.spec import AHEAD
 from common.training import Batch
 from pytorch_impl import decode
 
@@ -43,6 +44,7 @@ def batches(plan: Plan, split: Split, world_size: int, rank: int) -> Iterator[Ba
         sampler=positions,  # pyright: ignore[reportArgumentType]  any iterable serves
         batch_size=None,
         num_workers=plan.spec.workers,
+        prefetch_factor=AHEAD,
         # Twin: torch's input workers are processes; spawned, since a fork would copy the framework's thread pools.
         multiprocessing_context="spawn",
         worker_init_fn=_begin_worker,

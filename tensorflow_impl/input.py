@@ -13,6 +13,7 @@ from common import chunks
 from common.batches import Epoch, Plan
 from common.datasets import Split
 from common.preprocessing.scaling import Scaling
+from common.spec import AHEAD
 from common.training import Batch
 from tensorflow_impl import decode
 
@@ -43,7 +44,8 @@ def batches(plan: Plan, split: Split, world_size: int, rank: int) -> Iterator[Ba
             deterministic=True if workers else None,
         )
         if workers:
-            dataset = dataset.prefetch(2 * workers)
+            # Twin: the parallel calls themselves hold one batch for each worker; torch counts these in.
+            dataset = dataset.prefetch((AHEAD - 1) * workers)
         options = tf.data.Options()
         options.autotune.enabled = False
         options.threading.private_threadpool_size = max(workers, 1)

@@ -69,6 +69,28 @@ def comparison(rows: list[Row], repeats: int = 1, proof: ProofRecord | None = No
     )
 
 
+def input_only(timed_steps: int = 20, repeats: int = 5) -> Stored:
+    """The input alone, in two frameworks, inline and with workers; each run has an epoch of one quick batch."""
+    rows: list[Row] = []
+    for framework in ("pytorch", "tensorflow"):
+        for workers in (0, 1, 2):
+            fed = {"input": "workers", "workers": workers} if workers else {}
+            made = spec.build({"cores": 2, "epochs": 2, "part": "input", **fed})
+            rows.append(Row(id=f"{framework}-serial-2-{workers}workers", framework=framework, spec=made))
+    runs: dict[str, dict[int, RunResult]] = {}
+    for each in rows:
+        seconds = 4.0 if each.framework == "pytorch" else 8.0
+        scoreless = {"train": None, "validation": None}
+        rest = {"timed_steps": timed_steps - 1, "timed_images": 64 * (timed_steps - 1)}
+        epochs = [
+            epoch(1, 0.001).model_copy(update={**scoreless, "timed_steps": 1, "timed_images": 64}),
+            epoch(2, seconds).model_copy(update={**scoreless, **rest}),
+        ]
+        run = good(each, seconds).model_copy(update={"epochs": epochs, "test": None, "first_step_loss": None})
+        runs[each.id] = {repeat: run.model_copy(update={"repeat": repeat}) for repeat in range(repeats)}
+    return Stored(comparison=comparison(rows, repeats), runs=runs, set_aside=[])
+
+
 def troubled() -> Stored:
     """Every kind of row: good, failed, killed after an epoch, not parallel, not available and missing."""
     rows = [

@@ -22,6 +22,13 @@ def test_every_plot_is_written_as_png_and_svg(tmp_path: Path, kind: str) -> None
         assert len(image.convert("RGB").getcolors(image.width * image.height) or []) > 10  # something is drawn
 
 
+def test_the_input_alone_is_drawn_against_its_workers_and_no_score_is(tmp_path: Path) -> None:
+    files = plots.write(summarize(made.input_only()), tmp_path)
+    assert {path.stem for path in files} == {"seconds_per_epoch", "images_per_second"}
+    drawn = (tmp_path / "images_per_second.svg").read_text()
+    assert all(f">{word}<" in drawn for word in ("inline", "1", "2", "pytorch serial, 2 cores", "tensorflow serial, 2 cores"))
+
+
 def test_failed_and_missing_rows_are_left_out_by_name(tmp_path: Path) -> None:
     summaries = summarize(made.troubled())
     plots.write(summaries, tmp_path)

@@ -79,6 +79,37 @@ def test_a_framework_alone_has_no_first_step_difference() -> None:
     assert summarize(stored)[0].first_step_difference is None
 
 
+def test_the_input_alone_is_judged_by_all_its_images_over_all_its_seconds() -> None:
+    stored = made.input_only(timed_steps=20)
+    summaries = summarize(stored)
+    rate, seconds = summaries[2].images_per_second, summaries[2].epoch_seconds
+    assert rate is not None and rate.median == pytest.approx(20 * 64 / 4.001)  # the mean of its epochs' rates is 100 times that
+    assert seconds is not None and seconds.median == pytest.approx(640 * 4.001 / (20 * 64))
+    found = findings(stored, summaries)
+    assert len(found.frameworks) == 3 and found.troubles == []
+
+
+@pytest.mark.parametrize(("timed", "too_short"), [(16, []), (15, [2]), (7, [1, 2]), (3, [0, 1, 2])])
+def test_an_input_of_too_few_timed_batches_gets_a_caution_and_no_verdict(timed: int, too_short: list[int]) -> None:
+    stored = made.input_only(timed_steps=timed)
+    found = findings(stored, summarize(stored))
+    assert len(found.frameworks) == 3 - len(too_short)
+    said = [sentence.partition(": ")[2] for sentence in found.troubles if sentence.startswith("pytorch")]
+    needed = {0: 4, 1: 8, 2: 16}
+    assert said == [
+        f"{timed} timed batches, of {needed[workers]} that show a steady pace: rely on no rate of it, and make it longer with "
+        "--epochs."
+        for workers in too_short
+    ]
+
+
+def test_the_input_alone_says_nothing_of_weights_and_order() -> None:
+    stored = made.input_only()
+    sentences = findings(stored, summarize(stored)).sameness
+    assert "Same data in all 30 runs that recorded it." in sentences
+    assert not any("weights" in sentence or "order" in sentence for sentence in sentences)
+
+
 def test_runs_of_one_step_have_no_seconds_and_no_verdict() -> None:
     stored = made.repeated()
     for row in stored.comparison.rows:

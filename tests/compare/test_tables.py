@@ -90,6 +90,15 @@ def test_many_epochs_are_thinned_on_the_terminal_with_first_and_last_kept() -> N
     assert table.note == "6 of 20 epochs; all of them in the report."
 
 
+def test_the_input_alone_has_no_columns_of_nothing() -> None:
+    summaries = summarize(made.input_only())
+    assert [table.name for table in tables.on_terminal(summaries)] == ["comparison", "phases", "epoch_seconds"]
+    documents = tables.documents(summaries)
+    assert [table.name for table in documents] == ["comparison", "seconds", "phases", "epoch_seconds", "epochs"]
+    keys = {column.key for table in documents for column in table.columns}
+    assert "images_per_second" in keys and not [key for key in keys if "accuracy" in key or "loss" in key or "parity" in key]
+
+
 def _report(stored: Stored) -> Report:
     summaries = summarize(stored)
     return Report(stored, summaries, findings(stored, summaries))

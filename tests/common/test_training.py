@@ -1,0 +1,57 @@
+"""The run that both twins share, with an input made up by hand."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from common import spec
+from common.architectures import resolve
+from common.batches import Plan
+from common.datasets import Dataset
+from common.timing import Stopwatch
+from common.training import Batch, Run, Trainer
+
+PAUSE_SECONDS = 0.01
+
+
+class Fed:
+    """A trainer whose input has made some batches before the first is asked for, and then makes one in a while."""
+
+    implementation = "made up"
+
+    def __init__(self, ready: int) -> None:
+        self._ready = ready
+        self.devices = ["cpu"]
+        self.threads: dict[str, int] = {}
+
+    def batches(self) -> Iterator[Batch]:
+        for number in range(1000):
+            if number > self._ready:
+                time.sleep(PAUSE_SECONDS)
+            yield Batch(ids=np.zeros(0, np.int64), images=None, labels=None, masks=())
+
+    def total(self, values: Any) -> Any:
+        return values
+
+    def synchronize(self) -> None: ...
+
+
+@pytest.mark.parametrize(("workers", "epochs", "timed"), [(0, 2, [4, 5]), (1, 2, [2, 3]), (2, 3, [0, 5, 1]), (4, 2, [0, 0])])
+def test_the_input_alone_is_timed_at_its_steady_pace(workers: int, epochs: int, timed: list[int], tmp_path: Path) -> None:
+    fed = {"input": "workers", "workers": workers} if workers else {}
+    wanted = spec.build({"part": "input", "epochs": epochs, "global_batch_size": 10, **fed})
+    run = Run("made up", wanted, {}, tmp_path, 0, Stopwatch(lambda: None, time.time()))
+    plan = Plan(wanted, resolve("simple_cnn", 10, 32), 50)
+    run.train(cast(Trainer, Fed(ready=wanted.batches_ahead)), plan, cast(Dataset, None))
+    result = run.result("ok")
+    assert [record.timed_steps for record in result.epochs] == timed
+    assert [record.timed_images for record in result.epochs] == [10 * steps for steps in timed]
+    assert [record.images for record in result.epochs] == [50] * epochs
+    for record in result.epochs:
+        assert record.timed_seconds >= record.timed_steps * PAUSE_SECONDS  # no batch was free
+    assert result.phases is not None
+    assert result.phases.training_seconds >= sum(record.timed_seconds for record in result.epochs)
