@@ -19,14 +19,27 @@ from common.spec import SpecError
 from compare import data_report, sheet, store, tables
 from compare.data_report import BALANCE_NAME, COUNTS_FILE, SHEET_FILE
 from compare.exploration import EXIT_DATA_REFUSED, KIND, Exploration, explore, to_plain
+from compare.interrupt import Interrupted, interruptible
 from compare.progress import display
 from compare.store import FolderError
 
 RESULTS_FILE, REPORT_FILE, FILES_FILE = "data.json", "report.md", "files.csv"
 
-EXIT_USAGE, EXIT_INTERRUPTED = 2, 130
+EXIT_USAGE = 2
 
 _WIDTH_WITHOUT_TERMINAL = 120
+_FILE_COLUMNS = {
+    "paths": "path",
+    "splits": "split",
+    "classes": "class",
+    "problems": "problem",
+    "details": "detail",
+    "formats": "format",
+    "modes": "mode",
+    "widths_px": "width_px",
+    "heights_px": "height_px",
+    "plain": "plain_jpeg",
+}
 
 
 def command(
@@ -58,15 +71,18 @@ def command(
                 },
             }
         )
-        code = _write_leaves(data, write) if write is not None else run(wanted, out, as_json=as_json)
+        if write is not None and (as_json or out is not None):
+            raise SpecError("--write makes leaves and explores nothing. Received: --json or --out beside it. Leave these out.")
+        with interruptible():
+            code = _write_leaves(data, write) if write is not None else run(wanted, out, as_json=as_json)
     except (SpecError, FolderError) as error:
         typer.echo(str(error), err=True)
         code = EXIT_USAGE
     except DataRefused as error:
         typer.echo(str(error), err=True)
         code = EXIT_DATA_REFUSED
-    except KeyboardInterrupt:
-        code = EXIT_INTERRUPTED
+    except Interrupted as interruption:
+        code = interruption.exit_code
     raise typer.Exit(code)
 
 
@@ -106,13 +122,18 @@ def run(wanted: spec.Spec, out: Path | None, *, as_json: bool) -> int:
 def _write(folder: Path, exploration: Exploration, dataset: Dataset | None, manifest: Manifest | None) -> None:
     """Write everything to a folder; what an earlier exploration left there is replaced."""
     _refuse_other_folder(folder)
-    class_names = [each.name for each in exploration.classes]
+    class_names = sheet.labels([tables.visible(each.name) for each in exploration.classes])
     counts = {split: [each.counts[split] for each in exploration.classes] for split in exploration.splits}
     files: dict[str, str | bytes] = {COUNTS_FILE: data_report.counts_csv(exploration)}
-    for suffix, content in sheet.class_balance(counts, class_names, f"Images of each class: {exploration.name}").items():
+    for suffix, content in sheet.class_balance(
+        counts, class_names, f"Images of each class: {tables.visible(exploration.name)}"
+    ).items():
         files[f"{BALANCE_NAME}.{suffix}"] = content
     if dataset is not None:
-        captions = [f"{each.plant}\n{each.condition}" if each.plant else each.name for each in exploration.classes]
+        captions = [
+            f"{each.plant}\n{each.condition}" if each.plant and label == each.name else label
+            for label, each in zip(class_names, exploration.classes, strict=True)
+        ]
         files[SHEET_FILE] = sheet.sample_sheet(dataset.train.images, dataset.train.labels, captions)
     if manifest is not None:
         files[FILES_FILE] = _files_csv(manifest)
@@ -132,9 +153,11 @@ def _refuse_other_folder(folder: Path) -> None:
 
 
 def _files_csv(manifest: Manifest) -> str:
-    frame = pd.DataFrame(manifest.columns())
-    for name in ("paths", "classes", "details"):
-        frame[name] = [tables.one_line(text) for text in frame[name]]
+    frame = pd.DataFrame(manifest.columns()).rename(columns=_FILE_COLUMNS)
+    for name in ("path", "class", "detail"):
+        frame[name] = list(map(tables.visible, frame[name]))
+    for name in ("file_sha256", "pixel_sha256"):
+        frame[name] = frame[name].replace("0" * 64, "")  # of files that could not be read or decoded
     buffer = io.StringIO()
     frame.to_csv(buffer, index=False, lineterminator="\n")
     return buffer.getvalue()

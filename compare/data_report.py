@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from common.datasets.dataset import MAX_NAMED
+from common.datasets.dataset import MAX_NAMED, listed
 from compare import sheet, tables
 from compare.exploration import ClassCount, Exploration, FileFacts
 from compare.tables import Cell, Column, Table
@@ -28,8 +28,8 @@ def print_to(console: Console, exploration: Exploration) -> None:
     for table in _tables(exploration):
         console.print()
         console.print(tables.to_rich(table, console.width))
-        if table.note:
-            console.print(Text(table.note, style="dim"))
+        if note := tables.note_on_terminal(table, console.width, tables.ELSEWHERE):
+            console.print(Text(note, style="dim"))
     for title, sentences in _sections(exploration, _shortened, max_named=5):
         console.print()
         console.print(Text(title, style="bold"))
@@ -55,6 +55,10 @@ def to_markdown(exploration: Exploration, *, has_sheet: bool) -> str:
         lines += [f"![samples of each class]({SHEET_FILE})", ""]
         if len(exploration.classes) > sheet.MAX_CLASSES:
             lines += [f"The sample sheet shows the first {sheet.MAX_CLASSES} classes.", ""]
+    names = [tables.visible(each.name) for each in exploration.classes]
+    unlike = [f"{label} is {name}" for label, name in zip(sheet.labels(names), names, strict=True) if label != name]
+    if unlike:
+        lines += [tables.escaped(f"The font of the pictures lacks letters of some names: {listed(unlike)}."), ""]
     return "\n".join(lines)
 
 
@@ -69,7 +73,8 @@ def _heading(exploration: Exploration) -> str:
     size = f" of {exploration.image_size} x {exploration.image_size} pixels" if exploration.image_size else ""
     verdict = "" if exploration.refusal is None else "; REFUSED as it is"
     classes = _number(len(exploration.classes), "class", "classes")
-    return f"{exploration.name}: {total:,} images{size} in {classes} ({splits or 'not divided'}){verdict}"
+    images = _number(total, "image")
+    return f"{tables.visible(exploration.name)}: {images}{size} in {classes} ({splits or 'not divided'}){verdict}"
 
 
 def _tables(exploration: Exploration) -> list[Table]:
@@ -85,9 +90,9 @@ def _class_table(exploration: Exploration, classes: Sequence[ClassCount]) -> Tab
     total = max(1, sum(exploration.splits.values()))
     rows: list[dict[str, Cell]] = [
         {
-            "class": each.name,
-            "plant": each.plant,
-            "condition": each.condition,
+            "class": tables.visible(each.name),
+            "plant": _visible(each.plant),
+            "condition": _visible(each.condition),
             **each.counts,
             "total": each.total,
             "percent": 100 * each.total / total,
@@ -102,8 +107,7 @@ def _class_table(exploration: Exploration, classes: Sequence[ClassCount]) -> Tab
         "Classes",
         (
             Column("class", "class"),
-            Column("plant", "plant", terminal=False),
-            Column("condition", "condition", terminal=False),
+            *(Column(name, name, terminal=False) for name in ("plant", "condition") if exploration.names_tell),
             *(Column(split, split) for split in exploration.splits),
             Column("total", "images"),
             Column("percent", "%", 2),
@@ -120,6 +124,7 @@ def _plant_table(exploration: Exploration) -> Table:
     healthy = [each for each in exploration.classes if each.condition == "healthy"]
     healthy_images, total = sum(each.total for each in healthy), max(1, sum(exploration.splits.values()))
     conditions = {each.condition for each in exploration.classes}
+    healthy_part = f"{_number(healthy_images, 'image')} ({100 * healthy_images / total:.1f} %)"
     return Table(
         "plants",
         "Plants and conditions",
@@ -131,15 +136,15 @@ def _plant_table(exploration: Exploration) -> Table:
         ),
         [
             {
-                "plant": plant,
+                "plant": tables.visible(plant),
                 "classes": len(members),
                 "images": sum(each.total for each in members),
-                "conditions": ", ".join(each.condition or "" for each in members),
+                "conditions": ", ".join(tables.visible(each.condition or "") for each in members),
             }
             for plant, members in plants.items()
         ],
         note=f"{_number(len(plants), 'plant')} and {_number(len(conditions), 'condition')}, as the class names tell; healthy: "
-        f"{_number(len(healthy), 'class', 'classes')}, {healthy_images:,} images ({100 * healthy_images / total:.1f} %).",
+        f"{_number(len(healthy), 'class', 'classes')}, {healthy_part}.",
     )
 
 
@@ -158,8 +163,8 @@ def _kind_table(files: FileFacts) -> Table:
             {"format": kind.format, "mode": kind.mode, "size": f"{kind.width_px} x {kind.height_px}", "files": kind.files}
             for kind in files.kinds[:_MAX_KINDS_SHOWN]
         ],
-        note=f"{files.usable:,} of {files.files:,} files are usable images: {files.total_bytes / 2**20:,.2f} MiB, "
-        f"median {files.median_bytes:,} bytes, largest {files.largest_bytes:,}."
+        note=f"{files.usable:,} of {_number(files.files, 'file')} {_are(files.usable, 'usable image')}: "
+        f"{files.total_bytes / 2**20:,.2f} MiB, median {files.median_bytes:,} bytes, largest {files.largest_bytes:,}."
         + (f" {left_out:,} more kinds are in the JSON." if left_out > 0 else ""),
     )
 
@@ -179,12 +184,14 @@ def _broken(exploration: Exploration, name: Callable[[str], str]) -> list[str]:
     if files is None:
         return []
     if not files.bad and not files.empty_class_folders:
-        return [f"Nothing: each of {files.files:,} files was opened and decoded."]
+        return [f"Nothing: each of {_number(files.files, 'file')} was opened and decoded."]
     sentences: list[str] = []
     if files.bad:
         counts = Counter(bad.problem for bad in files.bad).most_common()
         reasons = ", ".join(f"{count:,} {problem}" for problem, count in counts)
-        sentences.append(f"{len(files.bad):,} of {_number(files.files, 'file')} are no usable images: {reasons}.")
+        sentences.append(
+            f"{len(files.bad):,} of {_number(files.files, 'file')} {_are(len(files.bad), 'no usable image')}: {reasons}."
+        )
         faults = [f"{name(bad.path)}: {bad.problem}" + (f" ({bad.detail})" if bad.detail else "") for bad in files.bad]
         sentences += _first(faults, MAX_NAMED)
     if files.empty_class_folders:
@@ -197,11 +204,16 @@ def _duplicates(exploration: Exploration, name: Callable[[str], str], max_named:
     exact, near = exploration.exact, exploration.near
     if exact.groups:
         sentences = [
-            f"Equal pixel for pixel: {exact.images:,} images in {_number(exact.groups, 'group')}, "
+            f"Equal pixel for pixel: {_number(exact.images, 'image')} in {_number(exact.groups, 'group')}, "
             f"{exact.groups_across_splits:,} of them across splits, {exact.groups_across_classes:,} across classes:"
         ]
         groups = [" = ".join(map(name, names)) for names in exact.named]
         sentences += _first(groups, max_named, exact.groups)
+        if exact.groups_across_classes:
+            sentences.append(
+                "Caution: equal images cannot belong to two classes. In "
+                f"{_number(exact.groups_across_classes, 'group')} some images have a wrong label, or the classes overlap."
+            )
     else:
         sentences = ["No two images are equal pixel for pixel."]
     if near is None:
@@ -228,6 +240,14 @@ def _shortened(name: str) -> str:
     """The folders of a file and the end of its name, where the whole is long for a terminal."""
     folders, slash, file = name.rpartition("/")
     return repr(f"{folders}{slash}…{file[-_NAME_END:]}" if len(file) > _NAME_END + 8 else name)
+
+
+def _visible(name: str | None) -> str | None:
+    return None if name is None else tables.visible(name)
+
+
+def _are(count: int, what: str) -> str:
+    return f"is {'' if what.startswith('no ') else 'a '}{what}" if count == 1 else f"are {what}s"
 
 
 def _untold(exploration: Exploration) -> list[str]:

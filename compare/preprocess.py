@@ -287,7 +287,7 @@ def show(outcome: Outcome, *, as_json: bool) -> None:
         console = Console(highlight=False, width=_WIDTH_WITHOUT_TERMINAL)
     made = table(outcome)
     console.print(tables.to_rich(made, console.width))
-    console.print(Text(made.note, style="dim"))
+    console.print(Text(tables.note_on_terminal(made, console.width, tables.ELSEWHERE), style="dim"))
     for sentence in sentences(outcome):
         console.print(Text(tables.one_line(sentence)))
 

@@ -14,12 +14,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import get_font
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from common.datasets.dataset import Images
 from compare.plots import COLOURS, FORMATS, SETTINGS
+from compare.tables import shortened
 
 MAX_CLASSES = 60
 """Classes that a sample sheet shows."""
@@ -30,8 +32,16 @@ _GAP_PX = 6
 _LABEL_PX = 230
 _LABEL_CHARACTERS = 26
 _MAX_NAMED_BARS = 100
+_MAX_NAME = 40
+_FONT_FILE = Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
 _COLOURS: dict[str, str] = dict(zip(("train", "validation", "test", "all"), (*COLOURS[:3], COLOURS[0]), strict=True))
 _SETTINGS: dict[Any, Any] = {**SETTINGS, "axes.grid": False}
+
+
+def labels(class_names: Sequence[str]) -> list[str]:
+    """What names the classes in pictures, by class id: `class 3` where the font lacks a letter of the name."""
+    known = get_font(_FONT_FILE).get_charmap().keys()
+    return [name if known >= set(map(ord, name)) else f"class {number}" for number, name in enumerate(class_names)]
 
 
 def sample_sheet(images: Images, labels: NDArray[np.int64], captions: Sequence[str]) -> bytes:
@@ -53,7 +63,8 @@ def sample_sheet(images: Images, labels: NDArray[np.int64], captions: Sequence[s
     for label, caption in enumerate(shown):
         examples = np.flatnonzero(labels == label)
         top = _GAP_PX + label * step
-        lines = [line for part in caption.splitlines() for line in textwrap.wrap(part, _LABEL_CHARACTERS)][:4]
+        parts = [shortened(part, 2 * _LABEL_CHARACTERS) for part in caption.splitlines()]
+        lines = [line for part in parts for line in textwrap.wrap(part, _LABEL_CHARACTERS)][:4]
         draw.multiline_text((_GAP_PX, top + 4), "\n".join(lines), fill="black", font=names, spacing=3)
         draw.text((_GAP_PX, top + 12 + 21 * len(lines)), f"{len(examples):,} in train", fill="#666666", font=counts)
         places = np.unique(np.linspace(0, len(examples) - 1, _PER_CLASS).round().astype(np.int64))
@@ -79,7 +90,7 @@ def class_balance(counts: Mapping[str, Sequence[int]], class_names: Sequence[str
     height = 1.6 + (0.27 * len(class_names) if named else 0.27 * _MAX_NAMED_BARS)
     files: dict[str, bytes] = {}
     with mpl.rc_context(_SETTINGS), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # of a name in a script that the font lacks
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # of a data set's name, in the title
         figure = Figure(figsize=(9, height), layout="constrained")
         FigureCanvasAgg(figure)
         axis: Axes = figure.subplots()
@@ -88,15 +99,15 @@ def class_balance(counts: Mapping[str, Sequence[int]], class_names: Sequence[str
             axis.barh(places, numbers, 0.8 if named else 1.0, left=ends, color=_COLOURS[split], label=split)
             ends = ends + np.array(numbers, np.int64)
         if named:
-            axis.set_yticks(places, [textwrap.shorten(name, 60, placeholder="…") for name in class_names])
+            axis.set_yticks(places, [shortened(name, _MAX_NAME) for name in class_names])
             for place, end in zip(places.tolist(), ends.tolist(), strict=True):
                 axis.annotate(f"{end:,}", (end, place), (4, 0), textcoords="offset points", va="center", fontsize=8)
         else:
             axis.set_ylabel("class id")
         axis.set_ylim(len(class_names) - 0.4, -0.6)
-        axis.set_xlim(0, 1.08 * max(1, int(ends.max(initial=0))))
+        axis.set_xlim(0, 1.2 * max(1, int(ends.max(initial=0))))
         axis.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axis.set(title=title, xlabel="images")
         axis.grid(axis="x", alpha=0.3)
         axis.set_axisbelow(True)
@@ -118,4 +129,4 @@ def _cell(pixels: NDArray[np.uint8]) -> Image.Image:
 
 def _font(size: int) -> ImageFont.FreeTypeFont:
     """DejaVu Sans, which comes with matplotlib and knows more scripts than Pillow's own."""
-    return ImageFont.truetype(Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", size)
+    return ImageFont.truetype(_FONT_FILE, size)

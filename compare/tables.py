@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rich import box
+from rich.cells import cell_len
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -22,9 +23,13 @@ from compare.summary import Epoch, Summary
 Cell = str | int | float | Spread | Ratio | None
 
 MISSING = "-"
+ELSEWHERE = "the files of --out and in the JSON"
+"""Where columns stand that a terminal has no room for, of commands that write files when they are asked to."""
 _EPOCHS_ON_TERMINAL = 6
 _WIDE = 110
 """Characters from which a terminal shows the wide columns too."""
+_LEAST_WORD = 16
+"""Characters to which a word may be shortened where a terminal is too narrow."""
 _SHORT = {"train": "train", "validation": "valid.", "test": "test", "accuracy": "acc.", "loss": "loss"}
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
 
@@ -342,34 +347,66 @@ _EPOCH_FIGURES: tuple[tuple[str, str, int, Callable[[Epoch], Cell]], ...] = (
 
 
 def to_rich(table: Table, width: int) -> RichTable:
-    """For a terminal of so many characters, without the note."""
+    """For a terminal of so many characters, without the note: long words are shortened, then columns left out on the right."""
     title = Text(table.title, style="bold")
     made = RichTable(
         title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False
     )
-    shown: list[list[Text]] = []
-    for column in table.columns:
-        if not column.terminal or (column.wide and width < _WIDE):
-            continue
-        cells = [written(row.get(column.key), column, table.spreads_on_terminal) for row in table.rows]
-        if column.fold:
-            cells = [textwrap.fill(cell, column.fold) for cell in cells]
-        heading = column.short or column.heading
+    shown = _fitting(table, width)
+    for column, cells in shown:
         made.add_column(
-            Text(heading),
+            Text(column.short or column.heading),
             justify="left" if _is_text(table, column) else "right",
             no_wrap=column in _RUN or column.key == "parity",
-            min_width=max(len(word) for text in (*cells, heading) for word in text.split()),  # words stay whole
+            min_width=_least_width(column, cells),  # words stay whole
         )
-        shown.append([Text(cell) for cell in cells])
-    for row in zip(*shown, strict=True):
-        made.add_row(*row)
+    for row in zip(*(cells for _, cells in shown), strict=True):
+        made.add_row(*map(Text, row))
     return made
 
 
 def left_out(table: Table, width: int) -> list[str]:
     """Headings of the columns that a terminal of so many characters has no room for."""
-    return [column.heading for column in table.columns if column.terminal and column.wide and width < _WIDE]
+    shown = [column for column, _ in _fitting(table, width)]
+    return [column.heading for column in table.columns if column.terminal and column not in shown]
+
+
+def note_on_terminal(table: Table, width: int, where: str) -> str:
+    """A table's note, and which columns stand but in `where`, for a terminal of so many characters."""
+    headings = left_out(table, width)
+    more = f"Too wide for this terminal, in {where}: {', '.join(headings)}." if headings else ""
+    return f"{table.note} {more}".strip()
+
+
+def _fitting(table: Table, width: int) -> list[tuple[Column, list[str]]]:
+    """The columns that a terminal of so many characters has room for, with their cells."""
+    shown: list[tuple[Column, list[str]]] = []
+    for column in table.columns:
+        if not column.terminal or (column.wide and width < _WIDE):
+            continue
+        cells = [written(row.get(column.key), column, table.spreads_on_terminal) for row in table.rows]
+        shown.append((column, [textwrap.fill(cell, column.fold) for cell in cells] if column.fold else cells))
+
+    def excess() -> int:
+        return sum(_least_width(*each) for each in shown) + 2 * (len(shown) - 1) - width
+
+    by_width = sorted(range(len(shown)), key=lambda place: _least_width(*shown[place]), reverse=True)
+    for place in by_width:
+        column, cells = shown[place]
+        if excess() > 0 and _is_text(table, column):
+            room = max(_LEAST_WORD, _least_width(column, cells) - excess())
+            shown[place] = column, [_with_short_words(cell, room) for cell in cells]
+    while excess() > 0 and len(shown) > 1:
+        shown.pop()
+    return shown
+
+
+def _with_short_words(text: str, length: int) -> str:
+    return re.sub(r"\S+", lambda word: shortened(word[0], length), text)
+
+
+def _least_width(column: Column, cells: Sequence[str]) -> int:
+    return max((cell_len(word) for text in (*cells, column.short or column.heading) for word in text.split()), default=0)
 
 
 def to_markdown(table: Table) -> str:
@@ -439,6 +476,17 @@ def written(cell: Cell, column: Column, with_spread: bool = True) -> str:
     if cell is None:
         return MISSING
     return one_line(cell) if isinstance(cell, str) else _number(cell, column.digits)
+
+
+def visible(name: str) -> str:
+    """A name from outside as Python's repr writes it, without the quotes: whatever is no printable character is escaped."""
+    return "".join(repr(letter)[1:-1] if letter == "\\" or not letter.isprintable() else letter for letter in name)
+
+
+def shortened(text: str, length: int) -> str:
+    """Text of no more than so many characters (at least 3): its start and its end, where it is longer."""
+    end = (length - 1) // 3
+    return text if len(text) <= length else f"{text[: length - 1 - end]}…{text[len(text) - end :]}"
 
 
 def one_line(text: str) -> str:

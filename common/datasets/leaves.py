@@ -11,6 +11,7 @@ import difflib
 import hashlib
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -142,6 +143,9 @@ def make(folder: Path, wanted: Leaves) -> None:
         _write_all(partial, wanted)
         partial.chmod(0o755)
         partial.rename(folder)
+    except BaseException:  # an interrupt, too
+        print(f"removing the leaves that were begun: {partial}", file=sys.stderr)  # files by the thousand take seconds
+        raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

@@ -3,6 +3,9 @@
 import csv
 import io
 import json
+import os
+import re
+import signal
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +18,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from common.datasets import decode, leaves
-from compare import duplicates, exploration, sheet
+from compare import duplicates, exploration, sheet, tables
 from compare.__main__ import app
 from tests.common.made_up_data import cifar_binary, image, tree, write_folder
 
@@ -277,7 +280,7 @@ def test_a_results_folder_holds_report_counts_files_and_pictures(tmp_path: Path)
             "percent": "50.0",
         }
     with (out / "files.csv").open() as file:
-        assert [row["paths"] for row in csv.DictReader(file)] == sorted(DIVIDED)
+        assert [row["path"] for row in csv.DictReader(file)] == sorted(DIVIDED)
     report = (out / "report.md").read_text()
     assert "![samples of each class](sample_sheet.png)" in report and r"| Tomato\_Rust |" in report
 
@@ -297,6 +300,81 @@ def test_a_folder_with_other_files_is_refused_and_left_as_it_is(occupant: str, t
     done = explore("digits", "--out", tmp_path / "out")
     assert done.exit_code == 2 and f"no data exploration's ({occupant})" in done.stderr
     assert [path.name for path in (tmp_path / "out").iterdir()] == [occupant]
+
+
+def test_classes_that_differ_in_a_control_character_stay_apart(tmp_path: Path) -> None:
+    names = ["a\nb", "a\tb", "a b", "a\\nb"]
+    explore(write_folder(tmp_path / "pets", tree(*names, images=12)), "--out", tmp_path / "out")
+    shown = {"a\\nb", "a\\tb", "a b", "a\\\\nb"}
+    for file in ("counts.csv", "files.csv"):
+        with (tmp_path / "out" / file).open() as rows:
+            assert {row["class"] for row in csv.DictReader(rows)} == shown
+
+
+def test_long_class_names_are_shortened_and_columns_without_room_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = "Tomato_" + "x" * 190 + "_end"
+    folder = write_folder(tmp_path / "pets", tree(long, "Tomato_healthy", images=12))
+    wide = explore(folder).stdout
+    assert re.search(r"\nTomato_x+…x+_end +\d+ +\d+ +\d+ +12 +50\.00\n", wide) and "Too wide" not in wide
+    monkeypatch.setenv("COLUMNS", "40")
+    narrow = explore(folder).stdout
+    assert "Too wide for this terminal, in the files of --out and in the JSON:" in " ".join(narrow.split())
+    assert max(map(len, narrow.split("What is broken")[0].splitlines()[3:8])) <= 40
+
+
+def test_equal_images_in_two_classes_are_a_caution(tmp_path: Path) -> None:
+    files = DIVIDED | {"train/Tomato_Rust/copy.png": DIVIDED["train/Tomato_healthy/0.png"]}
+    said = " ".join(explore(write_folder(tmp_path / "leaves", files)).stdout.split())
+    assert "Caution: equal images cannot belong to two classes. In 1 group some images have a wrong label" in said
+
+
+def test_the_folder_that_one_stands_in_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(write_folder(tmp_path / "pets", tree("train/cat", "train/dog", "test/cat")))
+    assert explored(".", exit_code=4)["name"] == "pets"
+
+
+@pytest.mark.parametrize("option", [("--json",), ("--out", "anywhere")])
+def test_what_writing_leaves_would_pass_over_is_refused(option: tuple[str, ...], tmp_path: Path) -> None:
+    done = explore("leaves:classes=2,images=6,size=8", "--write", tmp_path / "made", *option)
+    assert done.exit_code == 2 and "Leave these out" in done.stderr and not (tmp_path / "made").exists()
+
+
+def test_an_interrupt_while_leaves_are_made_is_answered_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaves, "_write_all", lambda folder, wanted: os.kill(os.getpid(), signal.SIGTERM))
+    done = explore("leaves:classes=2,images=6,size=8", "--write", tmp_path / "made")
+    assert done.exit_code == 143 and done.stderr.startswith("removing the leaves that were begun: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_names_that_the_pictures_cannot_show_are_numbered_and_told(tmp_path: Path) -> None:
+    names = ["слива", "日本語の葉", "🍅"]
+    assert sheet.labels(names) == ["слива", "class 1", "class 2"]
+    explore(write_folder(tmp_path / "leaves", tree(*names, images=12)), "--out", tmp_path / "out")
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert "lacks letters of some names: class 1 is 日本語の葉, class 2 is 🍅." in report
+
+
+def test_a_long_name_in_the_class_balance_keeps_its_start_and_its_end() -> None:
+    name = "start_" + "x" * 200 + "_end"
+    svg = sheet.class_balance({"train": [1_000_000, 999_999]}, [name, "dog"], "Pets")["svg"].decode()
+    assert re.search(">start_x+…x+_end<", svg)
+
+
+def test_files_csv_has_a_row_for_each_file_and_no_hash_of_what_cannot_be_decoded(tmp_path: Path) -> None:
+    explore(write_folder(tmp_path / "leaves", DIVIDED | BROKEN), "--out", tmp_path / "out")
+    with (tmp_path / "out" / "files.csv").open() as file:
+        rows = {row["path"]: row for row in csv.DictReader(file)}
+    assert list(rows["train/Tomato_Rust/empty.png"]) == [
+        "path", "split", "class", "problem", "detail", "format", "mode", "file_bytes", "width_px", "height_px", "plain_jpeg",
+        "file_sha256", "pixel_sha256",
+    ]  # fmt: skip
+    assert (
+        rows["train/Tomato_Rust/torn.png"]["pixel_sha256"] == "" and len(rows["train/Tomato_Rust/0.png"]["pixel_sha256"]) == 64
+    )
 
 
 def test_the_sample_sheet_has_a_row_for_each_class_and_the_images_themselves(tmp_path: Path) -> None:
@@ -335,7 +413,7 @@ def test_class_names_of_any_kind_are_shown(name: str, tmp_path: Path) -> None:
     files = {path.replace("cat", name): content for path, content in tree("train/cat", "train/dog", images=12).items()}
     found = explored(write_folder(tmp_path / "pets", files), "--out", tmp_path / "out")
     assert name in [each["name"] for each in found["classes"]]
-    shown = " ".join(name.split())
+    shown = tables.visible(name)
     assert shown in explore(tmp_path / "pets").stdout
     with (tmp_path / "out" / "counts.csv").open() as file:
         assert shown in [row["class"].removeprefix("'") for row in csv.DictReader(file)]
