@@ -324,6 +324,7 @@ def _is_rank(read: Spec, environments: list[dict[str, str]]) -> bool:
         )
     if missing := {"MASTER_ADDR", "MASTER_PORT"} - os.environ.keys():
         raise spec.SpecError(f"A rank must know where all meet. Missing in the environment: {', '.join(sorted(missing))}.")
+    os.environ.setdefault("LOCAL_RANK", rank)
     return True
 
 
@@ -354,8 +355,8 @@ def _cpus(read: Spec) -> list[int]:
     share = read.cores // read.replicas
     if "RANK" not in os.environ or share == 0:
         return cpus
-    local_rank = int(os.environ.get("LOCAL_RANK", os.environ["RANK"]))
-    return cpus[local_rank * share : (local_rank + 1) * share]
+    local_rank = int(os.environ["LOCAL_RANK"])
+    return cpus[local_rank * share : (local_rank + 1) * share] or cpus  # another host may have fewer
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

@@ -132,8 +132,8 @@ class Distant:
             for line in lines:
                 told = json.loads(line)
                 if "sample" in told:
-                    marks, stopped, cpu_seconds = told["sample"]
-                    self._sample = Sample(Marks(*marks), stopped, cpu_seconds)
+                    marks, *rest = told["sample"]
+                    self._sample = Sample(Marks(*marks), *rest)
                 self._stacks = told.get("stacks", self._stacks)
                 self._code = told.get("code", self._code)
 

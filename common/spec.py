@@ -392,8 +392,9 @@ def build(values: dict[str, Any]) -> Spec:
         spec = Spec.model_validate(values)
     except pydantic.ValidationError as error:
         raise SpecError("\n".join(_explain(detail) for detail in error.errors())) from None
-    if spec.cores > available_cores() * max(len(spec.hosts), 1):
-        raise SpecError(f"cores exceeds what this process may use. Received: {spec.cores}. Use 1 to {available_cores()}.")
+    most = available_cores() * max(len(spec.hosts), 1)
+    if spec.cores > most:
+        raise SpecError(f"cores exceeds what this process may use. Received: {spec.cores}. Use 1 to {most}.")
     return spec
 
 

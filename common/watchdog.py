@@ -15,7 +15,7 @@ import signal
 import tempfile
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -35,8 +35,11 @@ _PATIENCE = 0.9
 _LOOKS = 20
 """In the limit, and in no less than ..."""
 _LEAST_SECONDS, _MOST_SECONDS = 0.1, 3.0
-_IDLE = 0.05
+_IDLE_CPU = 0.05
 """CPU seconds a second that threads may use which only wait and poll."""
+_IDLE_WANTING = 0.5
+"""The part of the looks at which one may want the core: where many others want it too, what works may get little of it."""
+_WANTING = ("R", "D", psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
 STACKS_SECONDS = 1.0
 """For which a process that was asked for its stacks is waited for."""
 
@@ -94,8 +97,10 @@ class Sample(NamedTuple):
     marks: Marks
     stopped: bool
     """By a signal or a debugger."""
-    cpu_seconds: float
-    """Of it with all that it started; time in which one of them waits for the disk counts too."""
+    cpu_seconds: float | None
+    """Of it with all that it started. None: it made progress since it was last looked at, and nothing more was read."""
+    wanting: bool = False
+    """Whether one of its threads waits for a core or for the disk, or has the core."""
 
 
 class Watchable(Protocol):
@@ -125,35 +130,25 @@ class Watched:
         self.descriptors = self._marks.fileno(), self._stacks.fileno()
         self.environment = {_VARIABLE: ",".join(map(str, self.descriptors))}
         self.pid: int | None = None
-        self._disk_seconds = 0.0
-        self._sampled = time.monotonic()
+        self._seen = Marks()
+        self._asked = time.monotonic()
 
     def sample(self) -> Sample | None:
         """As it is now; None where it has ended."""
         try:
             process = psutil.Process(self.pid)
             status = process.status()
-            family = [process, *process.children(recursive=True)]
+            if status == psutil.STATUS_ZOMBIE:
+                return None
+            stopped = status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+            before, self._seen = self._seen, self._read()
+            return Sample(self._seen, stopped, *_work(process)) if self._seen == before else Sample(self._seen, stopped, None)
         except psutil.NoSuchProcess:
             return None
-        if status == psutil.STATUS_ZOMBIE:
-            return None
-        used, reading = 0.0, False
-        for each in family:
-            try:
-                used += sum(each.cpu_times()[:4])  # also of children that have ended
-                reading |= each.status() == psutil.STATUS_DISK_SLEEP
-            except psutil.NoSuchProcess:
-                continue
-        now = time.monotonic()
-        if reading:
-            self._disk_seconds += now - self._sampled
-        self._sampled = now
-        stopped = status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
-        return Sample(self._read(), stopped, used + self._disk_seconds)
 
     def ask_for_stacks(self) -> None:
         """Ask it to write down what its threads are doing."""
+        self._asked = time.monotonic()
         if self.pid is not None and self._read().beats:  # before that the signal would end it
             try:
                 os.kill(self.pid, _SIGNAL)
@@ -185,12 +180,33 @@ class Watched:
 
     def _settle(self) -> None:
         """Wait until it has written all, or nothing for too long."""
-        size, deadline = 0, time.monotonic() + STACKS_SECONDS
-        while time.monotonic() < deadline:
-            time.sleep(0.05)
+        size = 0
+        while time.monotonic() < self._asked + STACKS_SECONDS:
             before, size = size, os.fstat(self._stacks.fileno()).st_size
             if size and size == before:
                 return
+            time.sleep(0.05)
+
+
+def _work(process: psutil.Process) -> tuple[float, bool]:
+    """(CPU seconds, whether more is wanted now) of a process with all that it started."""
+    used, wanting = 0.0, False
+    for each in [process, *process.children(recursive=True)]:
+        try:
+            used += sum(each.cpu_times()[:4])  # also of children that have ended
+            wanting = wanting or any(state in _WANTING for state in _thread_states(each))
+        except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
+            continue
+    return used, wanting
+
+
+def _thread_states(process: psutil.Process) -> Iterator[str]:
+    threads = Path(f"/proc/{process.pid}/task")
+    if not threads.exists():  # not Linux: of the whole process
+        yield process.status()
+        return
+    for thread in threads.iterdir():
+        yield (thread / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
 
 
 class Hang(NamedTuple):
@@ -242,7 +258,7 @@ class Watchdog:
         stopped = [view for view in self._views if view.stopped_seconds >= patience]
         if not stopped and not self._stuck(patience):
             return None
-        return self._hang(stopped, f"no progress for {self._limit:g} s")
+        return self._hang(stopped, f"no progress for {patience:g} s")
 
     def stopped(self) -> Hang | None:
         """One that is stopped now: another that noticed it, and ended by itself, is not to blame."""
@@ -307,8 +323,8 @@ class _View:
         self.quiet_seconds = 0.0
         self.stopped_seconds = 0.0
         self._cpu_seconds: float | None = None
-        self._work: deque[tuple[float, float]] = deque()
-        """(seconds, CPU seconds used in them), since the last progress."""
+        self._work: deque[tuple[float, float, bool]] = deque()
+        """(seconds, CPU seconds used in them, whether more was wanted at their end), since the last progress."""
 
     @property
     def begun(self) -> bool:
@@ -325,21 +341,22 @@ class _View:
             self._work.clear()
         else:
             self.quiet_seconds += elapsed
-        if self._cpu_seconds is not None:
-            self._work.append((elapsed, max(sample.cpu_seconds - self._cpu_seconds, 0.0)))
+        if self._cpu_seconds is not None and sample.cpu_seconds is not None:
+            self._work.append((elapsed, max(sample.cpu_seconds - self._cpu_seconds, 0.0), sample.wanting))
         self._cpu_seconds = sample.cpu_seconds
 
     def is_idle(self, seconds: float) -> bool:
         """Whether for so long it has done nothing, and used no CPU to speak of."""
         if self.quiet_seconds < seconds:
             return False
-        used = past = 0.0
-        for elapsed, work in reversed(self._work):
+        used = wanted = past = 0.0
+        for elapsed, work, wanting in reversed(self._work):
             if past >= seconds:
                 break
             past += elapsed
             used += work
-        return used < _IDLE * seconds
+            wanted += elapsed * wanting
+        return used < _IDLE_CPU * seconds and wanted < _IDLE_WANTING * seconds
 
 
 def save_stacks(hang: Hang, names: Sequence[str], folder: Path) -> list[Path]:

@@ -99,15 +99,19 @@ class Started(subprocess.Popen[bytes]):
         self.watched = watchdog.Watched()
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
-            super().__init__(
-                command,
-                env=_environment() | self.watched.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                pass_fds=self.watched.descriptors,
-                start_new_session=True,
-            )
+            try:
+                super().__init__(
+                    command,
+                    env=_environment() | self.watched.environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=self.watched.descriptors,
+                    start_new_session=True,
+                )
+            except BaseException:
+                self.watched.close()
+                raise
         self.watched.pid = self.pid
 
 

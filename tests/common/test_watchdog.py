@@ -66,7 +66,7 @@ def test_a_stopped_rank_is_named_though_others_are_at_work(tmp_path: Path) -> No
         )
     )
     assert words.startswith("rank 1 of 2 is stopped after step 3; rank 0 of 2 waits in ")
-    assert words.endswith(": no progress for 2 s; see stacks-rank0.txt, stacks-rank1.txt")
+    assert words.endswith(": no progress for 1.8 s; see stacks-rank0.txt, stacks-rank1.txt")
     assert "a stopped process cannot write its stacks" in (tmp_path / "stacks-rank1.txt").read_text()
     assert "in <module>" in (tmp_path / "stacks-rank0.txt").read_text()
 
@@ -94,7 +94,7 @@ def test_a_stopped_rank_is_named_though_others_are_at_work(tmp_path: Path) -> No
 )
 def test_a_process_that_waits_for_what_never_comes_is_named_with_its_place(tmp_path: Path, hang: str, where: str) -> None:
     words = hang_of(run(f"steps(2)\n{textwrap.dedent(hang)}", 1, tmp_path))
-    assert re.fullmatch(rf"rank 0 of 1 hangs in {where} after step 2: no progress for 2 s; see stacks-rank0\.txt", words)
+    assert re.fullmatch(rf"rank 0 of 1 hangs in {where} after step 2: no progress for 1\.8 s; see stacks-rank0\.txt", words)
     stacks = (tmp_path / "stacks-rank0.txt").read_text()
     assert stacks.count("most recent call first") == (2 if "Barrier" in hang else 1), "the stacks of all threads"
 
@@ -236,6 +236,13 @@ def test_threads_that_poll_are_idle(clock: list[float]) -> None:
             if dogs[index].look() is not None:
                 found.append(index)
     assert set(found) == {0}
+
+
+def test_one_that_wants_a_core_and_does_not_get_it_is_slow(clock: list[float]) -> None:
+    starved = Seen()
+    assert starved.seen is not None
+    starved.seen = starved.seen._replace(wanting=True)
+    assert until_it_hangs(Watchdog([watchdog.Member("rank 0", starved)], 60.0), clock, 200.0) is None
 
 
 def test_a_process_is_seen_as_long_as_it_lives() -> None:

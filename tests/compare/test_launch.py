@@ -178,7 +178,7 @@ def test_a_twin_that_uses_no_time_hangs(script: Path, tmp_path: Path, monkeypatc
     script.write_text(source)
     log = tmp_path / "log.txt"
     assert launch.call("scripted", ["run"], log=log, hang_seconds=1.0) in (-signal.SIGTERM, -signal.SIGKILL)
-    assert log.read_text() == "the process hangs: no progress for 1 s; see stacks-rank0.txt\n"
+    assert log.read_text() == "the process hangs: no progress for 0.9 s; see stacks-rank0.txt\n"
     assert (tmp_path / "log.stacks" / "stacks-rank0.txt").read_text() == "It had not begun to answer yet: no stacks.\n"
 
 
@@ -189,7 +189,7 @@ def test_a_twin_that_hangs_after_a_step_leaves_its_stacks(script: Path, tmp_path
     )
     log = tmp_path / "log.txt"
     launch.call("scripted", ["run"], log=log, hang_seconds=1.0)
-    words = "the process hangs in wait (scripted_twin.py:2) after step 1: no progress for 1 s; see stacks-rank0.txt\n"
+    words = "the process hangs in wait (scripted_twin.py:2) after step 1: no progress for 0.9 s; see stacks-rank0.txt\n"
     assert log.read_text() == words
     assert "line 2 in wait" in (tmp_path / "log.stacks" / "stacks-rank0.txt").read_text()
 

@@ -43,7 +43,7 @@ def test_a_rank_that_is_stopped_ends_the_run_and_is_named(start: Any) -> None:
     assert run.process.returncode == 1
     assert result.status == "killed"
     assert result.reason.startswith("rank 1 of 2 is stopped after step 2; rank 0 of 2 waits in "), result.reason
-    assert result.reason.endswith(": no progress for 5 s; see stacks-rank0.txt, stacks-rank1.txt"), result.reason
+    assert result.reason.endswith(": no progress for 4.5 s; see stacks-rank0.txt, stacks-rank1.txt"), result.reason
     assert "most recent call first" in (run.folder / "stacks-rank0.txt").read_text()
     assert "cannot write" in (run.folder / "stacks-rank1.txt").read_text()
     wait_until_gone(run.processes())
@@ -55,7 +55,7 @@ def test_a_rank_that_waits_for_what_never_comes_ends_the_run_and_is_named(start:
     run = start(planted, RANKS)
     result = run.end()
     assert result.status == "killed"
-    named = rf"rank 1 of 2 hangs in {PLACES[planted]} after step 2; rank 0 of 2 waits in .*: no progress for 5 s; .*"
+    named = rf"rank 1 of 2 hangs in {PLACES[planted]} after step 2; rank 0 of 2 waits in .*: no progress for 4.5 s; .*"
     assert re.fullmatch(named, result.reason), result.reason
     assert "hanging.py" in (run.folder / "stacks-rank1.txt").read_text()
     wait_until_gone(run.processes())
@@ -87,7 +87,7 @@ def test_a_run_of_one_process_that_hangs_is_ended_by_the_comparison(
     assert result.status == "killed"
     place = "is stopped" if planted == "stopped" else f"hangs in {PLACES[planted]}"
     assert result.reason is not None
-    assert re.fullmatch(rf"the process {place} after step 2: no progress for 5 s; see stacks-rank0\.txt", result.reason)
+    assert re.fullmatch(rf"the process {place} after step 2: no progress for 4.5 s; see stacks-rank0\.txt", result.reason)
     stacks = (store.run_folder(tmp_path, row.id, 0) / "stacks-rank0.txt").read_text()
     assert ("cannot write" if planted == "stopped" else "hanging.py") in stacks
 

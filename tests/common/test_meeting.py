@@ -1,0 +1,145 @@
+import ipaddress
+import socket
+import sys
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+import pytest
+
+from common import entry, meeting, processes, spec
+from common.spec import SpecError
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> int:
+    """A meeting place on the loopback interface; its port."""
+    (port,) = processes.free_ports(1)
+    for name, value in {"MASTER_ADDR": meeting.LOOPBACK, "MASTER_PORT": str(port), "RANK": "0", "WORLD_SIZE": "3"}.items():
+        monkeypatch.setenv(name, value)
+    return port
+
+
+@pytest.mark.parametrize(
+    ("replicas", "hosts", "places"),
+    [
+        (3, (), [("127.0.0.1", 0), ("127.0.0.1", 1), ("127.0.0.1", 2)]),
+        (4, ("a", "b"), [("a", 0), ("a", 1), ("a", 0), ("a", 1)]),
+        (3, ("a", "b"), [("a", 0), ("a", 1), ("a", 0)]),
+        (2, ("a", "b"), [("a", 0), ("a", 0)]),
+    ],
+)
+def test_ranks_are_spread_over_hosts_in_order_and_meet_at_the_first(
+    replicas: int, hosts: tuple[str, ...], places: list[tuple[str, int]]
+) -> None:
+    made = meeting.environments(replicas, hosts)
+    assert [(each["MASTER_ADDR"], int(each["LOCAL_RANK"])) for each in made] == places
+    assert [each["RANK"] for each in made] == [str(rank) for rank in range(replicas)]
+    assert {each["WORLD_SIZE"] for each in made} == {str(replicas)}
+
+
+def test_every_rank_gets_every_rank_s_word(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The others as a wire shows them: the environment says of this process that it is rank 0.
+    answers: dict[int, str] = {}
+
+    def other(rank: int) -> None:
+        with meeting._reached(*meeting.place()) as connection, connection.makefile("rw") as stream:  # pyright: ignore[reportPrivateUsage]
+            stream.write(f'[{rank}, "word of {rank}"]\n')
+            stream.flush()
+            answers[rank] = stream.readline()
+
+    threads = [threading.Thread(target=other, args=(rank,)) for rank in (2, 1)]
+    for thread in threads:
+        thread.start()
+    assert meeting.exchange("word of 0") == ["word of 0", "word of 1", "word of 2"]
+    for thread in threads:
+        thread.join()
+    assert answers == dict.fromkeys((1, 2), '["word of 0", "word of 1", "word of 2"]\n')
+
+
+def test_own_address_and_interface_are_those_from_which_rank_0_is_reached(place: int) -> None:
+    assert meeting.own_address() == meeting.LOOPBACK
+    assert any(each.address == meeting.LOOPBACK for each in psutil.net_if_addrs()[meeting.own_interface()])
+
+
+def test_rank_0_listens_at_the_meeting_place_alone(place: int) -> None:
+    with meeting.listen() as listener:
+        assert listener.getsockname() == (meeting.LOOPBACK, place)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a kernel's service of Linux")
+def test_a_socket_that_listens_everywhere_is_kept_to_the_loopback_interface(place: int) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as listener:
+        meeting.keep_to_loopback()
+        bound = listener.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16)
+        assert bound.rstrip(b"\0").decode() == meeting.own_interface()
+        with socket.create_connection((meeting.LOOPBACK, listener.getsockname()[1])):
+            pass
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a kernel's service of Linux")
+def test_a_socket_is_left_as_it_is_where_ranks_meet_elsewhere(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    outside = [
+        each.address
+        for addresses in psutil.net_if_addrs().values()
+        for each in addresses
+        if each.family == socket.AF_INET and not ipaddress.ip_address(each.address).is_loopback
+    ]
+    if not outside:
+        pytest.skip("no network beyond the loopback interface")
+    monkeypatch.setenv("MASTER_ADDR", outside[0])
+    with socket.create_server(("0.0.0.0", 0)) as listener:
+        meeting.keep_to_loopback()
+        assert not listener.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16).rstrip(b"\0")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"mode": "data_parallel"}, "hosts are for multi_process, parameter_server or model_averaging. Received: a, b in mode"),
+        ({"hosts": ("a", "b", "c")}, "replicas must be one for each host at least. Received: 2 on 3."),
+        ({"hosts": ("a", "-oProxyCommand=x")}, "hosts are names or addresses. Received: '-oProxyCommand=x'."),
+        ({"hosts": ("a", "b c")}, "hosts are names or addresses. Received: 'b c'."),
+    ],
+)
+def test_hosts_that_cannot_be_are_refused(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        spec.build({"mode": "multi_process", "replicas": 2, "hosts": ("a", "b"), "cores": 1, **fields})
+    assert words in str(refused.value)
+
+
+def test_cores_are_those_of_all_hosts_and_serial_runs_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spec, "available_cores", lambda: 4)
+    values = {"hosts": ["a", "b"], "cores": 8}
+    assert spec.build(spec.with_variant(values, "multi_process", 2)).cores == 8
+    serial = spec.build(spec.with_variant(values, "serial", 2))
+    assert (serial.hosts, serial.cores) == ((), 4)
+    with pytest.raises(SpecError, match="cores exceeds"):
+        spec.build(spec.with_variant({**values, "cores": 9}, "multi_process", 2))
+
+
+@pytest.mark.parametrize("what", ["data", "code"])
+def test_ranks_that_have_other_data_or_code_are_named(what: str, place: int) -> None:
+    mine = {"data": "the same", "code": "the same"}
+
+    def of_rank_2(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Adds what the other ranks would; rank 2 has something else, once."""
+        told = values.copy()
+        told[1:] = values[0]
+        if asked.pop(0) == what:
+            told[2, 0] += 1
+        return told
+
+    asked = list(mine)
+    with pytest.raises(RuntimeError, match=f"rank 2 has other {what} than rank 0"):
+        entry._agree(SimpleNamespace(total=of_rank_2), mine)  # pyright: ignore[reportPrivateUsage, reportArgumentType]
+
+
+def test_ranks_that_have_the_same_go_on(place: int) -> None:
+    def same(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.broadcast_to(values[0], values.shape)
+
+    entry._agree(SimpleNamespace(total=same), {"data": "the same"})  # pyright: ignore[reportPrivateUsage, reportArgumentType]
