@@ -19,7 +19,7 @@ _MODES = (
 )
 
 # Twin: where torch's processes exchange tensors, the backward pass of DistributedDataParallel too.
-WAITING: str = r"/torch/(distributed|autograd|nn/parallel)/"
+WAITING: str = r"/torch/(distributed|autograd|nn/parallel)/|/common/parameter_server"
 """Matches the file names of the frames in which a rank waits for the others."""
 
 

@@ -12,7 +12,7 @@ from common.spec import Spec, SpecError
 _MODES = ("multi_process", "parameter_server", "model_averaging")
 
 # Twin: a graph's exchanges are inside the call that runs it, or where its outcome is fetched.
-WAITING: str = r"/tensorflow/python/(eager/(context|execute)|distribute/|framework/ops)"
+WAITING: str = r"/tensorflow/python/(eager/(context|execute)|distribute/|framework/ops)|/common/parameter_server"
 """Matches the file names of the frames in which a rank waits for the others."""
 
 
