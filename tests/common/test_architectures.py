@@ -284,13 +284,13 @@ def walk(layers: tuple[architectures.Layer, ...], shape: Shape) -> Shape:
 )  # fmt: skip
 def test_layers_that_do_not_fit_are_refused_by_name(layers: tuple[architectures.Layer, ...], message: str) -> None:
     with pytest.raises(SpecError, match=message):
-        architectures._output_shape(layers, (12, 12, 3), "own.model")
+        architectures.output_shape(layers, (12, 12, 3), "own.model")
 
 
 @pytest.mark.parametrize(("model", "size"), [("simple_cnn", 48), ("mini_xception", 32), ("resnet18", 64)])
 def test_the_suites_own_layers_fit(model: str, size: int) -> None:
     layers = architectures.resolve(model, 7, size).layers
-    assert architectures._output_shape(layers, (size, size, 3), model) == (7,)
+    assert architectures.output_shape(layers, (size, size, 3), model) == (7,)
 
 
 def test_a_users_module_that_fails_is_refused_with_its_line(module: Module) -> None:

@@ -39,7 +39,7 @@ def test_plants_and_conditions_are_found_below_two_wrapping_folders(tmp_path, ca
     for path in (write_folder(tmp_path / "plants", files | hidden), write_zip(tmp_path / "plants.zip", files | hidden)):
         loaded = load_files(Data(source=str(path)), seed=0, cache_dir=cache)
         assert loaded.class_names == tuple(names) and len(names) == 38
-        assert (len(loaded.train), len(loaded.validation), len(loaded.test)) == (103, 114, 11)
+        assert (len(loaded.train), len(loaded.validation), len(loaded.test)) == (76, 114, 38)  # one of each class at least
         assert loaded.manifest.splits == ("train",) * 114 + ("validation",) * 114
         assert loaded.manifest.classes == tuple(name for _ in range(2) for name in names for _ in range(3))
         contents.append([loaded.validation.encoded.content(index) for index in range(114)])
@@ -84,7 +84,7 @@ def test_a_manifest_comes_back_from_its_arrays_as_it_was(tmp_path, cache):
 def test_sources_without_image_files_have_no_manifest_and_cannot_be_streamed(tmp_path, cache):
     for source in ("digits", str(write_tar(tmp_path / "cifar.tar", cifar_binary()))):
         assert load(Data(source=source), seed=0, cache_dir=cache).manifest is None
-        with pytest.raises(DataRefused, match=r"holds no image files to stream.*Use data\.loading cached"):
+        with pytest.raises(DataRefused, match="holds no image files"):
             load_files(Data(source=source), seed=0, cache_dir=cache)
 
 

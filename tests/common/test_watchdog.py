@@ -120,7 +120,13 @@ def test_one_that_is_behind_and_idle_is_stuck_though_the_others_wait_with_a_busy
 
 
 def test_a_rank_that_has_ended_is_named_where_others_wait_for_it() -> None:
-    words = hang_of(run("steps(1)\nif rank == 0: wait_for_the_others()", 2, waiting="threading"))
+    words = hang_of(
+        run(
+            "steps(1)\nwait_for_the_others() if rank == 0 else time.sleep(0.5)",
+            2,
+            waiting="threading",
+        )
+    )
     assert words.startswith("rank 1 of 2 has ended after step 1; rank 0 of 2 waits in wait (threading.py:")
 
 
