@@ -79,7 +79,7 @@ class FakeTwins:
     def describe(self, framework: str) -> dict[str, Any]:
         return {"framework": framework, **self.described}
 
-    def call(self, framework: str, arguments: Sequence[str], *, log: Path) -> int:
+    def call(self, framework: str, arguments: Sequence[str], *, log: Path, hang_seconds: float) -> int:
         command, path, option, out, *rest = arguments
         assert (command, option) == ("trace", "--out")
         what = spec.from_json(Path(path).read_bytes())
