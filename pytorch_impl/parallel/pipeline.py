@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from common.sharding import micro_batches
 from common.training import Batch, Update
 from common.weights import Weights
 from pytorch_impl import device, input, models, optim, train, weights
+from pytorch_impl.parallel import multi_process
 from pytorch_impl.parallel.serial import Serial
 
 
@@ -32,13 +32,8 @@ class Pipeline(Serial):
     """
 
     def _build(self) -> None:
-        rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        cuda = self._device.type == "cuda"
-        if cuda:
-            self._device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-            torch.cuda.set_device(self._device)
-        if not distributed.is_initialized():
-            distributed.init_process_group("nccl" if cuda else "gloo", device_id=self._device if cuda else None)
+        self._device = multi_process.join()
+        rank, ranks = distributed.get_rank(), distributed.get_world_size()
         number = ranks // self._spec.data_replicas
         self.devices = [f"rank {other}: {self._device.type}, stage {other % number}" for other in range(ranks)]
         self._stage = stages.cut(self._architecture, number)[rank % number]
