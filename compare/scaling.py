@@ -461,7 +461,7 @@ def _draw_projected(axes: Any, found: Scaling) -> None:
 def _point(stored: Stored, row: Row) -> Point:
     wanted = row.spec
     kind: Kind = "weak" if "-weak" in row.id.removeprefix(row.framework) else "strong"
-    base = _batch(stored, row, kind)
+    base = _batch(row, kind)
     one_core = _gain(stored, row, cores=1, batch=base)
     same_batch = _gain(stored, row, cores=1, batch=wanted.per_replica_batch_size)
     good = list(measured(stored, row).values())
@@ -486,7 +486,7 @@ def _point(stored: Stored, row: Row) -> Point:
     )
 
 
-def _batch(stored: Stored, row: Row, kind: Kind) -> int:
+def _batch(row: Row, kind: Kind) -> int:
     """The batch of the one replica that a row is scaled up from."""
     if kind == "strong":
         return row.spec.global_batch_size
@@ -513,12 +513,17 @@ def _serial(stored: Stored, row: Row, cores: int, batch: int) -> Row | None:
 
 
 def _gain(stored: Stored, row: Row, *, cores: int, batch: int) -> Ratio | None:
+    return paired_ratio(_pairs(stored, row, cores=cores, batch=batch))
+
+
+def _pairs(stored: Stored, row: Row, *, cores: int, batch: int) -> list[tuple[float, float]]:
+    """Images per second of a row and of serial, repeat by repeat; none where there is no such serial row."""
     base = _serial(stored, row, cores, batch)
     if base is None:
-        return None
+        return []
     ours, theirs = measured(stored, row), measured(stored, base)
     both = sorted(ours.keys() & theirs.keys())
-    return paired_ratio([(images_per_second(ours[each]), images_per_second(theirs[each])) for each in both])
+    return [(images_per_second(ours[each]), images_per_second(theirs[each])) for each in both]
 
 
 def _step_seconds(result: RunResult) -> float:
@@ -547,11 +552,8 @@ def _laws(stored: Stored, points: Sequence[Point]) -> list[Law]:
 def _gains(stored: Stored, point: Point) -> list[float]:
     """The speed-up over serial on one core, repeat by repeat."""
     (row,) = [row for row in stored.comparison.rows if row.id == point.id]
-    base = _serial(stored, row, 1, _batch(stored, row, point.kind))
-    if base is None:
-        return []
-    ours, theirs = measured(stored, row), measured(stored, base)
-    return [images_per_second(ours[each]) / images_per_second(theirs[each]) for each in sorted(ours.keys() & theirs.keys())]
+    pairs = _pairs(stored, row, cores=1, batch=_batch(row, point.kind))
+    return [own / serial for own, serial in pairs]
 
 
 def _compute(stored: Stored, framework: str) -> Compute | None:
