@@ -18,11 +18,11 @@ from rich.text import Text
 
 from common.datasets import cifar10, fashion_mnist, leaves
 from common.preprocessing import cache
-from compare import tables
+from compare import exits, tables
 from compare.tables import Column, Table
 
 DEFAULT_DAYS = 30.0
-EXIT_FAILED, EXIT_USAGE = 1, 2
+
 
 _ENTRIES = {"decoded": "decoded images", "scanned": "checked files"}
 _SMALL = {"hashes": "content hashes", "statistics": "means and deviations", "proofs": "proofs"}
@@ -59,7 +59,7 @@ def command(
         items = pruned(root, older_than) if prune else found(root)
     except OSError as error:
         print(f"{root} cannot be read or written. Received: {error}. Check the folder, or name another one.", file=sys.stderr)
-        raise typer.Exit(EXIT_FAILED) from None
+        raise typer.Exit(exits.RUN_FAILED) from None
     if as_json:
         typer.echo(json.dumps(to_plain(root, items), indent=1))
     else:

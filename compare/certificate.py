@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import itertools
 import json
-import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from common import datasets, spec
-from common.datasets import DataRefused
 from common.spec import Spec, SpecError
-from compare import launch, parity
-from compare.interrupt import Interrupted, interruptible
-from compare.launch import LaunchError
+from compare import exits, launch, parity
+from compare.interrupt import interruptible
 from compare.parity import Proof, Rung
 from compare.presets import Preset
-from compare.words import chosen, each_once, variants
+from compare.words import chosen, each_once, names, variants
 
 _OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"name": "sgd", "learning_rate": 0.05, "momentum": 0.9},
@@ -51,14 +48,14 @@ def command(
 ) -> None:
     """Prove that the frameworks and their parallel modes train the same; exit code 1 where a rung fails."""
     console = Console(stderr=True)
-    try:
+    with exits.told():
         specs = [
             _spec(name, settings, data, image_size, precision, seed, assignments or [])
             for name, settings in itertools.product(
-                each_once("--model", model, spec.MODELS), each_once("--optimizer", optimizer, tuple(_OPTIMIZERS))
+                each_once("--model", names(model), spec.MODELS), each_once("--optimizer", names(optimizer), tuple(_OPTIMIZERS))
             )
         ]
-        named = chosen("--frameworks", frameworks, tuple(launch.FRAMEWORKS))
+        named = chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
         asked = variants(modes)
         if len(named) < 2 and asked == ["serial"]:
             raise SpecError(
@@ -80,14 +77,6 @@ def command(
                 )
                 for each in specs
             ]
-    except SpecError as error:
-        _stop(str(error), 2)
-    except DataRefused as error:
-        _stop(str(error), 4)
-    except LaunchError as error:
-        _stop(str(error), 1)
-    except Interrupted as interruption:
-        raise typer.Exit(interruption.exit_code) from None
     rungs = [rung for proof in proofs for rung in proof.rungs]
     if as_json:
         # By way of JSON, which has no word for an infinite difference.
@@ -148,8 +137,3 @@ def _spec(
 
 def _verdict(proofs: list[Proof]) -> str:
     return "proved" if all(proof.verdict == "proved" for proof in proofs) else "not proved"
-
-
-def _stop(message: str, code: int) -> NoReturn:
-    print(message, file=sys.stderr)
-    raise typer.Exit(code)

@@ -16,16 +16,14 @@ from rich.text import Text
 from common import results, spec
 from common.datasets import DataRefused, Dataset, Manifest, leaves
 from common.spec import SpecError
-from compare import data_report, sheet, store, tables
+from compare import data_report, exits, sheet, store, tables
 from compare.data_report import BALANCE_NAME, COUNTS_FILE, SHEET_FILE
-from compare.exploration import EXIT_DATA_REFUSED, KIND, Exploration, explore, to_plain
-from compare.interrupt import Interrupted, interruptible
+from compare.exploration import KIND, Exploration, explore, to_plain
+from compare.interrupt import interruptible
 from compare.progress import display
 from compare.store import FolderError
 
 RESULTS_FILE, REPORT_FILE, FILES_FILE = "data.json", "report.md", "files.csv"
-
-EXIT_USAGE = 2
 
 _WIDTH_WITHOUT_TERMINAL = 120
 _FILE_COLUMNS = {
@@ -58,7 +56,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Show what is in a data set, what is wrong with it, and how it looks."""
-    try:
+    with exits.told():
         wanted = spec.build(
             {
                 "seed": seed,
@@ -75,14 +73,6 @@ def command(
             raise SpecError("--write makes leaves and explores nothing. Received: --json or --out beside it. Leave these out.")
         with interruptible():
             code = _write_leaves(data, write) if write is not None else run(wanted, out, as_json=as_json)
-    except (SpecError, FolderError) as error:
-        typer.echo(str(error), err=True)
-        code = EXIT_USAGE
-    except DataRefused as error:
-        typer.echo(str(error), err=True)
-        code = EXIT_DATA_REFUSED
-    except Interrupted as interruption:
-        code = interruption.exit_code
     raise typer.Exit(code)
 
 

@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 from common import datasets, spec
 from common.datasets import DataRefused, Dataset, Manifest
 from common.datasets.dataset import MAX_NAMED
-from compare import duplicates
+from compare import duplicates, exits
 from compare.duplicates import NearTwins
 
 KIND = "data exploration"
 SCHEMA_VERSION = 1
 
-EXIT_DATA_REFUSED = 4
 
 _SPLITS = ("train", "validation", "test")
 _FALLBACK_PX = 64
@@ -122,7 +121,7 @@ class Exploration:
 
     @property
     def exit_code(self) -> int:
-        return 0 if self.refusal is None else EXIT_DATA_REFUSED
+        return 0 if self.refusal is None else exits.DATA_REFUSED
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,8 +10,8 @@ from pydantic import BaseModel, ConfigDict
 from common import architectures, spec
 from common.batches import Plan
 from common.datasets import Dataset
-from common.spec import Spec, SpecError
-from compare import launch
+from common.spec import Spec
+from compare import launch, words
 
 
 class Row(BaseModel):
@@ -44,8 +43,8 @@ def rows(
     Raises:
         SpecError: a row's spec is refused.
     """
-    check_names("frameworks", frameworks, tuple(launch.FRAMEWORKS))
-    check_names("modes", modes, tuple(spec.VARIANTS))
+    words.chosen("frameworks", frameworks, tuple(launch.FRAMEWORKS))
+    words.chosen("modes", modes, tuple(spec.VARIANTS))
     made: list[Row] = []
     for framework in frameworks:
         for mode in modes:
@@ -108,23 +107,6 @@ def check_data(made: Sequence[Row], dataset: Dataset) -> None:
     for row in made:
         architecture = architectures.resolve(row.spec.model, len(dataset.class_names), dataset.image_size)
         Plan(row.spec, architecture, len(dataset.train))
-
-
-def check_names(what: str, names: Sequence[str], known: Sequence[str]) -> None:
-    """Hold a list of the command line against what there is.
-
-    Raises:
-        SpecError: it is empty, names one twice, or one that is unknown.
-    """
-    if not names or len(set(names)) != len(names):
-        raise SpecError(
-            f"{what} must name at least one, and each once. Received: {','.join(names)!r}. Use some of {', '.join(known)}."
-        )
-    for name in names:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f" Did you mean {close[0]}?" if close else ""
-            raise SpecError(f"{what} names one that is unknown. Received: {name!r}. Use some of {', '.join(known)}.{hint}")
 
 
 def _row_id(framework: str, run: Spec, cores: int) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,12 +14,9 @@ from rich.table import Table
 
 from common import architectures, datasets, spec
 from common.architectures import Architecture
-from common.datasets import DataRefused
-from common.spec import SpecError
-from compare import launch
-from compare.interrupt import Interrupted, interruptible
-from compare.launch import LaunchError
-from compare.words import chosen, each_once
+from compare import exits, launch
+from compare.interrupt import interruptible
+from compare.words import chosen, each_once, names
 
 
 def command(
@@ -33,23 +29,15 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the summaries as JSON.")] = False,
 ) -> None:
     """Print layers, output shapes, values and FLOPs of the models as each framework has built them."""
-    try:
-        names = chosen("--frameworks", frameworks, tuple(launch.FRAMEWORKS))
+    with exits.told():
+        named = chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
         summaries: list[dict[str, Any]] = []
         with interruptible():
-            for each in each_once("--model", model, spec.MODELS):
+            for each in each_once("--model", names(model), spec.MODELS):
                 wanted = spec.build({"model": each, "data": {"source": data, "image_size": image_size}})
                 dataset = datasets.load(wanted.data, seed=wanted.seed, cache_dir=wanted.paths.cache_dir)
                 architecture = architectures.resolve(each, len(dataset.class_names), dataset.image_size)
-                summaries.append(summarize(architecture, wanted, names))
-    except SpecError as error:
-        _stop(str(error), 2)
-    except DataRefused as error:
-        _stop(str(error), 4)
-    except LaunchError as error:
-        _stop(str(error), 1)
-    except Interrupted as interruption:
-        raise typer.Exit(interruption.exit_code) from None
+                summaries.append(summarize(architecture, wanted, named))
     if as_json:
         print(json.dumps(summaries, indent=1))
     else:
@@ -152,8 +140,3 @@ def _built(framework: str, wanted: spec.Spec) -> dict[str, Any]:
                 f"{framework} could not build {wanted.model} ({launch.exit_words(code)}): {' '.join(lines[-1:])}"
             )
         return json.loads((Path(folder) / "summary.json").read_text(encoding="utf-8"))
-
-
-def _stop(message: str, code: int) -> NoReturn:
-    print(message, file=sys.stderr)
-    raise typer.Exit(code)

@@ -22,17 +22,16 @@ from rich.console import Console
 from rich.text import Text
 
 from common import datasets, machine, results, spec
-from common.datasets import DataRefused, Files
+from common.datasets import Files
 from common.preprocessing import job, scan, statistics
 from common.preprocessing.job import Scan
 from common.preprocessing.sums import Sums
 from common.spec import Spec, SpecError
-from compare import launch, plots, store, tables
-from compare.interrupt import Interrupted, interruptible
+from compare import exits, launch, plots, store, tables
+from compare.interrupt import interruptible
 from compare.progress import Display, display
-from compare.store import FolderError
 from compare.tables import Cell, Column, Table
-from compare.words import chosen, numbers
+from compare.words import chosen, names, numbers
 
 SCHEMA_VERSION = 1
 KIND = "preprocess"
@@ -41,7 +40,6 @@ NAME = "preprocess"
 
 _LOGS = "logs"
 
-EXIT_RUN_FAILED, EXIT_USAGE, EXIT_DATA_REFUSED = 1, 2, 4
 _WIDTH_WITHOUT_TERMINAL = 120
 _REASON_LENGTH = 300
 
@@ -102,7 +100,7 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        return EXIT_RUN_FAILED if self.differing or any(row.status in ("failed", "killed") for row in self.rows) else 0
+        return exits.RUN_FAILED if self.differing or any(row.status in ("failed", "killed") for row in self.rows) else 0
 
 
 def command(
@@ -124,26 +122,15 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Compute each channel's mean and standard deviation of the training split by every engine, and time it."""
-    code = 0
-    try:
-        with interruptible():
-            values = {"data": {"source": data, "limit": limit, **({"on_bad": on_bad} if on_bad else {})}, "seed": seed}
-            request = _judged(engines, workers, scheduler, repeats, values, assignments or [])
-            with display(Console(stderr=True)) as shown, _folder(out):
-                outcome = run(request, shown, out)
-                if out is not None:
-                    write(outcome, out)
-            show(outcome, as_json=as_json)
-        code = outcome.exit_code
-    except (SpecError, FolderError, OSError) as error:
-        typer.echo(str(error), err=True)
-        code = EXIT_USAGE
-    except DataRefused as error:
-        typer.echo(str(error), err=True)
-        code = EXIT_DATA_REFUSED
-    except Interrupted as interruption:
-        code = interruption.exit_code
-    raise typer.Exit(code)
+    with exits.told(), interruptible():
+        values = {"data": {"source": data, "limit": limit, **({"on_bad": on_bad} if on_bad else {})}, "seed": seed}
+        request = _judged(engines, workers, scheduler, repeats, values, assignments or [])
+        with display(Console(stderr=True)) as shown, _folder(out):
+            outcome = run(request, shown, out)
+            if out is not None:
+                write(outcome, out)
+        show(outcome, as_json=as_json)
+    raise typer.Exit(outcome.exit_code)
 
 
 def run(request: Request, shown: Display, out: Path | None) -> Outcome:
@@ -332,7 +319,7 @@ def _figure(outcome: Outcome) -> Figure:
 def _judged(
     engines: str, workers: str, scheduler: str, repeats: int, values: dict[str, Any], assignments: list[str]
 ) -> Request:
-    named = chosen("--engines", engines, (*launch.OWN, *launch.FRAMEWORKS))
+    named = chosen("--engines", names(engines), (*launch.OWN, *launch.FRAMEWORKS))
     counts = numbers("--workers", workers, least=1)
     if scheduler not in spec.SCHEDULERS and not scheduler.startswith("tcp://"):
         raise SpecError(

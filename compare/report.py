@@ -15,7 +15,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from common import results
-from compare import plots, store, tables, tidy
+from compare import exits, plots, store, tables, tidy
 from compare.findings import Findings, findings
 from compare.store import FolderError, Stored
 from compare.summary import FAILURES, Summary, summarize
@@ -25,7 +25,7 @@ RESULTS_FILE = "results.json"
 TABLES_FOLDER = "tables"
 PLOTS_FOLDER = "plots"
 
-EXIT_RUN_FAILED, EXIT_USAGE = 1, 2
+
 _WIDTH_WITHOUT_TERMINAL = 120
 
 
@@ -44,7 +44,7 @@ class Report:
         refuted = proof is not None and proof.verdict == "not proved"
         bad = any(summary.status in (*FAILURES, "not run") for summary in self.summaries)
         bad = bad or bool(self.stored.set_aside)
-        return EXIT_RUN_FAILED if bad or refuted or not self.findings.comparable else 0
+        return exits.RUN_FAILED if bad or refuted or not self.findings.comparable else 0
 
 
 def command(
@@ -56,12 +56,12 @@ def command(
         report = read(folder)
     except FolderError as error:
         typer.echo(str(error), err=True)
-        raise typer.Exit(EXIT_USAGE) from None
+        raise typer.Exit(exits.USAGE) from None
     unwritten = write(report, folder)
     show(report, folder, as_json=as_json)
     if unwritten:
         typer.echo(unwritten, err=True)
-        raise typer.Exit(EXIT_RUN_FAILED)
+        raise typer.Exit(exits.RUN_FAILED)
     raise typer.Exit(report.exit_code)
 
 

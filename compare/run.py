@@ -15,22 +15,19 @@ import typer
 from rich.console import Console
 
 from common import architectures, datasets, machine, spec
-from common.datasets import DataRefused
 from common.results import ResultError
 from common.spec import SpecError
-from compare import execution, launch, matrix, parity, presets, report, store
+from compare import execution, exits, launch, matrix, parity, presets, report, store
 from compare.interrupt import Interrupted, interruptible
 from compare.launch import LaunchError
 from compare.matrix import Row
 from compare.presets import Preset
 from compare.progress import Display, display
-from compare.store import Comparison, FolderError, ProofRecord
+from compare.store import Comparison, ProofRecord
 from compare.words import names, numbers, variants
 
 PROFILE_STEPS = 20
 """Of the segment that `--profile` adds to a run."""
-
-EXIT_RUN_FAILED, EXIT_USAGE, EXIT_DATA_REFUSED = 1, 2, 4
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Train the same CNN in every framework and mode, and compare."""
-    try:
+    with exits.told():
         options = {
             "data.source": data,
             "model": model,
@@ -101,20 +98,6 @@ def command(
         if repeats is not None:
             asked = replace(asked, repeats=repeats)
         code = run(Request(asked, names(frameworks), out, proof, oversubscribe=oversubscribe), as_json=as_json)
-    except (SpecError, FolderError) as error:
-        typer.echo(str(error), err=True)
-        code = EXIT_USAGE
-    except DataRefused as error:
-        typer.echo(str(error), err=True)
-        code = EXIT_DATA_REFUSED
-    except LaunchError as error:
-        typer.echo(str(error), err=True)
-        code = EXIT_RUN_FAILED
-    except OSError as error:
-        typer.echo(f"{error}. Free space, or choose another --out; the same command goes on from what is sealed.", err=True)
-        code = EXIT_RUN_FAILED
-    except Interrupted as interruption:
-        code = interruption.exit_code
     raise typer.Exit(code)
 
 
@@ -151,7 +134,7 @@ def run(request: Request, *, as_json: bool, show: Callable[..., object] = report
     show(made, folder, as_json=as_json)
     if unwritten:
         typer.echo(unwritten, err=True)
-        code = code or EXIT_RUN_FAILED
+        code = code or exits.RUN_FAILED
     elif code:
         typer.echo(f"Interrupted. The same command with --out {folder} goes on.", err=True)
     return code or made.exit_code

@@ -18,11 +18,8 @@ from rich.console import Console
 from rich.text import Text
 
 from common import datasets, results, spec
-from common.datasets import DataRefused
 from common.results import RunResult
-from common.spec import SpecError
-from compare import launch, matrix, plots, report, run, scaling_laws, tables
-from compare.launch import LaunchError
+from compare import exits, launch, matrix, plots, report, run, scaling_laws, tables
 from compare.matrix import Row
 from compare.presets import Preset
 from compare.report import Report
@@ -161,7 +158,7 @@ def command(
 ) -> None:
     """Measure strong and weak scaling, fit Amdahl and Gustafson, and project to machines that are not here."""
     options = {"data.source": data, "model": model, "epochs": epochs, "data.limit": limit, "cores": cores}
-    try:
+    with exits.told():
         wish = Wish()
         if project is not None:
             wish = Wish(numbers("--project", project, least=1), scaling_laws.network(network))
@@ -175,17 +172,6 @@ def command(
         lay_out = partial(rows, sizes=sizes, kinds=_kinds(kinds))
         request = run.Request(settings, names(frameworks), out, prove=False, lay_out=lay_out, oversubscribe=True)
         code = run.run(request, as_json=as_json, show=partial(_show_run, wish=wish))
-    except (SpecError, FolderError) as error:
-        typer.echo(str(error), err=True)
-        code = run.EXIT_USAGE
-    except DataRefused as error:
-        typer.echo(str(error), err=True)
-        code = run.EXIT_DATA_REFUSED
-    except LaunchError as error:
-        typer.echo(str(error), err=True)
-        code = run.EXIT_RUN_FAILED
-    except run.Interrupted as interruption:
-        code = interruption.exit_code
     raise typer.Exit(code)
 
 
@@ -202,8 +188,8 @@ def rows(settings: Preset, frameworks: Sequence[str], *, sizes: Sequence[int], k
         SpecError: a row's spec is refused.
     """
     values = settings.values
-    matrix.check_names("frameworks", frameworks, tuple(launch.FRAMEWORKS))
-    matrix.check_names("modes", settings.modes, tuple(spec.VARIANTS))
+    chosen("frameworks", frameworks, tuple(launch.FRAMEWORKS))
+    chosen("modes", settings.modes, tuple(spec.VARIANTS))
     available = spec.build(values).cores
     batch = spec.build(values).global_batch_size
     made: dict[str, Row] = {}
@@ -646,7 +632,7 @@ def _projected(stored: Stored, wish: Wish) -> list[Projected]:
 
 
 def _kinds(text: str) -> tuple[Kind, ...]:
-    asked = chosen("--kinds", text, KINDS)
+    asked = chosen("--kinds", names(text), KINDS)
     return tuple(kind for kind in KINDS if kind in asked)
 
 

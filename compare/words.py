@@ -13,52 +13,50 @@ def names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def each_once(option: str, text: str, known: Sequence[str]) -> list[str]:
-    """The words of an option that must be given at least one, and none twice.
+def each_once(option: str, words: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Words that must be at least one, and none twice.
 
     Args:
-        option: as it is typed.
-        text: what it was given.
+        option: where they were given, as it is typed.
+        words: what it was given.
         known: words that make sense; others may, too, see `chosen`.
 
     Raises:
         SpecError: there is no word, or one comes again.
     """
-    words = names(text)
     if not words:
         raise SpecError(f"{option} is empty. Use {', '.join(known)}.")
     if len(set(words)) < len(words):
         raise SpecError(f"{option} names something twice. Received: {', '.join(words)}. Name each once.")
-    return words
+    return list(words)
 
 
-def chosen(option: str, text: str, known: Sequence[str]) -> list[str]:
-    """The same of an option that takes no words but the known ones.
+def chosen(option: str, words: Sequence[str], known: Sequence[str]) -> list[str]:
+    """The same where there are no words but the known ones.
 
     Raises:
         SpecError: also where a word is unknown.
     """
-    words = each_once(option, text, known)
-    for word in words:
+    for word in each_once(option, words, known):
         if word not in known:
             close = difflib.get_close_matches(word, known, n=1)
             hint = f" Did you mean {close[0]}?" if close else ""
             raise SpecError(f"{option} names something unknown. Received: {word!r}. Use {', '.join(known)}.{hint}")
-    return words
+    return list(words)
 
 
 def variants(modes: str) -> list[str]:
     """The words of `--modes`, or all that there are."""
-    return list(VARIANTS) if modes == "all" else chosen("--modes", modes, tuple(VARIANTS))
+    return list(VARIANTS) if modes == "all" else chosen("--modes", names(modes), tuple(VARIANTS))
 
 
 def numbers(option: str, text: str, *, least: int) -> tuple[int, ...]:
-    """The same of an option that takes whole numbers.
+    """The whole numbers of an option, each once.
 
     Raises:
         SpecError: also where a word is no number, or one below `least`.
     """
-    words = each_once(option, text, ("1", "2", "4"))
+    words = each_once(option, names(text), ("1", "2", "4"))
     for word in words:
         if not (word.isascii() and word.isdecimal()) or int(word) < least:
             raise SpecError(f"{option} must be whole numbers of at least {least}. Received: {word!r}. Use e.g. 1,2,4.")

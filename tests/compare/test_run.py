@@ -175,7 +175,7 @@ def test_a_second_comparison_in_the_same_folder_at_the_same_time_is_refused(
         ),
         (("--preset", "digits", "--spec", "x.yaml"), 2, "--preset and --spec exclude each other"),
         (("--spec", "missing.yaml"), 2, "spec file cannot be read"),
-        (("--frameworks", "lefft"), 2, "frameworks names one that is unknown. Received: 'lefft'."),
+        (("--frameworks", "lefft"), 2, "frameworks names something unknown. Received: 'lefft'."),
         (("--frameworks", "left,left"), 2, "each once"),
         (("--input-only", "--compute-only"), 2, "--input-only and --compute-only exclude each other. Received: both."),
         (("--input", "dask", "--workers", "0"), 2, "workers must be at least 1 with input dask. Received: 0."),

@@ -8,8 +8,8 @@ from compare import words
 
 def test_words_keep_their_order_and_empty_ones_are_passed_over() -> None:
     assert words.names(" b, a,,c ") == ["b", "a", "c"]
-    assert words.chosen("--of", "b,a", ("a", "b", "c")) == ["b", "a"]
-    assert words.each_once("--of", "b,own.module", ("a", "b")) == ["b", "own.module"]
+    assert words.chosen("--of", ["b", "a"], ("a", "b", "c")) == ["b", "a"]
+    assert words.each_once("--of", ["b", "own.module"], ("a", "b")) == ["b", "own.module"]
     assert words.numbers("--workers", "4, 0,1", least=0) == (4, 0, 1)
 
 
@@ -41,4 +41,4 @@ def test_what_is_no_list_of_numbers_is_refused(text: str, message: str) -> None:
 )
 def test_what_is_no_choice_of_known_words_is_refused(text: str, message: str) -> None:
     with pytest.raises(SpecError, match=re.escape(message)):
-        words.chosen("--of", text, ("a", "b"))
+        words.chosen("--of", words.names(text), ("a", "b"))

@@ -1,0 +1,41 @@
+"""How a command ends: its exit code, and in a line on stderr why."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import typer
+
+from common.datasets import DataRefused
+from common.spec import SpecError
+from compare.interrupt import Interrupted
+from compare.launch import LaunchError
+from compare.store import FolderError
+
+RUN_FAILED, USAGE, DATA_REFUSED = 1, 2, 4
+
+
+@contextmanager
+def told() -> Generator[None]:
+    """End the command, with a message and a code, where the block raises what a user can mend.
+
+    Raises:
+        typer.Exit: in place of SpecError, FolderError, DataRefused, LaunchError, OSError and Interrupted.
+    """
+    try:
+        yield
+    except Interrupted as interruption:
+        raise typer.Exit(interruption.exit_code) from None
+    except (SpecError, FolderError) as error:
+        code, words = USAGE, str(error)
+    except DataRefused as error:
+        code, words = DATA_REFUSED, str(error)
+    except LaunchError as error:
+        code, words = RUN_FAILED, str(error)
+    except OSError as error:
+        code, words = RUN_FAILED, f"{error}. Free space, or name another folder; the same command goes on from what is there."
+    else:
+        return
+    typer.echo(words, err=True)
+    raise typer.Exit(code)
