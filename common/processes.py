@@ -58,14 +58,6 @@ class Failure(NamedTuple):
     words: str
 
 
-_UNLESS_TOLD = Watch()
-
-
-def run_ranks(command: Sequence[str], environments: Sequence[dict[str, str]], watch: Watch = _UNLESS_TOLD) -> Failure | None:
-    """Run one command in several processes, each with its own additions to the environment; see `run_members`."""
-    return run_members([Member(f"rank {rank}", command, each) for rank, each in enumerate(environments)], watch)
-
-
 def run_members(members: Sequence[Member], watch: Watch) -> Failure | None:
     """Run several processes until all ranks have ended.
 

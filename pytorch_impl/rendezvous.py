@@ -35,11 +35,16 @@ def adopt() -> None:
 
 def join(spec: Spec) -> None:
     """Meet the other ranks, where there are any; call before the first tensor."""
-    if "RANK" not in os.environ or spec.mode == "parameter_server":
+    if "RANK" not in os.environ:
         return
     import torch  # here: the launcher of ranks never imports a framework
     from torch import distributed
 
+    cuda = torch.cuda.is_available()
+    if cuda:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))  # from now on "cuda" is this rank's own
+    if spec.mode == "parameter_server":
+        return
     for backend in ("GLOO", "NCCL"):
         os.environ.setdefault(f"{backend}_SOCKET_IFNAME", meeting.own_interface())
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -48,7 +53,10 @@ def join(spec: Spec) -> None:
     store = distributed.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
         *meeting.place(), ranks, is_master=keeps, master_listen_fd=meeting.listen().detach() if keeps else None
     )
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if torch.cuda.is_available() else None
     distributed.init_process_group(
-        "gloo" if device is None else "nccl", store=store, rank=rank, world_size=ranks, device_id=device
+        "nccl" if cuda else "gloo",
+        store=store,
+        rank=rank,
+        world_size=ranks,
+        device_id=torch.device("cuda", torch.cuda.current_device()) if cuda else None,
     )

@@ -21,7 +21,6 @@ class HybridTensor(TensorParallel):
     """Copies of a model that is split over replicas; the gradients of each slice are added up over its copies."""
 
     def _build(self) -> None:
-        self._device = multi_process.join()
         # Neighbours share a copy, which has more to exchange than the copies among themselves.
         shape = self._spec.data_replicas, self._spec.hybrid.inner_replicas
         mesh = init_device_mesh(self._device.type, shape, mesh_dim_names=("copies", "slices"))
@@ -34,7 +33,6 @@ class HybridTensor(TensorParallel):
         # Twin: DDP sends each bucket of gradients as soon as it is full; the other twin's graph sees to that by itself.
         self._wrapped = DistributedDataParallel(
             self._model,
-            device_ids=[self._device.index] if self._device.type == "cuda" else None,
             process_group=self._copies,
             forward_sync_buffers=False,
         )

@@ -15,7 +15,7 @@ from common.training import evaluate as score_split
 from common.weights import Weights
 from pytorch_impl import evaluate, optim, weights
 from pytorch_impl.parallel import vectors
-from pytorch_impl.parallel.multi_process import MultiProcess, join
+from pytorch_impl.parallel.multi_process import MultiProcess
 
 
 class ModelAveraging(MultiProcess):
@@ -25,7 +25,6 @@ class ModelAveraging(MultiProcess):
     """
 
     def _build(self) -> None:
-        self._device = join()
         self.shard = distributed.get_rank(), distributed.get_world_size()
         self.devices = [f"rank {rank}: {self._device.type}" for rank in range(self.shard[1])]
         self._own = self._new_model(None)

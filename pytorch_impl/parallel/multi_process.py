@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import nullcontext
 from typing import Any
 
@@ -19,24 +18,10 @@ from pytorch_impl.compression import Compressor, exchanged
 from pytorch_impl.parallel.serial import Serial
 
 
-def join() -> torch.device:
-    """Meet the other ranks of the run, which takes place once; the device of this one."""
-    own = torch.device(device.kind())
-    if own.type == "cuda":
-        own = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        torch.cuda.set_device(own)
-    if not distributed.is_initialized():
-        cuda = own.type == "cuda"
-        distributed.init_process_group("nccl" if cuda else "gloo", device_id=own if cuda else None)
-    return own
-
-
 class MultiProcess(Serial):
     """One rank of several; who it is stands in its environment, see `rendezvous`."""
 
     def _build(self) -> None:
-        self._device = join()
-        cuda = self._device.type == "cuda"
         self.shard = distributed.get_rank(), distributed.get_world_size()
         self.devices = [f"rank {rank}: {self._device.type}" for rank in range(self.shard[1])]
         self._synchronised = self._spec.batch_norm_statistics == "synchronised"
@@ -47,7 +32,6 @@ class MultiProcess(Serial):
         if settings.compression == "none":
             self._wrapped = DistributedDataParallel(
                 self._model,
-                device_ids=[self._device.index] if cuda else None,
                 bucket_cap_mb=settings.bucket_mib,
                 forward_sync_buffers=False,
             )

@@ -23,9 +23,6 @@ class ParameterServer(Serial):
 
     def _build(self) -> None:
         self.shard = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        if self._device.type == "cuda":
-            self._device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-            torch.cuda.set_device(self._device)
         self.devices = [f"rank {rank}: {self._device.type}" for rank in range(self.shard[1])]
         self._server = parameter_server.join(self._spec, self.shard[0], meeting.word())
         synchronised = self._spec.batch_norm_statistics == "synchronised"

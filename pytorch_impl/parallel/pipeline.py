@@ -20,7 +20,6 @@ from common.sharding import micro_batches
 from common.training import Batch, Update
 from common.weights import Weights
 from pytorch_impl import device, input, models, optim, train, weights
-from pytorch_impl.parallel import multi_process
 from pytorch_impl.parallel.serial import Serial
 
 
@@ -32,7 +31,6 @@ class Pipeline(Serial):
     """
 
     def _build(self) -> None:
-        self._device = multi_process.join()
         rank, ranks = distributed.get_rank(), distributed.get_world_size()
         number = ranks // self._spec.data_replicas
         self.devices = [f"rank {other}: {self._device.type}, stage {other % number}" for other in range(ranks)]

@@ -11,7 +11,6 @@ from torch import distributed
 from common.datasets import Split
 from pytorch_impl import channels, models, optim
 from pytorch_impl.batch_norm import ReplicaGroup
-from pytorch_impl.parallel import multi_process
 from pytorch_impl.parallel.serial import Serial
 
 
@@ -19,7 +18,6 @@ class TensorParallel(Serial):
     """Replicas on several devices, which hold a slice each of all kernels, biases, gradients and optimizer buffers."""
 
     def _build(self) -> None:
-        self._device = multi_process.join()
         self.devices = [f"rank {rank}: {self._device.type}" for rank in range(self._spec.replicas)]
         assert distributed.group.WORLD is not None
         self._model = self._new_split_model(distributed.group.WORLD, None)

@@ -15,6 +15,7 @@ import pytest
 from common import machine, processes
 from common.members import Member
 from common.processes import Failure, Watch
+from tests.ranks import run_ranks
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="a kernel's service of Linux")
 
@@ -50,7 +51,7 @@ def python(code: str) -> list[str]:
 
 
 def run(code: str, ranks: int) -> Failure | None:
-    return processes.run_ranks(python(code), [{"RANK": str(rank)} for rank in range(ranks)])
+    return run_ranks(python(code), [{"RANK": str(rank)} for rank in range(ranks)])
 
 
 def noted(folder: Path, count: int) -> list[int]:
@@ -190,16 +191,14 @@ def test_ranks_that_run_are_ended_where_another_cannot_start() -> None:
     before = psutil.Process().children()
     program = Path(sys.executable)
     with pytest.raises(FileNotFoundError):
-        processes.run_ranks(
-            [program.name, "-c", "import time; time.sleep(60)"], [{"PATH": str(program.parent)}, {"PATH": "/nowhere"}]
-        )
+        run_ranks([program.name, "-c", "import time; time.sleep(60)"], [{"PATH": str(program.parent)}, {"PATH": "/nowhere"}])
     assert psutil.Process().children() == before
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_to_the_launcher_ends_its_ranks(folder: Path, number: signal.Signals, code: int) -> None:
     rank = python("note(os.getpid()); time.sleep(60)")
-    with subprocess.Popen(python(f"from common import processes; processes.run_ranks({rank}, [{{}}, {{}}])")) as launcher:
+    with subprocess.Popen(python(f"from tests.ranks import run_ranks; run_ranks({rank}, [{{}}, {{}}])")) as launcher:
         pids = noted(folder, 2)
         launcher.send_signal(number)
     assert launcher.returncode == code

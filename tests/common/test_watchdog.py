@@ -11,6 +11,7 @@ from common import machine, processes, watchdog
 from common.members import Member
 from common.processes import Failure, Watch
 from common.watchdog import Marks, Sample, Watchdog
+from tests.ranks import run_ranks
 
 LIMIT = 2.0
 
@@ -41,7 +42,7 @@ def python(code: str) -> list[str]:
 
 
 def run(code: str, ranks: int, folder: Path | None = None, waiting: str | None = None) -> Failure | None:
-    return processes.run_ranks(python(code), [{"RANK": str(rank)} for rank in range(ranks)], Watch(LIMIT, folder, waiting))
+    return run_ranks(python(code), [{"RANK": str(rank)} for rank in range(ranks)], Watch(LIMIT, folder, waiting))
 
 
 def hang_of(failure: Failure | None) -> str:
@@ -165,21 +166,22 @@ def test_short_steps_far_apart_are_progress() -> None:
 
 def test_a_process_that_has_no_data_yet_may_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     loading = [sys.executable, "-c", "import time; from common import watchdog; watchdog.obey(); time.sleep(5)"]
-    assert processes.run_ranks(loading, [{}], Watch(LIMIT)) is None
+    assert run_ranks(loading, [{}], Watch(LIMIT)) is None
     monkeypatch.setattr(watchdog, "LOADING_SECONDS", LIMIT)
-    assert hang_of(processes.run_ranks(loading, [{}], Watch(LIMIT))).startswith("rank 0 of 1 hangs in ")
+    assert hang_of(run_ranks(loading, [{}], Watch(LIMIT))).startswith("rank 0 of 1 hangs in ")
 
 
 def test_a_process_that_does_not_answer_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "LOADING_SECONDS", LIMIT)
-    hang_of(processes.run_ranks([sys.executable, "-c", "import time; time.sleep(60)"], [{}], Watch(LIMIT, tmp_path)))
+    hang_of(run_ranks([sys.executable, "-c", "import time; time.sleep(60)"], [{}], Watch(LIMIT, tmp_path)))
     assert (tmp_path / "stacks-rank0.txt").read_text() == "It had not begun to answer yet: no stacks.\n"
 
 
 def test_a_launcher_at_work_is_not_taken_for_the_rank_that_hangs_below_it() -> None:
     launcher = f"""
         from common import processes
-        failure = processes.run_ranks({python("steps(1); time.sleep(60)")}, [{{}}], processes.Watch({3 * LIMIT}))
+        from tests.ranks import run_ranks
+        failure = run_ranks({python("steps(1); time.sleep(60)")}, [{{}}], processes.Watch({3 * LIMIT}))
         sys.exit(0 if failure is not None and failure.code is None else 1)
     """
     assert run(launcher, 1) is None

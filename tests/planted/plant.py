@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from common import entry, processes, spec
+from common import entry, spec
+from tests.ranks import run_ranks
 
 Plant = Callable[[pytest.MonkeyPatch], Any]
 
@@ -64,7 +65,7 @@ def _twin(framework: str) -> tuple[ModuleType, dict[str, Plant]]:
 def _in_ranks(module: ModuleType, framework: str, out: Path, jobs: list[str], specs: dict[str, spec.Spec]) -> int:
     for job in jobs:
         command = [sys.executable, "-m", "tests.planted.plant", framework, str(out), job]
-        failure = processes.run_ranks(command, module.rendezvous.environments(specs[_parted(job)[0]]))
+        failure = run_ranks(command, module.rendezvous.environments(specs[_parted(job)[0]]))
         if failure is not None:
             print(f"{job}: {failure}", file=sys.stderr)
             return entry.EXIT_FAILED

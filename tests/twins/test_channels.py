@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common import processes
 from common.sharding import shard
+from tests.ranks import run_ranks
 from tests.twins import made
 from tests.twins.adapters import Twin
 from tests.twins.split_model import ARCHITECTURE, COUNT, REPLICAS, settings
@@ -22,7 +22,7 @@ def reports(framework: str, tmp_path_factory: pytest.TempPathFactory) -> Reports
     environments = importlib.import_module(f"{framework}_impl.rendezvous").environments(settings()) or [{}]
     environments = [{**environment, "TF_CPP_MIN_LOG_LEVEL": "2"} for environment in environments]
     command = [sys.executable, "-m", "tests.twins.split_model", framework, str(folder)]
-    assert processes.run_ranks(command, environments) is None
+    assert run_ranks(command, environments) is None
     return [json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(len(environments))]
 
 
