@@ -86,6 +86,10 @@ def _sameness(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
         said = f"{proof.verdict}: {proof.sentence.removeprefix(f'{proof.verdict}: ')}"
     sentences = [f"Identical training: {said.removesuffix('.')}."]
     sentences += [f"{mode}: not claimed: {reason}." for mode, reason in (proof.not_claimed if proof else {}).items()]
+    sentences += [
+        f"{mode}: held against {other}. The serial runs here see whole batches."
+        for mode, other in (proof.held_against if proof else {}).items()
+    ]
     known = [summary for summary in summaries if summary.first_step_difference is not None]
     if known:
         worst = max(known, key=lambda summary: summary.first_step_difference or 0.0)

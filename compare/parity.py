@@ -98,6 +98,8 @@ class Proof(_Frozen):
     """Read back: code, versions, machine and spec are those of an earlier proof."""
     not_claimed: dict[str, str] = {}
     """Mode or framework: why it is not the proved mathematics as it is timed."""
+    held_against: dict[str, str] = {}
+    """Mode: what it was proved to equal, where that is not the serial run that is timed beside it."""
 
     @property
     def verdict(self) -> Verdict:
@@ -181,14 +183,17 @@ def prove(
     ladder = _Ladder(base, tuple(frameworks), replicas, out, progress)
     # What is claimed depends on the timed run itself, which the key leaves out.
     switched = [name for name in frameworks if raced.get(name, timed).framework_options]
-    not_claimed = _not_claimed(timed, ladder.architecture, parallel, switched)
+    claims = {
+        "not_claimed": _not_claimed(timed, ladder.architecture, parallel, switched),
+        "held_against": _held_against(timed, ladder.architecture, parallel),
+    }
     if remember and (proof := _remembered(key)):
         progress("proof remembered: same code, versions, machine and spec")
-        return proof.model_copy(update={"not_claimed": not_claimed})
+        return proof.model_copy(update=claims)
     start = time.perf_counter()
     rungs = [*ladder.twins(), *(rung for mode in parallel for rung in ladder.mode(mode)), *ladder.raced(raced)]
     made_at = datetime.now(UTC).isoformat(timespec="seconds")
-    proof = Proof(rungs=rungs, seconds=time.perf_counter() - start, made_at=made_at, not_claimed=not_claimed)
+    proof = Proof(rungs=rungs, seconds=time.perf_counter() - start, made_at=made_at, **claims)
     if remember and proof.verdict == "proved":
         results.write_atomically(_store(key), proof.model_dump_json())
     return proof
@@ -464,6 +469,14 @@ def _not_claimed(timed: Spec, architecture: Architecture, modes: Sequence[str], 
     if timed.optimizer.native:
         reasons |= dict.fromkeys(("serial", *modes), "the frameworks' own optimizers follow different rules")
     return reasons
+
+
+def _held_against(timed: Spec, architecture: Architecture, modes: Sequence[str]) -> dict[str, str]:
+    parts = timed.pipeline.micro_batches
+    if not architecture.has_batch_norm or parts == 1:
+        return {}
+    words = f"serial that adds up the gradients of {parts} parts of a batch, for BatchNorm sees one part at a time"
+    return {mode: words for mode in modes if mode in ("pipeline", "pipeline_1f1b")}
 
 
 def _rung(what: Spec, **fields: Any) -> Rung:

@@ -237,6 +237,7 @@ def _proof(comparison: Comparison, request: Request, folder: Path, shown: Displa
         sentence=proof.sentence,
         mode_verdicts=verdicts,
         not_claimed=proof.not_claimed,
+        held_against=proof.held_against,
         rungs=[rung.model_dump() for rung in proof.rungs],
     )
 

@@ -46,6 +46,8 @@ class ProofRecord(_Frozen):
     """framework: {mode: verdict}."""
     not_claimed: dict[str, str] = {}
     """Mode: why it is another function than serial as it is timed."""
+    held_against: dict[str, str] = {}
+    """Mode: what it was proved to equal, where that is not the serial run beside it."""
     rungs: list[dict[str, Any]] = []
 
 

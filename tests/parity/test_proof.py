@@ -199,6 +199,9 @@ def test_copies_of_a_pipeline_are_held_where_their_micro_batches_have_no_statist
     assert proof.mode_verdict("pytorch", "hybrid_pipeline") == "not claimed"
     assert "micro-batches" in proof.not_claimed["hybrid_pipeline"]
     assert not [rung for rung in proof.rungs if rung.mode == "hybrid_pipeline"]
+    assert held.held_against == {}
+    assert list(proof.held_against) == ["pipeline"]
+    assert "4 parts" in proof.held_against["pipeline"]
 
 
 def test_the_timed_kernels_are_held_against_each_other_in_their_own_precision(twins: FakeTwins, tmp_path: Path) -> None:
