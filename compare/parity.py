@@ -183,7 +183,7 @@ def prove(
     ladder = _Ladder(base, tuple(frameworks), replicas, out, progress)
     # What is claimed depends on the timed run itself, which the key leaves out.
     switched = [name for name in frameworks if raced.get(name, timed).framework_options]
-    claims = {
+    claims: dict[str, Any] = {
         "not_claimed": _not_claimed(timed, ladder.architecture, parallel, switched),
         "held_against": _held_against(timed, ladder.architecture, parallel),
     }

@@ -23,7 +23,6 @@ _JOINING = "Torch's ranks meet in a process group, TensorFlow's in the strategy 
 _AGES = "TensorFlow keeps weights of several ages; torch's updates wait."
 
 EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("parallel/multi_process.py", "join"): _JOINING,
     **{("parallel/multi_process.py", name): _SUMS for name in ("Ranks", "Ranks.__init__", "Ranks.all_reduce")},
     ("parallel/data_parallel.py", "own_part"): "A shard cut in TensorFlow's graph; torch's replicas are told theirs.",
     ("parallel/tensor_parallel.py", "TensorParallel.total"): _RANKS,
