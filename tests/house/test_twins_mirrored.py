@@ -19,7 +19,6 @@ RENAMED = {
 
 _RANKS = "Torch's replicas are ranks, which must meet and ask each other; TensorFlow's are devices of one graph."
 _SUMS = "Torch's sum over a group of ranks; TensorFlow's strategies bring one."
-_JOINING = "Torch's ranks meet in a process group, TensorFlow's in the strategy of their mode."
 _AGES = "TensorFlow keeps weights of several ages; torch's updates wait."
 
 EXCEPTIONS: dict[tuple[str, str], str] = {
