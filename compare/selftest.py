@@ -126,7 +126,7 @@ def simulate(trials: int, seed: int) -> list[Check]:
     alarms = _share(equal, lambda judged: judged[0].verdict in ("above", "below"))
     found = _share(slower, lambda judged: judged[0].verdict == "above")
     any_alarm = _share(families, lambda judged: any(each.verdict in ("above", "below") for each in judged))
-    alone = _share(families, lambda judged: any((each.ratio.p or 0.0) < 1.0 - statistics.CONFIDENCE for each in judged))
+    alone = _share(families, lambda judged: any((each.ratio.p or 0.0) < statistics.SIGNIFICANCE for each in judged))
     add = partial(Check, where="simulated", n=trials)
     return [
         add(

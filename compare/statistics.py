@@ -15,6 +15,8 @@ VERDICT_PAIRS = 5
 
 CONFIDENCE = 0.95
 """Of each interval by itself, and of all verdicts of a family together."""
+SIGNIFICANCE = 0.05
+"""The p below which a difference is named: what CONFIDENCE leaves."""
 
 Verdict = Literal["above", "below", "no difference shown", "too few repeats to tell"]
 """What may be said of a ratio: above or below one, or why neither."""
@@ -46,6 +48,11 @@ class Ratio(_Frozen):
     p: float | None = None
     """Two-sided, of the paired t-test that the logarithms' mean is zero; by itself, not corrected for others."""
 
+    @property
+    def decided(self) -> bool:
+        """Whether there are pairs enough for a verdict."""
+        return self.n >= VERDICT_PAIRS
+
 
 class Judged(_Frozen):
     """One ratio of a family, and what it allows to be said."""
@@ -76,13 +83,14 @@ def paired_ratio(pairs: Sequence[tuple[float, float]]) -> Ratio | None:
     Args:
         pairs: positive values, the same repeat of two rows; pairs with a missing or non-positive value are left out.
     """
-    logs = np.array([math.log(first / second) for first, second in pairs if _positive(first) and _positive(second)])
-    if not len(logs):
+    logs = [math.log(first / second) for first, second in pairs if _positive(first) and _positive(second)]
+    if not logs:
         return None
-    mean = float(logs.mean())
+    mean = math.fsum(logs) / len(logs)
     if len(logs) == 1:
         return Ratio(value=math.exp(mean), low=None, high=None, n=1)
-    freedom, error = len(logs) - 1, float(logs.std(ddof=1)) / math.sqrt(len(logs))
+    freedom = len(logs) - 1
+    error = math.sqrt(math.fsum((log - mean) ** 2 for log in logs) / freedom / len(logs))
     half = float(special.stdtrit(freedom, 0.5 + CONFIDENCE / 2)) * error
     t = abs(mean) / error if error else (math.inf if mean else 0.0)
     p = 2.0 * float(special.stdtr(freedom, -t))
@@ -115,7 +123,7 @@ def verdicts(ratios: Sequence[tuple[str, Ratio]]) -> list[Judged]:
     Returns:
         The same ratios in the same order, judged.
     """
-    tested = [place for place, (_, ratio) in enumerate(ratios) if ratio.n >= VERDICT_PAIRS and ratio.p is not None]
+    tested = [place for place, (_, ratio) in enumerate(ratios) if ratio.decided and ratio.p is not None]
     corrected = dict(zip(tested, holm([ratios[place][1].p or 0.0 for place in tested]), strict=True))
     return [
         Judged(
@@ -132,7 +140,7 @@ def verdicts(ratios: Sequence[tuple[str, Ratio]]) -> list[Judged]:
 def _verdict(ratio: Ratio, p: float | None) -> Verdict:
     if p is None or ratio.low is None or ratio.high is None:
         return "too few repeats to tell"
-    if p >= 1.0 - CONFIDENCE or ratio.low <= 1.0 <= ratio.high:
+    if p >= SIGNIFICANCE or ratio.low <= 1.0 <= ratio.high:
         return "no difference shown"
     return "above" if ratio.low > 1.0 else "below"
 
@@ -169,7 +177,7 @@ def surety(judged: Judged) -> str:
         return ""
     if judged.family == 1:
         return f" (p {_p_words(judged.p)})"
-    alone = judged.verdict == "no difference shown" and judged.ratio.p < 1.0 - CONFIDENCE
+    alone = judged.verdict == "no difference shown" and judged.ratio.p < SIGNIFICANCE
     by_itself = f"; {_p_words(judged.ratio.p).removeprefix('= ')} by itself" if alone else ""
     return f" (p {_p_words(judged.p)} among {judged.family} comparisons{by_itself})"
 

@@ -21,13 +21,6 @@ def command(*arguments: str) -> Any:
     return CliRunner().invoke(app, ["selftest", *arguments])
 
 
-def test_the_verdicts_hold_in_ten_thousand_comparisons() -> None:
-    equal, slower, family = selftest.simulate(10_000, seed=1)
-    assert equal.passed and slower.passed and family.passed
-    assert 0.04 <= float(equal.found.rstrip("%")) / 100 <= 0.06
-    assert float(slower.found.rstrip("%")) >= 90
-
-
 def test_a_test_that_raises_too_many_alarms_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The defect that a bootstrap of few repeats has: its intervals are too narrow."""
 
@@ -42,13 +35,17 @@ def test_a_test_that_raises_too_many_alarms_is_caught(monkeypatch: pytest.Monkey
     assert not equal.passed and not family.passed
 
 
-def test_simulation_alone_prints_json_and_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_verdicts_hold_in_ten_thousand_comparisons_and_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "start", pytest.fail)
-    monkeypatch.setattr(selftest, "TRIALS", 1000)
     done = command("--simulate-only", "--json")
     assert done.exit_code == 0, done.output
     printed = json.loads(done.stdout)
-    assert printed["passed"] and [check["where"] for check in printed["checks"]] == ["simulated"] * 3
+    equal, slower, family = printed["checks"]
+    assert [(check["where"], check["n"]) for check in printed["checks"]] == [("simulated", 10_000)] * 3
+    assert 4 <= float(equal["found"].rstrip("%")) <= 6
+    assert float(slower["found"].rstrip("%")) >= 90
+    assert float(family["found"].rstrip("%")) <= 6 and "uncorrected: 1" in family["what"]
+    assert printed["passed"]
 
 
 def test_an_unknown_framework_is_refused_before_anything_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:

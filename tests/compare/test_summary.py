@@ -290,7 +290,7 @@ def test_repeats_that_never_reach_the_accuracy_are_counted() -> None:
     assert (target.reached, target.seconds.n, summaries[0].repeats_done) == (4, 4, 5)
     said = findings(stored, summaries).scores
     assert said[0].startswith(
-        "pytorch serial, 2 cores: validation accuracy 0.75 after 8.21 s (8.13 to 8.27) and 2 epochs, in 4 of"
+        "pytorch serial, 2 cores: validation accuracy 0.75 after 8.21 s (8.15 to 8.27) and 2 epochs, in 4 of"
     )
     (table,) = target_table(summaries)
     assert [row["reached"] for row in table.rows] == ["4 of 5", "5 of 5", "5 of 5", "5 of 5"]
