@@ -180,14 +180,18 @@ def _scores(summary: Summary) -> list[str]:
     target, pace = summary.target, summary.epoch_seconds
     if target is not None and summary.repeats_done:
         repeats = f"{target.reached} of {summary.repeats_done} repeats"
-        said = f"validation accuracy {target.accuracy:g} was not reached in {summary.epochs_done} epochs"
+        said = f"validation accuracy {target.accuracy:g} was not reached in {_epochs(summary.epochs_done)}"
         if target.seconds is not None and target.epochs is not None:
             seconds, epochs = target.seconds, target.epochs
             spread = f" ({seconds.low:.2f} to {seconds.high:.2f})" if seconds.n > 1 else ""
-            said = f"validation accuracy {target.accuracy:g} after {seconds.median:.2f} s{spread} and {epochs.median:g} epochs"
-            said += f", in {repeats}" if target.reached < summary.repeats_done or summary.repeats_done > 1 else ""
+            said = f"validation accuracy {target.accuracy:g} after {seconds.median:.2f} s{spread} and {_epochs(epochs.median)}"
+            said += f", in {repeats}" if summary.repeats_done > 1 else ""
         sentences.append(f"{summary.name}: {said}; {pace.median:.2f} s per epoch." if pace else f"{summary.name}: {said}.")
     return sentences
+
+
+def _epochs(number: float) -> str:
+    return f"{number:g} epoch{'' if number == 1 else 's'}"
 
 
 def _bound(summary: Summary) -> str | None:
@@ -202,8 +206,7 @@ def _troubles(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
     sentences = [f"Set aside: {reason}" for reason in stored.set_aside]
     for summary in summaries:
         if summary.status in FAILURES:
-            done = f"after {summary.epochs_done} epochs" if summary.epochs_done != 1 else "after 1 epoch"
-            sentences.append(f"{summary.name}: {summary.status} {done}: {summary.reason}.")
+            sentences.append(f"{summary.name}: {summary.status} after {_epochs(summary.epochs_done)}: {summary.reason}.")
         elif summary.status != "ok":
             sentences.append(f"{summary.name}: {summary.status}: {summary.reason}.")
         if summary.repeats_done and summary.oversubscribed:

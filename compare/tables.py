@@ -354,8 +354,8 @@ def limit_table(summaries: Sequence[Summary]) -> list[Table]:
     columns = (
         *_RUN,
         Column("cores", "cores"),
-        Column("gflop_per_image", "GFLOP per image", 4, short="GFLOP\n/image"),
-        Column("mb_per_image", "MB moved per image", 2, short="MB\n/image"),
+        Column("gflop_per_image", "GFLOP per image", 4, short="GFLOP\n/image", wide=True),
+        Column("mb_per_image", "MB moved per image", 2, short="MB\n/image", wide=True),
         Column("gflops", "GFLOP/s", 1),
         Column("matrix_fraction", "of the matrix rate", 2, short="of matrix\nrate"),
         Column("gb_per_second", "GB/s moved", 1, short="GB/s"),
@@ -458,7 +458,7 @@ def to_rich(table: Table, width: int) -> RichTable:
         made.add_column(
             Text(column.short or column.heading),
             justify="left" if _is_text(table, column) else "right",
-            no_wrap=column in _RUN or column.key == "parity",
+            no_wrap=_is_whole(column),
             min_width=_least_width(column, cells),  # words stay whole
         )
     for row in zip(*(cells for _, cells in shown), strict=True):
@@ -507,7 +507,13 @@ def _with_short_words(text: str, length: int) -> str:
 
 
 def _least_width(column: Column, cells: Sequence[str]) -> int:
-    return max((cell_len(word) for text in (*cells, column.short or column.heading) for word in text.split()), default=0)
+    words = [word for text in (*cells, column.short or column.heading) for word in text.split()]
+    return max((cell_len(text) for text in (*words, *(cells if _is_whole(column) else ()))), default=0)
+
+
+def _is_whole(column: Column) -> bool:
+    """Whether its cells stand on one line on the terminal."""
+    return column in _RUN or column.key == "parity"
 
 
 def to_markdown(table: Table) -> str:

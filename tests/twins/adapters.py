@@ -52,6 +52,10 @@ class Twin:
         """What the framework's own counter finds of convolutions and dense layers, for float32 [N, H, W, C]."""
         return self._adapter.forward_flops(model, images, masks)
 
+    def flops(self, model: Any, images: Array, masks: Sequence[Array]) -> int | None:
+        """The same, forward and backward; None where the framework does not count gradients."""
+        return self._adapter.flops(model, images, masks)
+
     def dtype(self, name: str) -> Any:
         return getattr(self._adapter.framework, name)
 
@@ -88,10 +92,16 @@ class _PyTorch:
         return given.transpose(0, 2, 3, 1) if given.ndim == 4 else given
 
     def forward_flops(self, model: Any, images: Array, masks: Sequence[Array]) -> int:
+        with self.framework.no_grad():
+            return self.flops(model, images, masks)
+
+    def flops(self, model: Any, images: Array, masks: Sequence[Array]) -> int:
         from torch.utils.flop_counter import FlopCounterMode
 
         with FlopCounterMode(display=False) as counter:
-            model(self.tensor(images.transpose(0, 3, 1, 2)), *map(self.tensor, masks))
+            logits = model(self.tensor(images.transpose(0, 3, 1, 2)), *map(self.tensor, masks))
+            if logits.requires_grad:
+                logits.sum().backward()
         return counter.get_total_flops()
 
 
@@ -135,3 +145,6 @@ class _TensorFlow:
             counted += kind.float_ops if kind.name in ("Conv2D", "DepthwiseConv2dNative", "MatMul") else 0
             kinds += kind.children
         return counted
+
+    def flops(self, model: Any, images: Array, masks: Sequence[Array]) -> None:
+        return None
