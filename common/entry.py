@@ -211,7 +211,7 @@ def _build(framework: str, twin: Twin, read: Spec, run: Run) -> tuple[datasets.D
 def _prepare(
     framework: str, twin: Twin, read: Spec, *, reverse_batches: bool
 ) -> tuple[datasets.Dataset, Plan, weights.Weights, tracing.TraceableTrainer]:
-    dataset = datasets.load(read.data, seed=read.seed, cache_dir=read.paths.cache_dir)
+    dataset = datasets.load(read.data, seed=read.split_seed, cache_dir=read.paths.cache_dir)
     watchdog.reached()
     architecture = architectures.resolve(read.model, len(dataset.class_names), dataset.image_size)
     pixels = scaling.of(read.data, dataset, cache_dir=read.paths.cache_dir)
@@ -252,7 +252,7 @@ def _trace(framework: str, twin: Twin, read: Spec, out: Path, reverse_batches: b
 
 
 def _architecture(read: Spec) -> architectures.Architecture:
-    dataset = datasets.load(read.data, seed=read.seed, cache_dir=read.paths.cache_dir)
+    dataset = datasets.load(read.data, seed=read.split_seed, cache_dir=read.paths.cache_dir)
     return architectures.resolve(read.model, len(dataset.class_names), dataset.image_size)
 
 

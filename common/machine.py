@@ -90,6 +90,29 @@ def busy_cpu_seconds() -> float:
     return sum(times) - idle - guests
 
 
+def stolen_cpu_seconds() -> float:
+    """CPU time that a hypervisor gave to other machines while this one wanted it; 0 where there is none or it does not say."""
+    return getattr(psutil.cpu_times(), "steal", 0.0)
+
+
+def load() -> float | None:
+    """Load average of the last minute; None where the system does not say."""
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return None
+
+
+def frequency_mhz() -> float | None:
+    """Mean clock, now, of the CPUs that this process may use; None where the system does not say."""
+    try:
+        clocks = [clock.current for clock in psutil.cpu_freq(percpu=True)]
+    except (AttributeError, NotImplementedError, OSError):
+        return None
+    own = [clocks[cpu] for cpu in cpu_budget(len(clocks)) if cpu < len(clocks) and clocks[cpu]]
+    return sum(own) / len(own) if own else None
+
+
 def peak_memory_mib() -> float:
     """Largest resident memory so far of this process and its living descendants, each at its own peak, summed.
 

@@ -126,6 +126,19 @@ class Members(_Frozen):
     members: list[Metrics]
 
 
+class Noise(_Frozen):
+    """What else the machine did meanwhile; None where the system does not say."""
+
+    load_start: float | None = None
+    """Load average of the minute before the run: processes that ran or waited for a core, of earlier runs too."""
+    load_end: float | None = None
+    frequency_start_mhz: float | None = None
+    """Mean clock of the CPUs that the run was held to."""
+    frequency_end_mhz: float | None = None
+    cores_stolen: float | None = None
+    """During training, of the machine's own by its hypervisor, for others; part of cores_of_others."""
+
+
 class RunResult(_Frozen):
     """Everything that one run of one framework says of itself."""
 
@@ -175,6 +188,7 @@ class RunResult(_Frozen):
     machine: dict[str, Any] = {}
     started_at: str | None = None
     """UTC, ISO 8601."""
+    noise: Noise | None = None
 
 
 def save(result: RunResult, directory: Path) -> Path:

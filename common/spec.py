@@ -77,6 +77,8 @@ class Data(_Frozen):
     """Training images from the decoded cache, or decoded from their files at every epoch by the framework's own means."""
     normalization: Literal["none", "dataset", "imagenet"] = "none"
     """Per channel, after division by 255: nothing, or (pixel - mean) / standard deviation of the training split or ImageNet."""
+    seed: int | None = Field(None, ge=0, lt=2**63)
+    """Of splits that are drawn and of the limit; None: the run's own seed."""
 
 
 class Optimizer(_Frozen):
@@ -346,6 +348,11 @@ class Spec(_Frozen):
     def per_replica_batch_size(self) -> int:
         """Examples of each copy of the model in a whole batch."""
         return self.global_batch_size // self.data_replicas
+
+    @property
+    def split_seed(self) -> int:
+        """By which the data are divided: its own, so that runs of several seeds are scored on the same images, or the run's."""
+        return self.seed if self.data.seed is None else self.data.seed
 
     @property
     def batches_ahead(self) -> int:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from common import machine, metrics, profiling, results, watchdog
 from common.batches import Plan, order_digest
 from common.datasets import Dataset, Split
-from common.results import EpochRecord, Metrics, Phases, RunResult, Status
+from common.results import EpochRecord, Metrics, Noise, Phases, RunResult, Status
 from common.sharding import shard
 from common.spec import Spec
 from common.timing import Stopwatch, Timer
@@ -143,6 +143,8 @@ class Run:
         self._cpu_seconds = 0.0
         self._busy_seconds = 0.0
         self._timed_seconds = 0.0
+        self._stolen_seconds = 0.0
+        self._load, self._frequency_mhz = machine.load(), machine.frequency_mhz()
         self._first_batch: Batch | None = None
         self._phases: Phases | None = None
         self._facts: dict[str, Any] = {
@@ -167,6 +169,13 @@ class Run:
             order_hash=order_digest(np.concatenate(self._order)) if self._order else None,
             cores_used=self._over_time(self._cpu_seconds),
             cores_of_others=self._over_time(max(self._busy_seconds - self._cpu_seconds, 0.0)),
+            noise=Noise(
+                load_start=self._load,
+                load_end=machine.load(),
+                frequency_start_mhz=self._frequency_mhz,
+                frequency_end_mhz=machine.frequency_mhz(),
+                cores_stolen=self._over_time(self._stolen_seconds),
+            ),
             **self._facts,
         )
 
@@ -259,11 +268,12 @@ class Run:
     @contextmanager
     def _timed(self, trainer: Trainer) -> Generator[Timer]:
         """Training time, with what these processes and everybody else used of the machine meanwhile."""
-        own, busy = machine.cpu_seconds(), machine.busy_cpu_seconds()
+        own, busy, stolen = machine.cpu_seconds(), machine.busy_cpu_seconds(), machine.stolen_cpu_seconds()
         with self._stopwatch.phase("training") as timer:
             yield timer
         self._cpu_seconds += float(trainer.total(np.array([machine.cpu_seconds() - own]))[0])
         self._busy_seconds += machine.busy_cpu_seconds() - busy
+        self._stolen_seconds += machine.stolen_cpu_seconds() - stolen
         self._timed_seconds += timer.seconds
 
     def _over_time(self, seconds: float) -> float | None:

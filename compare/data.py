@@ -90,7 +90,7 @@ def run(wanted: spec.Spec, out: Path | None, *, as_json: bool) -> int:
         _refuse_other_folder(out)
     with display(Console(stderr=True)) as shown:
         shown.say("reading the data")
-        exploration, dataset, manifest = explore(wanted.data, seed=wanted.seed, cache_dir=wanted.paths.cache_dir)
+        exploration, dataset, manifest = explore(wanted.data, seed=wanted.split_seed, cache_dir=wanted.paths.cache_dir)
         if out is not None:
             shown.say("report")
             with store.locked(out):

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import combinations
 
 from pydantic import BaseModel, ConfigDict
 
 from common.results import RunResult
 from common.training import relative_difference
 from compare import departures, statistics
-from compare.statistics import interval_words
+from compare.statistics import Judged, interval_words
 from compare.store import ProofRecord, Stored
-from compare.summary import FAILURES, Summary, ratio_of_seconds
+from compare.summary import FAILURES, Family, Summary, family
 
 FIRST_STEP_TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 """Relative difference of the first losses of the timed runs, before any update: rounding, and no more."""
@@ -20,6 +19,12 @@ FIRST_STEP_TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 
 WORTH_SAYING = 0.1
 """Part of the training time spent waiting for input below which the model alone bounds a run."""
+
+CROWDED_FROM = 2.0
+"""Load average over logical cores from which a run is said to have begun on a busy machine: earlier runs leave less."""
+
+SLOWED_BELOW = 0.9
+"""Clock over that of the fastest row with as many cores from which a row is said to have been slowed."""
 
 
 class Findings(BaseModel):
@@ -35,6 +40,12 @@ class Findings(BaseModel):
     """Which framework is faster, for each configuration that both ran."""
     modes: list[str]
     """Which parallel modes pay."""
+    verdicts: list[Judged]
+    """Behind the sentences on frameworks and modes: every comparison that was judged."""
+    surety: list[str]
+    """How sure those sentences are, and how many they are."""
+    scores: list[str]
+    """Accuracy over seeds, and how soon the accuracy that was asked for was reached."""
     departures: list[str]
     """Modes that are not meant to be serial's mathematics, and what came of them."""
     bounds: list[str]
@@ -45,11 +56,15 @@ class Findings(BaseModel):
 
 def findings(stored: Stored, summaries: Sequence[Summary]) -> Findings:
     comparable = _comparable(stored, summaries)
+    judged = family(stored, summaries) if comparable else Family([], {})
     return Findings(
         sameness=_sameness(stored, summaries),
         comparable=comparable,
-        frameworks=_frameworks(stored, summaries) if comparable else [],
-        modes=[sentence for summary in summaries if (sentence := _pays(summary))] if comparable else [],
+        frameworks=_frameworks(judged),
+        modes=[_pays(summary, judged.modes[summary.id]) for summary in summaries if summary.id in judged.modes],
+        verdicts=judged.judged,
+        surety=[sentence] if (sentence := statistics.family_words(judged.judged)) else [],
+        scores=[sentence for summary in summaries for sentence in _scores(summary)],
         departures=departures.sentences(stored, summaries),
         bounds=[sentence for summary in summaries if (sentence := _bound(summary))],
         troubles=_troubles(stored, summaries),
@@ -57,20 +72,25 @@ def findings(stored: Stored, summaries: Sequence[Summary]) -> Findings:
 
 
 def _comparable(stored: Stored, summaries: Sequence[Summary]) -> bool:
-    runs = [result for repeats in stored.runs.values() for result in repeats.values()]
-    whole = [run for run in runs if run.status == "ok"]
-    hashes = (
-        {run.data_hash for run in runs} - {None},
-        {run.weights_hash for run in runs} - {None},
-        {run.order_hash for run in whole} - {None},
-    )
-    repeats = [
-        [run.first_step_loss for run in each.values() if run.first_step_loss is not None] for each in stored.runs.values()
-    ]
-    alike = all(
-        relative_difference(min(losses), max(losses)) <= FIRST_STEP_TOLERANCE["float32"] for losses in repeats if losses
-    )
-    return alike and all(len(known) <= 1 for known in hashes) and all(_agrees(summary) for summary in summaries)
+    runs = _all_runs(stored)
+    hashes = [{run.data_hash for run in runs} - {None}]
+    for same_seed in _by_seed(runs):
+        hashes.append({run.weights_hash for run in same_seed} - {None})
+        hashes.append({run.order_hash for run in same_seed if run.status == "ok"} - {None})
+    repeats = [same_seed for each in stored.runs.values() for same_seed in _by_seed(list(each.values()))]
+    known = [[run.first_step_loss for run in each if run.first_step_loss is not None] for each in repeats]
+    alike = all(relative_difference(min(losses), max(losses)) <= FIRST_STEP_TOLERANCE["float32"] for losses in known if losses)
+    return alike and all(len(each) <= 1 for each in hashes) and all(_agrees(summary) for summary in summaries)
+
+
+def _all_runs(stored: Stored) -> list[RunResult]:
+    return [result for repeats in stored.runs.values() for result in repeats.values()]
+
+
+def _by_seed(runs: Sequence[RunResult]) -> list[list[RunResult]]:
+    """Runs that are meant to be the same training, seed by seed."""
+    seeds = dict.fromkeys(run.spec.seed for run in runs)
+    return [[run for run in runs if run.spec.seed == seed] for seed in seeds]
 
 
 def _agrees(summary: Summary) -> bool:
@@ -80,7 +100,7 @@ def _agrees(summary: Summary) -> bool:
 
 def _sameness(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
     proof = stored.comparison.proof
-    runs = [result for repeats in stored.runs.values() for result in repeats.values()]
+    runs = _all_runs(stored)
     said = "not claimed: it was not examined"
     if proof:
         said = f"{proof.verdict}: {proof.sentence.removeprefix(f'{proof.verdict}: ')}"
@@ -104,13 +124,15 @@ def _sameness(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
             f"Timed configuration: {agrees}: the first {worst.precision} losses {what}, tolerance {tolerance:.0e}.{grows}"
         )
     if any(summary.part != "training" for summary in summaries):
-        return [*sentences, *filter(None, [_equal(runs, "data", lambda result: result.data_hash)])]
+        return [*sentences, *filter(None, [_equal([runs], "data", lambda result: result.data_hash)])]
     sentences += filter(
         None,
         [
-            _equal(runs, "data", lambda result: result.data_hash),
-            _equal(runs, "initial weights", lambda result: result.weights_hash),
-            _equal([run for run in runs if run.status == "ok"], "order of examples", lambda result: result.order_hash),
+            _equal([runs], "data", lambda result: result.data_hash),
+            _equal(_by_seed(runs), "initial weights", lambda result: result.weights_hash),
+            _equal(
+                _by_seed([run for run in runs if run.status == "ok"]), "order of examples", lambda result: result.order_hash
+            ),
         ],
     )
     return sentences
@@ -123,39 +145,57 @@ def _growth(proof: ProofRecord | None) -> str | None:
     return next((str(where).removeprefix("grows by rounding: ") for where in shown if where), None)
 
 
-def _equal(runs: Sequence[RunResult], what: str, pick: Callable[[RunResult], str | None]) -> str | None:
-    known = [value for run in runs if (value := pick(run)) is not None]
-    if not known:
+def _equal(groups: Sequence[Sequence[RunResult]], what: str, pick: Callable[[RunResult], str | None]) -> str | None:
+    """Whether the runs of each group have the same of something; several groups are those of several seeds."""
+    known = [[value for run in runs if (value := pick(run)) is not None] for runs in groups]
+    number = sum(map(len, known))
+    if number == 0:
         return None
-    kinds = len(set(known))
-    if len(known) == 1:
+    if number == 1:
         return f"Same {what}: one run alone has nothing to be compared with."
+    within = f", within each of {len(groups)} seeds" if len(groups) > 1 else ""
+    kinds = max(len(set(each)) for each in known)
     if kinds == 1:
-        return f"Same {what} in all {len(known)} runs that recorded it."
-    return f"NOT the same {what}: {kinds} different among {len(known)} runs. Their figures do not compare."
+        return f"Same {what} in all {number} runs that recorded it{within}."
+    return f"NOT the same {what}: {kinds} different among {number} runs{within}. Their figures do not compare."
 
 
-def _frameworks(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
-    rows = {row.id: row for row in stored.comparison.rows}
+def _frameworks(judged: Family) -> list[str]:
     sentences: list[str] = []
-    for first, second in combinations(summaries, 2):
-        same = ("mode", "replicas", "cores", "input", "workers", "precision", "device")
-        if first.framework == second.framework or any(getattr(first, field) != getattr(second, field) for field in same):
-            continue
-        seconds = ratio_of_seconds(stored, slow=rows[second.id], fast=rows[first.id])
-        if seconds:
-            configuration = first.name.removeprefix(f"{first.framework} ")
-            doubt = "" if not (first.disturbed or second.disturbed) else " Other work disturbed it: do not rely on this."
-            sentences.append(f"{configuration}: {statistics.faster(seconds, first.framework, second.framework)}.{doubt}")
+    for first, second, seconds in judged.frameworks:
+        configuration = first.name.removeprefix(f"{first.framework} ")
+        doubt = "" if not (first.disturbed or second.disturbed) else " Other work disturbed it: do not rely on this."
+        sentences.append(f"{configuration}: {statistics.faster(seconds, first.framework, second.framework)}.{doubt}")
     return sentences
 
 
-def _pays(summary: Summary) -> str | None:
-    speedup = summary.speedup_same_cores
-    if summary.pays is None or speedup is None:
-        return None
+def _pays(summary: Summary, speedup: Judged) -> str:
     cores = f"{summary.cores} core{'s' if summary.cores > 1 else ''}"
-    return f"{summary.name}: {summary.pays}; {interval_words(speedup)} times serial on {cores}."
+    times = f"{interval_words(speedup.ratio)} times serial on {cores}"
+    return f"{summary.name}: {statistics.pays(speedup)}; {times}{statistics.surety(speedup)}."
+
+
+def _scores(summary: Summary) -> list[str]:
+    sentences: list[str] = []
+    over = summary.test_accuracy_over_seeds
+    if over is not None:
+        quartiles = f"quartiles {over.low:.4f} to {over.high:.4f}"
+        sentences.append(f"{summary.name}: test accuracy {over.median:.4f} over {over.n} seeds ({quartiles}).")
+    target, pace = summary.target, summary.epoch_seconds
+    if target is not None and summary.repeats_done:
+        repeats = f"{target.reached} of {summary.repeats_done} repeats"
+        said = f"validation accuracy {target.accuracy:g} was not reached in {_epochs(summary.epochs_done)}"
+        if target.seconds is not None and target.epochs is not None:
+            seconds, epochs = target.seconds, target.epochs
+            spread = f" ({seconds.low:.2f} to {seconds.high:.2f})" if seconds.n > 1 else ""
+            said = f"validation accuracy {target.accuracy:g} after {seconds.median:.2f} s{spread} and {_epochs(epochs.median)}"
+            said += f", in {repeats}" if summary.repeats_done > 1 else ""
+        sentences.append(f"{summary.name}: {said}; {pace.median:.2f} s per epoch." if pace else f"{summary.name}: {said}.")
+    return sentences
+
+
+def _epochs(number: float) -> str:
+    return f"{number:g} epoch{'' if number == 1 else 's'}"
 
 
 def _bound(summary: Summary) -> str | None:
@@ -170,8 +210,7 @@ def _troubles(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
     sentences = [f"Set aside: {reason}" for reason in stored.set_aside]
     for summary in summaries:
         if summary.status in FAILURES:
-            done = f"after {summary.epochs_done} epochs" if summary.epochs_done != 1 else "after 1 epoch"
-            sentences.append(f"{summary.name}: {summary.status} {done}: {summary.reason}.")
+            sentences.append(f"{summary.name}: {summary.status} after {_epochs(summary.epochs_done)}: {summary.reason}.")
         elif summary.status != "ok":
             sentences.append(f"{summary.name}: {summary.status}: {summary.reason}.")
         if summary.repeats_done and summary.oversubscribed:
@@ -183,9 +222,31 @@ def _troubles(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
             )
         if summary.exceeds_budget:
             sentences.append(f"{summary.name}: used {summary.cores_used:.2f} cores of a budget of {summary.cores}.")
-        if summary.disturbed:
+        if summary.disturbed and not summary.stolen:
             sentences.append(
                 f"{summary.name}: other work took {summary.cores_lost:.2f} cores of its budget of {summary.cores}: rely "
                 "on no time of it."
             )
+        sentences += _noise(stored, summary, [other for other in summaries if other.cores == summary.cores])
+    return sentences
+
+
+def _noise(stored: Stored, summary: Summary, alike: Sequence[Summary]) -> list[str]:
+    """What the machine did beside a row, where it is too much; `alike` are the rows on as many cores, itself among them."""
+    if summary.noise is None:
+        return []
+    noise, sentences = summary.noise, list[str]()
+    if summary.stolen:
+        sentences.append(
+            f"{summary.name}: the hypervisor took {noise.cores_stolen:.2f} cores from this machine: rely on no time of it."
+        )
+    cores = stored.comparison.machine.get("logical_cores")
+    if noise.load_start is not None and cores and noise.load_start > CROWDED_FROM * cores:
+        sentences.append(f"{summary.name}: began at a load average of {noise.load_start:.1f} on {cores} logical cores.")
+    fastest = max(other.noise.frequency_end_mhz or 0.0 for other in alike if other.noise)
+    if noise.frequency_end_mhz is not None and noise.frequency_end_mhz < SLOWED_BELOW * fastest:
+        sentences.append(
+            f"{summary.name}: its CPUs ended at {noise.frequency_end_mhz:.0f} MHz, those of another row at {fastest:.0f}: "
+            "their times do not compare well."
+        )
     return sentences

@@ -145,7 +145,7 @@ def run(request: Request, shown: Display, out: Path | None) -> Outcome:
     cluster_workers, cluster_cores = _cluster(request, shown)
     shown.say("reading the data")
     data, cache_dir = request.spec.data, request.spec.paths.cache_dir
-    files = datasets.load_files(data, seed=request.spec.seed, cache_dir=cache_dir)
+    files = datasets.load_files(data, seed=request.spec.split_seed, cache_dir=cache_dir)
     rows = [_row(engine, count, cluster_workers, cluster_cores) for engine in request.engines for count in request.workers]
     with tempfile.TemporaryDirectory(prefix="convtwins-") as temporary:
         folder = Path(temporary)

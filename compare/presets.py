@@ -19,6 +19,8 @@ class Preset:
     repeats: int = 1
     workers: tuple[int, ...] = ()
     """Numbers of input workers, each of which makes rows of its own; none: as the values have it."""
+    seeds: tuple[int, ...] = ()
+    """Of the repeats, one after the other and again; none: all have the values' seed."""
 
 
 def digits() -> Preset:

@@ -157,6 +157,8 @@ def _sections(report: Report) -> list[tuple[str, list[str]]]:
         ("Is it the same training?", found.sameness),
         ("Which framework is faster?", found.frameworks),
         ("Which modes pay?", found.modes),
+        ("How sure is that?", found.surety),
+        ("How accurate, and how soon?", found.scores),
         ("Which modes are not serial's mathematics, and what came of it?", found.departures),
         ("Input or model: what bounds the runs?", found.bounds),
         ("Cautions", found.troubles),
@@ -176,10 +178,11 @@ def _heading(report: Report) -> str:
     )
     repeats = f"{comparison.repeats} repeat{'s' if comparison.repeats > 1 else ''}"
     cores = max(row.spec.cores for row in comparison.rows)
+    seeds = f"seeds {', '.join(map(str, comparison.seeds))}" if comparison.seeds else f"seed {spec.seed}"
     part = {"training": "", "input": "; the input path alone", "compute": "; the model alone, on one batch"}[spec.part]
     return (
         f"{spec.model} on {comparison.data_name}, {spec.optimizer.name}, global batch {spec.global_batch_size}, {length}, "
-        f"{spec.precision}, seed {spec.seed}, {repeats}{part}\n"
+        f"{spec.precision}, {seeds}, {repeats}{part}\n"
         f"{machine.get('processor') or 'unknown processor'}, budget of {cores} core{'s' if cores > 1 else ''}; {versions}"
     )
 

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
 
-from common import architectures, datasets, machine, spec
+from common import architectures, datasets, machine, rates, spec, work
 from common.results import ResultError
 from common.spec import SpecError
 from compare import execution, exits, launch, matrix, parity, presets, report, store
@@ -44,6 +44,8 @@ class Request:
     """The rows of these settings for these frameworks."""
     oversubscribe: bool = False
     """Whether more replicas than cores are run, to take turns."""
+    target_accuracy: float | None = None
+    """Of the validation split, until which seconds are counted."""
 
 
 def command(
@@ -63,6 +65,13 @@ def command(
     on_bad: Annotated[str | None, typer.Option(help="strict: bad files refuse the data; skip: they are left out.")] = None,
     repeats: Annotated[int | None, typer.Option(min=1, help="Runs of each row; verdicts need 5.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of order, weights, augmentation and splits.")] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(help="A seed for each repeat, with commas, alike in all rows; the splits stay those of --seed."),
+    ] = None,
+    target_accuracy: Annotated[
+        float | None, typer.Option(help="Count the seconds until the validation accuracy is this, e.g. 0.95.")
+    ] = None,
     cores: Annotated[int | None, typer.Option(help="CPU cores that each run may use. Default: all.")] = None,
     hosts: Annotated[str | None, typer.Option(help="Machines for the ranks, with commas, the first of them this one.")] = None,
     assignments: Annotated[
@@ -97,7 +106,11 @@ def command(
             asked = replace(asked, workers=numbers("--workers", workers, least=0))
         if repeats is not None:
             asked = replace(asked, repeats=repeats)
-        code = run(Request(asked, names(frameworks), out, proof, oversubscribe=oversubscribe), as_json=as_json)
+        if seeds is not None:
+            asked = _with_seeds(asked, numbers("--seeds", seeds, least=0), repeats)
+        target = _judged_target(target_accuracy)
+        request = Request(asked, names(frameworks), out, proof, oversubscribe=oversubscribe, target_accuracy=target)
+        code = run(request, as_json=as_json)
     raise typer.Exit(code)
 
 
@@ -116,7 +129,7 @@ def run(request: Request, *, as_json: bool, show: Callable[..., object] = report
         wanted = _judged(request, shown)
         folder = request.out or _default_folder(wanted)
         with store.locked(folder):
-            comparison = store.claim(folder, wanted)
+            comparison = _with_rates(store.claim(folder, wanted), shown)
             store.write_plan(folder, comparison)
             try:
                 if request.prove:  # also of a folder that holds one: what has been proved before is remembered
@@ -186,7 +199,7 @@ def _judged(request: Request, shown: Display) -> Comparison:
     rows = matrix.judge(rows, descriptions, oversubscribe=request.oversubscribe)
     shown.say("reading the data")
     run_spec = rows[0].spec
-    dataset = datasets.load(run_spec.data, seed=run_spec.seed, cache_dir=run_spec.paths.cache_dir)
+    dataset = datasets.load(run_spec.data, seed=run_spec.split_seed, cache_dir=run_spec.paths.cache_dir)
     matrix.check_data(rows, dataset)
     architecture = architectures.resolve(run_spec.model, len(dataset.class_names), dataset.image_size)
     return Comparison(
@@ -202,7 +215,21 @@ def _judged(request: Request, shown: Display) -> Comparison:
         code_hash=parity.code_digest(request.frameworks, run_spec.model),
         versions={framework: description["versions"] for framework, description in descriptions.items()},
         machine=machine.describe(),
+        seeds=list(settings.seeds),
+        target_accuracy=request.target_accuracy,
+        work=work.count(architecture),
     )
+
+
+def _with_rates(comparison: Comparison, shown: Display) -> Comparison:
+    """The comparison with the machine's rates for every number of cores on which a row runs here."""
+    wanted = {row.spec.cores for row in comparison.rows if row.unavailable is None and not row.spec.hosts}
+    missing = sorted(wanted - comparison.rates.keys())
+    if not missing or comparison.rows[0].spec.part == "input":
+        return comparison
+    shown.say("measuring what the machine can do")
+    found = {cores: measured for cores in missing if (measured := rates.measured(cores)) is not None}
+    return comparison.model_copy(update={"rates": comparison.rates | found})
 
 
 def _prove(comparison: Comparison, request: Request, folder: Path, shown: Display) -> Comparison:
@@ -244,7 +271,8 @@ def _proof(comparison: Comparison, request: Request, folder: Path, shown: Displa
 
 def _run_all(comparison: Comparison, folder: Path, shown: Display) -> None:
     """Every run that has no good result yet."""
-    jobs = [(row, repeat) for row, repeat in order(comparison.rows, comparison.repeats) if not _is_done(folder, row, repeat)]
+    runs = [(comparison.of_repeat(row, repeat), repeat) for row, repeat in order(comparison.rows, comparison.repeats)]
+    jobs = [(row, repeat) for row, repeat in runs if not _is_done(folder, row, repeat)]
     shown.plan([row.id for row, _ in jobs])
     for row, repeat in jobs:
         label = f"{row.id} ({repeat + 1} of {comparison.repeats})" if comparison.repeats > 1 else row.id
@@ -265,6 +293,36 @@ def _default_folder(comparison: Comparison) -> Path:
     data = re.sub(r"[^\w.-]+", "-", comparison.data_name)
     now = datetime.now().astimezone()
     return Path("results") / f"{now:%Y%m%d-%H%M%S}-{comparison.rows[0].spec.model}-{data}"
+
+
+def _with_seeds(settings: Preset, seeds: tuple[int, ...], repeats: int | None) -> Preset:
+    """The settings with a seed for each repeat; the data stay divided by one seed, so that all are scored on the same images.
+
+    Args:
+        settings: with the repeats that were asked for, where any were.
+        seeds: each once.
+        repeats: as asked for; None: one for each seed.
+
+    Raises:
+        SpecError: a seed is too large, or there are fewer repeats than seeds.
+    """
+    for seed in seeds:
+        spec.build({"seed": seed})
+    if repeats is not None and repeats < len(seeds):
+        raise SpecError(
+            f"--repeats must be at least one for each of --seeds. Received: {repeats} for {len(seeds)} seeds. Use "
+            f"{len(seeds)}, or fewer seeds."
+        )
+    values, data = settings.values, settings.values.get("data")
+    if not isinstance(data, dict) or cast(dict[str, Any], data).get("seed") is None:
+        values = spec.overlay(values, {"data.seed": values.get("seed") or 0})
+    return replace(settings, values=values, seeds=seeds, repeats=max(settings.repeats, len(seeds)))
+
+
+def _judged_target(accuracy: float | None) -> float | None:
+    if accuracy is not None and not 0.0 < accuracy <= 1.0:
+        raise SpecError(f"--target-accuracy must be above 0 and at most 1. Received: {accuracy:g}. Use 0.95 for 95 %.")
+    return accuracy
 
 
 def _part(input_only: bool, compute_only: bool) -> str | None:

@@ -13,7 +13,9 @@ import pydantic
 from pydantic import BaseModel, ConfigDict
 
 from common import results
+from common.rates import Rates
 from common.results import ResultError, RunResult
+from common.work import Work
 from compare.matrix import Row
 
 SCHEMA_VERSION = 1
@@ -73,6 +75,21 @@ class Comparison(_Frozen):
     machine: dict[str, Any]
     proof: ProofRecord | None = None
     """None until it has been run."""
+    seeds: list[int] = []
+    """Of the repeats, one after the other and again; none: each row's spec has its own."""
+    target_accuracy: float | None = None
+    """Of the validation split, until which seconds are counted."""
+    work: Work | None = None
+    """What the model computes and moves."""
+    rates: dict[int, Rates] = {}
+    """Cores: what the machine did of such work with so many, measured before the runs."""
+
+    def of_repeat(self, row: Row, repeat: int) -> Row:
+        """A row as one of its repeats runs it: with that repeat's seed, the same in all rows, where there are seeds."""
+        if not self.seeds:
+            return row
+        seed = self.seeds[repeat % len(self.seeds)]
+        return row.model_copy(update={"spec": row.spec.model_copy(update={"seed": seed})})
 
 
 class Stored(_Frozen):
@@ -156,8 +173,12 @@ def claim(folder: Path, wanted: Comparison) -> Comparison:
         raise FolderError(
             f"{folder} holds the results of another comparison ({difference}). Choose another --out, or remove it."
         )
-    repeats = max(stored.repeats, wanted.repeats)
-    return stored.model_copy(update={"repeats": repeats})
+    return stored.model_copy(
+        update={
+            "repeats": max(stored.repeats, wanted.repeats),
+            "target_accuracy": wanted.target_accuracy or stored.target_accuracy,
+        }
+    )
 
 
 def write_plan(folder: Path, comparison: Comparison) -> None:
@@ -219,7 +240,7 @@ def read(folder: Path) -> Stored:
     for row in comparison.rows:
         for repeat in range(comparison.repeats):
             try:
-                result = sealed(folder, row, repeat)
+                result = sealed(folder, comparison.of_repeat(row, repeat), repeat)
             except ResultError as error:
                 set_aside.append(str(error).replace(f"{folder}/", ""))
                 continue
@@ -242,6 +263,8 @@ def _difference(stored: Comparison, wanted: Comparison) -> str | None:
     """What makes two comparisons different ones; None where the one can go on as the other."""
     if (stored_ids := _ids(stored.rows)) != (wanted_ids := _ids(wanted.rows)):
         return f"its rows are {', '.join(stored_ids)}; asked for: {', '.join(wanted_ids)}"
+    if stored.seeds != wanted.seeds:
+        return f"its seeds are {_listed(stored.seeds)}; asked for: {_listed(wanted.seeds)}"
     for before, now in zip(stored.rows, wanted.rows, strict=True):
         there, asked = _fields(before.spec.model_dump(mode="json")), _fields(now.spec.model_dump(mode="json"))
         differing = [field for field in {**there, **asked} if there.get(field) != asked.get(field)]
@@ -260,6 +283,10 @@ def _difference(stored: Comparison, wanted: Comparison) -> str | None:
         if stored.machine.get(fact) != wanted.machine.get(fact):
             return f"{fact} was {stored.machine.get(fact)} there and is {wanted.machine.get(fact)} now"
     return None
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return ", ".join(map(str, seeds)) or "none, but one for all repeats"
 
 
 def _ids(rows: Sequence[Row]) -> list[str]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import statistics as python_statistics
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from itertools import combinations
+from typing import NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from common.results import EpochRecord, Metrics, Phases, RunResult, StepParts
+from common.results import EpochRecord, Metrics, Noise, Phases, RunResult, StepParts
 from common.spec import Spec
 from common.training import relative_difference
 from compare.matrix import Row
-from compare.statistics import Ratio, Spread, paired_ratio, pays, spread
+from compare.statistics import Judged, Ratio, Spread, paired_ratio, pays, spread, verdicts
 from compare.store import Comparison, Stored
 
 BUDGET_TOLERANCE = 1.05
@@ -47,6 +49,33 @@ class Epoch(_Frozen):
     validation_accuracy: float | None
     seconds: float | None
     n: int
+
+
+class Target(_Frozen):
+    """How soon a validation accuracy was reached."""
+
+    accuracy: float
+    reached: int
+    """Repeats that reached it; the spreads are theirs."""
+    seconds: Spread | None
+    """Training time until then, the first step's in it, evaluation apart."""
+    epochs: Spread | None
+
+
+class Limit(_Frozen):
+    """How near a row came to what the machine can do; fractions are None where its rates are not known."""
+
+    gflop_per_image: float
+    mb_per_image: float
+    """Read and written, by formula, in units of 1e6 bytes."""
+    gflops: float
+    """Done per second."""
+    matrix_fraction: float | None
+    """Of the rate of the row's cores for matrix products of its precision."""
+    gb_per_second: float
+    """Moved, if nothing came from a cache."""
+    copy_fraction: float | None
+    """Of the rate at which its cores copy memory; above 1 where caches serve."""
 
 
 class Summary(_Frozen):
@@ -87,7 +116,7 @@ class Summary(_Frozen):
     images_per_second: Spread | None
     wall_seconds: Spread | None
     phases: Phases | None
-    """Median of each phase over the repeats."""
+    """Of the repeat with the median wall time, so that they add up."""
     bytes_per_step: float | None
     """Sent by all replicas together, by formula."""
     step_parts: StepParts | None
@@ -99,14 +128,22 @@ class Summary(_Frozen):
     parallel_efficiency: float | None
     """Speed-up over the ratio of resources: cores against one core; on accelerators, replicas against one device."""
     pays: str | None
-    """For parallel modes: whether it beats serial on the same cores."""
+    """For parallel modes: whether it beats serial on the same cores; judged with all other comparisons, see `family`."""
     peak_memory_mib: float | None
     device_peak_memory_mib: float | None
     parity: str
     first_step_loss: float | None
     first_step_difference: float | None
-    """Largest relative difference of the first loss to the other frameworks' rows of the same configuration."""
+    """Largest relative difference of the first loss to the other frameworks' rows of the same configuration and seed."""
     epochs: list[Epoch]
+    seeds: int
+    """How many the repeats had."""
+    test_accuracy_over_seeds: Spread | None
+    """Of each seed's median; None where there is one seed."""
+    target: Target | None
+    noise: Noise | None
+    """The worst of the repeats: highest loads and stolen time, lowest clocks."""
+    limit: Limit | None
 
     @property
     def name(self) -> str:
@@ -142,13 +179,54 @@ class Summary(_Frozen):
         return self.timed_steps is not None and self.timed_steps < self.steps_needed
 
     @property
+    def stolen(self) -> bool:
+        """Whether a hypervisor took so much of the machine that no time of the row is to be relied on."""
+        return self.noise is not None and (self.noise.cores_stolen or 0.0) > DISTURBED_FROM
+
+    @property
     def disturbed(self) -> bool:
-        return self.cores_lost is not None and self.cores_lost > DISTURBED_FROM
+        return self.stolen or (self.cores_lost is not None and self.cores_lost > DISTURBED_FROM)
+
+
+class Family(NamedTuple):
+    """All ratios of a report that get a verdict, judged together."""
+
+    frameworks: list[tuple[Summary, Summary, Judged]]
+    """Rows that differ by their framework alone, and seconds of the second over seconds of the first."""
+    modes: dict[str, Judged]
+    """Row id: speed-up of a parallel mode over serial on the same cores."""
+
+    @property
+    def judged(self) -> list[Judged]:
+        return [*(judged for _, _, judged in self.frameworks), *self.modes.values()]
 
 
 def summarize(stored: Stored) -> list[Summary]:
     """All rows of a comparison, in its order."""
-    return [_summary(row, stored) for row in stored.comparison.rows]
+    made = [_summary(row, stored) for row in stored.comparison.rows]
+    modes = family(stored, made).modes
+    return [summary.model_copy(update={"pays": pays(modes.get(summary.id))}) for summary in made]
+
+
+def family(stored: Stored, summaries: Sequence[Summary]) -> Family:
+    """Every comparison that is put in words, judged as one family: frameworks against each other, modes against serial."""
+    rows = {row.id: row for row in stored.comparison.rows}
+    same = ("mode", "replicas", "cores", "input", "workers", "precision", "device")
+    pairs = [
+        (first, second, ratio)
+        for first, second in combinations(summaries, 2)
+        if first.framework != second.framework
+        and all(getattr(first, field) == getattr(second, field) for field in same)
+        and (ratio := ratio_of_seconds(stored, slow=rows[second.id], fast=rows[first.id])) is not None
+    ]
+    modes = [
+        (summary.id, summary.speedup_same_cores)
+        for summary in summaries
+        if summary.mode != "serial" and summary.speedup_same_cores is not None
+    ]
+    judged = verdicts([*((f"{first.id} against {second.id}", ratio) for first, second, ratio in pairs), *modes])
+    frameworks = [(first, second, each) for (first, second, _), each in zip(pairs, judged, strict=False)]
+    return Family(frameworks, {each.name: each for each in judged[len(pairs) :]})
 
 
 def measured(stored: Stored, row: Row) -> dict[int, RunResult]:
@@ -230,13 +308,23 @@ def _summary(row: Row, stored: Stored) -> Summary:
         speedup_one_core=one_core,
         speedup_same_cores=same_cores if parallel else None,
         parallel_efficiency=_efficiency(row, _first(good, lambda result: result.device), one_core, same_cores),
-        pays=pays(same_cores) if parallel else None,
+        pays=None,
         peak_memory_mib=_largest(good, lambda result: result.peak_memory_mib),
         device_peak_memory_mib=_largest(good, lambda result: result.device_peak_memory_mib),
         parity=_parity(comparison, row),
         first_step_loss=_first(results, lambda result: result.first_step_loss),
         first_step_difference=_first_step_difference(stored, row),
         epochs=_epochs([result.epochs for result in shown]),
+        seeds=len({result.spec.seed for result in good}),
+        test_accuracy_over_seeds=_over_seeds(good),
+        target=_target(good, comparison.target_accuracy) if row.spec.part == "training" else None,
+        noise=_noise(good),
+        limit=limit(
+            comparison,
+            row.spec,
+            _first(good, lambda result: result.device),
+            spread_median([images_per_second(result) for result in good]),
+        ),
     )
 
 
@@ -306,21 +394,26 @@ def _parity(comparison: Comparison, row: Row) -> str:
 
 
 def _first_step_difference(stored: Stored, row: Row) -> float | None:
-    """Over all repeats of the rows that differ from this one by their framework alone."""
+    """Over all repeats, seed by seed, of the rows that differ from this one by their framework alone."""
     twins = [
         other
         for other in stored.comparison.rows
         if other.framework != row.framework
         and other.spec.model_copy(update={"framework_options": row.spec.framework_options}) == row.spec
     ]
-    own = _first_losses(stored, [row])
-    differences = [relative_difference(ours, theirs) for ours in own for theirs in _first_losses(stored, twins)]
+    differences = [
+        relative_difference(ours, theirs)
+        for seed, ours in _first_losses(stored, [row])
+        for other, theirs in _first_losses(stored, twins)
+        if seed == other
+    ]
     return max(differences, default=None)
 
 
-def _first_losses(stored: Stored, rows: Sequence[Row]) -> set[float]:
+def _first_losses(stored: Stored, rows: Sequence[Row]) -> set[tuple[int, float]]:
+    """Each seed with its losses."""
     runs = [result for row in rows for result in stored.runs[row.id].values()]
-    return {result.first_step_loss for result in runs if result.first_step_loss is not None}
+    return {(result.spec.seed, result.first_step_loss) for result in runs if result.first_step_loss is not None}
 
 
 def _scores(results: Sequence[RunResult], pick: Callable[[RunResult], Metrics | None]) -> Scores:
@@ -329,10 +422,77 @@ def _scores(results: Sequence[RunResult], pick: Callable[[RunResult], Metrics | 
 
 
 def _phases(results: Sequence[RunResult]) -> Phases | None:
-    found = [result.phases for result in results if result.phases]
+    found = sorted((result.phases for result in results if result.phases), key=lambda phases: phases.wall_seconds)
+    return found[(len(found) - 1) // 2] if found else None
+
+
+def _over_seeds(results: Sequence[RunResult]) -> Spread | None:
+    by_seed: dict[int, list[float]] = {}
+    for result in results:
+        if result.test is not None:
+            by_seed.setdefault(result.spec.seed, []).append(result.test.accuracy)
+    return spread([python_statistics.median(found) for found in by_seed.values()]) if len(by_seed) > 1 else None
+
+
+def until_accuracy(result: RunResult, accuracy: float) -> tuple[float, int] | None:
+    """Training seconds and epochs until the validation accuracy was first as high; None where it never was.
+
+    The first step counts, evaluation does not.
+    """
+    seconds = result.phases.first_step_seconds if result.phases else 0.0
+    for epoch in result.epochs:
+        seconds += epoch.timed_seconds
+        if epoch.validation is not None and epoch.validation.accuracy >= accuracy:
+            return seconds, epoch.epoch
+    return None
+
+
+def _target(results: Sequence[RunResult], accuracy: float | None) -> Target | None:
+    if accuracy is None:
+        return None
+    reached = [found for result in results if (found := until_accuracy(result, accuracy)) is not None]
+    return Target(
+        accuracy=accuracy,
+        reached=len(reached),
+        seconds=spread([seconds for seconds, _ in reached]),
+        epochs=spread([epochs for _, epochs in reached]),
+    )
+
+
+def _noise(results: Sequence[RunResult]) -> Noise | None:
+    found = [result.noise for result in results if result.noise]
     if not found:
         return None
-    return Phases(**{name: python_statistics.median(getattr(phases, name) for phases in found) for name in Phases.model_fields})
+    worst: dict[str, float | None] = {}
+    for name in Noise.model_fields:
+        known = [value for noise in found if (value := getattr(noise, name)) is not None]
+        worst[name] = (min if name.startswith("frequency") else max)(known, default=None)
+    return Noise.model_validate(worst)
+
+
+def limit(comparison: Comparison, run: Spec, device: str | None, rate: float) -> Limit | None:
+    """How near a run came to what the machine can do.
+
+    Args:
+        comparison: with the model's work and the machine's rates.
+        run: what was run.
+        device: on which; rates are known of a CPU alone.
+        rate: images per second that it trained on; NaN where it had none.
+    """
+    work = comparison.work
+    if work is None or run.part == "input" or not math.isfinite(rate):
+        return None
+    on_cpu = (device or "").startswith("cpu") and not run.hosts
+    machine = comparison.rates.get(run.cores) if on_cpu else None
+    gflop, gb = 1e-9 * work.flops, 1e-9 * work.bytes_moved(run)
+    return Limit(
+        gflop_per_image=gflop,
+        mb_per_image=1e3 * gb,
+        gflops=gflop * rate,
+        matrix_fraction=gflop * rate / machine.gflops(run.precision) if machine else None,
+        gb_per_second=gb * rate,
+        copy_fraction=gb * rate / machine.copy_gb_per_second if machine else None,
+    )
 
 
 def _step_parts(results: Sequence[RunResult]) -> StepParts | None:

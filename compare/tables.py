@@ -78,6 +78,9 @@ def documents(summaries: Sequence[Summary]) -> list[Table]:
         *step_table(summaries),
         *(epochs_down(summaries, *figure) for figure in _EPOCH_FIGURES),
         epochs_table(summaries),
+        *target_table(summaries),
+        *limit_table(summaries),
+        *noise_table(summaries),
     ]
     return made if _trained(summaries) else _filled(made)
 
@@ -89,6 +92,8 @@ def on_terminal(summaries: Sequence[Summary]) -> list[Table]:
         accuracy_table(summaries),
         speedup_table(summaries),
         phases_table(summaries),
+        *target_table(summaries),
+        *limit_table(summaries),
         *step_table(summaries),
         *(epochs_across(summaries, *figure) for figure in (_EPOCH_FIGURES[0], _EPOCH_FIGURES[2])),
     ]
@@ -170,15 +175,23 @@ def main_table(summaries: Sequence[Summary]) -> Table:
 
 def accuracy_table(summaries: Sequence[Summary]) -> Table:
     scores = [(split, score) for split in ("train", "validation", "test") for score in ("accuracy", "loss")]
+    seeded = any(summary.test_accuracy_over_seeds for summary in summaries)
+    over_seeds = (
+        Column("seeds", "seeds"),
+        Column("test_accuracy_over_seeds", "test accuracy over seeds", 4, short="over\nseeds", interval=True),
+    )
     columns = (
         *_RUN,
         *(
             Column(f"{split}_{score}", f"{split} {score}", 4, short=f"{_SHORT[split]}\n{_SHORT[score]}", interval=True)
             for split, score in scores
         ),
+        *(over_seeds if seeded else ()),
     )
     rows = [
-        _run_cells(summary) | {f"{split}_{score}": getattr(getattr(summary, split), score) for split, score in scores}
+        _run_cells(summary)
+        | {f"{split}_{score}": getattr(getattr(summary, split), score) for split, score in scores}
+        | {"seeds": summary.seeds, "test_accuracy_over_seeds": summary.test_accuracy_over_seeds}
         for summary in summaries
     ]
     return Table(
@@ -187,7 +200,8 @@ def accuracy_table(summaries: Sequence[Summary]) -> Table:
         columns,
         rows,
         spreads_on_terminal=False,
-        note="After the last epoch. Median over repeats; in the report with the 25 % and 75 % quantiles.",
+        note="After the last epoch. Median over repeats; in the report with the 25 % and 75 % quantiles."
+        + " Over seeds: of each seed's median." * seeded,
     )
 
 
@@ -261,7 +275,11 @@ def phases_table(summaries: Sequence[Summary]) -> Table:
         for summary in summaries
     ]
     return Table(
-        "phases", "Wall seconds by phase", columns, rows, note="Median over repeats. The wait for input is part of training."
+        "phases",
+        "Wall seconds by phase",
+        columns,
+        rows,
+        note="Of the repeat with the median wall time. The wait for input is part of training.",
     )
 
 
@@ -298,6 +316,89 @@ def step_table(summaries: Sequence[Summary]) -> list[Table]:
         "wait for the slowest replica. MiB sent: all replicas, by formula."
     )
     return [Table("step_parts", "Where a step's time goes, in milliseconds", columns, rows, note=note)]
+
+
+def target_table(summaries: Sequence[Summary]) -> list[Table]:
+    """How soon an accuracy was reached: one table, or none where none was asked for."""
+    targets = {summary.target.accuracy for summary in summaries if summary.target}
+    if not targets:
+        return []
+    columns = (
+        *_RUN,
+        Column("epoch_seconds", "seconds per epoch", 2, short="s per\nepoch", interval=True),
+        Column("target_seconds", "seconds to accuracy", 2, short="s to\naccuracy", interval=True),
+        Column("target_epochs", "epochs to accuracy", 1, short="epochs to\naccuracy", interval=True),
+        Column("reached", "repeats that reached it", short="reached"),
+    )
+    rows: list[dict[str, Cell]] = []
+    for summary in summaries:
+        row = _run_cells(summary) | {"epoch_seconds": summary.epoch_seconds}
+        if summary.target is not None and summary.repeats_done:
+            row |= {
+                "target_seconds": summary.target.seconds,
+                "target_epochs": summary.target.epochs,
+                "reached": f"{summary.target.reached} of {summary.repeats_done}",
+            }
+        rows.append(row)
+    note = (
+        f"Until validation accuracy {max(targets):g}, looked at after each epoch: training time with the first step, without "
+        "evaluation. Median over the repeats that reached it (25 % to 75 % quantile)."
+    )
+    return [Table("time_to_accuracy", "Time to accuracy", columns, rows, spreads_on_terminal=False, note=note)]
+
+
+def limit_table(summaries: Sequence[Summary]) -> list[Table]:
+    """How near each row came to what the machine can do: one table, or none where that was not counted."""
+    if not any(summary.limit for summary in summaries):
+        return []
+    columns = (
+        *_RUN,
+        Column("cores", "cores"),
+        Column("gflop_per_image", "GFLOP per image", 4, short="GFLOP\n/image", wide=True),
+        Column("mb_per_image", "MB moved per image", 2, short="MB\n/image", wide=True),
+        Column("gflops", "GFLOP/s", 1),
+        Column("matrix_fraction", "of the matrix rate", 2, short="of matrix\nrate"),
+        Column("gb_per_second", "GB/s moved", 1, short="GB/s"),
+        Column("copy_fraction", "of the copy rate", 2, short="of copy\nrate"),
+    )
+    rows: list[dict[str, Cell]] = []
+    for summary in summaries:
+        row = _run_cells(summary) | {"cores": summary.cores}
+        if summary.limit is not None:
+            row |= summary.limit.model_dump()
+        rows.append(row)
+    known = any(summary.limit and summary.limit.matrix_fraction is not None for summary in summaries)
+    note = (
+        "Operations (of convolutions and dense layers) and bytes by formula, forward and backward. Rates: NumPy's matrix "
+        "product and copy on as many cores of this machine, before the runs. Bytes above the copy rate came from caches."
+        if known
+        else "Operations and bytes by formula. What these devices can do was not measured."
+    )
+    return [Table("limit", "Where is the limit?", columns, rows, note=note)]
+
+
+def noise_table(summaries: Sequence[Summary]) -> list[Table]:
+    """What else the machine did: one table, or none where no run recorded it."""
+    if not any(summary.noise for summary in summaries):
+        return []
+    columns = (
+        *_RUN,
+        Column("cores", "cores"),
+        Column("cores_used", "cores used", 2),
+        Column("cores_lost", "cores lost to others", 2),
+        Column("cores_stolen", "cores stolen by the hypervisor", 2),
+        Column("load_start", "load at the start", 2),
+        Column("load_end", "load at the end", 2),
+        Column("frequency_start_mhz", "MHz at the start", 0),
+        Column("frequency_end_mhz", "MHz at the end", 0),
+    )
+    rows: list[dict[str, Cell]] = [
+        _run_cells(summary)
+        | {"cores": summary.cores, "cores_used": summary.cores_used, "cores_lost": summary.cores_lost}
+        | (summary.noise.model_dump() if summary.noise else {})
+        for summary in summaries
+    ]
+    return [Table("noise", "What else the machine did", columns, rows, note="The worst of the repeats.")]
 
 
 def epochs_table(summaries: Sequence[Summary]) -> Table:
@@ -357,7 +458,7 @@ def to_rich(table: Table, width: int) -> RichTable:
         made.add_column(
             Text(column.short or column.heading),
             justify="left" if _is_text(table, column) else "right",
-            no_wrap=column in _RUN or column.key == "parity",
+            no_wrap=_is_whole(column),
             min_width=_least_width(column, cells),  # words stay whole
         )
     for row in zip(*(cells for _, cells in shown), strict=True):
@@ -406,7 +507,13 @@ def _with_short_words(text: str, length: int) -> str:
 
 
 def _least_width(column: Column, cells: Sequence[str]) -> int:
-    return max((cell_len(word) for text in (*cells, column.short or column.heading) for word in text.split()), default=0)
+    words = [word for text in (*cells, column.short or column.heading) for word in text.split()]
+    return max((cell_len(text) for text in (*words, *(cells if _is_whole(column) else ()))), default=0)
+
+
+def _is_whole(column: Column) -> bool:
+    """Whether its cells stand on one line on the terminal."""
+    return column in _RUN or column.key == "parity"
 
 
 def to_markdown(table: Table) -> str:

@@ -8,6 +8,7 @@ import pandas as pd
 
 from common.results import Metrics, RunResult, StepParts
 from compare.store import Stored
+from compare.summary import images_per_second, limit, until_accuracy
 
 _PARTS = {name for name in StepParts.model_fields if name.endswith("_seconds")}
 
@@ -21,12 +22,16 @@ def runs(stored: Stored) -> pd.DataFrame:
                 "status": result.status,
                 "first_step_loss": result.first_step_loss,
                 **_scores("test", result.test),
+                **_until(stored.comparison.target_accuracy, result),
                 "cores_used": result.cores_used,
                 "peak_memory_mib": result.peak_memory_mib,
                 "device_peak_memory_mib": result.device_peak_memory_mib,
                 "bytes_per_step": result.bytes_per_step,
                 **(result.phases.model_dump() if result.phases else {}),
                 **(result.step_parts.model_dump(include=_PARTS) if result.step_parts else {}),
+                "cores_of_others": result.cores_of_others,
+                **(result.noise.model_dump() if result.noise else {}),
+                **_limit(stored, result),
             }
             for row_id, repeat, result in _all(stored)
         ]
@@ -63,6 +68,7 @@ def _identity(row_id: str, repeat: int, result: RunResult) -> dict[str, Any]:
     return {
         "run": row_id,
         "repeat": repeat,
+        "seed": spec.seed,
         "framework": result.framework,
         "model": spec.model,
         "mode": spec.variant,
@@ -72,6 +78,19 @@ def _identity(row_id: str, repeat: int, result: RunResult) -> dict[str, Any]:
         "cores": spec.cores,
         "precision": spec.precision,
     }
+
+
+def _until(accuracy: float | None, result: RunResult) -> dict[str, float | None]:
+    if accuracy is None:
+        return {}
+    seconds, epochs = until_accuracy(result, accuracy) or (None, None)
+    return {"target_accuracy": accuracy, "target_seconds": seconds, "target_epochs": epochs}
+
+
+def _limit(stored: Stored, result: RunResult) -> dict[str, float | None]:
+    rate = images_per_second(result) if result.epochs else float("nan")
+    found = limit(stored.comparison, result.spec, result.device, rate)
+    return found.model_dump() if found else {}
 
 
 def _scores(split: str, scores: Metrics | None) -> dict[str, float | None]:

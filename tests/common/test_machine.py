@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -128,6 +129,40 @@ def test_a_process_that_ends_while_it_is_counted_is_left_out(
         ended = psutil.Process(pid)
     monkeypatch.setattr(machine, "family", lambda: [ended])
     assert measure() == 0
+
+
+@linux
+def test_load_is_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (1.5, 9.0, 9.0))
+    assert machine.load() == 1.5
+    monkeypatch.delattr(os, "getloadavg")
+    assert machine.load() is None
+
+
+def test_stolen_time_is_what_the_kernel_counts_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "cpu_times", lambda: SimpleNamespace(user=5.0, steal=2.5))
+    assert machine.stolen_cpu_seconds() == 2.5
+    monkeypatch.setattr(psutil, "cpu_times", lambda: SimpleNamespace(user=5.0))
+    assert machine.stolen_cpu_seconds() == 0.0
+
+
+def test_the_clock_is_that_of_the_cpus_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks = [SimpleNamespace(current=mhz) for mhz in (1000.0, 3000.0, 2000.0, 0.0)]
+    monkeypatch.setattr(psutil, "cpu_freq", lambda percpu: clocks)
+    monkeypatch.setattr(machine, "cpu_budget", lambda cores: [1, 2, 3, 7])
+    assert machine.frequency_mhz() == 2500.0
+
+
+@pytest.mark.parametrize("clocks", [[], [SimpleNamespace(current=0.0)]])
+def test_a_clock_that_is_not_known_is_none(monkeypatch: pytest.MonkeyPatch, clocks: list[SimpleNamespace]) -> None:
+    monkeypatch.setattr(psutil, "cpu_freq", lambda percpu: clocks)
+    assert machine.frequency_mhz() is None
+
+    def refuse(percpu: bool) -> None:
+        raise NotImplementedError("can't find current frequency file")
+
+    monkeypatch.setattr(psutil, "cpu_freq", refuse)
+    assert machine.frequency_mhz() is None
 
 
 # What it is.

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common import results, spec
-from common.results import EpochRecord, Metrics, Phases, ResultError, RunResult
+from common.results import EpochRecord, Metrics, Noise, Phases, ResultError, RunResult
 
 METRICS = Metrics(loss=0.5, accuracy=0.75, num_correct=3, num_examples=4)
 EPOCH = EpochRecord(
@@ -73,6 +73,14 @@ def test_a_result_of_a_larger_machine_can_be_read(tmp_path: Path) -> None:
     values["spec"]["cores"] = 4096
     path.write_text(json.dumps(values))
     assert results.load(path).spec.cores == 4096
+
+
+def test_a_result_of_before_noise_was_recorded_can_be_read(tmp_path: Path) -> None:
+    path = results.save(a_result(noise=Noise(load_start=1.5)), tmp_path)
+    values = json.loads(path.read_text())
+    del values["noise"], values["spec"]["data"]["seed"]
+    path.write_text(json.dumps(values))
+    assert results.load(path) == a_result()
 
 
 @given(st.data())

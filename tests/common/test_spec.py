@@ -34,6 +34,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
             "source": draw(st.text(min_size=1)),
             "image_size": draw(st.none() | st.integers(1, 4096)),
             "limit": draw(st.none() | st.integers(1, 10**6)),
+            "seed": draw(st.none() | st.integers(0, 2**63 - 1)),
         },
         "optimizer": {
             "name": draw(st.sampled_from(["sgd", "adam"])),
@@ -62,6 +63,11 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
         "paths": {"cache_dir": draw(st.none() | st.text())},
     }
     return spec.with_variant(values, word, replicas)
+
+
+@pytest.mark.parametrize(("own", "divided_by"), [(None, 7), (0, 0), (3, 3)])
+def test_data_are_divided_by_their_own_seed_where_they_have_one(own: int | None, divided_by: int) -> None:
+    assert spec.build({"seed": 7, "data": {"seed": own}}).split_seed == divided_by
 
 
 @pytest.mark.parametrize("word", spec.VARIANTS)

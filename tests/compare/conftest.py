@@ -3,7 +3,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from common import spec
+from common import rates, spec
+from common.rates import Rates
 from compare import launch
 
 
@@ -12,9 +13,15 @@ def fake_twins(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """Two frameworks that only pretend, on a machine of four cores; yields the patcher, to set how they behave."""
     monkeypatch.setattr(launch, "FRAMEWORKS", {"left": "tests.compare.twins.left", "right": "tests.compare.twins.right"})
     monkeypatch.setattr(spec, "available_cores", lambda: 4)
+    monkeypatch.setattr(rates, "measured", _rates)
     launch.describe.cache_clear()
     yield monkeypatch
     launch.describe.cache_clear()
+
+
+def _rates(cores: int) -> Rates:
+    """Of a machine that gains from every core."""
+    return Rates(cores=cores, float32_gflops=100.0 * cores, float64_gflops=50.0 * cores, copy_gb_per_second=10.0 * cores)
 
 
 def behave(monkeypatch: pytest.MonkeyPatch, **behaviours: str) -> None:

@@ -124,6 +124,65 @@ def test_more_repeats_are_added_to_the_same_comparison(fake_twins: pytest.Monkey
     assert all(sorted(repeats) == [0, 1] for repeats in stored.runs.values())
 
 
+def test_each_repeat_has_the_seed_of_its_place_in_all_rows_and_the_same_split(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    done = compare_quick(out, "--seed", "7", "--seeds", "3,1", "--repeats", "3", "--json")
+    assert done.exit_code == 0, done.output
+    stored = store.read(out)
+    assert stored.comparison.seeds == [3, 1]
+    for repeats in stored.runs.values():
+        assert {repeat: (run.spec.seed, run.spec.data.seed) for repeat, run in repeats.items()} == {
+            0: (3, 7),
+            1: (1, 7),
+            2: (3, 7),
+        }
+    printed = json.loads(done.stdout)
+    assert printed["comparison"]["seeds"] == [3, 1]
+    assert [run["spec"]["seed"] for run in printed["runs"]["left-serial-1core"]] == [3, 1, 3]
+    (said,) = [sentence for sentence in printed["findings"]["scores"] if sentence.startswith("left serial, 1 core")]
+    assert said == "left serial, 1 core: test accuracy 0.8800 over 2 seeds (quartiles 0.8750 to 0.8850)."
+    assert "Same initial weights in all 12 runs that recorded it, within each of 2 seeds." in printed["findings"]["sameness"]
+    assert "Same data in all 12 runs that recorded it." in printed["findings"]["sameness"]
+    assert ",seed," in (out / "tables" / "runs.csv").read_text().splitlines()[0]
+    assert "seeds 3, 1" in (out / "report.md").read_text()
+
+
+def test_seeds_make_a_repeat_each_and_a_cut_comparison_goes_on(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    behave(fake_twins, left__serial__2="kill")
+    assert compare_quick(out, "--seeds", "0,1,2").exit_code == 1
+    kept = {path: path.stat().st_mtime_ns for path in (out / "runs").glob("right-*/result.json")}
+    behave(fake_twins)
+    assert compare_quick(out, "--seeds", "0,1,2").exit_code == 0
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert all(sorted(repeats) == [0, 1, 2] for repeats in store.read(out).runs.values())
+    other = compare_quick(out, "--seeds", "0,1,3")
+    assert other.exit_code == 2 and "(its seeds are 0, 1, 2; asked for: 0, 1, 3)" in other.stderr
+    without = compare_quick(out)
+    assert without.exit_code == 2 and "asked for: none, but one for all repeats" in without.stderr
+
+
+def test_the_time_to_an_accuracy_is_counted_from_the_epochs(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    done = compare_quick(tmp_path / "out", "--target-accuracy", "0.75", "--json")
+    assert done.exit_code == 0, done.output
+    summaries = {summary["id"]: summary["target"] for summary in json.loads(done.stdout)["summaries"]}
+    left = summaries["left-serial-1core"]
+    assert (left["reached"], left["seconds"]["median"], left["epochs"]["median"]) == (1, pytest.approx(2.1), 2.0)
+    again = compare_quick(tmp_path / "out", "--target-accuracy", "0.99")
+    assert "left serial, 1 core: validation accuracy 0.99 was not reached in 3 epochs" in re.sub(r"\s+", " ", again.stdout)
+
+
+def test_every_row_is_held_against_what_the_machine_can_do(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert compare_quick(tmp_path / "out").exit_code == 0
+    stored = store.read(tmp_path / "out")
+    assert {cores: rate.float32_gflops for cores, rate in stored.comparison.rates.items()} == {1: 100.0, 2: 200.0}
+    fake_twins.setattr("common.rates.measured", pytest.fail)  # they are kept
+    assert compare_quick(tmp_path / "out").exit_code == 0
+    assert "Where is the limit?" in (tmp_path / "out" / "report.md").read_text()
+
+
 @pytest.mark.parametrize(
     ("change", "difference"),
     [
@@ -184,6 +243,16 @@ def test_a_second_comparison_in_the_same_folder_at_the_same_time_is_refused(
         (("--modes", ""), 2, "--modes is empty"),
         (("--modes", "data_parallel", "--replicas", "3"), 2, "Received: 64 over 3. Use 63 or 66."),
         (("--modes", "data_parallel", "--limit", "65"), 2, "fewer than replicas"),
+        (("--seeds", "1,x"), 2, "--seeds must be whole numbers of at least 0. Received: 'x'."),
+        (("--seeds", "1,1"), 2, "--seeds names something twice. Received: 1, 1."),
+        (("--seeds", ""), 2, "--seeds is empty"),
+        (("--seeds", str(2**63)), 2, "seed is refused"),
+        (
+            ("--seeds", "1,2,3", "--repeats", "2"),
+            2,
+            "--repeats must be at least one for each of --seeds. Received: 2 for 3 seeds.",
+        ),
+        (("--target-accuracy", "95"), 2, "--target-accuracy must be above 0 and at most 1. Received: 95."),
         (("--cores", "9"), 2, "cores exceeds what this process may use. Received: 9. Use 1 to 4."),
         (("--set", "optimizer.momentun=0"), 2, "Did you mean momentum?"),
         (("--set", "framework_options.left_switch=quik"), 2, "left does not know"),

@@ -2,8 +2,13 @@ import math
 
 import pytest
 
+from common.rates import Rates
+from common.results import Noise
+from common.work import Work
 from compare.findings import findings
-from compare.summary import Summary, summarize
+from compare.store import Stored
+from compare.summary import Summary, limit, summarize, until_accuracy
+from compare.tables import limit_table, target_table
 from tests.compare import made
 
 
@@ -176,3 +181,199 @@ def test_a_run_that_waits_for_its_input_is_told(wait: float, said: list[str]) ->
         update={"comparison": made.comparison(rows), "runs": {rows[0].id: {0: run.model_copy(update={"phases": phases})}}}
     )
     assert findings(stored, summarize(stored)).bounds == said
+
+
+def test_verdicts_on_frameworks_and_modes_are_one_family() -> None:
+    stored = made.repeated()
+    found = findings(stored, summarize(stored))
+    assert [(each.name, each.verdict, each.family) for each in found.verdicts] == [
+        ("pytorch-serial-2 against tensorflow-serial-2", "no difference shown", 4),
+        ("pytorch-data_parallel-2 against tensorflow-data_parallel-2", "above", 4),
+        ("pytorch-data_parallel-2", "above", 4),
+        ("tensorflow-data_parallel-2", "below", 4),
+    ]
+    assert found.surety and found.surety[0].startswith("4 comparisons make one family")
+
+
+def test_a_gain_that_is_lost_among_many_comparisons_does_not_pay_in_the_table_either() -> None:
+    stored = made.repeated()
+    one, two = (row for row in stored.comparison.rows if row.framework == "pytorch")
+    seconds = (4.15, 4.02, 4.2, 4.05, 4.06)  # p = 0.03 against serial, by itself
+    serial = {repeat: made.good(one, each, repeat) for repeat, each in enumerate(seconds)}
+    parallel = {repeat: made.good(two, 4.0, repeat) for repeat in range(5)}
+    alone = stored.model_copy(update={"comparison": made.comparison([one, two], 5), "runs": {one.id: serial, two.id: parallel}})
+    assert [summary.pays for summary in summarize(alone)] == [None, "pays"]
+    among = stored.model_copy(update={"runs": stored.runs | {one.id: serial, two.id: parallel}})
+    summaries = summarize(among)
+    assert summaries[1].pays == "no gain shown"
+    (said,) = [sentence for sentence in findings(among, summaries).modes if sentence.startswith("pytorch")]
+    assert "no gain shown" in said and "among 4 comparisons" in said and "by itself" in said
+
+
+def _with_seeds(stored: Stored, seeds: tuple[int, ...]) -> Stored:
+    """The same runs, each repeat of another seed, with the weights, order, first loss and accuracy of its seed."""
+    plan = stored.comparison.model_copy(update={"seeds": list(seeds)})
+    for row in stored.comparison.rows:
+        for repeat, run in stored.runs[row.id].items():
+            seed = seeds[repeat % len(seeds)]
+            of_seed = {
+                "spec": plan.of_repeat(row, repeat).spec,
+                "weights_hash": f"weights {seed}",
+                "order_hash": f"order {seed}",
+                "first_step_loss": 2.0 + seed,
+                "test": made.score(0.7 + 0.02 * seed, 0.6),
+            }
+            stored.runs[row.id][repeat] = run.model_copy(update=of_seed)
+    return stored.model_copy(update={"comparison": plan})
+
+
+def test_runs_of_several_seeds_are_the_same_training_seed_by_seed() -> None:
+    stored = _with_seeds(made.repeated(6), (0, 1, 4))
+    summaries = summarize(stored)
+    found = findings(stored, summaries)
+    assert found.comparable and found.frameworks
+    assert [summary.first_step_difference for summary in summaries] == [0.0] * 4
+    assert "Same order of examples in all 24 runs that recorded it, within each of 3 seeds." in found.sameness
+
+
+@pytest.mark.parametrize("field", ["order_hash", "weights_hash", "first_step_loss"])
+def test_a_run_that_parts_from_its_seeds_others_makes_figures_incomparable(field: str) -> None:
+    stored = _with_seeds(made.repeated(), (0, 1, 2, 3, 4))
+    row = stored.comparison.rows[1]
+    stored.runs[row.id][2] = stored.runs[row.id][2].model_copy(update={field: 9.0 if field.endswith("loss") else "another"})
+    found = findings(stored, summarize(stored))
+    assert not found.comparable and found.frameworks == []
+
+
+def test_other_data_of_another_seed_make_figures_incomparable() -> None:
+    stored = _with_seeds(made.repeated(), (0, 1, 2, 3, 4))
+    for row in stored.comparison.rows:
+        stored.runs[row.id][2] = stored.runs[row.id][2].model_copy(update={"data_hash": "another split"})
+    found = findings(stored, summarize(stored))
+    assert not found.comparable
+    assert "NOT the same data: 2 different among 20 runs. Their figures do not compare." in found.sameness
+
+
+def test_accuracy_over_seeds_counts_each_seed_once() -> None:
+    stored = _with_seeds(made.repeated(5), (0, 2))  # seed 0 three times, seed 2 twice
+    summary = summarize(stored)[0]
+    over = summary.test_accuracy_over_seeds
+    assert over is not None
+    assert (summary.seeds, over.n, over.median) == (2, 2, pytest.approx(0.72))
+    assert summary.test.accuracy is not None and summary.test.accuracy.median == 0.7
+
+
+def test_one_seed_has_no_accuracy_over_seeds() -> None:
+    stored = made.repeated()
+    summaries = summarize(stored)
+    assert all(summary.test_accuracy_over_seeds is None and summary.seeds == 1 for summary in summaries)
+    assert findings(stored, summaries).scores == []
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "until"),
+    [(0.5, (4.25, 1)), (0.75, (8.25, 2)), (0.76, None)],
+)
+def test_time_to_accuracy_counts_the_first_step_and_no_evaluation(accuracy: float, until: tuple[float, int] | None) -> None:
+    assert until_accuracy(made.good(made.row("pytorch"), 4.0), accuracy) == until
+
+
+def test_repeats_that_never_reach_the_accuracy_are_counted() -> None:
+    stored = made.repeated()
+    row = stored.comparison.rows[0]
+    slow = stored.runs[row.id][1]
+    stored.runs[row.id][1] = slow.model_copy(update={"epochs": slow.epochs[:1]})
+    stored = stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"target_accuracy": 0.75})})
+    summaries = summarize(stored)
+    target = summaries[0].target
+    assert target is not None and target.seconds is not None
+    assert (target.reached, target.seconds.n, summaries[0].repeats_done) == (4, 4, 5)
+    said = findings(stored, summaries).scores
+    assert said[0].startswith(
+        "pytorch serial, 2 cores: validation accuracy 0.75 after 8.21 s (8.15 to 8.27) and 2 epochs, in 4 of"
+    )
+    (table,) = target_table(summaries)
+    assert [row["reached"] for row in table.rows] == ["4 of 5", "5 of 5", "5 of 5", "5 of 5"]
+
+
+def test_the_phases_of_a_row_are_those_of_one_repeat_and_add_up() -> None:
+    stored = made.repeated()
+    row = stored.comparison.rows[0]
+    for repeat, (build, training) in enumerate([(1.0, 9.0), (9.0, 2.0), (5.0, 8.0), (2.0, 2.0), (8.0, 1.0)]):
+        run = stored.runs[row.id][repeat]
+        assert run.phases is not None
+        wall = run.phases.wall_seconds - 0.5 - run.phases.training_seconds + build + training
+        parts = {"build_seconds": build, "training_seconds": training, "wall_seconds": wall}
+        stored.runs[row.id][repeat] = run.model_copy(update={"phases": run.phases.model_copy(update=parts)})
+    summary = summarize(stored)[0]
+    phases = summary.phases
+    assert phases is not None and (phases.build_seconds, phases.training_seconds) == (1.0, 9.0)
+    six = ("import", "build", "first_step", "training", "evaluation", "other")
+    assert sum(getattr(phases, f"{name}_seconds") for name in six) == pytest.approx(phases.wall_seconds)
+    assert summary.wall_seconds is not None and summary.wall_seconds.median == phases.wall_seconds
+
+
+def _noisy(noise: Noise) -> list[str]:
+    """The cautions on the first of four rows, when one of its repeats met this noise."""
+    stored = made.repeated()
+    quiet = Noise(load_start=1.0, load_end=2.0, frequency_start_mhz=2000.0, frequency_end_mhz=3000.0, cores_stolen=0.0)
+    for row in stored.comparison.rows:
+        for repeat, run in stored.runs[row.id].items():
+            stored.runs[row.id][repeat] = run.model_copy(update={"noise": quiet})
+    first = stored.runs[stored.comparison.rows[0].id]
+    first[3] = first[3].model_copy(update={"noise": noise})
+    plan = stored.comparison.model_copy(update={"machine": {"logical_cores": 2}})
+    stored = stored.model_copy(update={"comparison": plan})
+    return findings(stored, summarize(stored)).troubles
+
+
+@pytest.mark.parametrize(
+    ("noise", "said"),
+    [
+        (Noise(), []),
+        (Noise(load_start=3.9, frequency_end_mhz=2800.0, cores_stolen=0.1), []),
+        (Noise(cores_stolen=0.4), ["the hypervisor took 0.40 cores from this machine: rely on no time of it."]),
+        (Noise(load_start=7.25), ["began at a load average of 7.2 on 2 logical cores."]),
+        (
+            Noise(frequency_end_mhz=2000.0),
+            ["its CPUs ended at 2000 MHz, those of another row at 3000: their times do not compare well."],
+        ),
+    ],
+)
+def test_a_noisy_run_says_so(noise: Noise, said: list[str]) -> None:
+    assert _noisy(noise) == [f"pytorch serial, 2 cores: {sentence}" for sentence in said]
+
+
+def test_stolen_time_takes_the_verdicts_reliability() -> None:
+    stored = made.repeated()
+    row = stored.comparison.rows[0]
+    stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update={"noise": Noise(cores_stolen=0.5)})
+    found = findings(stored, summarize(stored))
+    assert found.frameworks[0].endswith("Other work disturbed it: do not rely on this.")
+
+
+def test_a_row_is_held_against_the_rates_of_its_cores_and_precision() -> None:
+    stored = made.repeated()
+    counted = Work(forward_flops=10**9, backward_flops=2 * 10**9, values_moved=10**6, weights=0)
+    rates = {2: Rates(cores=2, float32_gflops=960.0, float64_gflops=480.0, copy_gb_per_second=1.28)}
+    plan = stored.comparison.model_copy(update={"work": counted, "rates": rates})
+    stored = stored.model_copy(update={"comparison": plan})
+    found = summarize(stored)[0].limit  # 160 images a second
+    assert found is not None
+    assert (found.gflop_per_image, found.gflops, found.matrix_fraction) == (3.0, pytest.approx(480.0), pytest.approx(0.5))
+    assert (found.mb_per_image, found.gb_per_second, found.copy_fraction) == (4.0, pytest.approx(0.64), pytest.approx(0.5))
+    (table,) = limit_table(summarize(stored))
+    assert table.rows[0]["matrix_fraction"] == pytest.approx(0.5)
+    run = stored.comparison.rows[0].spec
+    assert limit(plan, run.with_fields(precision="float64"), "cpu", 160.0).matrix_fraction == 1.0  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("device", "cores"), [("cuda", 2), ("cpu", 1), (None, 2)])
+def test_what_is_not_known_of_a_device_is_left_out(device: str | None, cores: int) -> None:
+    counted = Work(forward_flops=10**9, backward_flops=2 * 10**9, values_moved=10**6, weights=0)
+    rates = {2: Rates(cores=2, float32_gflops=960.0, float64_gflops=480.0, copy_gb_per_second=1.28)}
+    plan = made.repeated().comparison.model_copy(update={"work": counted, "rates": rates})
+    found = limit(plan, plan.rows[0].spec.with_fields(cores=cores), device, 160.0)
+    assert found is not None and found.gflops == pytest.approx(480.0)
+    assert found.matrix_fraction is None and found.copy_fraction is None
+    assert limit(plan, plan.rows[0].spec, device, math.nan) is None

@@ -81,6 +81,25 @@ def test_markdown_and_json_show_where_a_steps_time_goes() -> None:
     assert plain["rows"][3]["not_separable"] == "the framework computes and sends in one"
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_terminal_shows_seeds_a_target_and_the_limit(width: int) -> None:
+    report_of = _report(made.observed())
+    output = io.StringIO()
+    console = Console(file=output, width=width, highlight=False)
+    for table in tables.on_terminal(report_of.summaries):
+        if table.name in ("accuracy", "time_to_accuracy", "limit"):
+            console.print(tables.to_rich(table, width))
+    for sentence in report_of.findings.scores:
+        console.print(sentence)
+    _assert_golden(f"observed_{width}.txt", "".join(f"{line.rstrip()}\n" for line in output.getvalue().splitlines()))
+
+
+def test_markdown_shows_seeds_a_target_the_limit_and_noise() -> None:
+    wanted = ("accuracy", "time_to_accuracy", "limit", "noise")
+    made_tables = [table for table in tables.documents(summarize(made.observed())) if table.name in wanted]
+    _assert_golden("observed.md", "\n".join(map(tables.to_markdown, made_tables)))
+
+
 def test_many_epochs_are_thinned_on_the_terminal_with_first_and_last_kept() -> None:
     stored = made.repeated(1)
     for repeats in stored.runs.values():

@@ -48,6 +48,14 @@ class Twin:
         """What a stage hands on in training mode, from [N, H, W, C] or [N, features] to the like."""
         return self._adapter.through_stage(model, values, masks)
 
+    def forward_flops(self, model: Any, images: Array, masks: Sequence[Array]) -> int:
+        """What the framework's own counter finds of convolutions and dense layers, for float32 [N, H, W, C]."""
+        return self._adapter.forward_flops(model, images, masks)
+
+    def flops(self, model: Any, images: Array, masks: Sequence[Array]) -> int | None:
+        """The same, forward and backward; None where the framework does not count gradients."""
+        return self._adapter.flops(model, images, masks)
+
     def dtype(self, name: str) -> Any:
         return getattr(self._adapter.framework, name)
 
@@ -83,6 +91,19 @@ class _PyTorch:
         given = self.array(model.train()(self.tensor(values), masks=tuple(map(self.tensor, masks))))
         return given.transpose(0, 2, 3, 1) if given.ndim == 4 else given
 
+    def forward_flops(self, model: Any, images: Array, masks: Sequence[Array]) -> int:
+        with self.framework.no_grad():
+            return self.flops(model, images, masks)
+
+    def flops(self, model: Any, images: Array, masks: Sequence[Array]) -> int:
+        from torch.utils.flop_counter import FlopCounterMode
+
+        with FlopCounterMode(display=False) as counter:
+            logits = model(self.tensor(images.transpose(0, 3, 1, 2)), *map(self.tensor, masks))
+            if logits.requires_grad:
+                logits.sum().backward()
+        return counter.get_total_flops()
+
 
 class _TensorFlow:
     channels_first = False
@@ -111,3 +132,19 @@ class _TensorFlow:
 
     def through_stage(self, model: Any, values: Array, masks: Sequence[Array]) -> Array:
         return self.array(model([self.tensor(values), *map(self.tensor, masks)], training=True))
+
+    def forward_flops(self, model: Any, images: Array, masks: Sequence[Array]) -> int:
+        given = [self.tensor(images), *map(self.tensor, masks)]
+        graph = self.framework.function(lambda: model(given)).get_concrete_function().graph
+        profiler = self.framework.compat.v1.profiler
+        options = profiler.ProfileOptionBuilder(profiler.ProfileOptionBuilder.float_operation()).with_empty_output().build()
+        kinds = [profiler.profile(graph, cmd="op", options=options)]
+        counted = 0
+        while kinds:
+            kind = kinds.pop()
+            counted += kind.float_ops if kind.name in ("Conv2D", "DepthwiseConv2dNative", "MatMul") else 0
+            kinds += kind.children
+        return counted
+
+    def flops(self, model: Any, images: Array, masks: Sequence[Array]) -> None:
+        return None

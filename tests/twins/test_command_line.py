@@ -23,7 +23,7 @@ PROJECT = Path(__file__).parents[2]
 
 SETTINGS: dict[str, Any] = {
     "model": "tests.twins.own_plain_model",
-    "data": {"image_size": 12, "limit": 64},
+    "data": {"image_size": 12, "limit": 64, "seed": 3},
     "optimizer": {"learning_rate": 0.02},
     "augmentation": {"horizontal_flip": True, "shift_px": 2},
     "global_batch_size": 30,  # 30, 30 and 4
@@ -171,7 +171,7 @@ def test_a_spec_is_held_against_the_description(description: dict[str, Any]) -> 
 @pytest.mark.parametrize("name", MODES)
 def test_a_run_trains_on_the_planned_order_from_the_shared_weights(ended: Ended, name: str) -> None:
     run, result = ended[name]
-    dataset = datasets.load(run.spec.data, seed=run.spec.seed)
+    dataset = datasets.load(run.spec.data, seed=3)  # its own, not that of order and weights
     architecture = architectures.resolve(run.spec.model, len(dataset.class_names), dataset.image_size)
     plan = batches.Plan(run.spec, architecture, len(dataset.train))
     drawn = [plan.draw(epoch) for epoch in range(1, plan.epochs + 1)]
@@ -217,6 +217,9 @@ def test_phases_add_up_to_the_time_that_the_command_took(ended: Ended, name: str
         phases.evaluation_seconds, phases.other_seconds,
     ]  # fmt: skip
     assert sum(parts) == pytest.approx(phases.wall_seconds, rel=0.02)
+    if not run.spec.profile_steps:  # the wall time of a run that is profiled ends before that
+        sealed = (run.folder / results.RESULT_FILE).stat().st_mtime
+        assert sum(parts) == pytest.approx(sealed - run.started, rel=0.02, abs=0.05)
     assert all(seconds >= 0 for seconds in parts)
     # The kernel's record of a process's start is good to a hundredth of a second.
     assert phases.wall_seconds < run.seconds + 0.05
@@ -234,6 +237,17 @@ def test_a_run_keeps_to_its_cores(ended: Ended, name: str) -> None:
         return
     assert result.cores_used is not None
     assert 0 < result.cores_used <= run.spec.cores + 0.15  # CPU time is counted in hundredths of a second
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_a_run_records_what_else_the_machine_did(ended: Ended, name: str) -> None:
+    _, result = ended[name]
+    noise = result.noise
+    assert noise is not None
+    assert noise.load_start is not None and noise.load_end is not None
+    assert (noise.cores_stolen is None) == (result.cores_of_others is None) == (result.cores_used is None)
+    if noise.cores_stolen is not None and result.cores_of_others is not None:
+        assert 0.0 <= noise.cores_stolen <= result.cores_of_others + 0.05
 
 
 @pytest.mark.parametrize("name", MODES)
