@@ -32,6 +32,9 @@ PROFILE_STEPS = 20
 
 EXIT_RUN_FAILED, EXIT_USAGE, EXIT_DATA_REFUSED = 1, 2, 4
 
+_WITH_RESUME = ("resume", "repeats", "as_json")
+"""Parameters of the command that change nothing of what is compared."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -50,6 +53,7 @@ class Request:
 
 
 def command(
+    context: typer.Context,
     preset: Annotated[str | None, typer.Option(help=f"A named comparison: {', '.join(presets.PRESETS)}.")] = None,
     spec_file: Annotated[Path | None, typer.Option("--spec", help="A spec file (.yaml or .json).")] = None,
     data: Annotated[str | None, typer.Option(help=f"{', '.join(datasets.NAMES)}, or an image folder or archive.")] = None,
@@ -72,6 +76,10 @@ def command(
         list[str] | None, typer.Option("--set", help="field=value of the spec, e.g. optimizer.momentum=0.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Results folder. Default: results/<time>-<model>-<data>.")] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Go on with the comparison in this folder, all its settings as they were."),
+    ] = None,
     oversubscribe: Annotated[bool, typer.Option(help="Run modes with more replicas than cores, which take turns.")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="After each run, time the parts of a step apart.")] = False,
     proof: Annotated[bool, typer.Option(help="Prove first that both frameworks train the same.")] = True,
@@ -79,6 +87,9 @@ def command(
 ) -> None:
     """Train the same CNN in every framework and mode, and compare."""
     try:
+        if resume is not None:
+            _only_with_resume(context)
+            raise typer.Exit(run(stored_request(resume, repeats), as_json=as_json))
         options = {
             "data.source": data,
             "model": model,
@@ -146,15 +157,40 @@ def run(request: Request, *, as_json: bool, show: Callable[..., object] = report
             made = report.read(folder)
             unwritten = report.write(made, folder)
     if code and not any(made.stored.runs.values()):
-        typer.echo(f"Interrupted before a run had ended. The same command with --out {folder} goes on.", err=True)
+        typer.echo(f"Interrupted before a run had ended. {_goes_on(folder)}", err=True)
         return code
     show(made, folder, as_json=as_json)
     if unwritten:
         typer.echo(unwritten, err=True)
         code = code or EXIT_RUN_FAILED
     elif code:
-        typer.echo(f"Interrupted. The same command with --out {folder} goes on.", err=True)
+        typer.echo(f"Interrupted. {_goes_on(folder)}", err=True)
     return code or made.exit_code
+
+
+def stored_request(folder: Path, repeats: int | None = None) -> Request:
+    """The request that a results folder was made by, from its compare.json.
+
+    Args:
+        folder: of a comparison.
+        repeats: of each row; None: as many as before.
+
+    Raises:
+        FolderError: the folder holds no comparison.
+    """
+    stored = store.read_plan(folder)
+    parallel = [row.spec for row in stored.rows if row.spec.mode != "serial"]
+    copies = [each.data_replicas if each.mode == "hybrid" else each.replicas for each in parallel]
+    settings = Preset(replicas=min(copies, default=Preset().replicas), repeats=stored.repeats if repeats is None else repeats)
+    rows = [row.model_copy(update={"unavailable": None}) for row in stored.rows]
+    return Request(
+        settings,
+        list(dict.fromkeys(row.framework for row in rows)),
+        folder,
+        stored.prove,
+        lay_out=lambda settings, frameworks: rows,
+        oversubscribe=stored.oversubscribe,
+    )
 
 
 def order(rows: Sequence[Row], repeats: int) -> list[tuple[Row, int]]:
@@ -219,6 +255,8 @@ def _judged(request: Request, shown: Display) -> Comparison:
         code_hash=parity.code_digest(request.frameworks, run_spec.model),
         versions={framework: description["versions"] for framework, description in descriptions.items()},
         machine=machine.describe(),
+        prove=request.prove,
+        oversubscribe=request.oversubscribe,
     )
 
 
@@ -281,6 +319,28 @@ def _default_folder(comparison: Comparison) -> Path:
     data = re.sub(r"[^\w.-]+", "-", comparison.data_name)
     now = datetime.now().astimezone()
     return Path("results") / f"{now:%Y%m%d-%H%M%S}-{comparison.rows[0].spec.model}-{data}"
+
+
+def _goes_on(folder: Path) -> str:
+    return f"The same command with --out {folder} goes on, as does run --resume {folder}."
+
+
+def _only_with_resume(context: typer.Context) -> None:
+    """Refuse what would make another comparison of the one in the folder.
+
+    Raises:
+        SpecError: an option was given that the folder has the say of.
+    """
+    others: list[str] = []
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if source is not None and source.name == "COMMANDLINE" and option.name not in _WITH_RESUME:
+            others.append(option.opts[0])
+    if others:
+        raise SpecError(
+            f"--resume takes all settings from its folder, but for --repeats and --json. Received also: {', '.join(others)}. "
+            "Leave them out, or start another comparison."
+        )
 
 
 def _part(input_only: bool, compute_only: bool) -> str | None:
