@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,9 +18,9 @@ from rich.console import Console
 
 from common import architectures, datasets, machine, spec
 from common.datasets import DataRefused
-from common.results import ResultError
+from common.results import ResultError, RunResult
 from common.spec import SpecError
-from compare import execution, launch, matrix, parity, presets, report, store
+from compare import estimate, execution, launch, matrix, parity, presets, report, store
 from compare.interrupt import Interrupted, interruptible
 from compare.launch import LaunchError
 from compare.matrix import Row
@@ -32,7 +34,7 @@ PROFILE_STEPS = 20
 
 EXIT_RUN_FAILED, EXIT_USAGE, EXIT_DATA_REFUSED = 1, 2, 4
 
-_WITH_RESUME = ("resume", "repeats", "as_json")
+_WITH_RESUME = ("resume", "repeats", "as_json", "dry_run", "like")
 """Parameters of the command that change nothing of what is compared."""
 
 
@@ -76,6 +78,13 @@ def command(
         list[str] | None, typer.Option("--set", help="field=value of the spec, e.g. optimizer.momentum=0.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Results folder. Default: results/<time>-<model>-<data>.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be run, how long it takes, on how much disk.")
+    ] = False,
+    like: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="DIR", help="With --dry-run: take times from these results, measure nothing."),
+    ] = None,
     resume: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Go on with the comparison in this folder, all its settings as they were."),
@@ -87,9 +96,12 @@ def command(
 ) -> None:
     """Train the same CNN in every framework and mode, and compare."""
     try:
+        do = partial(rehearse, like=like) if dry_run else run
+        if like is not None and not dry_run:
+            raise SpecError(f"--from goes with --dry-run. Received: {like} without it. Add --dry-run, or leave it out.")
         if resume is not None:
             _only_with_resume(context)
-            raise typer.Exit(run(stored_request(resume, repeats), as_json=as_json))
+            raise typer.Exit(do(stored_request(resume, repeats), as_json=as_json))
         options = {
             "data.source": data,
             "model": model,
@@ -111,7 +123,7 @@ def command(
             asked = replace(asked, workers=numbers("--workers", workers, least=0))
         if repeats is not None:
             asked = replace(asked, repeats=repeats)
-        code = run(Request(asked, names(frameworks), out, proof, oversubscribe=oversubscribe), as_json=as_json)
+        code = do(Request(asked, names(frameworks), out, proof, oversubscribe=oversubscribe), as_json=as_json)
     except (SpecError, FolderError) as error:
         typer.echo(str(error), err=True)
         code = EXIT_USAGE
@@ -166,6 +178,40 @@ def run(request: Request, *, as_json: bool, show: Callable[..., object] = report
     elif code:
         typer.echo(f"Interrupted. {_goes_on(folder)}", err=True)
     return code or made.exit_code
+
+
+def rehearse(request: Request, *, as_json: bool, like: Path | None) -> int:
+    """Print the runs of a comparison that are still to be made, in order, with an estimate of their time and disk.
+
+    Args:
+        request: of the comparison, which is not begun.
+        as_json: whether to print JSON.
+        like: a results folder to take the times from; None: a few steps of each row are trained and timed.
+
+    Returns:
+        The exit code: 0, 1 where a row could not be measured.
+
+    Raises:
+        SpecError, DataRefused, LaunchError, FolderError: as `run`.
+    """
+    known = estimate.measured if like is None else estimate.stored(like)
+    with interruptible(), display(Console(stderr=True)) as shown:
+        wanted = _judged(request, shown)
+        jobs = order(wanted.rows, wanted.repeats)
+        if request.out is not None:
+            jobs = [(row, repeat) for row, repeat in jobs if not _is_done(request.out, row, repeat)]
+
+        def looked_up(row: Row) -> tuple[RunResult, str] | str:
+            shown.say(f"a few steps of {row.id}" if like is None else f"looking for {row.id}")
+            return known(row)
+
+        estimates = estimate.estimate(wanted, jobs, looked_up)
+    plain = estimate.to_plain(estimates, wanted)
+    if as_json:
+        typer.echo(json.dumps(plain, indent=1))
+    else:
+        estimate.print_to(report.console(), plain)
+    return EXIT_RUN_FAILED if like is None and plain["unknown"] else 0
 
 
 def stored_request(folder: Path, repeats: int | None = None) -> Request:
@@ -255,6 +301,7 @@ def _judged(request: Request, shown: Display) -> Comparison:
         code_hash=parity.code_digest(request.frameworks, run_spec.model),
         versions={framework: description["versions"] for framework, description in descriptions.items()},
         machine=machine.describe(),
+        train_examples=len(dataset.train),
         prove=request.prove,
         oversubscribe=request.oversubscribe,
     )
@@ -338,7 +385,7 @@ def _only_with_resume(context: typer.Context) -> None:
             others.append(option.opts[0])
     if others:
         raise SpecError(
-            f"--resume takes all settings from its folder, but for --repeats and --json. Received also: {', '.join(others)}. "
+            f"--resume takes all settings from its folder, but for --repeats. Received also: {', '.join(others)}. "
             "Leave them out, or start another comparison."
         )
 

@@ -64,6 +64,7 @@ class Comparison(_Frozen):
     class_names: list[str] = []
     trainable_values: int = 0
     """Of the model."""
+    train_examples: int = 0
     code_hash: str
     """See `parity.code_digest`."""
     versions: dict[str, dict[str, str]]
