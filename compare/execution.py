@@ -18,7 +18,7 @@ Watch = Callable[[list[dict[str, Any]]], None]
 """Called now and then with the run's events so far."""
 
 _POLL_SECONDS = 0.25
-_INTERRUPTED_GRACE_SECONDS = 1.0
+_INTERRUPTED_GRACE_SECONDS = 0.5
 """For a process that is ended by Ctrl-C: it has nothing to write, and who pressed it waits."""
 _REASON_LENGTH = 300
 _FULL_BYTES = 2**20
