@@ -26,16 +26,17 @@ from compare.tables import Column, Table
 
 EXIT_LACKING = 1
 
+_EACH = "a core or GPU for each"
 NEEDS = {
     "serial": "one device",
-    "data_parallel": "a core or a GPU for each replica, all in one process",
-    "multi_process": "a core or a GPU for each rank; several machines by ssh",
-    "parameter_server": "a core or a GPU for each worker; the server is a process beside them",
-    "model_parallel": "a core or a GPU for each part of the model",
-    "tensor_parallel": "a core or a GPU for each slice of the channels",
-    "pipeline": "a core or a GPU for each stage",
-    "hybrid": "two copies at least of what two cores or GPUs share",
-    "model_averaging": "a core or a GPU for each replica; several machines by ssh",
+    "data_parallel": f"{_EACH} replica",
+    "multi_process": f"{_EACH} rank",
+    "parameter_server": f"{_EACH} worker",
+    "model_parallel": f"{_EACH} part",
+    "tensor_parallel": f"{_EACH} slice",
+    "pipeline": f"{_EACH} stage",
+    "hybrid": "4 cores or GPUs at least",
+    "model_averaging": f"{_EACH} replica",
 }
 """What each mode runs on."""
 
@@ -91,7 +92,6 @@ def print_to(console: Console, found: dict[str, Any]) -> None:
     tools = ", ".join(f"{name} {'found' if path else 'missing'}" for name, path in found["tools"].items())
     say(console, f"{tools}; commit {found['commit'] or 'unknown'}{' with changes' if found['dirty'] else ''}")
     for each in found["frameworks"]:
-        console.print()
         if each["error"]:
             say(console, f"{each['framework']}: {each['error']}")
             continue
@@ -99,14 +99,9 @@ def print_to(console: Console, found: dict[str, Any]) -> None:
         devices = ", ".join(f"{device['name']} ({device['kind']})" for device in each["devices"])
         options = "; ".join(f"{name}: {', '.join(map(str, option['values']))}" for name, option in each["options"].items())
         say(console, f"{each['framework']}: {versions}; {devices}; switches: {options or 'none'}")
-        columns = (
-            Column("mode", "mode"),
-            Column("here", "here", fold=34),
-            Column("implementation", "as", fold=30),
-            Column("needs", "needs", fold=34),
-            Column("cut_short", "cut short"),
-        )
-        console.print(tables.to_rich(Table("modes", "Modes with 2 replicas", columns, each["modes"]), console.width))
+    console.print()
+    if modes := _modes(found["frameworks"]):
+        console.print(tables.to_rich(modes, console.width))
     console.print()
     for each in found["folders"]:
         say(
@@ -126,6 +121,24 @@ def print_to(console: Console, found: dict[str, Any]) -> None:
 
 def say(console: Console, line: str) -> None:
     console.print(Text(tables.one_line(line)), soft_wrap=True)
+
+
+def _modes(frameworks: Sequence[dict[str, Any]]) -> Table | None:
+    """What each framework can do here, one line a mode; None where none of them has started."""
+    started = [each for each in frameworks if not each["error"]]
+    if not started:
+        return None
+    columns = (
+        Column("mode", "mode"),
+        *(Column(each["framework"], each["framework"], fold=26) for each in started),
+        Column("needs", "needs"),
+        Column("cut_short", "cut short"),
+    )
+    rows: list[dict[str, tables.Cell]] = []
+    for same in zip(*(each["modes"] for each in started), strict=True):
+        here = {each["framework"]: mode["here"] for each, mode in zip(started, same, strict=True)}
+        rows.append({**same[0], **here})
+    return Table("modes", "Modes, with 2 replicas; what becomes of a run that is cut short", columns, rows)
 
 
 def _framework(framework: str) -> dict[str, Any]:

@@ -39,7 +39,7 @@ DRIVER = textwrap.dedent(
 )
 EPOCHS = 30
 SETTINGS = ("--modes", "serial", "--cores", "1", "--no-proof", "--limit", "256")
-LEARNED = ("--frameworks", "left,right", *SETTINGS, "--epochs", str(EPOCHS), "--set", "checkpoint_seconds=0")
+LEARNED = (*SETTINGS, "--epochs", str(EPOCHS), "--set", "checkpoint_seconds=0")
 SECONDS = 120
 INTERRUPT_SECONDS = 5.0
 
@@ -61,11 +61,11 @@ def ended(process: subprocess.Popen[str], code: int = 0) -> str:
     return stderr
 
 
-def learning(folder: Path) -> subprocess.Popen[str]:
+def learning(folder: Path, frameworks: str) -> subprocess.Popen[str]:
     """The comparison of the learning twins in this folder, from its start or from where it stands."""
     if (folder / store.PLAN_FILE).exists():
         return started("learner_", "run", "--resume", folder)
-    return started("learner_", "run", *LEARNED, "--out", folder)
+    return started("learner_", "run", "--frameworks", frameworks, *LEARNED, "--out", folder)
 
 
 def sealed(folder: Path) -> dict[str, bytes]:
@@ -133,19 +133,21 @@ class Checked:
         return sum(result.resumes for result in found.values())
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.slow)])
-def test_sigkill_at_random_moments_loses_no_run_and_no_epoch_and_doubles_none(tmp_path: Path, kills: int) -> None:
+@pytest.mark.parametrize(("kills", "frameworks"), [(3, "left"), pytest.param(50, "left,right", marks=pytest.mark.slow)])
+def test_sigkill_at_random_moments_loses_no_run_and_no_epoch_and_doubles_none(
+    tmp_path: Path, kills: int, frameworks: str
+) -> None:
     begun = time.monotonic()
     alone = tmp_path / "reference"
-    ended(learning(alone))
+    ended(learning(alone, frameworks))
     seconds = time.monotonic() - begun
     reference = {name: results.load(alone / "runs" / name / results.RESULT_FILE) for name in sealed(alone)}
-    assert len(reference) == 2 and all(len(result.epochs) == EPOCHS for result in reference.values())
+    assert len(reference) == len(frameworks.split(",")) and all(len(result.epochs) == EPOCHS for result in reference.values())
     moments = random.Random(kills)
     comparison = Checked(tmp_path / "0", reference)
     killed = resumes = 0
     while killed < kills:
-        process = learning(comparison.folder)
+        process = learning(comparison.folder, frameworks)
         try:
             process.communicate(timeout=moments.uniform(0.1, seconds))
             assert process.returncode == 0
@@ -155,17 +157,16 @@ def test_sigkill_at_random_moments_loses_no_run_and_no_epoch_and_doubles_none(tm
             killed += 1
         comparison.check()
         if comparison.is_whole() and killed < kills:
-            ended(learning(comparison.folder))
+            ended(learning(comparison.folder, frameworks))
             resumes += comparison.verify()
             comparison = Checked(tmp_path / str(killed), reference)
-    ended(learning(comparison.folder))
+    ended(learning(comparison.folder, frameworks))
     resumes += comparison.verify()
     assert resumes > 0 or kills < 10
 
 
-@pytest.mark.parametrize("behaviour", ["hang", "deaf"])
-def test_ctrl_c_ends_within_5_seconds_with_a_partial_report_and_no_orphan(tmp_path: Path, behaviour: str) -> None:
-    told = {"FAKE_TWIN_BEHAVIOUR": json.dumps({"right-serial-1": behaviour})}
+def test_ctrl_c_ends_a_run_deaf_to_sigterm_in_5_seconds_with_a_partial_report_and_no_orphan(tmp_path: Path) -> None:
+    told = {"FAKE_TWIN_BEHAVIOUR": json.dumps({"right-serial-1": "deaf"})}
     process = started("", "run", "--frameworks", "left,right", *SETTINGS, "--out", tmp_path / "out", **told)
     pids = tmp_path / "out" / "runs" / "right-serial-1core-r0" / "pids"
     deadline = time.monotonic() + SECONDS
@@ -215,8 +216,8 @@ def compare(*arguments: str | Path) -> Any:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def fake_comparison(folder: Path) -> Any:
-    return compare("run", "--frameworks", "left,right", *SETTINGS, "--out", folder)
+def fake_comparison(folder: Path, frameworks: str = "left,right") -> Any:
+    return compare("run", "--frameworks", frameworks, *SETTINGS, "--out", folder)
 
 
 def test_resume_takes_every_setting_from_the_folder_and_runs_what_is_missing(
@@ -252,7 +253,7 @@ def test_resume_refuses_what_it_cannot_mean(
 
 
 def test_resume_refuses_changed_code_and_changed_data(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    fake_comparison(tmp_path / "out")
+    fake_comparison(tmp_path / "out", "left")
     for field, message in (("code_hash", "the code has been changed since"), ("data_hash", "its data had other content")):
         plan = store.read_plan(tmp_path / "out")
         store.write_plan(tmp_path / "out", plan.model_copy(update={field: "other"}))
@@ -266,16 +267,13 @@ def test_resume_refuses_changed_code_and_changed_data(fake_twins: pytest.MonkeyP
 
 def test_a_flipped_digit_is_named_set_aside_and_run_again(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    fake_comparison(out)
+    fake_comparison(out, "left")
     result, events = (out / "runs" / "left-serial-1core-r0" / name for name in ("result.json", "events.jsonl"))
     for path, old, new in ((result, b'"accuracy": 0.9,', b'"accuracy": 0.8,'), (events, b'"steps": 20', b'"steps": 21')):
         assert old in path.read_bytes()
         path.write_bytes(path.read_bytes().replace(old, new, 1))
     said = re.sub(r"\s+", " ", compare("report", out).stdout)
     assert "Set aside: runs/left-serial-1core-r0/result.json was changed since it was written" in said
-    result.write_bytes(sealed(out)["right-serial-1core-r0"])
-    said = re.sub(r"\s+", " ", compare("report", out).stdout)
-    assert "left-serial-1core-r0/result.json is the result of another spec" in said
     assert compare("run", "--resume", out).exit_code == 0
     kept = out / "runs" / "left-serial-1core-r0.attempt1"
     assert results.damaged_events(kept) == [3]
@@ -284,17 +282,17 @@ def test_a_flipped_digit_is_named_set_aside_and_run_again(fake_twins: pytest.Mon
 
 def test_damaged_events_of_a_sealed_run_are_named_by_line(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    fake_comparison(out)
-    events = out / "runs" / "right-serial-1core-r0" / "events.jsonl"
+    fake_comparison(out, "left")
+    events = out / "runs" / "left-serial-1core-r0" / "events.jsonl"
     events.write_bytes(events.read_bytes()[:-9])
     done = compare("report", out)
     assert done.exit_code == 1
     said = re.sub(r"\s+", " ", done.stdout)
-    assert "Set aside: runs/right-serial-1core-r0/events.jsonl: line 5, torn or changed since; the sealed result stands" in said
+    assert "Set aside: runs/left-serial-1core-r0/events.jsonl: line 5, torn or changed since; the sealed result stands" in said
 
 
 def test_a_flipped_digit_of_the_plan_is_named(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    fake_comparison(tmp_path / "out")
+    fake_comparison(tmp_path / "out", "left")
     plan = tmp_path / "out" / store.PLAN_FILE
     plan.write_text(plan.read_text().replace('"seed": 0', '"seed": 1', 1))
     done = compare("run", "--resume", tmp_path / "out")
