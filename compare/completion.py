@@ -9,7 +9,7 @@ import sys
 from typing import Annotated
 
 import typer
-from typer.completion import completion_init
+from typer.completion import completion_init  # pyright: ignore[reportPrivateImportUsage]  typer says nowhere else
 
 from compare.launch import PROJECT_ROOT
 
