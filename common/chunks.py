@@ -22,19 +22,20 @@ _Gather = Callable[[npt.NDArray[np.int64]], Callable[[], _Images]]
 """Begins to gather the images of these ids; what it returns waits for them."""
 
 
-def batches(plan: Plan, split: Split, world_size: int, rank: int) -> Generator[_Images]:
-    """The images of one process's shard of every global batch of a run, in order, before augmentation.
+def batches(plan: Plan, split: Split, world_size: int, rank: int, first_epoch: int = 1) -> Generator[_Images]:
+    """The images of one process's shard of every global batch of a run from an epoch on, in order, before augmentation.
 
     Args:
         plan: of the run.
         split: the training split; its files are decoded by Dask's workers where it has them.
         world_size: processes of the run; each has its own connection to the cluster.
         rank: of this process.
+        first_epoch: of those that are still to come.
     """
     size = plan.architecture.image_size
     with _gathering(split, size, plan.spec.dask, plan.spec.workers) as gather:
         pending: deque[Callable[[], _Images]] = deque()
-        for ids in _ids(plan, world_size, rank):
+        for ids in _ids(plan, world_size, rank, first_epoch):
             pending.append(gather(ids))
             if len(pending) > spec.AHEAD:
                 yield pending.popleft()()
@@ -42,8 +43,8 @@ def batches(plan: Plan, split: Split, world_size: int, rank: int) -> Generator[_
             yield pending.popleft()()
 
 
-def _ids(plan: Plan, world_size: int, rank: int) -> Iterator[npt.NDArray[np.int64]]:
-    for epoch in range(1, plan.epochs + 1):
+def _ids(plan: Plan, world_size: int, rank: int, first_epoch: int) -> Iterator[npt.NDArray[np.int64]]:
+    for epoch in range(first_epoch, plan.epochs + 1):
         ids = plan.draw(epoch).ids
         for start, stop in plan.bounds(epoch, world_size, rank):
             yield ids[start:stop]

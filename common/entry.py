@@ -7,6 +7,7 @@ framework is imported, and so that the launcher of several ranks never imports i
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -23,6 +24,7 @@ import numpy as np
 
 from common import (
     architectures,
+    checkpoint,
     datasets,
     hosts,
     machine,
@@ -111,6 +113,7 @@ def main(
         if command == "run":
             subparser.add_argument("--out", type=Path, required=True, metavar="DIR")
             subparser.add_argument("--repeat", type=int, default=0, help="which repeat this is, for the result")
+            subparser.add_argument("--resume", type=Path, metavar="DIR", help="go on from the checkpoint of an earlier attempt")
         if command in ("models", "trace"):
             subparser.add_argument("--out", type=Path, required=True, metavar="FILE")
         if command == "trace":
@@ -163,14 +166,15 @@ def main(
         return EXIT_USAGE
     if arguments.command == "trace":
         return _trace(framework, twin, read, arguments.out, arguments.reverse_batches)
-    return _run(framework, twin, read, arguments.out, arguments.repeat, started, keeps_memory)
+    return _run(framework, twin, read, arguments, started, keeps_memory)
 
 
-def _run(framework: str, twin: Twin, read: Spec, out: Path, repeat: int, started: float, keeps_memory: bool) -> int:
+def _run(framework: str, twin: Twin, read: Spec, arguments: argparse.Namespace, started: float, keeps_memory: bool) -> int:
+    out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
     twin.configure(read)
     stopwatch = timing.Stopwatch(twin.synchronize, started)
-    run = Run(framework, read, twin.versions, out, repeat, stopwatch)
+    run = Run(framework, read, twin.versions, out, arguments.repeat, stopwatch)
     allocator = "keeps freed pages" if keeps_memory else "the system's default"
     run.know(machine={**machine.describe(), "allocator": allocator})
     status: results.Status = "ok"
@@ -179,14 +183,15 @@ def _run(framework: str, twin: Twin, read: Spec, out: Path, repeat: int, started
     try:
         with stopwatch.phase("build"):
             dataset, plan, trainer = _build(framework, twin, read, run)
-        run.train(trainer, plan, dataset)
+        run.train(trainer, plan, dataset, arguments.resume)
         if (memory := twin.device_peak_memory_mib()) is not None:
             run.know(device_peak_memory_mib=float(trainer.total(np.array([memory]))[0]))
         trainer.close()
     except Diverged as error:
         status, reason, code = "diverged", str(error), EXIT_FAILED
     except (Exception, KeyboardInterrupt) as error:
-        traceback.print_exc()
+        with contextlib.suppress(OSError):  # stderr may be a file on the very disk that is full
+            traceback.print_exc()
         status, reason, code = "failed", f"{type(error).__name__}: {_first_line(error)}", EXIT_FAILED
         if isinstance(error, KeyboardInterrupt):
             status, reason, code = "killed", "interrupted", 128 + signal.SIGINT
@@ -196,6 +201,8 @@ def _run(framework: str, twin: Twin, read: Spec, out: Path, repeat: int, started
         run.know(device=twin.device)
         results.save(run.result(status, reason), out)
         results.append_event(out, "end", status=status)
+        if status == "ok":
+            checkpoint.remove(out)
     return code
 
 

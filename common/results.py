@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pydantic
 from pydantic import BaseModel, ConfigDict
@@ -20,6 +21,7 @@ Status = Literal["ok", "failed", "diverged", "killed", "not parallel", "not avai
 
 RESULT_FILE = "result.json"
 EVENTS_FILE = "events.jsonl"
+_CHECKSUM = "sha256"
 
 
 class ResultError(ValueError):
@@ -56,7 +58,7 @@ class EpochRecord(_Frozen):
     """None where only a part was run. Over the epoch, each batch scored before its update, with augmentation and dropout."""
     validation: Metrics | None
     timed_seconds: float
-    """Wall time of the epoch's timed steps; the run's first step is left out (see phases.first_step_seconds)."""
+    """Wall time of the epoch's timed steps; a process's first step is left out (see phases.first_step_seconds)."""
     timed_steps: int
     timed_images: int
     input_wait_seconds: float
@@ -74,7 +76,10 @@ class EpochRecord(_Frozen):
 
 
 class Phases(_Frozen):
-    """Wall time of the process by phase; the six of them add up to wall_seconds."""
+    """Wall time of the process by phase; the six of them add up to wall_seconds.
+
+    Of a run that went on from a checkpoint, all attempts are added up, each until the checkpoint that the next one began with.
+    """
 
     import_seconds: float
     """Process start until the framework is imported, its devices are set up and the ranks know each other."""
@@ -187,14 +192,18 @@ class RunResult(_Frozen):
     versions: dict[str, str] = {}
     machine: dict[str, Any] = {}
     started_at: str | None = None
-    """UTC, ISO 8601."""
+    """UTC, ISO 8601; of the last attempt."""
     noise: Noise | None = None
+    resumes: int = 0
+    """How often the run was cut short and went on from a checkpoint; see `Phases` for how its time is counted."""
+    started_over: str | None = None
+    """Why a run that was cut short did not go on from a checkpoint."""
 
 
 def save(result: RunResult, directory: Path) -> Path:
     """Seal a run: write result.json whole or not at all."""
     path = directory / RESULT_FILE
-    write_atomically(path, result.model_dump_json(indent=1))
+    write_atomically(path, with_checksum(result.model_dump_json()))
     return path
 
 
@@ -202,10 +211,12 @@ def load(path: Path) -> RunResult:
     """Read a sealed result.
 
     Raises:
-        ResultError: the file is torn, no result, or of another schema version.
+        ResultError: the file is torn, changed since it was written, no result, or of another schema version.
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
+        if not is_unchanged(values):
+            raise ResultError(f"{path} was changed since it was written: its checksum does not fit. Run it again.")
         version = values.get("schema_version") if isinstance(values, dict) else None
         if version != SCHEMA_VERSION:
             raise ResultError(
@@ -220,23 +231,40 @@ def load(path: Path) -> RunResult:
 
 def append_event(directory: Path, event: str, **values: Any) -> None:
     """Add one line to events.jsonl and push it to the operating system, so that a kill loses no finished epoch."""
-    line = json.dumps({"event": event, **values})
-    with (directory / EVENTS_FILE).open("a", encoding="utf-8") as file:
-        file.write(line + "\n")
+    line = with_checksum(json.dumps({"event": event, **values}), indent=None).encode() + b"\n"
+    with (directory / EVENTS_FILE).open("ab+") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(end - 1, 0))
+        if file.read(1) not in (b"", b"\n"):  # torn by a kill: this line is not to be lost with it
+            line = b"\n" + line
+        file.write(line)
 
 
 def read_events(directory: Path) -> list[dict[str, Any]]:
-    """The whole lines of events.jsonl; a last line torn by a kill is left out."""
+    """The whole lines of events.jsonl; those torn by a kill or changed since are left out, see `damaged_events`."""
+    return [event for event in _lines(directory) if event is not None]
+
+
+def damaged_events(directory: Path) -> list[int]:
+    """The numbers, from 1, of the lines of events.jsonl that `read_events` leaves out."""
+    return [number for number, event in enumerate(_lines(directory), 1) if event is None]
+
+
+def _lines(directory: Path) -> list[dict[str, Any] | None]:
     path = directory / EVENTS_FILE
     if not path.exists():
         return []
-    events: list[dict[str, Any]] = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            events.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return events
+    return [_event(line) for line in path.read_bytes().split(b"\n") if line]
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(event, dict) or not is_unchanged(cast(dict[str, Any], event)):
+        return None
+    return cast(dict[str, Any], event)
 
 
 def read_epochs(directory: Path) -> list[EpochRecord]:
@@ -255,6 +283,22 @@ def clear(directory: Path) -> None:
     """Remove what an earlier run left, so that nobody takes it for this one's."""
     for name in (RESULT_FILE, EVENTS_FILE):
         (directory / name).unlink(missing_ok=True)
+
+
+def with_checksum(text: str, *, indent: int | None = 1) -> str:
+    """A JSON object's text with the SHA-256 of its values, by which a change of any of them is noticed."""
+    values = json.loads(text)
+    return json.dumps({**values, _CHECKSUM: _checksum(values)}, indent=indent)
+
+
+def is_unchanged(values: Any) -> bool:
+    """Whether values are those that were written; takes the checksum out of them. What has none, from before, passes."""
+    written = values.pop(_CHECKSUM, None) if isinstance(values, dict) else None
+    return written is None or written == _checksum(cast(dict[str, Any], values))
+
+
+def _checksum(values: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

@@ -45,6 +45,8 @@ HOST_MODES = ("multi_process", "parameter_server", "model_averaging")
 """Modes whose replicas may be on several machines."""
 WHOLE_BATCH_MODES = ("serial", "model_parallel", "tensor_parallel", "pipeline")
 """Modes whose replicas work on the same examples: they share the model, not the batch."""
+RESUMABLE_MODES = ("serial", "data_parallel", "multi_process")
+"""Modes in which rank 0 has all that a run goes on from."""
 INPUTS = ("inline", "workers", "dask")
 SCHEDULERS = ("threads", "processes")
 """Dask's, besides `tcp://host:port` of a cluster that stands."""
@@ -220,6 +222,9 @@ class Spec(_Frozen):
     """Machines, by name or address, over which the ranks are spread in order, the first of them this one; none: all here."""
     hang_seconds: float = Field(60.0, gt=0)
     """Within which a run that hangs is ended: no progress, and no CPU time or a stopped process; see `common.watchdog`."""
+    checkpoint_seconds: float | None = Field(60.0, ge=0)
+    """Between two checkpoints, at least; they are made between epochs, outside of all timed training, and a run that was cut
+    short goes on from the last one. 0: after every epoch; None: none."""
     seed: int = Field(0, ge=0, lt=2**63)
     augmentation: Augmentation = Augmentation()  # pyright: ignore[reportCallIssue]
     batch_norm_statistics: BatchNormStatistics = "per_replica"
@@ -336,6 +341,18 @@ class Spec(_Frozen):
         if self.communication.compression != "none" and self.mode != "serial":
             return f"gradients are sent as {self.communication.compression}"
         return None
+
+    @property
+    def starts_over(self) -> str | None:
+        """Why this run starts over when it was cut short; None where it goes on from its last checkpoint."""
+        if self.part != "training":
+            return "only a part of the training is run, which learns nothing"
+        if self.mode not in RESUMABLE_MODES:
+            return f"mode {self.variant} starts over: each of its processes holds a part of what is trained"
+        settings = self.communication
+        if self.mode != "serial" and settings.compression != "none" and settings.error_feedback:
+            return "error feedback starts over: each replica holds what compression has lost so far"
+        return "it makes no checkpoints: checkpoint_seconds is null" if self.checkpoint_seconds is None else None
 
     @property
     def data_replicas(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,8 +19,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from common import machine, metrics, profiling, results, watchdog
+from common import checkpoint, machine, metrics, profiling, results, watchdog
 from common.batches import Plan, order_digest
+from common.checkpoint import Checkpoint, CheckpointError, Identity, Progress
 from common.datasets import Dataset, Split
 from common.results import EpochRecord, Metrics, Noise, Phases, RunResult, Status
 from common.sharding import shard
@@ -76,8 +78,8 @@ class Trainer(Protocol):
     shard: tuple[int, int]
     """(index, number): which part of every global batch, and of every split that is scored, this process takes."""
 
-    def batches(self) -> Iterator[Batch]:
-        """This process's shard of every global batch of the run, in order."""
+    def batches(self, first_epoch: int = 1) -> Iterator[Batch]:
+        """This process's shard of every global batch of the run from an epoch on, in order."""
         ...
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
@@ -102,6 +104,14 @@ class Trainer(Protocol):
 
     def share_statistics(self) -> None:
         """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
+        ...
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """What training goes on from between two epochs, by name; of the modes that `Spec.starts_over` lets go on."""
+        ...
+
+    def load_state(self, values: dict[str, npt.NDArray[Any]], step: int) -> None:
+        """Go on after `step` updates, from what `state` gave then."""
         ...
 
     def report(self, test: Split) -> dict[str, Any]:
@@ -146,6 +156,8 @@ class Run:
         self._stolen_seconds = 0.0
         self._load, self._frequency_mhz = machine.load(), machine.frequency_mhz()
         self._first_batch: Batch | None = None
+        self._first_epoch = 1
+        self._earlier: Phases | None = None
         self._phases: Phases | None = None
         self._facts: dict[str, Any] = {
             "framework": framework,
@@ -165,7 +177,7 @@ class Run:
             status=status,
             reason=reason,
             epochs=self._epochs,
-            phases=self._phases or self._stopwatch.phases(),
+            phases=self._phases or self._phases_so_far(),
             order_hash=order_digest(np.concatenate(self._order)) if self._order else None,
             cores_used=self._over_time(self._cpu_seconds),
             cores_of_others=self._over_time(max(self._busy_seconds - self._cpu_seconds, 0.0)),
@@ -179,8 +191,14 @@ class Run:
             **self._facts,
         )
 
-    def train(self, trainer: Trainer, plan: Plan, dataset: Dataset) -> None:
+    def train(self, trainer: Trainer, plan: Plan, dataset: Dataset, earlier: Path | None = None) -> None:
         """Train and validate epoch by epoch, then score the test split.
+
+        Args:
+            trainer: of this process.
+            plan: of the run.
+            dataset: of the run.
+            earlier: the folder of an attempt that was cut short, from whose checkpoint this one goes on if it can.
 
         Raises:
             Diverged: a loss of the epoch is NaN or infinite; epochs before it are kept.
@@ -188,12 +206,18 @@ class Run:
         self.know(implementation=trainer.implementation, devices=trainer.devices, threads=trainer.threads)
         self._event("start", total_epochs=plan.epochs, total_steps=plan.total_steps, steps_per_epoch=plan.steps_per_epoch)
         with self._stopwatch.phase("build"):
-            batches = trainer.batches()
+            self._go_on(trainer, plan, earlier)
+            batches = trainer.batches(self._first_epoch)
         if self._spec.part != "training":
             self._run_part(trainer, plan, batches)
             return
-        for epoch in range(1, plan.epochs + 1):
+        saved = time.monotonic()
+        for epoch in range(self._first_epoch, plan.epochs + 1):
             self._epoch(epoch, trainer, plan, dataset, batches)
+            due = time.monotonic() - saved >= (self._spec.checkpoint_seconds or 0.0)
+            if due and epoch < plan.epochs and is_first_rank() and self._spec.starts_over is None:
+                self._save(trainer)
+                saved = time.monotonic()
         with self._stopwatch.phase("evaluation"):
             test, predictions = evaluate(trainer, dataset.test, self._spec.global_batch_size)
         memory = trainer.total(np.array([machine.peak_memory_mib()]))
@@ -205,9 +229,74 @@ class Run:
     def _profile(self, trainer: Trainer, plan: Plan) -> None:
         """Take a step apart, when all that is reported of the training stands; the run's wall time ends before."""
         assert self._first_batch is not None, "a run has at least one step"
-        self._phases = self._stopwatch.phases()
+        self._phases = self._phases_so_far()
         size = plan.batch(0)[1]
         self.know(step_parts=profiling.step_parts(trainer, self._first_batch, size, self._spec.profile_steps))
+
+    def _go_on(self, trainer: Trainer, plan: Plan, earlier: Path | None) -> None:
+        """Take up an earlier attempt where its checkpoint was made; start over, and say why, where that cannot be."""
+        if self._spec.starts_over is not None:
+            if earlier is not None:
+                self.know(started_over=self._spec.starts_over)
+            return
+        found: Checkpoint | None = None
+        if earlier is not None and is_first_rank():
+            try:
+                found = checkpoint.load(earlier)
+                self._check(found.progress.identity)
+            except CheckpointError as error:
+                found = None
+                print(f"The run starts over: {error}.", file=sys.stderr)
+                self.know(started_over=str(error))
+        found = checkpoint.of_first_rank(trainer, found)
+        if found is None:
+            return
+        progress = found.progress
+        self._first_epoch = len(progress.epochs) + 1
+        trainer.load_state(found.state, (self._first_epoch - 1) * plan.steps_per_epoch)
+        self._order = [found.ids]
+        self._epochs = list(progress.epochs)
+        self._earlier = progress.phases
+        self._cpu_seconds, self._busy_seconds = progress.cpu_seconds, progress.busy_seconds
+        self._timed_seconds = progress.timed_seconds
+        self.know(first_step_loss=progress.first_step_loss, resumes=progress.resumes + 1)
+        self._event("first_step", seconds=progress.phases.first_step_seconds, loss=progress.first_step_loss)
+        for record in progress.epochs:
+            self._event("epoch", **record.model_dump())
+        self._event("resume", epochs=len(progress.epochs))
+
+    def _check(self, found: Identity) -> None:
+        for field, wanted in self._identity():
+            if getattr(found, field) != wanted:
+                raise CheckpointError(f"the checkpoint is of another run: its {field} differs")
+
+    def _identity(self) -> Identity:
+        return Identity(**{name: self._facts[name] for name in Identity.model_fields})
+
+    def _save(self, trainer: Trainer) -> None:
+        """Make a checkpoint; without one the run goes on all the same."""
+        progress = Progress(
+            identity=self._identity(),
+            epochs=self._epochs,
+            phases=self._phases_so_far(),
+            first_step_loss=self._facts["first_step_loss"],
+            resumes=self._facts.get("resumes", 0),
+            cpu_seconds=self._cpu_seconds,
+            busy_seconds=self._busy_seconds,
+            timed_seconds=self._timed_seconds,
+        )
+        try:
+            checkpoint.save(Checkpoint(progress, np.concatenate(self._order), trainer.state()), self._out)
+        except OSError as error:
+            print(f"No checkpoint after epoch {len(self._epochs)}: {error}.", file=sys.stderr)
+        watchdog.beat()
+
+    def _phases_so_far(self) -> Phases:
+        """Of this attempt and of those that it goes on from."""
+        own = self._stopwatch.phases()
+        if self._earlier is None:
+            return own
+        return Phases(**{name: seconds + getattr(self._earlier, name) for name, seconds in own})
 
     def _epoch(self, epoch: int, trainer: Trainer, plan: Plan, dataset: Dataset, batches: Iterator[Batch]) -> None:
         steps = plan.steps_in(epoch)
@@ -226,13 +315,14 @@ class Run:
             ids.append(batch.ids)
 
         timed = range(steps)
-        if epoch == 1:
+        if epoch == self._first_epoch:  # of this process, which has to compile it
             with self._stopwatch.phase("first_step") as timer:
                 train(timer, 0)
             timed = range(1, steps)
-            first_loss = float(trainer.all_reduce(trainer.fetch([outputs[0][0]]).astype(np.float64))[0])
-            self.know(first_step_loss=first_loss)
-            self._event("first_step", seconds=timer.seconds, loss=first_loss)
+            if epoch == 1:
+                first_loss = float(trainer.all_reduce(trainer.fetch([outputs[0][0]]).astype(np.float64))[0])
+                self.know(first_step_loss=first_loss)
+                self._event("first_step", seconds=timer.seconds, loss=first_loss)
         with self._timed(trainer) as timer:
             for step in timed:
                 train(timer, step)

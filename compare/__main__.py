@@ -12,7 +12,7 @@ from compare.interrupt import ended_at_once
 with ended_at_once():  # the commands take a second to import
     import typer
 
-    from compare import cache, certificate, data, models, preprocess, report, run, scaling, selftest
+    from compare import cache, certificate, completion, data, doctor, models, preprocess, report, run, scaling, selftest
 
 EXIT_UNWRITTEN = 1
 
@@ -31,6 +31,8 @@ app.command("preprocess")(preprocess.command)
 app.command("scaling")(scaling.command)
 app.command("cache")(cache.command)
 app.command("selftest")(selftest.command)
+app.command("doctor")(doctor.command)
+app.command("completion")(completion.command)
 
 
 class _Output(io.TextIOWrapper):
@@ -57,4 +59,5 @@ class _Output(io.TextIOWrapper):
 
 if __name__ == "__main__":
     sys.stdout = _Output(sys.stdout.buffer, sys.stdout.encoding, sys.stdout.errors, line_buffering=sys.stdout.isatty())
-    app(prog_name="python -m compare")
+    completion.prepare()
+    app(prog_name="python -m compare", complete_var=completion.VARIABLE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -49,6 +50,7 @@ class Item:
 
 def command(
     prune: Annotated[bool, typer.Option("--prune", help="Remove what was not used for long; what is in use stays.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove all that is not in use, downloads too.")] = False,
     older_than: Annotated[float, typer.Option(min=0, help="With --prune: days without use; 0 removes all.")] = DEFAULT_DAYS,
     cache_dir: Annotated[Path | None, typer.Option(help="The folder, where it is not the usual one.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
@@ -56,7 +58,7 @@ def command(
     """List what lies in the cache folder, or remove what was not used for long."""
     root = cache.folder(None if cache_dir is None else str(cache_dir))
     try:
-        items = pruned(root, older_than) if prune else found(root)
+        items = cleared(root) if clear else pruned(root, older_than) if prune else found(root)
     except OSError as error:
         print(f"{root} cannot be read or written. Received: {error}. Check the folder, or name another one.", file=sys.stderr)
         raise typer.Exit(exits.RUN_FAILED) from None
@@ -95,6 +97,22 @@ def pruned(root: Path, days: float) -> list[Item]:
         left = [rest for rest in _small(root) if rest.path == item.path]
         items += left or [replace(item, status="removed")]
     return sorted(items, key=_by_size)
+
+
+def cleared(root: Path) -> list[Item]:
+    """Remove everything that no process reads or writes, downloads too; what is needed is made or fetched anew.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    items: list[Item] = []
+    for item in pruned(root, 0.0):
+        path = Path(item.path)
+        if item.kind == "download":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            item = replace(item, status="removed")
+        items.append(item)
+    return items
 
 
 def to_plain(root: Path, items: list[Item]) -> dict[str, Any]:

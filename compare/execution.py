@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common import results
+from common import checkpoint, results
 from common.results import ResultError, RunResult, Status
 from compare import launch, store
 from compare.matrix import Row
@@ -16,31 +18,46 @@ Watch = Callable[[list[dict[str, Any]]], None]
 """Called now and then with the run's events so far."""
 
 _POLL_SECONDS = 0.25
+_INTERRUPTED_GRACE_SECONDS = 0.5
+"""For a process that is ended by Ctrl-C: it has nothing to write, and who pressed it waits."""
 _REASON_LENGTH = 300
+_FULL_BYTES = 2**20
+"""Free on a disk that is full."""
 
 
 def execute(row: Row, repeat: int, folder: Path, watch: Watch) -> RunResult:
-    """Run one row once and seal its result.
+    """Run one row once, from an earlier attempt's checkpoint where there is one, and seal its result.
 
-    A run that dies, or that is interrupted, is sealed here with its reason and its epochs so far.
+    A run that dies, or that is interrupted, is sealed here with its reason and its epochs so far. Where the disk is full, it
+    may stay without a seal: then it is a missing one, and the others go on.
     """
     directory = store.run_folder(folder, row.id, repeat)
-    store.clear(directory)
-    spec_file, log = directory / store.SPEC_FILE, directory / store.LOG_FILE
-    results.write_atomically(spec_file, row.spec.to_json())
-    memory_kills = _memory_kills()
-    process = launch.start(row.framework, ["run", str(spec_file), "--out", str(directory), "--repeat", str(repeat)], log=log)
+    try:
+        store.clear(directory)
+        spec_file, log = directory / store.SPEC_FILE, directory / store.LOG_FILE
+        results.write_atomically(spec_file, row.spec.to_json())
+        arguments = ["run", str(spec_file), "--out", str(directory), "--repeat", str(repeat)]
+        if (earlier := store.resumable(directory)) is not None:
+            arguments += ["--resume", str(earlier)]
+        memory_kills = _memory_kills()
+        process = launch.start(row.framework, arguments, log=log)
+    except OSError as error:
+        return _unsealed(row, repeat, f"it cannot be started: {error}")
     try:
         hang = _wait(process, row.spec.hang_seconds, directory, watch)
     except BaseException:
-        launch.stop(process)
+        launch.stop(process, grace_seconds=_INTERRUPTED_GRACE_SECONDS)
         _seal(row, repeat, folder, "killed", "interrupted")
         raise
     launch.stop(process)
     if hang is not None:
         return _seal(row, repeat, folder, "killed", hang)
     status: Status = "killed" if process.returncode < 0 else "failed"
-    return _seal(row, repeat, folder, status, _reason(process.returncode, log, _memory_kills() > memory_kills))
+    made = _seal(row, repeat, folder, status, _reason(process.returncode, log, _memory_kills() > memory_kills))
+    if made.status == "ok":
+        for attempt in store.attempts(directory):
+            checkpoint.remove(attempt)
+    return made
 
 
 def _wait(process: launch.Started, hang_seconds: float, directory: Path, watch: Watch) -> str | None:
@@ -76,14 +93,24 @@ def _seal(row: Row, repeat: int, folder: Path, status: Status, reason: str) -> R
         epochs=results.read_epochs(directory),
         first_step_loss=next((event.get("loss") for event in first_steps), None),
     )
-    results.save(made, directory)
+    try:
+        results.save(made, directory)
+    except OSError as error:
+        return _unsealed(row, repeat, f"{reason}; its result cannot be written: {error}")
     return made
+
+
+def _unsealed(row: Row, repeat: int, reason: str) -> RunResult:
+    print(f"{row.id}, repeat {repeat + 1}: {reason}", file=sys.stderr)
+    return RunResult(framework=row.framework, spec=row.spec, status="failed", reason=reason, repeat=repeat)
 
 
 def _reason(code: int, log: Path, lacked_memory: bool) -> str:
     words = launch.exit_words(code) if code else "ended without a result"
     if lacked_memory:
         return f"{words}; out of memory: the kernel ended a process for lack of it meanwhile"
+    if shutil.disk_usage(log.parent).free < _FULL_BYTES:
+        return f"{words}; the disk of {log.parent} is full"
     last = "" if code == -signal.SIGKILL else _last_line(log)  # a killed process said nothing of its end
     return f"{words}: {last}" if last else words
 

@@ -206,9 +206,23 @@ def _bound(summary: Summary) -> str | None:
     return f"{summary.name}: waits {wait:.0%} of its training time for its input: {what}."
 
 
+def _cut_short(summary: Summary, runs: Sequence[RunResult]) -> list[str]:
+    """What became of the runs of a row that did not get through at once."""
+    sentences: list[str] = []
+    if resumes := sum(run.resumes for run in runs):
+        times = "once" if resumes == 1 else f"{resumes} times"
+        sentences.append(
+            f"{summary.name}: was cut short and went on from a checkpoint {times}: its wall time leaves out what was lost in "
+            "between, and each epoch is timed by itself."
+        )
+    reasons = dict.fromkeys(run.started_over for run in runs if run.started_over)
+    return [*sentences, *(f"{summary.name}: was cut short and started over: {reason}." for reason in reasons)]
+
+
 def _troubles(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
     sentences = [f"Set aside: {reason}" for reason in stored.set_aside]
     for summary in summaries:
+        sentences += _cut_short(summary, list(stored.runs[summary.id].values()))
         if summary.status in FAILURES:
             sentences.append(f"{summary.name}: {summary.status} after {_epochs(summary.epochs_done)}: {summary.reason}.")
         elif summary.status != "ok":

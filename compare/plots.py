@@ -54,6 +54,16 @@ def write(summaries: Sequence[Summary], folder: Path) -> list[Path]:
     return files
 
 
+def names() -> tuple[str, ...]:
+    """Of all plots that there are."""
+    return tuple(_PLOTS)
+
+
+def draw(name: str, figure: Figure, summaries: Sequence[Summary]) -> bool:
+    """Draw one plot into a figure, within SETTINGS; False where there is nothing to show."""
+    return _PLOTS[name](figure, [summary for summary in summaries if shown(summary)])
+
+
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write one plot in every format; call it within SETTINGS."""
     files = [folder / f"{name}.{suffix}" for suffix in FORMATS]

@@ -47,7 +47,9 @@ class Display:
             if train := epochs[-1]["train"]:
                 facts += f"  loss {train['loss']:.4f}  accuracy {train['accuracy']:.4f}"
             elapsed = time.monotonic() - self._started
-            self._show_left({**self._seconds, self._name: [elapsed * total / len(epochs)]}, elapsed)
+            resumed = next((event["epochs"] for event in events if event.get("event") == "resume"), 0)
+            if own := len(epochs) - resumed:
+                self._show_left({**self._seconds, self._name: [elapsed * (total - resumed) / own]}, elapsed)
         self._progress.update(self._now, total=total, completed=len(epochs), facts=facts)
 
     def end(self) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -15,9 +17,9 @@ import typer
 from rich.console import Console
 
 from common import architectures, datasets, machine, rates, spec, work
-from common.results import ResultError
+from common.results import ResultError, RunResult
 from common.spec import SpecError
-from compare import execution, exits, launch, matrix, parity, presets, report, store
+from compare import estimate, execution, exits, launch, matrix, parity, presets, report, store
 from compare.interrupt import Interrupted, interruptible
 from compare.launch import LaunchError
 from compare.matrix import Row
@@ -28,6 +30,9 @@ from compare.words import names, numbers, variants
 
 PROFILE_STEPS = 20
 """Of the segment that `--profile` adds to a run."""
+
+_WITH_RESUME = ("resume", "repeats", "as_json", "dry_run", "like")
+"""Parameters of the command that change nothing of what is compared."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,7 @@ class Request:
 
 
 def command(
+    context: typer.Context,
     preset: Annotated[str | None, typer.Option(help=f"A named comparison: {', '.join(presets.PRESETS)}.")] = None,
     spec_file: Annotated[Path | None, typer.Option("--spec", help="A spec file (.yaml or .json).")] = None,
     data: Annotated[str | None, typer.Option(help=f"{', '.join(datasets.NAMES)}, or an image folder or archive.")] = None,
@@ -78,6 +84,17 @@ def command(
         list[str] | None, typer.Option("--set", help="field=value of the spec, e.g. optimizer.momentum=0.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Results folder. Default: results/<time>-<model>-<data>.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be run, how long it takes, on how much disk.")
+    ] = False,
+    like: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="DIR", help="With --dry-run: take times from these results, measure nothing."),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Go on with the comparison in this folder, all its settings as they were."),
+    ] = None,
     oversubscribe: Annotated[bool, typer.Option(help="Run modes with more replicas than cores, which take turns.")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="After each run, time the parts of a step apart.")] = False,
     proof: Annotated[bool, typer.Option(help="Prove first that both frameworks train the same.")] = True,
@@ -85,6 +102,12 @@ def command(
 ) -> None:
     """Train the same CNN in every framework and mode, and compare."""
     with exits.told():
+        do = partial(rehearse, like=like) if dry_run else run
+        if like is not None and not dry_run:
+            raise SpecError(f"--from goes with --dry-run. Received: {like} without it. Add --dry-run, or leave it out.")
+        if resume is not None:
+            _only_with_resume(context)
+            raise typer.Exit(do(stored_request(resume, repeats), as_json=as_json))
         options = {
             "data.source": data,
             "model": model,
@@ -110,7 +133,7 @@ def command(
             asked = _with_seeds(asked, numbers("--seeds", seeds, least=0), repeats)
         target = _judged_target(target_accuracy)
         request = Request(asked, names(frameworks), out, proof, oversubscribe=oversubscribe, target_accuracy=target)
-        code = run(request, as_json=as_json)
+        code = do(request, as_json=as_json)
     raise typer.Exit(code)
 
 
@@ -142,15 +165,77 @@ def run(request: Request, *, as_json: bool, show: Callable[..., object] = report
             made = report.read(folder)
             unwritten = report.write(made, folder)
     if code and not any(made.stored.runs.values()):
-        typer.echo(f"Interrupted before a run had ended. The same command with --out {folder} goes on.", err=True)
+        typer.echo(f"Interrupted before a run had ended. {_goes_on(folder)}", err=True)
         return code
     show(made, folder, as_json=as_json)
     if unwritten:
         typer.echo(unwritten, err=True)
         code = code or exits.RUN_FAILED
     elif code:
-        typer.echo(f"Interrupted. The same command with --out {folder} goes on.", err=True)
+        typer.echo(f"Interrupted. {_goes_on(folder)}", err=True)
     return code or made.exit_code
+
+
+def rehearse(request: Request, *, as_json: bool, like: Path | None) -> int:
+    """Print the runs of a comparison that are still to be made, in order, with an estimate of their time and disk.
+
+    Args:
+        request: of the comparison, which is not begun.
+        as_json: whether to print JSON.
+        like: a results folder to take the times from; None: a few steps of each row are trained and timed.
+
+    Returns:
+        The exit code: 0, 1 where a row could not be measured.
+
+    Raises:
+        SpecError, DataRefused, LaunchError, FolderError: as `run`.
+    """
+    known = estimate.measured if like is None else estimate.stored(like)
+    with interruptible(), display(Console(stderr=True)) as shown:
+        wanted = _judged(request, shown)
+        jobs = _jobs(wanted, request.out)
+
+        def looked_up(row: Row) -> tuple[RunResult, str] | str:
+            shown.say(f"a few steps of {row.id}" if like is None else f"looking for {row.id}")
+            return known(row)
+
+        estimates = estimate.estimate(wanted, jobs, looked_up)
+    plain = estimate.to_plain(estimates, wanted)
+    if as_json:
+        typer.echo(json.dumps(plain, indent=1))
+    else:
+        estimate.print_to(report.console(), plain)
+    return exits.RUN_FAILED if like is None and plain["unknown"] else 0
+
+
+def stored_request(folder: Path, repeats: int | None = None) -> Request:
+    """The request that a results folder was made by, from its compare.json.
+
+    Args:
+        folder: of a comparison.
+        repeats: of each row; None: as many as before.
+
+    Raises:
+        FolderError: the folder holds no comparison.
+    """
+    stored = store.read_plan(folder)
+    parallel = [row.spec for row in stored.rows if row.spec.mode != "serial"]
+    copies = [each.data_replicas if each.mode == "hybrid" else each.replicas for each in parallel]
+    settings = Preset(
+        replicas=min(copies, default=Preset().replicas),
+        repeats=stored.repeats if repeats is None else repeats,
+        seeds=tuple(stored.seeds),
+    )
+    rows = [row.model_copy(update={"unavailable": None}) for row in stored.rows]
+    return Request(
+        settings,
+        list(dict.fromkeys(row.framework for row in rows)),
+        folder,
+        stored.prove,
+        lay_out=lambda settings, frameworks: rows,
+        oversubscribe=stored.oversubscribe,
+        target_accuracy=stored.target_accuracy,
+    )
 
 
 def order(rows: Sequence[Row], repeats: int) -> list[tuple[Row, int]]:
@@ -218,6 +303,9 @@ def _judged(request: Request, shown: Display) -> Comparison:
         seeds=list(settings.seeds),
         target_accuracy=request.target_accuracy,
         work=work.count(architecture),
+        train_examples=len(dataset.train),
+        prove=request.prove,
+        oversubscribe=request.oversubscribe,
     )
 
 
@@ -271,14 +359,19 @@ def _proof(comparison: Comparison, request: Request, folder: Path, shown: Displa
 
 def _run_all(comparison: Comparison, folder: Path, shown: Display) -> None:
     """Every run that has no good result yet."""
-    runs = [(comparison.of_repeat(row, repeat), repeat) for row, repeat in order(comparison.rows, comparison.repeats)]
-    jobs = [(row, repeat) for row, repeat in runs if not _is_done(folder, row, repeat)]
+    jobs = _jobs(comparison, folder)
     shown.plan([row.id for row, _ in jobs])
     for row, repeat in jobs:
         label = f"{row.id} ({repeat + 1} of {comparison.repeats})" if comparison.repeats > 1 else row.id
         shown.begin(row.id, label)
         execution.execute(row, repeat, folder, shown.watch)
         shown.end()
+
+
+def _jobs(comparison: Comparison, folder: Path | None) -> list[tuple[Row, int]]:
+    """The runs that are still to be made, in order, each with its repeat's seed."""
+    jobs = [(comparison.of_repeat(row, repeat), repeat) for row, repeat in order(comparison.rows, comparison.repeats)]
+    return jobs if folder is None else [(row, repeat) for row, repeat in jobs if not _is_done(folder, row, repeat)]
 
 
 def _is_done(folder: Path, row: Row, repeat: int) -> bool:
@@ -323,6 +416,28 @@ def _judged_target(accuracy: float | None) -> float | None:
     if accuracy is not None and not 0.0 < accuracy <= 1.0:
         raise SpecError(f"--target-accuracy must be above 0 and at most 1. Received: {accuracy:g}. Use 0.95 for 95 %.")
     return accuracy
+
+
+def _goes_on(folder: Path) -> str:
+    return f"The same command with --out {folder} goes on, as does run --resume {folder}."
+
+
+def _only_with_resume(context: typer.Context) -> None:
+    """Refuse what would make another comparison of the one in the folder.
+
+    Raises:
+        SpecError: an option was given that the folder has the say of.
+    """
+    others: list[str] = []
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if source is not None and source.name == "COMMANDLINE" and option.name not in _WITH_RESUME:
+            others.append(option.opts[0])
+    if others:
+        raise SpecError(
+            f"--resume takes all settings from its folder, but for --repeats. Received also: {', '.join(others)}. "
+            "Leave them out, or start another comparison."
+        )
 
 
 def _part(input_only: bool, compute_only: bool) -> str | None:

@@ -18,18 +18,15 @@ from rich.text import Text
 from scipy import special
 
 from common import spec
-from common.datasets import DataRefused
-from common.spec import SpecError
-from compare import launch, matrix, report, run, statistics, tables
-from compare.launch import LaunchError
+from compare import exits, launch, report, run, statistics, tables
 from compare.matrix import Row
 from compare.presets import Preset
 from compare.report import Report
 from compare.statistics import VERDICT_PAIRS, Judged, Ratio, interval_words, paired_ratio, verdicts
-from compare.store import FolderError, Stored
+from compare.store import Stored
 from compare.summary import epoch_seconds, measured, ratio_of_seconds
 from compare.tables import Column, Table
-from compare.words import names
+from compare.words import chosen, names
 
 TRIALS = 10_000
 NOISE = 0.02
@@ -89,27 +86,14 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Test the verdicts themselves: equal runs must be called equal, and a known slowdown be found."""
-    try:
-        asked = names(frameworks)
-        matrix.check_names("frameworks", asked, tuple(launch.FRAMEWORKS))
+    with exits.told():
+        asked = chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
         made = Selftest(checks=simulate(trials, seed), sentences=[])
         if not simulate_only:
             found = _try_here(asked)
             made = Selftest(checks=[*made.checks, *found.checks], sentences=found.sentences)
-        show(made, as_json=as_json)
-        code = 0 if made.passed else run.EXIT_RUN_FAILED
-    except (SpecError, FolderError) as error:
-        typer.echo(str(error), err=True)
-        code = run.EXIT_USAGE
-    except DataRefused as error:
-        typer.echo(str(error), err=True)
-        code = run.EXIT_DATA_REFUSED
-    except (LaunchError, OSError) as error:
-        typer.echo(str(error), err=True)
-        code = run.EXIT_RUN_FAILED
-    except run.Interrupted as interruption:
-        code = interruption.exit_code
-    raise typer.Exit(code)
+    show(made, as_json=as_json)
+    raise typer.Exit(0 if made.passed else exits.RUN_FAILED)
 
 
 def simulate(trials: int, seed: int) -> list[Check]:

@@ -12,7 +12,7 @@ import filelock
 import pydantic
 from pydantic import BaseModel, ConfigDict
 
-from common import results
+from common import checkpoint, results
 from common.rates import Rates
 from common.results import ResultError, RunResult
 from common.work import Work
@@ -68,11 +68,16 @@ class Comparison(_Frozen):
     class_names: list[str] = []
     trainable_values: int = 0
     """Of the model."""
+    train_examples: int = 0
     code_hash: str
     """See `parity.code_digest`."""
     versions: dict[str, dict[str, str]]
     """framework: {package: version}."""
     machine: dict[str, Any]
+    prove: bool = True
+    """Whether a proof was asked for."""
+    oversubscribe: bool = False
+    """Whether more replicas than cores were to run."""
     proof: ProofRecord | None = None
     """None until it has been run."""
     seeds: list[int] = []
@@ -99,7 +104,7 @@ class Stored(_Frozen):
     runs: dict[str, dict[int, RunResult]]
     """Row id: {repeat: result}; runs that are missing are not in it."""
     set_aside: list[str]
-    """Why each stored result that cannot be read was left out."""
+    """Why each stored file that cannot be relied on was left out."""
 
 
 def run_folder(folder: Path, row_id: str, repeat: int) -> Path:
@@ -182,7 +187,7 @@ def claim(folder: Path, wanted: Comparison) -> Comparison:
 
 
 def write_plan(folder: Path, comparison: Comparison) -> None:
-    results.write_atomically(folder / PLAN_FILE, comparison.model_dump_json(indent=1))
+    results.write_atomically(folder / PLAN_FILE, results.with_checksum(comparison.model_dump_json()))
 
 
 def read_plan(folder: Path) -> Comparison:
@@ -200,6 +205,10 @@ def read_plan(folder: Path) -> Comparison:
         ) from None
     except (OSError, ValueError) as error:
         raise FolderError(f"{path} cannot be read ({error}). Run the comparison again in another folder.") from None
+    if not results.is_unchanged(values):
+        raise FolderError(
+            f"{path} was changed since it was written: its checksum does not fit. Run the comparison again in another folder."
+        )
     version = values.get("schema_version") if isinstance(values, dict) else None
     if version != SCHEMA_VERSION:
         raise FolderError(
@@ -246,17 +255,39 @@ def read(folder: Path) -> Stored:
                 continue
             if result is not None:
                 runs[row.id][repeat] = result
+            if damaged := results.damaged_events(run_folder(folder, row.id, repeat)):
+                set_aside.append(_damaged(f"{RUNS_FOLDER}/{row.id}-r{repeat}/{results.EVENTS_FILE}", damaged))
     return Stored(comparison=comparison, runs=runs, set_aside=set_aside)
 
 
 def clear(directory: Path) -> None:
     """Make way for a run: an earlier attempt that left something keeps it under a number."""
     if directory.exists() and any(directory.iterdir()):
-        attempt = 1
-        while directory.with_name(f"{directory.name}.attempt{attempt}").exists():
-            attempt += 1
-        directory.rename(directory.with_name(f"{directory.name}.attempt{attempt}"))
+        directory.rename(_attempt(directory, len(attempts(directory)) + 1))
     directory.mkdir(parents=True, exist_ok=True)
+
+
+def attempts(directory: Path) -> list[Path]:
+    """The folders of a run's earlier attempts, the last one first."""
+    found: list[Path] = []
+    while (attempt := _attempt(directory, len(found) + 1)).exists():
+        found.append(attempt)
+    return found[::-1]
+
+
+def resumable(directory: Path) -> Path | None:
+    """The earlier attempt to go on from: the last one with a checkpoint, else the last one; None where there is none."""
+    found = attempts(directory)
+    return next((attempt for attempt in found if (attempt / checkpoint.FILE).exists()), next(iter(found), None))
+
+
+def _attempt(directory: Path, number: int) -> Path:
+    return directory.with_name(f"{directory.name}.attempt{number}")
+
+
+def _damaged(path: str, numbers: Sequence[int]) -> str:
+    lines = f"line{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+    return f"{path}: {lines}, torn or changed since; the sealed result stands on its own"
 
 
 def _difference(stored: Comparison, wanted: Comparison) -> str | None:

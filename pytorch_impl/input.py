@@ -24,18 +24,20 @@ _Position = tuple[int, int, int]
 Take = Callable[[npt.NDArray[np.int64]], torch.Tensor]
 
 
-def batches(plan: Plan, split: Split, world_size: int, rank: int) -> Iterator[Batch]:
-    """This process's shard of every global batch of a run, in order.
+def batches(plan: Plan, split: Split, world_size: int, rank: int, first_epoch: int = 1) -> Iterator[Batch]:
+    """This process's shard of every global batch of a run from an epoch on, in order.
 
     `inline` makes each batch when it is asked for, in the training thread; `workers` makes them ahead, in the order
     asked for, whatever the number of workers.
     """
     positions = [
-        (epoch, start, stop) for epoch in range(1, plan.epochs + 1) for start, stop in plan.bounds(epoch, world_size, rank)
+        (epoch, start, stop)
+        for epoch in range(first_epoch, plan.epochs + 1)
+        for start, stop in plan.bounds(epoch, world_size, rank)
     ]
     source = _Source(plan, split)
     if plan.spec.input == "dask":
-        images = chunks.batches(plan, split, world_size, rank)
+        images = chunks.batches(plan, split, world_size, rank, first_epoch)
         source.take = lambda ids: torch.from_numpy(np.require(next(images), requirements="W"))
     if plan.spec.input != "workers":
         return (source[position] for position in positions)

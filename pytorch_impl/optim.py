@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import numpy.typing as npt
 import torch
 
 from common import spec
@@ -14,6 +15,14 @@ class Optimizer(Protocol):
 
     def apply(self, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
         """Update every variable once; `step` counts from 1."""
+        ...
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """What it keeps from one update to the next, by name."""
+        ...
+
+    def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
+        """Go on from what `state` gave of an optimizer of the same settings."""
         ...
 
 
@@ -44,6 +53,14 @@ class SGD:
             buffer.mul_(self._settings.momentum).add_(gradient)
             variable.add_(buffer, alpha=-learning_rate)
 
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """What it keeps from one update to the next, by name."""
+        return _values(buffer=self._buffers)
+
+    def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
+        """Go on from what `state` gave of an optimizer of the same settings."""
+        _assign(values, buffer=self._buffers)
+
 
 class Adam:
     """Kingma & Ba 2015, epsilon added after the bias correction; weight decay is added to g.
@@ -71,6 +88,14 @@ class Adam:
             denominator = square.sqrt().div_(correction_2**0.5).add_(self._settings.epsilon)
             variable.addcdiv_(mean, denominator, value=-learning_rate / correction_1)
 
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """What it keeps from one update to the next, by name."""
+        return _values(mean=self._means, square=self._squares)
+
+    def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
+        """Go on from what `state` gave of an optimizer of the same settings."""
+        _assign(values, mean=self._means, square=self._squares)
+
 
 class Native:
     """The framework's own SGD or Adam with the spec's numbers; its rule differs between the twins."""
@@ -97,3 +122,31 @@ class Native:
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
         self._optimizer.step()
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """What it keeps from one update to the next, by name."""
+        kept = self._optimizer.state_dict()["state"]
+        return {
+            f"{index}/{name}": tensor.cpu().numpy()
+            for index, tensors in kept.items()
+            for name, tensor in tensors.items()
+            if tensor is not None
+        }
+
+    def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
+        """Go on from what `state` gave of an optimizer of the same settings."""
+        kept: dict[int, dict[str, torch.Tensor]] = {}
+        for path, array in values.items():
+            index, _, name = path.partition("/")
+            kept.setdefault(int(index), {})[name] = torch.tensor(array)
+        self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": kept})
+
+
+def _values(**kept: list[torch.Tensor]) -> dict[str, npt.NDArray[Any]]:
+    return {f"{name}/{index}": one.cpu().numpy() for name, each in kept.items() for index, one in enumerate(each)}
+
+
+def _assign(values: dict[str, npt.NDArray[Any]], **kept: list[torch.Tensor]) -> None:
+    for name, each in kept.items():
+        for index, one in enumerate(each):
+            one.copy_(torch.tensor(values[f"{name}/{index}"]))

@@ -22,20 +22,20 @@ Take = Callable[[tf.Tensor], tf.Tensor]
 _MOST_BYTES_IN_MEMORY = 2**30
 
 
-def batches(plan: Plan, split: Split, world_size: int, rank: int) -> Iterator[Batch]:
-    """This process's shard of every global batch of a run, in order.
+def batches(plan: Plan, split: Split, world_size: int, rank: int, first_epoch: int = 1) -> Iterator[Batch]:
+    """This process's shard of every global batch of a run from an epoch on, in order.
 
     `inline` makes each batch when it is asked for, in the training thread; `workers` makes them ahead, in the order
     asked for, whatever the number of workers.
     """
     take = reader(split, plan.architecture.image_size)
     if plan.spec.input == "dask":
-        images = chunks.batches(plan, split, world_size, rank)
+        images = chunks.batches(plan, split, world_size, rank, first_epoch)
         take = _from_python(lambda ids: next(images), plan.architecture.image_size)
     with tf.device("CPU:0"):
         labels = tf.constant(split.labels)
         # Twin: variables hold the epoch's draws, so that one pipeline, traced once, serves every epoch.
-        drawn = plan.draw(1).map(tf.Variable)
+        drawn = plan.draw(first_epoch).map(tf.Variable)
         bounds = tf.constant(plan.bounds(1, world_size, rank), tf.int64)
         workers = plan.spec.workers if plan.spec.input == "workers" else 0
         dataset = tf.data.Dataset.from_tensor_slices(bounds).map(
@@ -50,7 +50,7 @@ def batches(plan: Plan, split: Split, world_size: int, rank: int) -> Iterator[Ba
         options.autotune.enabled = False
         options.threading.private_threadpool_size = max(workers, 1)
         dataset = dataset.with_options(options)
-    return _epochs(plan, drawn, dataset)
+    return _epochs(plan, drawn, dataset, first_epoch)
 
 
 def reader(split: Split, image_size: int) -> Take:
@@ -188,10 +188,10 @@ def _from_python(take: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.uint8]],
     return called
 
 
-def _epochs(plan: Plan, drawn: Epoch, dataset: tf.data.Dataset) -> Iterator[Batch]:
-    for epoch in range(1, plan.epochs + 1):
+def _epochs(plan: Plan, drawn: Epoch, dataset: tf.data.Dataset, first_epoch: int) -> Iterator[Batch]:
+    for epoch in range(first_epoch, plan.epochs + 1):
         with tf.device("CPU:0"):
-            if epoch > 1:
+            if epoch > first_epoch:
                 for variable, values in zip(drawn.arrays(), plan.draw(epoch).arrays(), strict=True):
                     variable.assign(values)
             batches = iter(dataset.take(plan.steps_in(epoch)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import keras
+import numpy.typing as npt
 import tensorflow as tf
 
 from common import spec
@@ -15,6 +16,14 @@ class Optimizer(Protocol):
 
     def apply(self, gradients: list[tf.Tensor], learning_rate: tf.Tensor, step: tf.Tensor) -> None:
         """Update every variable once; `step` counts from 1."""
+        ...
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """What it keeps from one update to the next, by name."""
+        ...
+
+    def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
+        """Go on from what `state` gave of an optimizer of the same settings."""
         ...
 
 
@@ -51,6 +60,14 @@ class SGD:
 
         _update_all(update, self._variables, gradients, self._buffers)
 
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """What it keeps from one update to the next, by name."""
+        return _values(buffer=self._buffers)
+
+    def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
+        """Go on from what `state` gave of an optimizer of the same settings."""
+        _assign(values, buffer=self._buffers)
+
 
 class Adam:
     """Kingma & Ba 2015, epsilon added after the bias correction; weight decay is added to g.
@@ -86,6 +103,14 @@ class Adam:
 
         _update_all(update, self._variables, gradients, self._means, self._squares)
 
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """What it keeps from one update to the next, by name."""
+        return _values(mean=self._means, square=self._squares)
+
+    def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
+        """Go on from what `state` gave of an optimizer of the same settings."""
+        _assign(values, mean=self._means, square=self._squares)
+
 
 class Native:
     """The framework's own SGD or Adam with the spec's numbers; its rule differs between the twins."""
@@ -114,6 +139,24 @@ class Native:
         """Update every variable once; `step` counts from 1."""
         self._optimizer.learning_rate.assign(tf.cast(learning_rate, tf.float32))
         self._optimizer.apply(gradients, self._variables)
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """What it keeps from one update to the next, by name."""
+        return _values(variable=self._optimizer.variables)
+
+    def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
+        """Go on from what `state` gave of an optimizer of the same settings."""
+        _assign(values, variable=self._optimizer.variables)
+
+
+def _values(**kept: list[Any]) -> dict[str, npt.NDArray[Any]]:
+    return {f"{name}/{index}": one.numpy() for name, each in kept.items() for index, one in enumerate(each)}
+
+
+def _assign(values: dict[str, npt.NDArray[Any]], **kept: list[Any]) -> None:
+    for name, each in kept.items():
+        for index, one in enumerate(each):
+            one.assign(values[f"{name}/{index}"])
 
 
 def _zeros_like(variables: list[Any]) -> list[tf.Variable]:

@@ -15,7 +15,7 @@ import filelock
 import numpy as np
 from numpy.typing import NDArray
 
-from common.datasets import unpickle
+from common.datasets import elsewhere, unpickle
 from common.datasets.dataset import Arrays, DataRefused
 from common.datasets.trees import Tree
 
@@ -55,6 +55,9 @@ PYTHON = Download(
     folder="cifar-10-batches-py",
 )
 
+_ELSEWHERE = ("cifar-10-batches-py-target_archive", "cifar-10-batches-py.tar.gz", PYTHON.name)
+"""The python archive as Keras names it, today and before, and as torchvision does."""
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -66,7 +69,9 @@ class Layout:
 
 
 def locate(cache: Path) -> Path:
-    """CIFAR-10 in the cache folder, as an archive of either form or its unpacked folder; downloaded where it is missing.
+    """CIFAR-10 in the cache folder, as an archive of either form or its unpacked folder; fetched where it is missing.
+
+    From the folders of Keras and torch, where they have it, else from its official address.
 
     Raises:
         DataRefused: an archive differs from the official one, or cannot be downloaded.
@@ -84,6 +89,8 @@ def locate(cache: Path) -> Path:
             return archive
         if (cache / known.folder).is_dir():
             return cache / known.folder
+    if elsewhere.adopt(_ELSEWHERE, PYTHON.sha256, cache / PYTHON.name):
+        return cache / PYTHON.name
     return _download(BINARY, cache)
 
 

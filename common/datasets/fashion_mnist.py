@@ -19,6 +19,7 @@ import filelock
 import numpy as np
 from numpy.typing import NDArray
 
+from common.datasets import elsewhere
 from common.datasets.dataset import Arrays, DataRefused
 from common.datasets.trees import Tree
 
@@ -26,6 +27,8 @@ CLASS_NAMES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", 
 NAME = "fashion_mnist"
 FOLDER = "fashion-mnist"
 """Where the cache folder holds the files."""
+_ELSEWHERE = ("fashion-mnist", "FashionMNIST/raw")
+"""Where Keras and torchvision do."""
 
 _SIZE_PX = 28
 _PAD_PX = 2
@@ -59,7 +62,9 @@ class Layout:
 
 
 def locate(cache: Path) -> Path:
-    """The folder of Fashion-MNIST in the cache folder; what is missing of it is downloaded.
+    """The folder of Fashion-MNIST in the cache folder; what is missing of it is fetched.
+
+    From the folders of Keras and torch, where they have it, else from its official address.
 
     Raises:
         DataRefused: a file differs from the official one, or cannot be downloaded.
@@ -69,7 +74,9 @@ def locate(cache: Path) -> Path:
         file = folder / known.name
         if file.is_file():
             _refuse_another(file, known)
-        elif not file.with_suffix("").is_file():
+        elif not file.with_suffix("").is_file() and not elsewhere.adopt(
+            [f"{place}/{known.name}" for place in _ELSEWHERE], known.sha256, file
+        ):
             _download(known, folder)
     return folder
 

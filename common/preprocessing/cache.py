@@ -115,6 +115,16 @@ def folder(cache_dir: str | None) -> Path:
     return Path(chosen).expanduser().absolute() if chosen else platformdirs.user_cache_path("convtwins")
 
 
+def keras_home() -> Path:
+    """Where Keras keeps what it downloads: `$KERAS_HOME`, else `~/.keras`."""
+    return Path(os.environ.get("KERAS_HOME") or "~/.keras").expanduser()
+
+
+def torch_home() -> Path:
+    """Where torch keeps what it downloads: `$TORCH_HOME`, else `torch` in the user's cache folder of the XDG convention."""
+    return Path(os.environ.get("TORCH_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "torch").expanduser()
+
+
 def key(**identity: Any) -> str:
     """The name of an entry: SHA-256 over all that decides what is in it."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()

@@ -104,10 +104,10 @@ class Serial:
     def _score_replicas(self, images: Any, labels: Any) -> Any:
         return evaluate.score(self._model, images, labels, loss=self._spec.loss, scaling=self._plan.scaling)
 
-    def batches(self) -> Iterator[Batch]:
-        """This process's shard of every global batch of the run, in order."""
+    def batches(self, first_epoch: int = 1) -> Iterator[Batch]:
+        """This process's shard of every global batch of the run from an epoch on, in order."""
         index, number = self.shard
-        return input.batches(self._plan, self._dataset.train, number, index)
+        return input.batches(self._plan, self._dataset.train, number, index, first_epoch)
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
         """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
@@ -133,6 +133,21 @@ class Serial:
 
     def share_statistics(self) -> None:
         """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """What training goes on from between two epochs, by name; of the modes that `Spec.starts_over` lets go on."""
+        kept = {f"optimizer/{name}": array for name, array in self._optimizer.state().items()}
+        return {f"weights/{name}": array for name, array in self.weights().items()} | kept
+
+    def load_state(self, values: dict[str, npt.NDArray[Any]], step: int) -> None:
+        """Go on after `step` updates, from what `state` gave then."""
+        self._step = step
+        groups: dict[str, dict[str, npt.NDArray[Any]]] = {"weights": {}, "optimizer": {}}
+        for path, array in values.items():
+            group, _, name = path.partition("/")
+            groups[group][name] = array
+        self.load_weights(groups["weights"])
+        self._optimizer.load_state(groups["optimizer"])
 
     def report(self, test: Split) -> dict[str, Any]:
         """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""

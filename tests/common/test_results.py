@@ -71,6 +71,7 @@ def test_a_result_of_a_larger_machine_can_be_read(tmp_path: Path) -> None:
     path = results.save(a_result(), tmp_path)
     values = json.loads(path.read_text())
     values["spec"]["cores"] = 4096
+    del values["sha256"]
     path.write_text(json.dumps(values))
     assert results.load(path).spec.cores == 4096
 
@@ -90,6 +91,29 @@ def test_a_torn_result_is_refused_wherever_it_tears(tmp_path_factory: pytest.Tem
     path.write_bytes(whole[: data.draw(st.integers(0, len(whole) - 1))])
     with pytest.raises(ResultError, match=r"is not a whole result .* Run it again\."):
         results.load(path)
+
+
+def test_a_flipped_bit_anywhere_in_a_result_is_noticed(tmp_path: Path) -> None:
+    whole = results.save(a_result(epochs=[EPOCH], phases=PHASES), tmp_path).read_bytes()
+    path = tmp_path / "flipped.json"
+    silent = 0
+    for place in range(len(whole)):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << place % 7
+        path.write_bytes(flipped)
+        try:
+            results.load(path)
+            silent += 1
+        except ResultError:
+            continue
+        assert json.loads(flipped) == json.loads(whole)  # space for space
+    assert silent < len(whole) / 10
+
+
+def test_a_result_from_before_there_were_checksums_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / results.RESULT_FILE
+    path.write_text(a_result().model_dump_json())
+    assert results.load(path) == a_result()
 
 
 def change(**fields: Any) -> bytes:
@@ -183,3 +207,23 @@ def test_an_event_torn_by_a_kill_is_left_out(tmp_path: Path) -> None:
     for end in range(len(line)):
         (tmp_path / results.EVENTS_FILE).write_bytes(whole + line[:end])
         assert results.read_events(tmp_path) == [{"event": "start"}]
+
+
+def test_an_event_after_a_torn_line_is_not_lost_with_it(tmp_path: Path) -> None:
+    results.append_event(tmp_path, "start")
+    with (tmp_path / results.EVENTS_FILE).open("a") as file:
+        file.write('{"event": "epo')
+    results.append_event(tmp_path, "end", status="killed")
+    assert results.read_events(tmp_path) == [{"event": "start"}, {"event": "end", "status": "killed"}]
+    assert results.damaged_events(tmp_path) == [2]
+
+
+def test_a_flipped_bit_anywhere_in_an_event_is_noticed(tmp_path: Path) -> None:
+    results.append_event(tmp_path, "epoch", **EPOCH.model_dump())
+    path = tmp_path / results.EVENTS_FILE
+    whole = path.read_bytes()
+    for place in range(len(whole) - 1):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << place % 7
+        path.write_bytes(flipped)
+        assert results.read_epochs(tmp_path) in ([], [EPOCH])

@@ -28,7 +28,7 @@ class Fed:
         self.devices = ["cpu"]
         self.threads: dict[str, int] = {}
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self, first_epoch: int = 1) -> Iterator[Batch]:
         for number in range(1000):
             if number > self._ready:
                 time.sleep(PAUSE_SECONDS)

@@ -34,15 +34,31 @@ class Run:
     """`python -m <twin> run`, as someone starts it."""
 
     def __init__(
-        self, framework: str, folder: Path, fields: dict[str, Any], prefix: Sequence[str] = (), **environment: str
+        self,
+        framework: str,
+        folder: Path,
+        fields: dict[str, Any],
+        prefix: Sequence[str] = (),
+        words: Sequence[str] = (),
+        **environment: str,
     ) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
         settings = spec.build(SETTINGS | fields)
         (folder / "spec.json").write_text(settings.to_json(), encoding="utf-8")
         with (folder / "log").open("ab") as log:
+            command = [
+                *prefix,
+                sys.executable,
+                "-m",
+                f"{framework}_impl",
+                "run",
+                str(folder / "spec.json"),
+                "--out",
+                str(folder),
+            ]
             self.process = subprocess.Popen(
-                [*prefix, sys.executable, "-m", f"{framework}_impl", "run", str(folder / "spec.json"), "--out", str(folder)],
+                [*command, *words],
                 cwd=PROJECT,
                 stdout=log,
                 stderr=log,

@@ -4,11 +4,13 @@ FAKE_TWIN_BEHAVIOUR holds JSON: {"<framework>-<mode>-<cores>": "<behaviour>"}; w
 """
 
 import argparse
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -24,6 +26,7 @@ def main(framework: str) -> int:
     parser.add_argument("spec", type=Path, nargs="?")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--repeat", type=int)
+    parser.add_argument("--resume", type=Path)
     arguments = parser.parse_args()
     behaviours = json.loads(os.environ.get("FAKE_TWIN_BEHAVIOUR", "{}"))
     if arguments.command == "describe":
@@ -103,9 +106,25 @@ def misbehave(behaviour: str, framework: str, out: Path) -> None:
     if behaviour == "crash":
         print("a warning before", file=sys.stderr)
         raise RuntimeError("no more = memory\x1b[31m")
+    if behaviour == "fill":
+        # Without a name: the room comes back when the process ends, as that of a framework's own temporary files does.
+        with tempfile.TemporaryFile(dir=out) as ballast:
+            with contextlib.suppress(OSError):
+                while True:
+                    ballast.write(bytes(2**16))
+                    ballast.flush()
+            (out / "more").write_bytes(bytes(2**16))
+    if behaviour == "keep full":
+        with contextlib.suppress(OSError), (out / "ballast").open("wb") as ballast:
+            while True:
+                ballast.write(bytes(2**12))
+                ballast.flush()
+        (out / "more").write_bytes(bytes(2**16))
     if behaviour == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-    if behaviour == "hang":
+    if behaviour in ("hang", "deaf"):
+        if behaviour == "deaf":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         # A child in a session of its own, as a launcher of ranks may start one.
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
         (out / "pids").write_text(f"{os.getpid()} {child.pid}")

@@ -1,0 +1,167 @@
+"""What a run that was cut short goes on from: one file, written whole between two epochs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pydantic
+import safetensors
+import safetensors.numpy
+from pydantic import BaseModel, ConfigDict
+
+from common import results
+from common.results import EpochRecord, Phases
+from common.spec import Spec
+
+FILE = "checkpoint.safetensors"
+_VERSION = "1"
+_IDS = "ids"
+_STATE = "state/"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint cannot be gone on from: torn, changed, or of another run."""
+
+
+class Identity(BaseModel):
+    """What must be the same for a run to go on as the same run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    framework: str
+    spec: Spec
+    repeat: int
+    versions: dict[str, str]
+    data_hash: str
+    weights_hash: str
+    """Of the initial weights."""
+
+
+class Progress(BaseModel):
+    """What a run has measured so far."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+    identity: Identity
+    epochs: list[EpochRecord]
+    phases: Phases
+    """Of all attempts, see `Phases`."""
+    first_step_loss: float
+    resumes: int
+    """How often it had gone on from a checkpoint before this one was made."""
+    cpu_seconds: float
+    busy_seconds: float
+    timed_seconds: float
+
+
+class Checkpoint(NamedTuple):
+    """A run between two epochs."""
+
+    progress: Progress
+    ids: npt.NDArray[np.int64]
+    """[N], of all examples in the order in which they were trained on."""
+    state: dict[str, npt.NDArray[Any]]
+    """What the trainer's `state` gave."""
+
+
+class Summing(Protocol):
+    """What adds up over the processes of a run."""
+
+    def total(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The sum over processes, in every process; float64 or int64."""
+        ...
+
+
+def save(checkpoint: Checkpoint, directory: Path) -> None:
+    """Replace a run's checkpoint, whole or not at all.
+
+    Raises:
+        OSError: it cannot be written; the one before stands.
+    """
+    arrays = _arrays(checkpoint)
+    progress = checkpoint.progress.model_dump_json()
+    metadata = {"version": _VERSION, "progress": progress, "sha256": _digest(progress, arrays)}
+    results.write_atomically(directory / FILE, safetensors.numpy.save(arrays, metadata))
+
+
+def load(directory: Path) -> Checkpoint:
+    """The checkpoint of an attempt.
+
+    Raises:
+        CheckpointError: there is none, or it was torn or changed since it was written.
+    """
+    path = directory / FILE
+    if not path.exists():
+        raise CheckpointError("no checkpoint had been made")
+    try:
+        with safetensors.safe_open(path, framework="np") as file:
+            metadata = file.metadata() or {}
+            arrays: dict[str, npt.NDArray[Any]] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
+    except (OSError, TypeError, safetensors.SafetensorError) as error:
+        raise CheckpointError(f"{path} is torn ({error})") from None
+    progress = metadata.get("progress", "")
+    if metadata.get("version") != _VERSION or metadata.get("sha256") != _digest(progress, arrays):
+        raise CheckpointError(f"{path} was changed since it was written: its checksum does not fit")
+    return _parsed(progress, arrays)
+
+
+def of_first_rank(trainer: Summing, own: Checkpoint | None) -> Checkpoint | None:
+    """Rank 0's checkpoint in all ranks of a run, which may be on other machines; all call it alike.
+
+    Args:
+        trainer: of this rank.
+        own: rank 0's, or None; in other ranks None.
+    """
+    if "RANK" not in os.environ:
+        return own
+    header = b"" if own is None else json.dumps(_header(own)).encode()
+    length = int(trainer.total(np.array([len(header)]))[0])
+    if not length:
+        return None
+    told = np.zeros(length, np.int64) if own is None else np.frombuffer(header, np.uint8).astype(np.int64)
+    progress, shapes = json.loads(trainer.total(told).astype(np.uint8).tobytes())
+    named = {} if own is None else _arrays(own)
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for name, dtype, shape in shapes:
+        values = named.get(name, np.zeros(shape, dtype))
+        arrays[name] = trainer.total(values.reshape(-1)).reshape(shape)
+    return _parsed(progress, arrays)
+
+
+def remove(directory: Path) -> None:
+    """Remove a checkpoint that nobody needs any more."""
+    (directory / FILE).unlink(missing_ok=True)
+
+
+def _header(checkpoint: Checkpoint) -> tuple[str, list[tuple[str, str, tuple[int, ...]]]]:
+    shapes = [(name, array.dtype.name, array.shape) for name, array in _arrays(checkpoint).items()]
+    return checkpoint.progress.model_dump_json(), shapes
+
+
+def _arrays(checkpoint: Checkpoint) -> dict[str, npt.NDArray[Any]]:
+    named = {_IDS: checkpoint.ids, **{_STATE + name: array for name, array in checkpoint.state.items()}}
+    return {name: np.asarray(array, order="C") for name, array in named.items()}
+
+
+def _parsed(progress: str, arrays: Mapping[str, npt.NDArray[Any]]) -> Checkpoint:
+    state = {name.removeprefix(_STATE): array for name, array in arrays.items() if name.startswith(_STATE)}
+    try:
+        return Checkpoint(Progress.model_validate_json(progress), arrays[_IDS], state)
+    except (KeyError, pydantic.ValidationError) as error:
+        raise CheckpointError(f"the checkpoint is of another version ({error})") from None
+
+
+def _digest(progress: str, arrays: Mapping[str, npt.NDArray[Any]]) -> str:
+    sha256 = hashlib.sha256(progress.encode())
+    for name in sorted(arrays):
+        array = np.asarray(arrays[name], order="C")
+        sha256.update(f"{name} {array.dtype} {array.shape}".encode())
+        sha256.update(array.tobytes())
+    return sha256.hexdigest()

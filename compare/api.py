@@ -1,0 +1,109 @@
+"""Results in a notebook: `load(DIR)` gives tidy pandas frames, `plot_*` the report's plots as figures.
+
+from compare import api
+results = api.load("results/20260101-120000-simple_cnn-digits")
+results.epochs.groupby(["framework", "mode"]).seconds.median()
+api.plot_loss(results)
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import matplotlib as mpl
+import pandas as pd
+from matplotlib.figure import Figure
+
+from compare import plots, report, tidy
+from compare.report import Report
+
+
+class Plot(Figure):
+    """A figure that any notebook shows, whatever matplotlib's backend is."""
+
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        self.savefig(content, format="png", dpi=100, bbox_inches="tight")
+        return content.getvalue()
+
+
+@dataclass(frozen=True)
+class Results:
+    """A stored comparison."""
+
+    report: Report
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """One line for each run: what it was, how it ended, its scores, its wall time by phase in seconds."""
+        return tidy.runs(self.report.stored)
+
+    @cached_property
+    def epochs(self) -> pd.DataFrame:
+        """One line for each epoch of each run: its scores, seconds and images per second."""
+        return tidy.epochs(self.report.stored)
+
+    @cached_property
+    def summaries(self) -> pd.DataFrame:
+        """One line for each row of the tables: medians over its repeats (`..._median`), and its speed-ups (`..._value`)."""
+        lines = [{"name": each.name, **each.model_dump(exclude={"epochs"})} for each in self.report.summaries]
+        groups = {field for line in lines for field, value in line.items() if isinstance(value, dict)}
+        return pd.json_normalize(lines, sep="_").drop(columns=list(groups), errors="ignore")
+
+    @property
+    def sentences(self) -> list[str]:
+        """What the figures allow to be said, as the report says it."""
+        found = self.report.findings.model_dump(exclude={"comparable"})
+        return [sentence for sentences in found.values() for sentence in sentences]
+
+
+def load(folder: str | Path) -> Results:
+    """Read the results folder of a comparison, finished or not.
+
+    Raises:
+        FolderError: the folder holds no comparison.
+    """
+    return Results(report.read(Path(folder)))
+
+
+def plot(results: Results, name: str) -> Plot:
+    """One of the report's plots, see `plots.names`.
+
+    Raises:
+        ValueError: there is no such plot, or nothing that it could show.
+    """
+    if name not in plots.names():
+        raise ValueError(f"plot is unknown. Received: {name!r}. Use one of {', '.join(plots.names())}.")
+    with mpl.rc_context(plots.SETTINGS):
+        figure = Plot(figsize=(9, 5), layout="constrained")
+        if not plots.draw(name, figure, results.report.summaries):
+            raise ValueError(f"there is nothing to plot. Received: {name}. See `results.runs` for what was run.")
+        return figure
+
+
+def plot_loss(results: Results) -> Plot:
+    """Training and validation loss by epoch."""
+    return plot(results, "loss")
+
+
+def plot_accuracy(results: Results) -> Plot:
+    """Training and validation accuracy by epoch."""
+    return plot(results, "accuracy")
+
+
+def plot_seconds(results: Results) -> Plot:
+    """Median seconds per epoch of each row."""
+    return plot(results, "seconds_per_epoch")
+
+
+def plot_speedup(results: Results) -> Plot:
+    """Speed-up of each row against serial."""
+    return plot(results, "speedup")
+
+
+def plot_input(results: Results) -> Plot:
+    """Images per second of the input alone, by its number of workers."""
+    return plot(results, "images_per_second")

@@ -1,0 +1,126 @@
+"""A twin that really trains and needs no framework: softmax regression in NumPy, through the run that both twins share."""
+
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from common import entry, spec
+from common.architectures import Architecture
+from common.batches import Plan
+from common.datasets import Dataset
+from common.spec import Spec
+from common.training import Batch
+from common.weights import Weights
+
+Array = npt.NDArray[Any]
+
+PAUSE_SECONDS = 0.004
+"""Of a step, so that there is time to be killed in."""
+
+
+class Learner:
+    """A Trainer of one process."""
+
+    implementation = "softmax regression"
+    shard = (0, 1)
+
+    def __init__(self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, initial: Weights) -> None:
+        self.devices = ["cpu"]
+        self.threads: dict[str, int] = {}
+        self._plan, self._dataset, self._momentum = plan, dataset, spec.optimizer.momentum
+        self._kernel = np.zeros((dataset.train.images[0].size, len(dataset.class_names)))
+        self._buffer = np.zeros_like(self._kernel)
+
+    def batches(self, first_epoch: int = 1) -> Iterator[Batch]:
+        split = self._dataset.train
+        for epoch in range(first_epoch, self._plan.epochs + 1):
+            order = self._plan.draw(epoch).ids
+            for start, stop in self._plan.bounds(epoch, 1, 0):
+                ids = order[start:stop]
+                yield Batch(ids=ids, images=split.images[ids], labels=split.labels[ids], masks=())
+
+    def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
+        time.sleep(PAUSE_SECONDS)
+        inputs, probabilities = self._forward(batch.images)
+        targets = np.eye(probabilities.shape[1])[batch.labels]
+        self._buffer = self._momentum * self._buffer + inputs.T @ (probabilities - targets) / num_examples
+        self._kernel = self._kernel - learning_rate * self._buffer
+        loss = -np.log(probabilities[targets == 1]).sum() / num_examples
+        return loss, (probabilities.argmax(1) == batch.labels).sum()
+
+    def score(self, images: Array, labels: Array) -> tuple[Any, Array]:
+        _, probabilities = self._forward(images)
+        return -np.log(probabilities[np.arange(len(labels)), labels]).sum(), probabilities.argmax(1)
+
+    def fetch(self, values: list[Any]) -> Array:
+        return np.array(values)
+
+    def all_reduce(self, values: Array) -> Array:
+        return values
+
+    def total(self, values: Array) -> Array:
+        return values
+
+    def share_statistics(self) -> None: ...
+
+    def state(self) -> dict[str, Array]:
+        return {"kernel": self._kernel, "buffer": self._buffer}
+
+    def load_state(self, values: dict[str, Array], step: int) -> None:
+        self._kernel, self._buffer = values["kernel"], values["buffer"]
+
+    def report(self, test: object) -> dict[str, Any]:
+        return {}
+
+    def separate(self, batch: Batch, num_examples: int) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def weights(self) -> Weights:
+        return {"kernel": self._kernel}
+
+    def _forward(self, images: Array) -> tuple[Array, Array]:
+        inputs = images.reshape(len(images), -1) / 255.0
+        logits = inputs @ self._kernel
+        raised = np.exp(logits - logits.max(1, keepdims=True))
+        return inputs, raised / raised.sum(1, keepdims=True)
+
+
+def main(framework: str) -> int:
+    def mode(name: str) -> dict[str, Any]:
+        serial = name == "serial"
+        reason = None if serial else "it has but one process"
+        return {
+            "available": serial, "reason": reason, "max_replicas": None, "resource": "device",
+            "implementation": Learner.implementation, "batch_norm_statistics": ["per_replica"],
+        }  # fmt: skip
+
+    description: dict[str, Any] = {
+        "framework": framework,
+        "versions": {"numpy": np.__version__},
+        "devices": [{"name": "cpu", "kind": "cpu"}],
+        "modes": {name: mode(name) for name in spec.MODES},
+        "options": {},
+    }
+
+    def load() -> entry.Twin:
+        return entry.Twin(
+            describe=lambda: description,
+            configure=lambda run: None,
+            build=cast(Any, Learner),
+            summarize=lambda architecture: {},
+            scanning=cast(Any, None),
+            synchronize=lambda: None,
+            device_peak_memory_mib=lambda: None,
+            device="cpu",
+            versions=description["versions"],
+        )
+
+    alone = SimpleNamespace(WAITING="", environments=lambda run: [], adopt=lambda: None)
+    return entry.main(framework, load, cast(Any, alone))

@@ -1,0 +1,6 @@
+import sys
+
+from tests.compare.twins import learner
+
+if __name__ == "__main__":
+    sys.exit(learner.main("left"))
