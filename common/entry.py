@@ -182,6 +182,7 @@ def _run(framework: str, twin: Twin, read: Spec, out: Path, repeat: int, started
         run.train(trainer, plan, dataset)
         if (memory := twin.device_peak_memory_mib()) is not None:
             run.know(device_peak_memory_mib=float(trainer.total(np.array([memory]))[0]))
+        run.profile(trainer, plan)
         trainer.close()
     except Diverged as error:
         status, reason, code = "diverged", str(error), EXIT_FAILED
