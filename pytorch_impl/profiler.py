@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch.profiler import DeviceType, ProfilerActivity, _ExperimentalConfig, profile
+from torch._C._profiler import _ExperimentalConfig
+from torch.profiler import DeviceType, ProfilerActivity, profile
 
 from common.profiling import Recording, Span
 

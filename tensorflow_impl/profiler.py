@@ -30,7 +30,8 @@ def record(work: Callable[[], None]) -> Recording:
             work()
         # Twin: TensorFlow writes planes of lines of events for a plug-in of TensorBoard; torch writes Chrome's format itself.
         (path,) = Path(folder).glob("plugins/profile/*/*.xplane.pb")
-        planes = xplane_pb2.XSpace.FromString(path.read_bytes()).planes
+        space = xplane_pb2.XSpace.FromString(path.read_bytes())  # pyright: ignore[reportAttributeAccessIssue]  made at import
+    planes = space.planes
     begin = min((line.timestamp_ns for plane in planes for line in plane.lines if line.events), default=0)
     return Recording(list(_spans(planes, begin)), json.dumps({"traceEvents": list(_events(planes, begin))}).encode())
 
