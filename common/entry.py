@@ -186,6 +186,7 @@ def _run(framework: str, twin: Twin, read: Spec, arguments: argparse.Namespace, 
         run.train(trainer, plan, dataset, arguments.resume)
         if (memory := twin.device_peak_memory_mib()) is not None:
             run.know(device_peak_memory_mib=float(trainer.total(np.array([memory]))[0]))
+        run.profile(trainer, plan)
         trainer.close()
     except Diverged as error:
         status, reason, code = "diverged", str(error), EXIT_FAILED

@@ -22,6 +22,7 @@ Status = Literal["ok", "failed", "diverged", "killed", "not parallel", "not avai
 RESULT_FILE = "result.json"
 EVENTS_FILE = "events.jsonl"
 _CHECKSUM = "sha256"
+TRACE_FILE = "trace.json.gz"
 
 
 class ResultError(ValueError):
@@ -111,6 +112,37 @@ class StepParts(_Frozen):
     """In which a replica neither computes nor exchanges, the mean over replicas: a pipeline's bubbles, slower neighbours."""
     not_separable: str | None = None
     """Why a part is None."""
+    transfer_seconds: float | None = None
+    """Of a batch from the host to the device; like the three below of the slowest process, and without any exchange."""
+    forward_seconds: float | None = None
+    backward_seconds: float | None = None
+    optimizer_seconds: float | None = None
+    pieces: str | None = None
+    """How forward, backward and optimizer were told apart, or why they cannot be."""
+
+
+class Operation(_Frozen):
+    """All operations of one name, as a profiler has seen them, in a step."""
+
+    name: str
+    """As the framework calls it; the other one's fuses differently under other names."""
+    calls: float
+    self_seconds: float
+    """Without the operations inside of it; of several threads or streams the sum."""
+    share: float
+    """Of the self seconds of all operations, 0..1."""
+
+
+class TopOperations(_Frozen):
+    """What the framework's own profiler saw in steps after the training, which it slows down: of the first process."""
+
+    steps: int
+    operations: list[Operation] = []
+    """Ten at most, the longest first."""
+    trace: str | None = None
+    """File beside the result, in Chrome's trace event format."""
+    failure: str | None = None
+    """Why there is no trace, or nothing at all."""
 
 
 class Staleness(_Frozen):
@@ -184,6 +216,7 @@ class RunResult(_Frozen):
     bytes_per_step: float | None = None
     """Sent by all replicas of the run together to exchange gradients, weights or activations, in a step of a whole batch."""
     step_parts: StepParts | None = None
+    top_operations: TopOperations | None = None
     staleness: Staleness | None = None
     members: Members | None = None
     predictions_hash: str | None = None
@@ -281,7 +314,7 @@ def read_epochs(directory: Path) -> list[EpochRecord]:
 
 def clear(directory: Path) -> None:
     """Remove what an earlier run left, so that nobody takes it for this one's."""
-    for name in (RESULT_FILE, EVENTS_FILE):
+    for name in (RESULT_FILE, EVENTS_FILE, TRACE_FILE):
         (directory / name).unlink(missing_ok=True)
 
 

@@ -217,7 +217,7 @@ class Spec(_Frozen):
     part: Literal["training", "input", "compute"] = "training"
     """What is run and timed: all of it; the input path alone; or the model alone, over and over on the first batch."""
     profile_steps: int = Field(0, ge=0)
-    """Steps of a segment after the training, in which the parts of a step are timed apart; 0: none."""
+    """Steps of segments after the training, in which the parts of a step are timed apart and a trace is written; 0: none."""
     hosts: tuple[str, ...] = ()
     """Machines, by name or address, over which the ranks are spread in order, the first of them this one; none: all here."""
     hang_seconds: float = Field(60.0, gt=0)

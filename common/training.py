@@ -23,7 +23,8 @@ from common import checkpoint, machine, metrics, profiling, results, watchdog
 from common.batches import Plan, order_digest
 from common.checkpoint import Checkpoint, CheckpointError, Identity, Progress
 from common.datasets import Dataset, Split
-from common.results import EpochRecord, Metrics, Noise, Phases, RunResult, Status
+from common.profiling import Recording
+from common.results import EpochRecord, Metrics, Noise, Phases, RunResult, Status, StepParts
 from common.sharding import shard
 from common.spec import Spec
 from common.timing import Stopwatch, Timer
@@ -63,6 +64,20 @@ class Separated(NamedTuple):
     """What replicas send each other in a step, by itself."""
     fused: str | None = None
     """Why one replica's computing cannot be told from another's."""
+
+
+class Pieces(NamedTuple):
+    """What a replica computes in a step, piece by piece: all processes of the run call them in this order, none learns."""
+
+    transfer: Callable[[], None]
+    """The batch from the host to the device."""
+    forward: Callable[[], None]
+    backward: Callable[[], None]
+    optimizer: Callable[[], None] | None
+    nested: bool = False
+    """Whether `backward` begins with forward again, and `optimizer` with both, so that they are told by differences."""
+    fused: str | None = None
+    """Why there is no optimizer, or what else is in a piece."""
 
 
 class Trainer(Protocol):
@@ -118,8 +133,16 @@ class Trainer(Protocol):
         """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
         ...
 
-    def separate(self, batch: Batch, num_examples: int) -> Separated | str | None:
+    def separate(self, batch: Batch, num_examples: int) -> Separated | StepParts | str | None:
         """The parts of a step on this batch, to be timed apart; or why that cannot be done; None: nothing is exchanged."""
+        ...
+
+    def pieces(self, batch: Batch, num_examples: int) -> Pieces | str:
+        """What a replica computes in a step on this batch, piece by piece and without exchange; or why there are no pieces."""
+        ...
+
+    def record(self, work: Callable[[], None]) -> Recording:
+        """Do some work under the framework's own profiler."""
         ...
 
     def synchronize(self) -> None:
@@ -223,15 +246,17 @@ class Run:
         memory = trainer.total(np.array([machine.peak_memory_mib()]))
         self.know(test=test, predictions_hash=order_digest(predictions), peak_memory_mib=float(memory[0]))
         self.know(**trainer.report(dataset.test))
-        if self._spec.profile_steps and "step_parts" not in self._facts:
-            self._profile(trainer, plan)
 
-    def _profile(self, trainer: Trainer, plan: Plan) -> None:
-        """Take a step apart, when all that is reported of the training stands; the run's wall time ends before."""
-        assert self._first_batch is not None, "a run has at least one step"
+    def profile(self, trainer: Trainer, plan: Plan) -> None:
+        """Take a step apart where the spec asks for it, when all else that is reported stands; the wall time ends before."""
+        if self._first_batch is None:
+            return
         self._phases = self._phases_so_far()
-        size = plan.batch(0)[1]
-        self.know(step_parts=profiling.step_parts(trainer, self._first_batch, size, self._spec.profile_steps))
+        batch, size, steps = self._first_batch, plan.batch(0)[1], self._spec.profile_steps
+        self.know(step_parts=profiling.step_parts(trainer, batch, size, steps))
+        folder = self._out if is_first_rank() else None
+        traced = min(steps, profiling.MOST_TRACED_STEPS)
+        self.know(top_operations=profiling.top_operations(trainer, batch, size, traced, folder))
 
     def _go_on(self, trainer: Trainer, plan: Plan, earlier: Path | None) -> None:
         """Take up an earlier attempt where its checkpoint was made; start over, and say why, where that cannot be."""

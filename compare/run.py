@@ -96,7 +96,9 @@ def command(
         typer.Option(metavar="DIR", help="Go on with the comparison in this folder, all its settings as they were."),
     ] = None,
     oversubscribe: Annotated[bool, typer.Option(help="Run modes with more replicas than cores, which take turns.")] = False,
-    profile: Annotated[bool, typer.Option("--profile", help="After each run, time the parts of a step apart.")] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="After each run, time a step's parts apart and write a trace.")
+    ] = False,
     proof: Annotated[bool, typer.Option(help="Prove first that both frameworks train the same.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:

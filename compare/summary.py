@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from common.results import EpochRecord, Metrics, Noise, Phases, RunResult, StepParts
+from common.results import EpochRecord, Metrics, Noise, Phases, RunResult, StepParts, TopOperations
 from common.spec import Spec
 from common.training import relative_difference
 from compare.matrix import Row
@@ -121,6 +121,8 @@ class Summary(_Frozen):
     """Sent by all replicas together, by formula."""
     step_parts: StepParts | None
     """Median of each part over the repeats; None where the run was not profiled."""
+    top_operations: TopOperations | None
+    """Of the first repeat; None where the run was not profiled."""
     speedup_one_core: Ratio | None
     """Epoch seconds of serial on one core over this row's."""
     speedup_same_cores: Ratio | None
@@ -305,6 +307,7 @@ def _summary(row: Row, stored: Stored) -> Summary:
         phases=_phases(good),
         bytes_per_step=_first(good, lambda result: result.bytes_per_step),
         step_parts=_step_parts(good),
+        top_operations=_first(good, lambda result: result.top_operations),
         speedup_one_core=one_core,
         speedup_same_cores=same_cores if parallel else None,
         parallel_efficiency=_efficiency(row, _first(good, lambda result: result.device), one_core, same_cores),

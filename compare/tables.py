@@ -16,7 +16,7 @@ from rich.cells import cell_len
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from common.results import Phases
+from common.results import TRACE_FILE, Phases
 from compare.statistics import Ratio, Spread
 from compare.summary import Epoch, Summary
 
@@ -76,6 +76,7 @@ def documents(summaries: Sequence[Summary]) -> list[Table]:
         speedup_table(summaries),
         phases_table(summaries),
         *step_table(summaries),
+        *operation_tables(summaries),
         *(epochs_down(summaries, *figure) for figure in _EPOCH_FIGURES),
         epochs_table(summaries),
         *target_table(summaries),
@@ -95,6 +96,7 @@ def on_terminal(summaries: Sequence[Summary]) -> list[Table]:
         *target_table(summaries),
         *limit_table(summaries),
         *step_table(summaries),
+        *operation_tables(summaries),
         *(epochs_across(summaries, *figure) for figure in (_EPOCH_FIGURES[0], _EPOCH_FIGURES[2])),
     ]
     return made if _trained(summaries) else _filled(made)
@@ -293,18 +295,27 @@ def step_table(summaries: Sequence[Summary]) -> list[Table]:
         "communication_hidden_seconds": "hidden",
         "communication_exposed_seconds": "exposed",
         "idle_seconds": "idle",
+        "transfer_seconds": "to device",
+        "forward_seconds": "forward",
+        "backward_seconds": "backward",
+        "optimizer_seconds": "optimizer",
     }
+    short = {"transfer_seconds": "to\ndev.", "forward_seconds": "fwd", "backward_seconds": "bwd", "optimizer_seconds": "opt."}
     columns = (
         *_RUN,
-        *(Column(name.replace("_seconds", "_milliseconds"), heading, 2) for name, heading in parts.items()),
+        *(
+            Column(name.replace("_seconds", "_milliseconds"), heading, 2, short=short.get(name, ""), wide=name in short)
+            for name, heading in parts.items()
+        ),
         Column("mib_per_step", "MiB sent", 3, short="MiB\nsent"),
         Column("not_separable", "not separable", fold=24, wide=True),
+        Column("pieces", "forward, backward and optimizer", terminal=False),
     )
     rows: list[dict[str, Cell]] = []
     for summary in summaries:
         row = _run_cells(summary) | {"mib_per_step": _mib_per_step(summary)}
         if summary.step_parts is not None:
-            row["not_separable"] = summary.step_parts.not_separable
+            row |= {"not_separable": summary.step_parts.not_separable, "pieces": summary.step_parts.pieces}
             for name in parts:
                 seconds = getattr(summary.step_parts, name)
                 row[name.replace("_seconds", "_milliseconds")] = None if seconds is None else 1e3 * seconds
@@ -313,7 +324,8 @@ def step_table(summaries: Sequence[Summary]) -> list[Table]:
     note = (
         f"Medians of {steps} steps each after the training, in turn: whole ones, ones without exchange (compute: the slowest "
         "replica's), the exchange alone. Exposed: the step beyond compute; hidden: the exchange beyond that; idle: the mean "
-        "wait for the slowest replica. MiB sent: all replicas, by formula."
+        "wait for the slowest replica. To device, forward, backward, optimizer: of compute, the slowest process's, timed "
+        "afterwards. MiB sent: all replicas, by formula."
     )
     return [Table("step_parts", "Where a step's time goes, in milliseconds", columns, rows, note=note)]
 
@@ -399,6 +411,56 @@ def noise_table(summaries: Sequence[Summary]) -> list[Table]:
         for summary in summaries
     ]
     return [Table("noise", "What else the machine did", columns, rows, note="The worst of the repeats.")]
+
+
+def operation_tables(summaries: Sequence[Summary]) -> list[Table]:
+    """The longest operations of a step: for each mode a table with its frameworks side by side."""
+    modes: dict[str, list[Summary]] = {}
+    for summary in summaries:
+        if summary.top_operations is not None:
+            modes.setdefault(_run_name(summary), []).append(summary)
+    return [_operation_table(mode, own) for mode, own in modes.items()]
+
+
+def _operation_table(mode: str, summaries: Sequence[Summary]) -> Table:
+    columns = [Column("place", "#")]
+    rows: list[dict[str, Cell]] = []
+    notes: list[str] = []
+    for summary in summaries:
+        found, framework = summary.top_operations, summary.framework
+        assert found is not None
+        columns += [
+            Column(f"{framework}_operation", framework),
+            Column(f"{framework}_calls", "calls", 1),
+            Column(f"{framework}_milliseconds", "ms", 2),
+            Column(f"{framework}_percent", "%", 1),
+        ]
+        for place, operation in enumerate(found.operations):
+            if place == len(rows):
+                rows.append({"place": place + 1})
+            rows[place] |= {
+                f"{framework}_operation": operation.name,
+                f"{framework}_calls": operation.calls,
+                f"{framework}_milliseconds": 1e3 * operation.self_seconds,
+                f"{framework}_percent": 100.0 * operation.share,
+            }
+        if found.failure is not None:
+            notes.append(f"{framework}: {found.failure}.")
+    steps = max(found.steps for summary in summaries if (found := summary.top_operations))
+    return Table(
+        f"operations_{summaries[0].id.removeprefix(f'{summaries[0].framework}-')}",
+        f"The longest operations of a step: {mode}",
+        tuple(columns),
+        rows,
+        note=" ".join(
+            [
+                f"Calls, self time and its share of all operations', a step: mean of {steps} after the training under the "
+                f"framework's own profiler, first process, first repeat; all that it saw is in {TRACE_FILE} of the run.",
+                "Names are each framework's own, and kernels are fused differently: do not compare row with row.",
+                *notes,
+            ]
+        ),
+    )
 
 
 def epochs_table(summaries: Sequence[Summary]) -> Table:
@@ -611,7 +673,11 @@ def _is_text(table: Table, column: Column) -> bool:
 
 
 def _run_cells(summary: Summary) -> dict[str, Cell]:
-    return {"framework": summary.framework, "run": summary.name.removeprefix(f"{summary.framework} ")}
+    return {"framework": summary.framework, "run": _run_name(summary)}
+
+
+def _run_name(summary: Summary) -> str:
+    return summary.name.removeprefix(f"{summary.framework} ")
 
 
 def _mib_per_step(summary: Summary) -> float | None:

@@ -14,7 +14,7 @@ import torch
 from common.communication import reduce_bytes, step_payload_bytes
 from common.datasets import Split
 from common.sharding import shard
-from common.training import Batch, Separated, Update
+from common.training import Batch, Pieces, Separated, Update
 from pytorch_impl import evaluate, optim
 from pytorch_impl.compression import Compressor
 from pytorch_impl.parallel.serial import Serial
@@ -128,6 +128,28 @@ class DataParallel(Serial):
             self._exchanged(found)
 
         return Separated(compute, exchange)
+
+    def pieces(self, batch: Batch, num_examples: int) -> Pieces | str:
+        """What a replica computes in a step on this batch, piece by piece and without exchange; or why there are no pieces."""
+        if self._threads is None:
+            return "nn.DataParallel sends within forward and backward"
+        whole, threads = self._pieces_of(self._model, batch, num_examples), self._threads
+        if isinstance(whole, str):
+            return whole
+        own: list[Any] = []
+        for rank, replica in enumerate(self._replicas):
+            part = slice(*shard(len(batch.labels), self._spec.replicas, rank))
+            masks = tuple(mask[part] for mask in batch.masks)
+            own_batch = Batch(batch.ids[part], batch.images[part], batch.labels[part], masks)
+            own.append(self._pieces_of(replica, own_batch, num_examples))
+
+        def forward() -> None:
+            threads.run(lambda rank: own[rank].forward())
+
+        def backward() -> None:
+            threads.run(lambda rank: own[rank].backward())
+
+        return whole._replace(forward=forward, backward=backward)
 
 
 class _Scattered(torch.nn.Module):

@@ -10,7 +10,7 @@ from torch import distributed
 
 from common import ensemble
 from common.datasets import Split
-from common.training import Batch, Update
+from common.training import Batch, Pieces, Update
 from common.training import evaluate as score_split
 from common.weights import Weights
 from pytorch_impl import evaluate, optim, weights
@@ -77,6 +77,10 @@ class ModelAveraging(MultiProcess):
     def separate(self, batch: Batch, num_examples: int) -> str:
         """The parts of a step on this batch, to be timed apart; or why that cannot be done."""
         return "most steps send nothing: the weights are averaged now and then"
+
+    def pieces(self, batch: Batch, num_examples: int) -> Pieces | str:
+        """What a replica computes in a step on this batch, piece by piece and without exchange; or why there are no pieces."""
+        return self._pieces_of(self._own, batch, num_examples)
 
     def load_weights(self, values: Weights) -> None:
         """Set every parameter and statistic of every replica."""

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from common.communication import exchange_bytes
 from common.datasets import Split
-from common.training import Batch, Separated, Update
+from common.training import Batch, Pieces, Separated, Update
 from pytorch_impl import device, optim
 from pytorch_impl.compression import Compressor, exchanged
 from pytorch_impl.parallel.serial import Serial
@@ -80,6 +80,10 @@ class MultiProcess(Serial):
 
         buckets = [torch.zeros(count, dtype=device.dtype(self._spec), device=self._device) for count in self._compressor.counts]
         return Separated(compute, exchange)
+
+    def pieces(self, batch: Batch, num_examples: int) -> Pieces | str:
+        """What a replica computes in a step on this batch, piece by piece and without exchange; or why there are no pieces."""
+        return self._pieces_of(self._model, batch, num_examples)
 
     def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The sum over shards, in every process; float64 or int64."""

@@ -11,7 +11,7 @@ import torch
 
 from common import meeting, parameter_server
 from common.datasets import Split
-from common.training import Batch, Update
+from common.training import Batch, Pieces, Separated, Update
 from common.weights import Weights
 from pytorch_impl import weights
 from pytorch_impl.parallel import vectors
@@ -63,6 +63,31 @@ class ParameterServer(Serial):
     def report(self, test: Split) -> dict[str, Any]:
         """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
         return self._server.report()
+
+    def separate(self, batch: Batch, num_examples: int) -> Separated | str | None:
+        """The parts of a step on this batch, to be timed apart; or why that cannot be done; None: nothing is exchanged."""
+        if self._spec.batch_norm_statistics == "synchronised":
+            return "BatchNorm's statistics are exchanged within forward and backward"
+        gradient: npt.NDArray[Any] = np.zeros(0)
+        train_alone: Any = super().train_step
+
+        def compute() -> None:
+            nonlocal gradient
+            gradient = train_alone(batch, num_examples, 0.0)[2].cpu().numpy()
+
+        def exchange() -> None:
+            self._server.push(gradient, 0.0)
+            self._pull()
+
+        return Separated(compute, exchange)
+
+    def pieces(self, batch: Batch, num_examples: int) -> Pieces | str:
+        """What a replica computes in a step on this batch, piece by piece and without exchange; or why there are no pieces."""
+        pieces = self._pieces_of(self._model, batch, num_examples)
+        if isinstance(pieces, str):
+            return pieces
+        said = [pieces.fused] if pieces.fused else []
+        return pieces._replace(optimizer=None, fused="; ".join([*said, "the server updates the weights"]))
 
     def close(self) -> None:
         """Part from the other processes, when all is done."""

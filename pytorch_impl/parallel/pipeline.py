@@ -40,7 +40,7 @@ class Pipeline(Serial):
         self._optimizer = optim.build(self._spec.optimizer, list(self._model.parameters()))
         self._meter = _Meter()
         self._schedules: dict[tuple[int, int, bool], Any] = {}
-        self._whole: tuple[Batch, int] | None = None
+        self._bytes_per_step: int | None = None
 
     def _join(self, rank: int, number: int) -> None:
         """Meet the ranks with the other stages of the same copy."""
@@ -138,8 +138,7 @@ class Pipeline(Serial):
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
         """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
         outcome = super().train_step(batch, num_examples, learning_rate)
-        if self._whole is None:
-            self._whole = batch, num_examples
+        if self._bytes_per_step is None:
             self._bytes_per_step = self._meter.sent_bytes
         return outcome
 
@@ -157,24 +156,22 @@ class Pipeline(Serial):
 
     def report(self, test: Split) -> dict[str, Any]:
         """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
-        found: dict[str, Any] = {"bytes_per_step": float(self.total(np.array([self._bytes_per_step]))[0])}
-        if self._spec.profile_steps:
-            found["step_parts"] = self._profile(self._spec.profile_steps)
-        return found
+        assert self._bytes_per_step is not None, "a run has at least one step"
+        return {"bytes_per_step": float(self.total(np.array([self._bytes_per_step]))[0])}
 
-    def _profile(self, steps: int) -> StepParts:
-        """Train on the first batch over and over, without learning, and time what each stage computes."""
-        assert self._whole is not None, "a run has at least one step"
-        ranks = distributed.get_world_size()
+    def separate(self, batch: Batch, num_examples: int) -> StepParts:
+        """The parts of a step on this batch: it is trained on without learning, and what each stage computes is timed."""
+        steps, ranks = self._spec.profile_steps, distributed.get_world_size()
         seconds, busy = np.zeros((steps, ranks)), np.zeros((steps, ranks))
         self._meter.timed = True
         for step in range(steps):
             distributed.barrier()
             self._meter.busy_seconds, start = 0.0, time.perf_counter()
-            self.train_step(*self._whole, learning_rate=0.0)
+            self.train_step(batch, num_examples, 0.0)
             self.synchronize()
             seconds[step, distributed.get_rank()] = time.perf_counter() - start
             busy[step, distributed.get_rank()] = self._meter.busy_seconds
+        self._meter.timed = False
         seconds, busy = self.total(seconds), self.total(busy)
         return StepParts(
             steps=steps,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,13 @@ from torch import distributed
 from common.architectures import Architecture
 from common.batches import Plan
 from common.datasets import Dataset, Split
+from common.profiling import Recording
+from common.results import StepParts
 from common.sharding import micro_batches
 from common.spec import Spec
-from common.training import Batch, Separated, Update
+from common.training import Batch, Pieces, Separated, Update
 from common.weights import Weights
-from pytorch_impl import device, evaluate, input, models, optim, train, weights
+from pytorch_impl import device, evaluate, input, models, optim, profiler, train, weights
 from pytorch_impl.batch_norm import ReplicaGroup
 
 
@@ -125,9 +127,19 @@ class Serial:
         """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
         return {}
 
-    def separate(self, batch: Batch, num_examples: int) -> Separated | str | None:
+    def separate(self, batch: Batch, num_examples: int) -> Separated | StepParts | str | None:
         """The parts of a step on this batch, to be timed apart; or why that cannot be done; None: nothing is exchanged."""
         return None if self._spec.mode == "serial" else f"mode {self._spec.variant} computes and sends in one"
+
+    def pieces(self, batch: Batch, num_examples: int) -> Pieces | str:
+        """What a replica computes in a step on this batch, piece by piece and without exchange; or why there are no pieces."""
+        if self._spec.mode != "serial":
+            return f"mode {self._spec.variant} sends within forward and backward"
+        return self._pieces_of(self._model, batch, num_examples)
+
+    def record(self, work: Callable[[], None]) -> Recording:
+        """Do some work under the framework's own profiler."""
+        return profiler.record(work)
 
     def synchronize(self) -> None:
         """Wait until the device has done all that was asked of it."""
@@ -175,6 +187,38 @@ class Serial:
             batch.labels.to(self._device, non_blocking=True),
             tuple(mask.to(self._device, non_blocking=True) for mask in batch.masks),
         )
+
+    def _pieces_of(self, model: torch.nn.Module, batch: Batch, num_examples: int) -> Pieces | str:
+        """Of a model that this process has whole, on its own batch."""
+        if self._parts(num_examples) > 1:
+            # Twin: pieces are called one by one, and a step here goes back after every part of its batch.
+            return "forward and backward take turns over the parts of a batch"
+        images, labels, masks = self._to_device(batch)
+        parameters = list(model.parameters())
+        share = torch.zeros(())
+
+        def transfer() -> None:
+            self._to_device(batch)
+
+        def forward() -> None:
+            nonlocal share
+            for parameter in parameters:
+                parameter.grad = None
+            model.train()
+            share, _ = train.forward(
+                model, images, labels, masks, num_examples, loss=self._spec.loss, scaling=self._plan.scaling
+            )
+
+        def backward() -> None:
+            share.backward()
+
+        def optimizer() -> None:
+            found = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            self._optimizer.apply(found, 0.0, self._step)
+
+        synchronised = self._spec.batch_norm_statistics == "synchronised" and self._spec.replicas > 1
+        fused = "forward and backward hold the exchange of BatchNorm's statistics" if synchronised else None
+        return Pieces(transfer, forward, backward, optimizer, fused=fused)
 
     def _tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
         return torch.tensor(array, device=self._device)

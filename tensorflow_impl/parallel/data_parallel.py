@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from common.communication import exchange_bytes
 from common.datasets import Split
-from common.training import Batch, Separated, Update
+from common.training import Batch, Pieces, Separated, Update
 from tensorflow_impl import device, evaluate
 from tensorflow_impl.parallel.serial import Serial
 
@@ -23,12 +24,20 @@ class DataParallel(Serial):
         self.devices = [f"{kind}:{index}" for index in range(self._spec.replicas)]
         return tf.distribute.MirroredStrategy(self.devices)
 
-    def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
-        def one() -> Any:
-            part = own_part(images)
-            return super(DataParallel, self)._train_replicas(images[part], labels[part], [mask[part] for mask in masks], update)
+    def _each(self, one: Callable[..., Any], images: Any, labels: Any, masks: Any) -> Any:
+        """What every replica of this process makes of its shard."""
 
-        losses, num_correct = self._strategy.run(one)
+        def own() -> Any:
+            part = own_part(images)
+            return one(images[part], labels[part], [mask[part] for mask in masks])
+
+        return self._strategy.run(own)
+
+    def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+        def one(images: Any, labels: Any, masks: Any) -> Any:
+            return super(DataParallel, self)._train_replicas(images, labels, masks, update)
+
+        losses, num_correct = self._each(one, images, labels, masks)
         return (
             self._strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None),
             self._strategy.reduce(tf.distribute.ReduceOp.SUM, num_correct, axis=None),
@@ -60,6 +69,10 @@ class DataParallel(Serial):
         """The parts of a step on this batch, to be timed apart; or why that cannot be done; None: nothing is exchanged."""
         separated = self._separate_replicas(batch, num_examples)
         return separated._replace(fused="the replicas of one graph cannot be timed one by one")
+
+    def pieces(self, batch: Batch, num_examples: int) -> Pieces | str:
+        """What a replica computes in a step on this batch, piece by piece and without exchange; or why there are no pieces."""
+        return self._pieces_of(self._model, batch, num_examples)
 
 
 def own_part(batch: tf.Tensor) -> slice:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -10,7 +11,7 @@ import tensorflow as tf
 
 from common import ensemble
 from common.datasets import Split
-from common.training import Batch, Update
+from common.training import Batch, Pieces, Update
 from common.training import evaluate as score_split
 from common.weights import Weights
 from tensorflow_impl import evaluate, optim, weights
@@ -37,6 +38,10 @@ class ModelAveraging(MultiProcess):
             lambda images, labels: evaluate.score(self._own, images, labels, loss=self._spec.loss, scaling=self._plan.scaling),
             input_signature=self._score.input_signature,
         )
+
+    def _each(self, one: Callable[..., Any], images: Any, labels: Any, masks: Any) -> Any:
+        """What every replica of this process makes of its shard."""
+        return one(images, labels, masks)  # as it was built: outside of the strategy
 
     def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         own = tf.shape(labels, tf.int64)[0]
@@ -82,6 +87,10 @@ class ModelAveraging(MultiProcess):
     def separate(self, batch: Batch, num_examples: int) -> str:
         """The parts of a step on this batch, to be timed apart; or why that cannot be done."""
         return "most steps send nothing: the weights are averaged now and then"
+
+    def pieces(self, batch: Batch, num_examples: int) -> Pieces | str:
+        """What a replica computes in a step on this batch, piece by piece and without exchange; or why there are no pieces."""
+        return self._pieces_of(self._own, batch, num_examples)
 
     def load_weights(self, values: Weights) -> None:
         """Set every parameter and statistic of every replica."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import tensorflow as tf
 from common import meeting
 from common.communication import exchange_bytes
 from common.datasets import Split
-from common.training import Batch, Separated, Update
+from common.training import Batch, Pieces, Separated, Update
 from tensorflow_impl import device
 from tensorflow_impl.parallel.serial import Serial
 
@@ -47,11 +48,15 @@ class MultiProcess(Serial):
             for dtype in ("float32", "float64", "int64")
         }
 
+    def _each(self, one: Callable[..., Any], images: Any, labels: Any, masks: Any) -> Any:
+        """What every replica of this process makes of its shard."""
+        return self._strategy.run(lambda: one(images, labels, masks))
+
     def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
-        def one() -> Any:
+        def one(images: Any, labels: Any, masks: Any) -> Any:
             return super(MultiProcess, self)._train_replicas(images, labels, masks, update)
 
-        losses, num_correct = self._strategy.run(one)
+        losses, num_correct = self._each(one, images, labels, masks)
         return self._strategy.experimental_local_results(losses)[0], self._strategy.experimental_local_results(num_correct)[0]
 
     def report(self, test: Split) -> dict[str, Any]:
@@ -61,6 +66,10 @@ class MultiProcess(Serial):
     def separate(self, batch: Batch, num_examples: int) -> Separated | str | None:
         """The parts of a step on this batch, to be timed apart; or why that cannot be done; None: nothing is exchanged."""
         return self._separate_replicas(batch, num_examples)
+
+    def pieces(self, batch: Batch, num_examples: int) -> Pieces | str:
+        """What a replica computes in a step on this batch, piece by piece and without exchange; or why there are no pieces."""
+        return self._pieces_of(self._model, batch, num_examples)
 
     def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The sum over shards, in every process; float64 or int64."""

@@ -47,7 +47,8 @@ class Pipeline(Serial):
         self._copies = [
             [self._place(stage, f"{kind}:{copy * number + stage.index}") for stage in self._stages] for copy in range(copies)
         ]
-        self._whole: tuple[Batch, int] | None = None
+        self._whole: int | None = None
+        """Examples of a whole batch."""
 
     def _place(self, stage: Stage, where: str) -> _Placed:
         with tf.device(where):
@@ -113,29 +114,24 @@ class Pipeline(Serial):
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
         """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
         if self._whole is None:
-            self._whole = batch, num_examples
+            self._whole = num_examples
         return super().train_step(batch, num_examples, learning_rate)
 
     def report(self, test: Split) -> dict[str, Any]:
         """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
         assert self._whole is not None, "a run has at least one step"
-        values = stages.values_handed_on(self._stages) * self._whole[1]
+        values = stages.values_handed_on(self._stages) * self._whole
         # Twin: TensorFlow sends what the graph hands from device to device; torch's sends are counted as they are made.
-        found: dict[str, Any] = {"bytes_per_step": float((values + self._values_summed()) * device.dtype(self._spec).size)}
-        if self._spec.profile_steps:
-            found["step_parts"] = self._profile(self._spec.profile_steps)
-        return found
+        return {"bytes_per_step": float((values + self._values_summed()) * device.dtype(self._spec).size)}
 
     def _values_summed(self) -> int:
         """Values sent to add the gradients up over the copies, and to give them the sum."""
         trainable = sum(math.prod(variable.shape) for part in self._copies[0] for variable in part.updated)
         return 2 * (len(self._copies) - 1) * trainable
 
-    def _profile(self, steps: int) -> StepParts:
-        """Train on the first batch over and over, without learning, and time what each stage computes."""
-        assert self._whole is not None, "a run has at least one step"
-        batch, num_examples = self._whole
-        parts = self._parts(num_examples)
+    def separate(self, batch: Batch, num_examples: int) -> StepParts:
+        """The parts of a step on this batch: it is trained on without learning, and what each stage computes is timed."""
+        steps, parts = self._spec.profile_steps, self._parts(num_examples)
 
         @tf.function
         def timed(images: Any, labels: Any, masks: Any) -> Any:

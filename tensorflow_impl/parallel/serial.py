@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import keras
@@ -13,11 +14,13 @@ import tensorflow as tf
 from common.architectures import Architecture, BatchNorm
 from common.batches import Plan
 from common.datasets import Dataset, Split
+from common.profiling import Recording
+from common.results import StepParts
 from common.sharding import micro_batches
 from common.spec import Spec
-from common.training import Batch, Separated, Update
+from common.training import Batch, Pieces, Separated, Update
 from common.weights import Weights
-from tensorflow_impl import device, evaluate, input, models, optim, train, weights
+from tensorflow_impl import device, evaluate, input, models, optim, profiler, train, weights
 from tensorflow_impl.batch_norm import ReplicaGroup
 from tensorflow_impl.compression import Compressor, exchanged
 
@@ -79,15 +82,21 @@ class Serial:
         self._score = tf.function(self._score_replicas, input_signature=(images, labels))
         self._score.get_concrete_function()  # traced now, so that the first evaluation is timed like the others
 
-    def _step_in(self, parts: int) -> Any:
+    def _step_in(self, parts: int, body: Any = None) -> Any:
+        body = body or self._train_replicas
+
         def step(images: Any, labels: Any, masks: Any, num_examples: Any, learning_rate: Any, number: Any) -> Any:
-            return self._train_replicas(images, labels, masks, Update(num_examples, learning_rate, number, parts))
+            return body(images, labels, masks, Update(num_examples, learning_rate, number, parts))
 
         compiled = self._spec.framework_options.get("jit_compile", False) or None
         return tf.function(step, input_signature=self._signature, jit_compile=compiled)
 
     def _parts(self, num_examples: int) -> int:
         return micro_batches(num_examples, self._spec.accumulation, self._spec.data_replicas)
+
+    def _each(self, one: Callable[..., Any], images: Any, labels: Any, masks: Any) -> Any:
+        """What every replica of this process makes of its shard."""
+        return one(images, labels, masks)
 
     def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         loss, num_correct, gradients = self._gradients(self._model, images, labels, masks, update)
@@ -153,9 +162,19 @@ class Serial:
         """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
         return {}
 
-    def separate(self, batch: Batch, num_examples: int) -> Separated | str | None:
+    def separate(self, batch: Batch, num_examples: int) -> Separated | StepParts | str | None:
         """The parts of a step on this batch, to be timed apart; or why that cannot be done; None: nothing is exchanged."""
         return None if self._spec.mode == "serial" else f"mode {self._spec.variant} computes and sends in one"
+
+    def pieces(self, batch: Batch, num_examples: int) -> Pieces | str:
+        """What a replica computes in a step on this batch, piece by piece and without exchange; or why there are no pieces."""
+        if self._spec.mode != "serial":
+            return f"mode {self._spec.variant} sends within forward and backward"
+        return self._pieces_of(self._model, batch, num_examples)
+
+    def record(self, work: Callable[[], None]) -> Recording:
+        """Do some work under the framework's own profiler."""
+        return profiler.record(work)
 
     def synchronize(self) -> None:
         """Wait until the device has done all that was asked of it."""
@@ -202,12 +221,17 @@ class Serial:
             tf.constant(self._step, tf.int64),
         )
 
-    def _separate_replicas(self, batch: Batch, num_examples: int) -> Separated:
+    def _step_alone(self, num_examples: int) -> Any:
+        """A step without any exchange."""
         step = self._step_in(self._parts(num_examples))
         # Twin: what a step does is settled when its graph is made, here and now.
         self._exchanges = False
         step.get_concrete_function()
         self._exchanges = True
+        return step
+
+    def _separate_replicas(self, batch: Batch, num_examples: int) -> Separated:
+        step = self._step_alone(num_examples)
         shapes = [variable.shape for variable in self._model.trainable_variables]
         draw = tf.function(lambda: [tf.random.normal(shape, dtype=device.dtype(self._spec)) for shape in shapes])
         gradients = self._strategy.run(draw)
@@ -224,6 +248,49 @@ class Serial:
             send(gradients)
 
         return Separated(compute, exchange)
+
+    def _pieces_of(self, model: keras.Model, batch: Batch, num_examples: int) -> Pieces:
+        """Of a model that every replica has whole."""
+
+        def forward_replicas(images: Any, labels: Any, masks: Any, update: Update) -> Any:
+            def one(images: Any, labels: Any, masks: Any) -> Any:
+                cut = [tf.split(values, update.parts) for values in (images, labels, *masks)]
+                settings = {"loss": self._spec.loss, "scaling": self._plan.scaling}
+                return [
+                    train.forward(model, part, part_labels, part_masks, update.num_examples, **settings)
+                    for part, part_labels, *part_masks in zip(*cut, strict=True)
+                ]
+
+            return self._each(one, images, labels, masks)
+
+        def backward_replicas(images: Any, labels: Any, masks: Any, update: Update) -> Any:
+            def one(images: Any, labels: Any, masks: Any) -> Any:
+                return self._gradients(model, images, labels, masks, update)
+
+            return self._each(one, images, labels, masks)
+
+        parts = self._parts(num_examples)
+        # Twin: a graph runs as a whole, so each piece is a graph that ends with it; torch's run one after the other.
+        forward_graph, backward_graph = self._step_in(parts, forward_replicas), self._step_in(parts, backward_replicas)
+        whole_graph = cache(self._step_alone)
+
+        def transfer() -> None:
+            with tf.device("GPU:0" if device.gpus() else "CPU:0"):
+                for values in (batch.images, batch.labels, *batch.masks):
+                    tf.identity(values)
+
+        def forward() -> None:
+            forward_graph(*self._arguments(batch, num_examples, 0.0))
+
+        def backward() -> None:
+            backward_graph(*self._arguments(batch, num_examples, 0.0))
+
+        def optimizer() -> None:
+            whole_graph(num_examples)(*self._arguments(batch, num_examples, 0.0))
+
+        synchronised = self._spec.batch_norm_statistics == "synchronised" and self._spec.replicas > 1
+        fused = "forward and backward hold the exchange of BatchNorm's statistics" if synchronised else None
+        return Pieces(transfer, forward, backward, optimizer, nested=True, fused=fused)
 
     def _statistics(self) -> list[Any]:
         return [

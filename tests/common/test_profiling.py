@@ -1,12 +1,16 @@
-"""The parts of a step, from trainers whose clock is made up."""
+"""The parts, pieces and operations of a step, from trainers whose clock and whose profiler are made up."""
 
+import gzip
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from common import profiling
-from common.training import Batch, Separated
+from common import profiling, results
+from common.profiling import Recording, Span
+from common.training import Batch, Pieces, Separated
 
 BATCH = Batch(None, None, None, ())
 
@@ -16,11 +20,18 @@ class Replicas:
 
     shard = (0, 1)
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, step: float, separated: Any) -> None:
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        step: float,
+        separated: Any,
+        pieces: dict[str, float] | str = "in one",
+        **how: Any,
+    ) -> None:
         self.now = 0.0
         self.calls: list[str] = []
         self.rates: list[float] = []
-        self._step, self._separated = step, separated
+        self._step, self._separated, self._pieces, self._how = step, separated, pieces, how
         monkeypatch.setattr(profiling.time, "perf_counter", lambda: self.now)
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> None:
@@ -33,6 +44,16 @@ class Replicas:
 
     def separate(self, batch: Batch, num_examples: int) -> Any:
         return self._separated(self) if callable(self._separated) else self._separated
+
+    def pieces(self, batch: Batch, num_examples: int) -> Any:
+        if isinstance(self._pieces, str):
+            return self._pieces
+        made = {name: lambda name=name, seconds=seconds: self.spend(name, seconds) for name, seconds in self._pieces.items()}
+        return Pieces(**{"optimizer": None, **made}, **self._how)
+
+    def record(self, work: Callable[[], None]) -> Recording:
+        work()
+        return Recording([Span("conv", 0, 0.0, 3.0)], b'{"traceEvents": []}')
 
     def synchronize(self) -> None:
         pass
@@ -106,3 +127,123 @@ def test_pieces_take_turns_after_one_of_each_to_warm_up_and_learn_nothing(monkey
     profiling.step_parts(trainer, BATCH, 8, steps=3)
     assert trainer.calls == ["step", "compute", "exchange"] * 4
     assert set(trainer.rates) == {0.0}
+
+
+PIECES = {"transfer": 0.125, "forward": 0.25, "backward": 0.5, "optimizer": 0.0625}
+
+
+def test_pieces_called_one_by_one_take_what_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Replicas(monkeypatch, 1.5, None, PIECES)
+    parts = profiling.step_parts(trainer, BATCH, 8, steps=2)
+    assert (parts.transfer_seconds, parts.forward_seconds, parts.backward_seconds) == (0.125, 0.25, 0.5)
+    assert parts.optimizer_seconds == 0.0625
+    assert parts.pieces == "each by itself, the device waited for before and after"
+    assert trainer.calls == ["step"] * 3 + list(PIECES) * 3
+
+
+def test_pieces_inside_one_another_are_differences_and_one_below_0_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    nested = {"transfer": 0.125, "forward": 0.25, "backward": 0.75, "optimizer": 0.625}
+    parts = profiling.step_parts(Replicas(monkeypatch, 1.5, None, nested, nested=True), BATCH, 8, steps=2)
+    assert (parts.forward_seconds, parts.backward_seconds, parts.optimizer_seconds) == (0.25, 0.5, 0.0)
+    assert parts.pieces is not None and parts.pieces.startswith("differences between medians")
+    assert parts.pieces.endswith("; optimizer came out below 0 and is told as 0")
+
+
+def test_a_piece_that_a_replica_has_not_is_none_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    without = {name: seconds for name, seconds in PIECES.items() if name != "optimizer"}
+    parts = profiling.step_parts(Replicas(monkeypatch, 1.5, None, without, fused="the server has it"), BATCH, 8, steps=2)
+    assert (parts.backward_seconds, parts.optimizer_seconds) == (0.5, None)
+    assert parts.pieces is not None and parts.pieces.endswith("; the server has it")
+
+
+def test_a_mode_without_pieces_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = profiling.step_parts(Replicas(monkeypatch, 1.5, None, "all in one"), BATCH, 8, steps=2)
+    assert (parts.forward_seconds, parts.transfer_seconds, parts.pieces) == (None, None, "all in one")
+
+
+def test_a_piece_takes_as_long_as_in_the_slowest_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Replicas(monkeypatch, 1.5, None, {"transfer": 0.125, "forward": 0.25, "backward": 1.0}, nested=True)
+    trainer.shard = (1, 2)
+    slower = np.array([[0.5], [0.0]])  # rank 0 in whatever is asked
+    monkeypatch.setattr(trainer, "all_reduce", lambda values: values + slower)
+    parts = profiling.step_parts(trainer, BATCH, 8, steps=2)
+    # Rank 0 goes forward in 0.5 s and back in none.
+    assert (parts.transfer_seconds, parts.forward_seconds, parts.backward_seconds) == (0.5, 0.5, 0.75)
+
+
+def test_self_time_is_without_what_is_inside_and_lanes_are_apart() -> None:
+    spans = [
+        Span("relu", 0, 5.0, 1.0),
+        Span("conv", 0, 0.0, 4.0),
+        Span("copy", 0, 0.5, 1.0),  # inside conv
+        Span("im2col", 0, 2.0, 2.0),  # inside conv, to its end
+        Span("copy", 0, 2.5, 0.5),  # inside im2col
+        Span("conv", 1, 0.5, 3.0),  # on another thread, inside nothing
+    ]
+    found = profiling.ranked(spans, steps=2)
+    assert [(each.name, each.calls, each.self_seconds) for each in found] == [
+        ("conv", 1.0, 2.0), ("copy", 1.0, 0.75), ("im2col", 0.5, 0.75), ("relu", 0.5, 0.5),
+    ]  # fmt: skip
+    assert [each.share for each in found] == [0.5, 0.1875, 0.1875, 0.125]
+
+
+def test_no_more_than_ten_operations_are_told_and_none_of_nothing() -> None:
+    spans = [Span(f"op {number}", 0, float(number), 0.01 * number) for number in range(1, 21)]
+    found = profiling.ranked(spans, steps=1)
+    assert [each.name for each in found] == [f"op {number}" for number in range(20, 10, -1)]
+    assert 0.0 < sum(each.share for each in found) < 1.0
+    assert profiling.ranked([], steps=1) == []
+
+
+def test_a_trace_is_written_beside_the_result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    trainer = Replicas(monkeypatch, 1.0, None)
+    found = profiling.top_operations(trainer, BATCH, 8, 3, tmp_path)
+    assert found is not None and (found.trace, found.failure) == (results.TRACE_FILE, None)
+    assert gzip.decompress((tmp_path / results.TRACE_FILE).read_bytes()) == b'{"traceEvents": []}'
+    assert [(each.name, each.calls, each.share) for each in found.operations] == [("conv", 1 / 3, 1.0)]
+    assert (trainer.calls, set(trainer.rates)) == (["step"] * 3, {0.0})
+
+
+def test_a_process_that_does_not_look_takes_its_part_in_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Replicas(monkeypatch, 1.0, None)
+    assert profiling.top_operations(trainer, BATCH, 8, 3, None) is None
+    assert trainer.calls == ["step"] * 3
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_profiler_that_fails_costs_no_step_and_no_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, when: str) -> None:
+    trainer = Replicas(monkeypatch, 1.0, None)
+
+    def record(work: Callable[[], None]) -> Recording:
+        if when == "after":
+            work()
+        raise RuntimeError("another profiler is running")
+
+    monkeypatch.setattr(trainer, "record", record)
+    found = profiling.top_operations(trainer, BATCH, 8, 3, tmp_path)
+    assert found is not None and (found.operations, found.trace) == ([], None)
+    assert found.failure == "RuntimeError: another profiler is running"
+    assert trainer.calls == ["step"] * 3
+
+
+def test_a_trace_that_has_no_room_leaves_the_operations(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def write(path: Path, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(results, "write_atomically", write)
+    found = profiling.top_operations(Replicas(monkeypatch, 1.0, None), BATCH, 8, 3, tmp_path)
+    assert found is not None and len(found.operations) == 1 and found.trace is None
+    assert found.failure is not None and "No space left" in found.failure
+
+
+def test_a_step_that_fails_under_the_profiler_is_no_failure_of_the_profiler(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    trainer = Replicas(monkeypatch, 1.0, None)
+
+    def train_step(*arguments: Any) -> None:
+        raise RuntimeError("rank 1 has gone")
+
+    monkeypatch.setattr(trainer, "train_step", train_step)
+    with pytest.raises(RuntimeError, match="rank 1 has gone"):
+        profiling.top_operations(trainer, BATCH, 8, 3, tmp_path)

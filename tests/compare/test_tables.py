@@ -79,6 +79,24 @@ def test_markdown_and_json_show_where_a_steps_time_goes() -> None:
     (plain,) = [table for table in report.to_plain(_report(stored))["tables"] if table["name"] == "step_parts"]
     assert plain["rows"][1]["communication_exposed_milliseconds"] == 6.25
     assert plain["rows"][3]["not_separable"] == "the framework computes and sends in one"
+    assert (plain["rows"][1]["backward_milliseconds"], plain["rows"][3]["pieces"]) == (14.5, "sent in between")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_terminal_shows_the_longest_operations_of_both_frameworks_side_by_side(width: int) -> None:
+    (table,) = tables.operation_tables(summarize(made.profiled()))
+    output = io.StringIO()
+    Console(file=output, width=width, highlight=False).print(tables.to_rich(table, width))
+    printed = "".join(f"{line.rstrip()}\n" for line in output.getvalue().splitlines())
+    assert max(map(len, printed.splitlines())) <= width
+    _assert_golden(f"operations_{width}.txt", printed)
+
+
+def test_each_mode_has_a_table_of_its_longest_operations() -> None:
+    stored = made.profiled()
+    (table,) = [table for table in tables.documents(summarize(stored)) if table.name.startswith("operations")]
+    assert table.name == "operations_data_parallel-2"
+    _assert_golden("operations.md", tables.to_markdown(table))
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -13,6 +13,11 @@ def test_every_run_and_every_epoch_has_one_line_with_the_stored_numbers() -> Non
     assert not epochs.duplicated(["run", "repeat", "epoch"]).any()
 
 
+def test_a_profiled_run_has_its_pieces_in_its_line() -> None:
+    runs = tidy.runs(made.profiled()).set_index("run")
+    assert runs["forward_seconds"].dropna().to_dict() == {"pytorch-data_parallel-2": 0.008}
+
+
 def test_a_comparison_without_any_run_gives_empty_frames() -> None:
     stored = made.repeated().model_copy(update={"runs": {}})
     assert tidy.runs(stored).empty and tidy.epochs(stored).empty

@@ -38,7 +38,7 @@ MODES: dict[str, dict[str, Any]] = {
     "dask": {"cores": 1, "input": "dask", "workers": 2, "dask": {"chunk_images": 20}},
     "data_parallel": {"mode": "data_parallel", "replicas": 2, "profile_steps": 3},
     "multi_process": {"mode": "multi_process", "replicas": 2, "profile_steps": 3},
-    "parameter_server": {"mode": "parameter_server", "replicas": 2},
+    "parameter_server": {"mode": "parameter_server", "replicas": 2, "profile_steps": 3},
     "tensor_parallel": {"mode": "tensor_parallel", "replicas": 2},
     "hybrid_tensor": {"mode": "hybrid", "replicas": 4},
 }
@@ -272,6 +272,18 @@ def test_a_profiled_run_says_where_a_steps_time_goes_and_what_it_sends(ended: En
     )
     assert (parts.idle_seconds is None) == (parts.not_separable is not None)
     assert (result.bytes_per_step is None) == (name == "serial")
+
+
+@pytest.mark.parametrize("name", ["serial", "data_parallel", "multi_process", "parameter_server"])
+def test_a_profiled_run_tells_its_pieces_and_its_operations_and_leaves_a_trace(ended: Ended, name: str) -> None:
+    run, result = ended[name]
+    parts = result.step_parts
+    assert parts is not None and parts.forward_seconds is not None and parts.backward_seconds is not None
+    assert (parts.optimizer_seconds is None) == (name == "parameter_server")  # the server has it
+    assert parts.pieces is not None and ("BatchNorm" in parts.pieces) == (name != "serial")
+    assert result.top_operations is not None and result.top_operations.trace == results.TRACE_FILE
+    assert any("conv" in operation.name.lower() for operation in result.top_operations.operations)
+    assert (run.folder / results.TRACE_FILE).exists()
 
 
 @pytest.mark.parametrize("part", ["input", "compute"])

@@ -1,0 +1,45 @@
+"""What the framework's own profiler sees of some work."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch._C._profiler import _ExperimentalConfig
+from torch.profiler import DeviceType, ProfilerActivity, profile
+
+from common.profiling import Recording, Span
+
+
+def record(work: Callable[[], None]) -> Recording:
+    """Do some work under the framework's own profiler.
+
+    Returns:
+        Its operations on the CPU, or on GPUs their kernels; and all that was seen, as a trace.
+    """
+    cuda = torch.cuda.is_available()
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
+    # Twin: torch looks at the calling thread alone unless it is told otherwise, and replicas may be threads.
+    everywhere = _ExperimentalConfig(profile_all_threads=True)
+    with profile(activities=activities, acc_events=True, experimental_config=everywhere) as seen:
+        work()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "trace.json")
+        seen.export_chrome_trace(str(path))
+        trace = path.read_bytes()
+    device = DeviceType.CUDA if cuda else DeviceType.CPU
+    spans = [
+        Span(event.name, _lane(event.device_index, event.device_resource_id), start / 1e6, (end - start) / 1e6)
+        for event in seen.events() or []
+        # What is not the framework's operation: a range that somebody has marked, or the wait for another thread's.
+        if event.device_type == device and not event.is_async and not event.is_user_annotation
+        for start, end in [(event.time_range.start, event.time_range.end)]
+    ]
+    return Recording(spans, trace)
+
+
+def _lane(device: int, resource: int) -> int:
+    """One number for a thread, or for a stream of a GPU."""
+    return (max(device, 0) << 32) + resource

@@ -1,0 +1,73 @@
+"""What the framework's own profiler sees of some work."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+from common.profiling import Recording, Span
+from tensorflow_impl import device
+
+_OPERATION = re.compile(r"[A-Za-z0-9.][\w.\\/>-]*:(?P<type>[A-Z_]\w*)")
+"""A node of a graph as TensorFlow's profiler writes it: its name and its type."""
+
+
+def record(work: Callable[[], None]) -> Recording:
+    """Do some work under the framework's own profiler.
+
+    Returns:
+        Its operations on the CPU, or on GPUs their kernels; and all that was seen, as a trace.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        with tf.profiler.experimental.Profile(folder):
+            work()
+        # Twin: TensorFlow writes planes of lines of events for a plug-in of TensorBoard; torch writes Chrome's format itself.
+        (path,) = Path(folder).glob("plugins/profile/*/*.xplane.pb")
+        space = xplane_pb2.XSpace.FromString(path.read_bytes())  # pyright: ignore[reportAttributeAccessIssue]  made at import
+    planes = space.planes
+    begin = min((line.timestamp_ns for plane in planes for line in plane.lines if line.events), default=0)
+    return Recording(list(_spans(planes, begin)), json.dumps({"traceEvents": list(_events(planes, begin))}).encode())
+
+
+def _spans(planes: Any, begin: int) -> Iterator[Span]:
+    kernels = bool(device.gpus())
+    lines = [(plane.name, *line) for plane in planes for line in _timed(plane, begin)]
+    for lane, (plane, line, events) in enumerate(lines):
+        if kernels and not (plane.startswith("/device:GPU:") and line.startswith("Stream")):
+            continue
+        for name, start, seconds in events:
+            if kernels:
+                yield Span(name, lane, start, seconds)
+            elif operation := _OPERATION.fullmatch(name):
+                yield Span(operation["type"], lane, start, seconds)
+
+
+def _events(planes: Any, begin: int) -> Iterator[dict[str, Any]]:
+    """All lines of all planes as Chrome's trace events, in microseconds."""
+    for process, plane in enumerate(planes):
+        yield {"ph": "M", "pid": process, "name": "process_name", "args": {"name": plane.name}}
+        for thread, (line, events) in enumerate(_timed(plane, begin)):
+            place = {"pid": process, "tid": thread}
+            yield {"ph": "M", **place, "name": "thread_name", "args": {"name": line}}
+            for name, start, seconds in events:
+                yield {"ph": "X", **place, "name": name, "ts": 1e6 * start, "dur": 1e6 * seconds}
+
+
+def _timed(plane: Any, begin: int) -> Iterator[tuple[str, list[tuple[str, float, float]]]]:
+    """(name, events) of each line; an event is its name, and the seconds of its start and of its length."""
+    for line in plane.lines:
+        offset = (line.timestamp_ns - begin) / 1e9
+        yield (
+            line.display_name or line.name,
+            [
+                (plane.event_metadata[event.metadata_id].name, offset + event.offset_ps / 1e12, event.duration_ps / 1e12)
+                for event in line.events
+            ],
+        )

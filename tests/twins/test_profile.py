@@ -1,0 +1,158 @@
+"""The pieces of a step, and what the framework's own profiler says of it."""
+
+import gzip
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common import profiling, results
+from common.results import RunResult
+from common.training import Batch
+from tests.twins import made
+from tests.twins.adapters import Twin
+from tests.twins.runs import Run
+
+NETWORK = made.network()
+COUNT = 48
+DATA = made.dataset(NETWORK, train=COUNT).train
+FIELDS: dict[str, Any] = {"global_batch_size": COUNT, "optimizer": {"name": "adam", "learning_rate": 0.01}}
+LARGER = made.resolve("simple_cnn")
+"""Of milliseconds a step, so that the calls of its pieces are not what is timed."""
+STEPS = 3
+PIECES = ("transfer_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds")
+IN_PROCESS = ["serial", "data_parallel"]
+SERVED = {"mode": "parameter_server", "replicas": 2, "profile_steps": 3}
+TRACE_BYTES = 2**20
+
+
+@pytest.fixture
+def batch(twin: Twin) -> Batch:
+    return twin.batch(DATA.images, DATA.labels, made.masks(NETWORK, COUNT))
+
+
+@pytest.fixture
+def served(framework: str, tmp_path: Path) -> Iterator[Run]:
+    run = Run(framework, tmp_path, SERVED)
+    yield run
+    run.kill()
+
+
+@pytest.mark.parametrize("mode", IN_PROCESS)
+def test_the_pieces_of_a_step_make_up_its_computing(twin: Twin, mode: str) -> None:
+    data = made.dataset(LARGER, train=COUNT)
+    trainer = made.trainer(twin, LARGER, data, mode=mode, precision="float32", **FIELDS)
+    batch = twin.batch(data.train.images, data.train.labels, made.masks(LARGER, COUNT))
+    parts = profiling.step_parts(trainer, batch, COUNT, STEPS)
+    transfer, forward, backward, optimizer = (getattr(parts, piece) for piece in PIECES)
+    assert transfer > 0.0 and forward > 0.0 and backward > 0.0 and optimizer >= 0.0
+    assert parts.compute_seconds is not None
+    # Medians of a few steps, on a machine that has other work: no more than the order of magnitude.
+    assert 0.2 < (transfer + forward + backward + optimizer) / parts.compute_seconds < 5.0
+    assert forward < 3.0 * parts.compute_seconds
+
+
+@pytest.mark.parametrize("mode", IN_PROCESS)
+def test_pieces_and_profiler_learn_nothing(twin: Twin, batch: Batch, tmp_path: Path, mode: str) -> None:
+    trainer = made.trainer(twin, NETWORK, mode=mode, **FIELDS)
+    trainer.train_step(batch, COUNT, 0.01)
+    before = trainer.weights()
+    pieces = trainer.pieces(batch, COUNT)
+    for piece in (pieces.transfer, pieces.forward, pieces.backward, pieces.optimizer):
+        piece()
+    profiling.top_operations(trainer, batch, COUNT, 1, tmp_path)
+    after = trainer.weights()
+    trainable = [parameter.name for parameter in NETWORK.parameters() if parameter.trainable]
+    assert all(np.array_equal(after[name], before[name]) for name in trainable)
+
+
+def test_over_parts_of_a_batch_pieces_are_told_where_they_can_be(twin: Twin, batch: Batch) -> None:
+    pieces = made.trainer(twin, NETWORK, accumulation=3, **FIELDS).pieces(batch, COUNT)
+    # Twin: TensorFlow's pieces are graphs that begin with each other; PyTorch's would have to take turns.
+    assert isinstance(pieces, str) == (twin.framework == "pytorch")
+
+
+@pytest.mark.parametrize("mode", IN_PROCESS)
+def test_the_longest_operations_are_told_and_a_convolution_is_among_them(
+    twin: Twin, batch: Batch, tmp_path: Path, mode: str
+) -> None:
+    trainer = made.trainer(twin, NETWORK, mode=mode, **FIELDS)
+    found = profiling.top_operations(trainer, batch, COUNT, 2, tmp_path)
+    assert found is not None and (found.steps, found.failure) == (2, None)
+    assert_told(found.operations)
+    events = assert_a_trace(tmp_path / results.TRACE_FILE)
+    assert any(_is_convolution(event["name"]) for event in events)
+
+
+def test_a_profiler_that_has_no_room_leaves_the_run_as_it_is(
+    twin: Twin, batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: Any, **options: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    trainer = made.trainer(twin, NETWORK, **FIELDS)
+    monkeypatch.setattr(twin.profiler.tempfile, "TemporaryDirectory", full)
+    found = profiling.top_operations(trainer, batch, COUNT, 1, tmp_path)
+    assert found is not None and "No space left" in (found.failure or "")
+    assert (found.operations, found.trace, list(tmp_path.iterdir())) == ([], None, [])
+
+
+def test_a_step_that_fails_leaves_the_profiler_to_the_next_one(twin: Twin, batch: Batch) -> None:
+    trainer = made.trainer(twin, NETWORK, **FIELDS)
+
+    def fails() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        trainer.record(fails)
+    recording = trainer.record(lambda: trainer.train_step(batch, COUNT, 0.0))
+    assert any(_is_convolution(span.name) for span in recording.spans)
+
+
+@pytest.mark.slow
+def test_a_worker_of_a_server_has_no_optimizer_and_its_exchange_is_told_apart(served: Run) -> None:
+    result = served.end()
+    assert result.status == "ok", served.log
+    parts = result.step_parts
+    assert parts is not None and parts.not_separable is None
+    assert parts.compute_seconds is not None and parts.communication_exposed_seconds is not None
+    assert parts.forward_seconds is not None and parts.backward_seconds is not None and parts.optimizer_seconds is None
+    assert parts.pieces is not None and parts.pieces.endswith("the server updates the weights")
+    assert_profiled(result, served.folder)
+
+
+def assert_profiled(result: RunResult, folder: Path) -> None:
+    """A run that was asked for it told its longest operations, and left a trace."""
+    found = result.top_operations
+    assert found is not None and (found.trace, found.failure) == (results.TRACE_FILE, None)
+    assert_told(found.operations)
+    assert_a_trace(folder / results.TRACE_FILE)
+
+
+def assert_told(operations: list[results.Operation]) -> None:
+    assert 1 <= len(operations) <= 10
+    seconds = [each.self_seconds for each in operations]
+    assert seconds == sorted(seconds, reverse=True) and seconds[-1] >= 0.0
+    assert 0.0 < sum(each.share for each in operations) <= 1.0 + 1e-9
+    assert all(each.calls > 0.0 for each in operations)
+    assert any(_is_convolution(each.name) for each in operations), [each.name for each in operations]
+
+
+def assert_a_trace(path: Path) -> list[dict[str, Any]]:
+    """The file is small, and in Chrome's trace event format; its events with a length."""
+    assert path.stat().st_size < TRACE_BYTES
+    trace = json.loads(gzip.decompress(path.read_bytes()))
+    events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    assert events
+    for event in events:
+        assert isinstance(event["name"], str) and {"pid", "tid"} <= event.keys()
+        assert math.isfinite(event["ts"]) and math.isfinite(event["dur"]) and event["dur"] >= 0.0
+    return events
+
+
+def _is_convolution(name: str) -> bool:
+    return "conv" in name.lower()
