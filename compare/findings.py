@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import combinations
 
 from pydantic import BaseModel, ConfigDict
 
 from common.results import RunResult
 from common.training import relative_difference
 from compare import departures, statistics
-from compare.statistics import interval_words
+from compare.statistics import Judged, interval_words
 from compare.store import ProofRecord, Stored
-from compare.summary import FAILURES, Summary, ratio_of_seconds
+from compare.summary import FAILURES, Family, Summary, family
 
 FIRST_STEP_TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 """Relative difference of the first losses of the timed runs, before any update: rounding, and no more."""
@@ -35,6 +34,10 @@ class Findings(BaseModel):
     """Which framework is faster, for each configuration that both ran."""
     modes: list[str]
     """Which parallel modes pay."""
+    verdicts: list[Judged]
+    """Behind the sentences on frameworks and modes: every comparison that was judged."""
+    surety: list[str]
+    """How sure those sentences are, and how many they are."""
     departures: list[str]
     """Modes that are not meant to be serial's mathematics, and what came of them."""
     bounds: list[str]
@@ -45,11 +48,14 @@ class Findings(BaseModel):
 
 def findings(stored: Stored, summaries: Sequence[Summary]) -> Findings:
     comparable = _comparable(stored, summaries)
+    judged = family(stored, summaries) if comparable else Family([], {})
     return Findings(
         sameness=_sameness(stored, summaries),
         comparable=comparable,
-        frameworks=_frameworks(stored, summaries) if comparable else [],
-        modes=[sentence for summary in summaries if (sentence := _pays(summary))] if comparable else [],
+        frameworks=_frameworks(judged),
+        modes=[_pays(summary, judged.modes[summary.id]) for summary in summaries if summary.id in judged.modes],
+        verdicts=judged.judged,
+        surety=[sentence] if (sentence := statistics.family_words(judged.judged)) else [],
         departures=departures.sentences(stored, summaries),
         bounds=[sentence for summary in summaries if (sentence := _bound(summary))],
         troubles=_troubles(stored, summaries),
@@ -131,27 +137,19 @@ def _equal(runs: Sequence[RunResult], what: str, pick: Callable[[RunResult], str
     return f"NOT the same {what}: {kinds} different among {len(known)} runs. Their figures do not compare."
 
 
-def _frameworks(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
-    rows = {row.id: row for row in stored.comparison.rows}
+def _frameworks(judged: Family) -> list[str]:
     sentences: list[str] = []
-    for first, second in combinations(summaries, 2):
-        same = ("mode", "replicas", "cores", "input", "workers", "precision", "device")
-        if first.framework == second.framework or any(getattr(first, field) != getattr(second, field) for field in same):
-            continue
-        seconds = ratio_of_seconds(stored, slow=rows[second.id], fast=rows[first.id])
-        if seconds:
-            configuration = first.name.removeprefix(f"{first.framework} ")
-            doubt = "" if not (first.disturbed or second.disturbed) else " Other work disturbed it: do not rely on this."
-            sentences.append(f"{configuration}: {statistics.faster(seconds, first.framework, second.framework)}.{doubt}")
+    for first, second, seconds in judged.frameworks:
+        configuration = first.name.removeprefix(f"{first.framework} ")
+        doubt = "" if not (first.disturbed or second.disturbed) else " Other work disturbed it: do not rely on this."
+        sentences.append(f"{configuration}: {statistics.faster(seconds, first.framework, second.framework)}.{doubt}")
     return sentences
 
 
-def _pays(summary: Summary) -> str | None:
-    speedup = summary.speedup_same_cores
-    if summary.pays is None or speedup is None:
-        return None
+def _pays(summary: Summary, speedup: Judged) -> str:
     cores = f"{summary.cores} core{'s' if summary.cores > 1 else ''}"
-    return f"{summary.name}: {summary.pays}; {interval_words(speedup)} times serial on {cores}."
+    times = f"{interval_words(speedup.ratio)} times serial on {cores}"
+    return f"{summary.name}: {statistics.pays(speedup)}; {times}{statistics.surety(speedup)}."
 
 
 def _bound(summary: Summary) -> str | None:

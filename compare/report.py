@@ -157,6 +157,7 @@ def _sections(report: Report) -> list[tuple[str, list[str]]]:
         ("Is it the same training?", found.sameness),
         ("Which framework is faster?", found.frameworks),
         ("Which modes pay?", found.modes),
+        ("How sure is that?", found.surety),
         ("Which modes are not serial's mathematics, and what came of it?", found.departures),
         ("Input or model: what bounds the runs?", found.bounds),
         ("Cautions", found.troubles),

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
-from scipy import stats
+from scipy import special
 
 VERDICT_PAIRS = 5
 """Below this many pairs no verdict is given: a t-interval over fewer is too wide, a bootstrap raises false alarms."""
 
 CONFIDENCE = 0.95
+"""Of each interval by itself, and of all verdicts of a family together."""
+
+Verdict = Literal["above", "below", "no difference shown", "too few repeats to tell"]
+"""What may be said of a ratio: above or below one, or why neither."""
 
 
 class _Frozen(BaseModel):
@@ -38,19 +43,20 @@ class Ratio(_Frozen):
     """None where there is a single pair: it has no interval."""
     high: float | None
     n: int
+    p: float | None = None
+    """Two-sided, of the paired t-test that the logarithms' mean is zero; by itself, not corrected for others."""
 
-    @property
-    def decided(self) -> bool:
-        """Whether there are pairs enough for a verdict."""
-        return self.n >= VERDICT_PAIRS
 
-    @property
-    def above_one(self) -> bool:
-        return self.decided and self.low is not None and self.low > 1.0
+class Judged(_Frozen):
+    """One ratio of a family, and what it allows to be said."""
 
-    @property
-    def below_one(self) -> bool:
-        return self.decided and self.high is not None and self.high < 1.0
+    name: str
+    ratio: Ratio
+    verdict: Verdict
+    p: float | None
+    """Holm's, corrected for the family; None where there are too few pairs."""
+    family: int
+    """Comparisons that were tested together: those of the family that have pairs enough."""
 
 
 def spread(values: Sequence[float]) -> Spread | None:
@@ -76,36 +82,110 @@ def paired_ratio(pairs: Sequence[tuple[float, float]]) -> Ratio | None:
     mean = float(logs.mean())
     if len(logs) == 1:
         return Ratio(value=math.exp(mean), low=None, high=None, n=1)
-    half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(logs) - 1) * stats.sem(logs))
-    return Ratio(value=math.exp(mean), low=_exp(mean - half), high=_exp(mean + half), n=len(logs))
+    freedom, error = len(logs) - 1, float(logs.std(ddof=1)) / math.sqrt(len(logs))
+    half = float(special.stdtrit(freedom, 0.5 + CONFIDENCE / 2)) * error
+    t = abs(mean) / error if error else (math.inf if mean else 0.0)
+    p = 2.0 * float(special.stdtr(freedom, -t))
+    return Ratio(value=math.exp(mean), low=_exp(mean - half), high=_exp(mean + half), n=len(logs), p=p)
 
 
-def faster(seconds: Ratio, first: str, second: str) -> str:
-    """Which of two is faster, in words.
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusted p-values, in the order given, by the step-down rule of Holm (1979).
+
+    Whatever is called different where its adjusted p is below a level, the chance that any of these calls is false stays
+    below that level: for any dependence between the tests.
+    """
+    adjusted = [0.0] * len(p_values)
+    largest = 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min((len(p_values) - rank) * p_values[place], 1.0))
+        adjusted[place] = largest
+    return adjusted
+
+
+def verdicts(ratios: Sequence[tuple[str, Ratio]]) -> list[Judged]:
+    """Judge all ratios that one reader is shown together, as one family.
+
+    A ratio is above or below one where its own interval says so and its p, corrected for the family, does: at 95 %, no
+    verdict of the whole family is false. Ratios of fewer than VERDICT_PAIRS pairs are not tested and get no verdict.
+
+    Args:
+        ratios: each with its name.
+
+    Returns:
+        The same ratios in the same order, judged.
+    """
+    tested = [place for place, (_, ratio) in enumerate(ratios) if ratio.n >= VERDICT_PAIRS and ratio.p is not None]
+    corrected = dict(zip(tested, holm([ratios[place][1].p or 0.0 for place in tested]), strict=True))
+    return [
+        Judged(
+            name=name,
+            ratio=ratio,
+            verdict=_verdict(ratio, corrected.get(place)),
+            p=corrected.get(place),
+            family=len(tested),
+        )
+        for place, (name, ratio) in enumerate(ratios)
+    ]
+
+
+def _verdict(ratio: Ratio, p: float | None) -> Verdict:
+    if p is None or ratio.low is None or ratio.high is None:
+        return "too few repeats to tell"
+    if p >= 1.0 - CONFIDENCE or ratio.low <= 1.0 <= ratio.high:
+        return "no difference shown"
+    return "above" if ratio.low > 1.0 else "below"
+
+
+def word(judged: Judged, *, above: str, below: str, neither: str) -> str:
+    """The verdict in the words of its subject; `too few repeats to tell` is said alike of all."""
+    return {"above": above, "below": below, "no difference shown": neither}.get(judged.verdict, judged.verdict)
+
+
+def faster(seconds: Judged, first: str, second: str) -> str:
+    """Which of two is faster, in words, and how surely.
 
     Args:
         seconds: seconds of `second` over seconds of `first`.
         first, second: their names.
     """
-    quick, slow, times = (first, second, seconds) if seconds.value >= 1.0 else (second, first, inverse(seconds))
-    if not seconds.decided:
-        return (
-            f"too few repeats to tell ({seconds.n} of {VERDICT_PAIRS}); {quick} {times.value:.2f} times as fast as {slow} here"
-        )
-    if not (seconds.above_one or seconds.below_one):
-        return f"no difference shown between {first} and {second} ({first} {interval_words(seconds)} times as fast)"
-    return f"{quick} is {interval_words(times)} times as fast as {slow}"
+    ratio = seconds.ratio
+    quick, slow, times = (first, second, ratio) if ratio.value >= 1.0 else (second, first, inverse(ratio))
+    if seconds.verdict == "too few repeats to tell":
+        return f"{seconds.verdict} ({ratio.n} of {VERDICT_PAIRS}); {quick} {times.value:.2f} times as fast as {slow} here"
+    if seconds.verdict == "no difference shown":
+        return f"no difference shown between {first} and {second}: {first} {range_words(ratio)} times as fast{surety(seconds)}"
+    return f"{quick} is {range_words(times)} times as fast as {slow}{surety(seconds)}"
 
 
-def pays(speedup: Ratio | None) -> str | None:
+def pays(speedup: Judged | None) -> str | None:
     """Whether a mode pays, given its speed-up over serial on the same cores; None where that is not known."""
-    if speedup is None:
+    return None if speedup is None else word(speedup, above="pays", below="does not pay", neither="no gain shown")
+
+
+def surety(judged: Judged) -> str:
+    """` (p = 0.012 among 4 comparisons)`, as the end of a sentence; nothing where nothing was tested."""
+    if judged.p is None or judged.ratio.p is None:
+        return ""
+    if judged.family == 1:
+        return f" (p {_p_words(judged.p)})"
+    alone = judged.verdict == "no difference shown" and judged.ratio.p < 1.0 - CONFIDENCE
+    by_itself = f"; {_p_words(judged.ratio.p).removeprefix('= ')} by itself" if alone else ""
+    return f" (p {_p_words(judged.p)} among {judged.family} comparisons{by_itself})"
+
+
+def family_words(judged: Sequence[Judged]) -> str | None:
+    """What stands behind the verdicts of a family, as a sentence; None where none was tested."""
+    tested = [each for each in judged if each.p is not None]
+    if not tested:
         return None
-    if not speedup.decided:
-        return "too few repeats to tell"
-    if speedup.above_one:
-        return "pays"
-    return "does not pay" if speedup.below_one else "no gain shown"
+    level = f"{CONFIDENCE:.0%}"
+    if len(tested) == 1:
+        return f"One comparison was tested, at {level}: paired t-test on the logarithms of the ratios of repeats."
+    return (
+        f"{len(tested)} comparisons make one family: with {level} confidence no difference that it names is false (paired "
+        "t-tests on the logarithms of the ratios of repeats, Holm-corrected). Each interval is that of its comparison alone."
+    )
 
 
 def inverse(ratio: Ratio) -> Ratio:
@@ -115,7 +195,15 @@ def inverse(ratio: Ratio) -> Ratio:
         low=None if ratio.high is None else _inverse(ratio.high),
         high=None if ratio.low is None else _inverse(ratio.low),
         n=ratio.n,
+        p=ratio.p,
     )
+
+
+def range_words(ratio: Ratio) -> str:
+    """`1.58 to 1.66`, or the value alone where there is no interval."""
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.value:.2f}"
+    return f"{ratio.low:.2f} to {ratio.high:.2f}"
 
 
 def interval_words(ratio: Ratio) -> str:
@@ -123,6 +211,10 @@ def interval_words(ratio: Ratio) -> str:
     if ratio.low is None or ratio.high is None:
         return f"{ratio.value:.2f}"
     return f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+
+
+def _p_words(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"= {p:.3f}"
 
 
 def _positive(value: float) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics as python_statistics
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from itertools import combinations
+from typing import NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -12,7 +13,7 @@ from common.results import EpochRecord, Metrics, Phases, RunResult, StepParts
 from common.spec import Spec
 from common.training import relative_difference
 from compare.matrix import Row
-from compare.statistics import Ratio, Spread, paired_ratio, pays, spread
+from compare.statistics import Judged, Ratio, Spread, paired_ratio, pays, spread, verdicts
 from compare.store import Comparison, Stored
 
 BUDGET_TOLERANCE = 1.05
@@ -99,7 +100,7 @@ class Summary(_Frozen):
     parallel_efficiency: float | None
     """Speed-up over the ratio of resources: cores against one core; on accelerators, replicas against one device."""
     pays: str | None
-    """For parallel modes: whether it beats serial on the same cores."""
+    """For parallel modes: whether it beats serial on the same cores; judged with all other comparisons, see `family`."""
     peak_memory_mib: float | None
     device_peak_memory_mib: float | None
     parity: str
@@ -146,9 +147,45 @@ class Summary(_Frozen):
         return self.cores_lost is not None and self.cores_lost > DISTURBED_FROM
 
 
+class Family(NamedTuple):
+    """All ratios of a report that get a verdict, judged together."""
+
+    frameworks: list[tuple[Summary, Summary, Judged]]
+    """Rows that differ by their framework alone, and seconds of the second over seconds of the first."""
+    modes: dict[str, Judged]
+    """Row id: speed-up of a parallel mode over serial on the same cores."""
+
+    @property
+    def judged(self) -> list[Judged]:
+        return [*(judged for _, _, judged in self.frameworks), *self.modes.values()]
+
+
 def summarize(stored: Stored) -> list[Summary]:
     """All rows of a comparison, in its order."""
-    return [_summary(row, stored) for row in stored.comparison.rows]
+    made = [_summary(row, stored) for row in stored.comparison.rows]
+    modes = family(stored, made).modes
+    return [summary.model_copy(update={"pays": pays(modes.get(summary.id))}) for summary in made]
+
+
+def family(stored: Stored, summaries: Sequence[Summary]) -> Family:
+    """Every comparison that is put in words, judged as one family: frameworks against each other, modes against serial."""
+    rows = {row.id: row for row in stored.comparison.rows}
+    same = ("mode", "replicas", "cores", "input", "workers", "precision", "device")
+    pairs = [
+        (first, second, ratio)
+        for first, second in combinations(summaries, 2)
+        if first.framework != second.framework
+        and all(getattr(first, field) == getattr(second, field) for field in same)
+        and (ratio := ratio_of_seconds(stored, slow=rows[second.id], fast=rows[first.id])) is not None
+    ]
+    modes = [
+        (summary.id, summary.speedup_same_cores)
+        for summary in summaries
+        if summary.mode != "serial" and summary.speedup_same_cores is not None
+    ]
+    judged = verdicts([*((f"{first.id} against {second.id}", ratio) for first, second, ratio in pairs), *modes])
+    frameworks = [(first, second, each) for (first, second, _), each in zip(pairs, judged, strict=False)]
+    return Family(frameworks, {each.name: each for each in judged[len(pairs) :]})
 
 
 def measured(stored: Stored, row: Row) -> dict[int, RunResult]:
@@ -230,7 +267,7 @@ def _summary(row: Row, stored: Stored) -> Summary:
         speedup_one_core=one_core,
         speedup_same_cores=same_cores if parallel else None,
         parallel_efficiency=_efficiency(row, _first(good, lambda result: result.device), one_core, same_cores),
-        pays=pays(same_cores) if parallel else None,
+        pays=None,
         peak_memory_mib=_largest(good, lambda result: result.peak_memory_mib),
         device_peak_memory_mib=_largest(good, lambda result: result.device_peak_memory_mib),
         parity=_parity(comparison, row),

@@ -1,10 +1,12 @@
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from compare import statistics
-from compare.statistics import Ratio, paired_ratio, spread
+from compare.statistics import Judged, Ratio, paired_ratio, spread, verdicts
 
 
 def test_spread_is_median_and_quartiles_of_the_finite_values() -> None:
@@ -35,7 +37,7 @@ def test_a_drift_that_meets_both_of_a_pair_leaves_their_ratio_alone() -> None:
 
 
 def test_a_single_pair_has_no_interval() -> None:
-    assert paired_ratio([(3.0, 2.0)]) == Ratio(value=math.exp(math.log(1.5)), low=None, high=None, n=1)
+    assert paired_ratio([(3.0, 2.0)]) == Ratio(value=math.exp(math.log(1.5)), low=None, high=None, n=1, p=None)
 
 
 def test_pairs_that_are_not_positive_are_left_out() -> None:
@@ -48,29 +50,115 @@ def test_two_wild_repeats_have_a_finite_interval() -> None:
     assert statistics.inverse(found).low is not None
 
 
-@pytest.mark.parametrize(
-    ("ratio", "words"),
-    [
-        (Ratio(value=1.5, low=None, high=None, n=1), "too few repeats to tell (1 of 5); a 1.50 times as fast as b here"),
-        (Ratio(value=0.5, low=0.4, high=0.6, n=4), "too few repeats to tell (4 of 5); b 2.00 times as fast as a here"),
-        (Ratio(value=1.1, low=0.9, high=1.3, n=5), "no difference shown between a and b (a 1.10 (0.90 to 1.30) times as fast)"),
-        (Ratio(value=1.5, low=1.4, high=1.6, n=5), "a is 1.50 (1.40 to 1.60) times as fast as b"),
-        (Ratio(value=0.5, low=0.4, high=0.8, n=9), "b is 2.00 (1.25 to 2.50) times as fast as a"),
-    ],
-)
-def test_a_verdict_is_never_stronger_than_its_data(ratio: Ratio, words: str) -> None:
-    assert statistics.faster(ratio, "a", "b") == words
+def test_p_is_that_of_the_paired_t_test_on_the_logarithms() -> None:
+    pairs = [(2.0, 1.9), (2.2, 2.0), (1.9, 1.95), (2.1, 2.0), (2.05, 1.97)]
+    found = paired_ratio(pairs)
+    expected = stats.ttest_rel([math.log(first) for first, _ in pairs], [math.log(second) for _, second in pairs])
+    assert found is not None
+    assert found.p == pytest.approx(expected.pvalue)
+    assert statistics.inverse(found).p == found.p
+
+
+@pytest.mark.parametrize(("pairs", "p"), [([(2.0, 2.0)] * 5, 1.0), ([(2.0, 1.0)] * 5, 0.0), ([(2.0, 1.0)], None)])
+def test_p_of_pairs_without_any_noise(pairs: list[tuple[float, float]], p: float | None) -> None:
+    found = paired_ratio(pairs)
+    assert found is not None and found.p == p
 
 
 @pytest.mark.parametrize(
-    ("ratio", "word"),
+    ("p_values", "adjusted"),
     [
-        (None, None),
-        (Ratio(value=9.0, low=8.0, high=10.0, n=4), "too few repeats to tell"),
-        (Ratio(value=1.5, low=1.4, high=1.6, n=5), "pays"),
-        (Ratio(value=1.1, low=0.9, high=1.3, n=5), "no gain shown"),
-        (Ratio(value=0.7, low=0.6, high=0.8, n=5), "does not pay"),
+        ([], []),
+        ([0.03], [0.03]),
+        ([0.01, 0.04, 0.03, 0.005], [0.03, 0.06, 0.06, 0.02]),
+        ([0.6, 0.5], [1.0, 1.0]),
+        ([0.01, 0.01, 0.01], [0.03, 0.03, 0.03]),
     ],
 )
-def test_a_mode_pays_only_where_the_interval_lies_above_one(ratio: Ratio | None, word: str | None) -> None:
-    assert statistics.pays(ratio) == word
+def test_holm_steps_down_and_never_falls(p_values: list[float], adjusted: list[float]) -> None:
+    assert statistics.holm(p_values) == pytest.approx(adjusted)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_holm_rejects_what_its_rule_rejects(p_values: list[float]) -> None:
+    """Holm's own words: from the smallest p on, as long as p <= level / (number of those left)."""
+    rejected: set[int] = set()
+    by_size = sorted(range(len(p_values)), key=lambda place: p_values[place])
+    for rank, place in enumerate(by_size):
+        if (len(p_values) - rank) * p_values[place] > 0.05:
+            break
+        rejected.add(place)
+    assert {place for place, p in enumerate(statistics.holm(p_values)) if p <= 0.05} == rejected
+
+
+def ratio(value: float, low: float | None, high: float | None, n: int, p: float | None = 0.01) -> Ratio:
+    return Ratio(value=value, low=low, high=high, n=n, p=p)
+
+
+def judged(*ratios: Ratio) -> Judged:
+    return verdicts([(f"ratio {number}", each) for number, each in enumerate(ratios)])[0]
+
+
+def test_a_difference_that_only_one_comparison_shows_is_none_among_many() -> None:
+    likely, weak = ratio(1.1, 1.05, 1.15, 5, p=0.004), ratio(1.1, 1.01, 1.2, 5, p=0.04)
+    assert [each.verdict for each in verdicts([("a", likely), ("b", weak)])] == ["above", "above"]
+    equal = ratio(1.0, 0.9, 1.1, 5, p=0.9)
+    many = verdicts([("a", likely), ("b", weak), ("c", equal)])
+    assert [(each.verdict, each.family) for each in many] == [
+        ("above", 3),
+        ("no difference shown", 3),
+        ("no difference shown", 3),
+    ]
+    assert [each.p for each in many] == pytest.approx([0.012, 0.08, 0.9])
+
+
+def test_comparisons_of_too_few_pairs_make_no_family_larger() -> None:
+    few = ratio(2.0, 1.9, 2.1, 4, p=1e-4)
+    found = verdicts([("few", few), ("enough", ratio(1.1, 1.01, 1.2, 5, p=0.04))])
+    assert [(each.name, each.verdict, each.p, each.family) for each in found] == [
+        ("few", "too few repeats to tell", None, 1),
+        ("enough", "above", 0.04, 1),
+    ]
+
+
+ONE, FEW = ratio(1.5, None, None, 1, p=None), ratio(0.5, 0.4, 0.6, 4)
+UNSHOWN, QUICK, SLOW = ratio(1.1, 0.9, 1.3, 5, p=0.21), ratio(1.5, 1.4, 1.6, 5), ratio(0.5, 0.4, 0.8, 9, p=1e-5)
+EQUAL = ratio(1.0, 0.9, 1.1, 5, p=0.9)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "words"),
+    [
+        ([ONE], "too few repeats to tell (1 of 5); a 1.50 times as fast as b here"),
+        ([FEW], "too few repeats to tell (4 of 5); b 2.00 times as fast as a here"),
+        ([UNSHOWN], "no difference shown between a and b: a 0.90 to 1.30 times as fast (p = 0.210)"),
+        ([QUICK], "a is 1.40 to 1.60 times as fast as b (p = 0.010)"),
+        ([SLOW], "b is 1.25 to 2.50 times as fast as a (p < 0.001)"),
+        ([QUICK, EQUAL], "a is 1.40 to 1.60 times as fast as b (p = 0.020 among 2 comparisons)"),
+        (
+            [QUICK, EQUAL, EQUAL, EQUAL, EQUAL],
+            "no difference shown between a and b: a 1.40 to 1.60 times as fast "
+            "(p = 0.050 among 5 comparisons; 0.010 by itself)",
+        ),
+    ],
+)
+def test_a_verdict_is_never_stronger_than_its_data(ratios: list[Ratio], words: str) -> None:
+    assert statistics.faster(judged(*ratios), "a", "b") == words
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [(None, None), (FEW, "too few repeats to tell"), (QUICK, "pays"), (UNSHOWN, "no gain shown"), (SLOW, "does not pay")],
+)
+def test_a_mode_pays_only_where_the_interval_lies_above_one(found: Ratio | None, said: str | None) -> None:
+    assert statistics.pays(found and judged(found)) == said
+
+
+def test_the_size_of_the_family_is_said() -> None:
+    assert statistics.family_words(verdicts([("a", FEW)])) is None
+    one = statistics.family_words(verdicts([("a", FEW), ("b", QUICK)]))
+    assert one is not None and one.startswith("One comparison was tested, at 95%")
+    two = statistics.family_words(verdicts([("a", SLOW), ("b", QUICK)]))
+    assert two is not None and two.startswith(
+        "2 comparisons make one family: with 95% confidence no difference that it names is false"
+    )

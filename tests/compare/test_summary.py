@@ -176,3 +176,30 @@ def test_a_run_that_waits_for_its_input_is_told(wait: float, said: list[str]) ->
         update={"comparison": made.comparison(rows), "runs": {rows[0].id: {0: run.model_copy(update={"phases": phases})}}}
     )
     assert findings(stored, summarize(stored)).bounds == said
+
+
+def test_verdicts_on_frameworks_and_modes_are_one_family() -> None:
+    stored = made.repeated()
+    found = findings(stored, summarize(stored))
+    assert [(each.name, each.verdict, each.family) for each in found.verdicts] == [
+        ("pytorch-serial-2 against tensorflow-serial-2", "no difference shown", 4),
+        ("pytorch-data_parallel-2 against tensorflow-data_parallel-2", "above", 4),
+        ("pytorch-data_parallel-2", "above", 4),
+        ("tensorflow-data_parallel-2", "below", 4),
+    ]
+    assert found.surety and found.surety[0].startswith("4 comparisons make one family")
+
+
+def test_a_gain_that_is_lost_among_many_comparisons_does_not_pay_in_the_table_either() -> None:
+    stored = made.repeated()
+    one, two = (row for row in stored.comparison.rows if row.framework == "pytorch")
+    seconds = (4.15, 4.02, 4.2, 4.05, 4.06)  # p = 0.03 against serial, by itself
+    serial = {repeat: made.good(one, each, repeat) for repeat, each in enumerate(seconds)}
+    parallel = {repeat: made.good(two, 4.0, repeat) for repeat in range(5)}
+    alone = stored.model_copy(update={"comparison": made.comparison([one, two], 5), "runs": {one.id: serial, two.id: parallel}})
+    assert [summary.pays for summary in summarize(alone)] == [None, "pays"]
+    among = stored.model_copy(update={"runs": stored.runs | {one.id: serial, two.id: parallel}})
+    summaries = summarize(among)
+    assert summaries[1].pays == "no gain shown"
+    (said,) = [sentence for sentence in findings(among, summaries).modes if sentence.startswith("pytorch")]
+    assert "no gain shown" in said and "among 4 comparisons" in said and "by itself" in said
