@@ -12,7 +12,7 @@ from compare.interrupt import ended_at_once
 with ended_at_once():  # the commands take a second to import
     import typer
 
-    from compare import cache, certificate, data, models, preprocess, report, run, scaling
+    from compare import cache, certificate, data, history, models, preprocess, regress, report, run, scaling
 
 EXIT_UNWRITTEN = 1
 
@@ -29,6 +29,8 @@ app.command("models")(models.command)
 app.command("data")(data.command)
 app.command("preprocess")(preprocess.command)
 app.command("scaling")(scaling.command)
+app.command("regress")(regress.command)
+app.command("history")(history.command)
 app.command("cache")(cache.command)
 
 

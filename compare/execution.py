@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,21 @@ from compare.matrix import Row
 Watch = Callable[[list[dict[str, Any]]], None]
 """Called now and then with the run's events so far."""
 
+
+@dataclass(frozen=True)
+class Code:
+    """Another checkout of the suite, whose twins are run in place of this one's."""
+
+    root: Path
+    spec_json: Callable[[Row], str]
+    """A row's spec as that code understands it."""
+
+
 _POLL_SECONDS = 0.25
 _REASON_LENGTH = 300
 
 
-def execute(row: Row, repeat: int, folder: Path, watch: Watch) -> RunResult:
+def execute(row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None = None) -> RunResult:
     """Run one row once and seal its result.
 
     A run that dies, or that is interrupted, is sealed here with its reason and its epochs so far.
@@ -27,9 +38,10 @@ def execute(row: Row, repeat: int, folder: Path, watch: Watch) -> RunResult:
     directory = store.run_folder(folder, row.id, repeat)
     store.clear(directory)
     spec_file, log = directory / store.SPEC_FILE, directory / store.LOG_FILE
-    results.write_atomically(spec_file, row.spec.to_json())
+    results.write_atomically(spec_file, code.spec_json(row) if code else row.spec.to_json())
     memory_kills = _memory_kills()
-    process = launch.start(row.framework, ["run", str(spec_file), "--out", str(directory), "--repeat", str(repeat)], log=log)
+    arguments = ["run", str(spec_file), "--out", str(directory), "--repeat", str(repeat)]
+    process = launch.start(row.framework, arguments, log=log, root=code.root if code else None)
     try:
         hang = _wait(process, row.spec.hang_seconds, directory, watch)
     except BaseException:
