@@ -357,7 +357,7 @@ def to_rich(table: Table, width: int) -> RichTable:
         made.add_column(
             Text(column.short or column.heading),
             justify="left" if _is_text(table, column) else "right",
-            no_wrap=column in _RUN or column.key == "parity",
+            no_wrap=column.key in ("framework", "run", "parity"),
             min_width=_least_width(column, cells),  # words stay whole
         )
     for row in zip(*(cells for _, cells in shown), strict=True):
