@@ -158,7 +158,7 @@ def history_tables(points: Sequence[Point]) -> list[Table]:
             Column("value", heading, _digits(own), interval=True),
             Column("n", "n"),
             Column("measured", "measured"),
-            Column("committed", "committed", wide=True),
+            *([Column("committed", "committed", wide=True)] if any(point.committed_at for point in own) else []),
         )
         rows: list[dict[str, tables.Cell]] = [
             {
@@ -166,8 +166,8 @@ def history_tables(points: Sequence[Point]) -> list[Table]:
                 "commit": point.commit_name,
                 "value": point.value,
                 "n": point.value.n,
-                "measured": f"{point.measured_at:%Y-%m-%d %H:%M}",
-                "committed": None if point.committed_at is None else f"{point.committed_at:%Y-%m-%d %H:%M}",
+                "measured": f"{point.measured_at:%Y-%m-%d}",
+                "committed": None if point.committed_at is None else f"{point.committed_at:%Y-%m-%d}",
             }
             for point in own
         ]
