@@ -54,10 +54,15 @@ run-tests: setup
 	$(PYTEST) -m "$(MARKERS)" tests/twins --framework tensorflow
 	$(PYTEST) -m "$(MARKERS)" tests/parity
 
-bench: setup ## Time the frameworks: pytest-benchmark for history, then the bars that are ratios
-	$(PYTEST) tests/benchmarks --benchmark-only --framework pytorch
-	$(PYTEST) tests/benchmarks --benchmark-only --framework tensorflow
+bench: setup run-benchmarks ## Time the frameworks: pytest-benchmark for history (.benchmarks), then the bars that are ratios
 	$(BIN)/python -m tests.benchmarks.bars
+
+.PHONY: run-benchmarks
+run-benchmarks: BENCHMARK := $(PYTEST) tests/benchmarks --benchmark-only --benchmark-autosave --benchmark-save-data
+run-benchmarks: setup
+	$(BENCHMARK) --framework pytorch
+	$(BENCHMARK) --framework tensorflow
+	$(BENCHMARK)
 
 compare: setup ## The head-to-head: train in both frameworks, serially and in parallel (PRESET=digits)
 	$(BIN)/python -m compare run --preset $(PRESET)
@@ -66,6 +71,6 @@ report: setup ## Tables and plots again from stored results (DIR=results/..., el
 	@test -n "$(DIR)" || { echo "There are no results to report. Run make compare, or give DIR=<folder of a comparison>." >&2; exit 2; }
 	$(BIN)/python -m compare report "$(DIR)"
 
-clean: ## Remove caches and build leftovers; results and .venv stay
-	rm -rf .pytest_cache .ruff_cache .hypothesis .benchmarks .coverage build dist *.egg-info
+clean: ## Remove caches and build leftovers; results, .benchmarks and .venv stay
+	rm -rf .pytest_cache .ruff_cache .hypothesis .coverage build dist *.egg-info
 	find . -path ./.venv -prune -o -path ./results -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

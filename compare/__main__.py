@@ -12,7 +12,21 @@ from compare.interrupt import ended_at_once
 with ended_at_once():  # the commands take a second to import
     import typer
 
-    from compare import cache, certificate, completion, data, doctor, models, preprocess, report, run, scaling, selftest
+    from compare import (
+        cache,
+        certificate,
+        completion,
+        data,
+        doctor,
+        history,
+        models,
+        preprocess,
+        regress,
+        report,
+        run,
+        scaling,
+        selftest,
+    )
 
 EXIT_UNWRITTEN = 1
 
@@ -29,6 +43,8 @@ app.command("models")(models.command)
 app.command("data")(data.command)
 app.command("preprocess")(preprocess.command)
 app.command("scaling")(scaling.command)
+app.command("regress")(regress.command)
+app.command("history")(history.command)
 app.command("cache")(cache.command)
 app.command("selftest")(selftest.command)
 app.command("doctor")(doctor.command)

@@ -6,6 +6,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,16 @@ from compare.matrix import Row
 Watch = Callable[[list[dict[str, Any]]], None]
 """Called now and then with the run's events so far."""
 
+
+@dataclass(frozen=True)
+class Code:
+    """Another checkout of the suite, whose twins are run in place of this one's."""
+
+    root: Path
+    spec_json: Callable[[Row], str]
+    """A row's spec as that code understands it."""
+
+
 _POLL_SECONDS = 0.25
 _INTERRUPTED_GRACE_SECONDS = 0.5
 """For a process that is ended by Ctrl-C: it has nothing to write, and who pressed it waits."""
@@ -25,7 +36,7 @@ _FULL_BYTES = 2**20
 """Free on a disk that is full."""
 
 
-def execute(row: Row, repeat: int, folder: Path, watch: Watch) -> RunResult:
+def execute(row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None = None) -> RunResult:
     """Run one row once, from an earlier attempt's checkpoint where there is one, and seal its result.
 
     A run that dies, or that is interrupted, is sealed here with its reason and its epochs so far. Where the disk is full, it
@@ -35,12 +46,12 @@ def execute(row: Row, repeat: int, folder: Path, watch: Watch) -> RunResult:
     try:
         store.clear(directory)
         spec_file, log = directory / store.SPEC_FILE, directory / store.LOG_FILE
-        results.write_atomically(spec_file, row.spec.to_json())
+        results.write_atomically(spec_file, code.spec_json(row) if code else row.spec.to_json())
         arguments = ["run", str(spec_file), "--out", str(directory), "--repeat", str(repeat)]
         if (earlier := store.resumable(directory)) is not None:
             arguments += ["--resume", str(earlier)]
         memory_kills = _memory_kills()
-        process = launch.start(row.framework, arguments, log=log)
+        process = launch.start(row.framework, arguments, log=log, root=code.root if code else None)
     except OSError as error:
         return _unsealed(row, repeat, f"it cannot be started: {error}")
     try:

@@ -95,14 +95,15 @@ def describe(framework: str) -> dict[str, Any]:
 class Started(subprocess.Popen[bytes]):
     """A process in a session of its own, under watch."""
 
-    def __init__(self, command: Sequence[str], log: Path) -> None:
+    def __init__(self, command: Sequence[str], log: Path, root: Path | None = None) -> None:
         self.watched = watchdog.Watched()
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
             try:
                 super().__init__(
                     command,
-                    env=_environment() | self.watched.environment,
+                    cwd=root,
+                    env=_environment(root) | self.watched.environment,
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=subprocess.STDOUT,
@@ -115,13 +116,13 @@ class Started(subprocess.Popen[bytes]):
         self.watched.pid = self.pid
 
 
-def start(framework: str, arguments: Sequence[str], *, log: Path) -> Started:
+def start(framework: str, arguments: Sequence[str], *, log: Path, root: Path | None = None) -> Started:
     """Start `python -m <twin> arguments...` in a session of its own; its stdout and stderr go to the log file.
 
     The process ends with the thread that called, so call from the main one; end it earlier, and all that it started,
-    with `stop`. The working directory stays the caller's.
+    with `stop`. The working directory stays the caller's, unless the code of another checkout is started: its `root`.
     """
-    return Started(_command(framework, arguments), log)
+    return Started(_command(framework, arguments), log, root)
 
 
 def stop(process: Started, *, grace_seconds: float | None = None) -> None:
@@ -204,10 +205,11 @@ def _shown(framework: str) -> str:
     return f"python -m {FRAMEWORKS[framework]} describe"
 
 
-def _environment() -> dict[str, str]:
+def _environment(root: Path | None = None) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not _DROPPED.fullmatch(name)}
     # The project first, then the caller's folder (for models of their own), as `python -m` would have it.
-    paths = [str(PROJECT_ROOT), str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
+    here = [str(PROJECT_ROOT), str(Path.cwd())] if root is None else [str(root)]
+    paths = [*here, *filter(None, [os.environ.get("PYTHONPATH")])]
     return kept | {
         "PYTHONPATH": os.pathsep.join(paths),
         "PYTHONSAFEPATH": "1",

@@ -151,7 +151,7 @@ def run(request: Request, *, as_json: bool, show: Callable[..., object] = report
     """
     code = 0
     with interruptible(), display(Console(stderr=True)) as shown:
-        wanted = _judged(request, shown)
+        wanted = judged(request, shown)
         folder = request.out or _default_folder(wanted)
         with store.locked(folder):
             comparison = _with_rates(store.claim(folder, wanted), shown)
@@ -194,7 +194,7 @@ def rehearse(request: Request, *, as_json: bool, like: Path | None) -> int:
     """
     known = estimate.measured if like is None else estimate.stored(like)
     with interruptible(), display(Console(stderr=True)) as shown:
-        wanted = _judged(request, shown)
+        wanted = judged(request, shown)
         jobs = _jobs(wanted, request.out)
 
         def looked_up(row: Row) -> tuple[RunResult, str] | str:
@@ -276,8 +276,12 @@ def settings(preset: str | None, spec_file: Path | None, options: dict[str, Any]
     return replace(settings, values=values)
 
 
-def _judged(request: Request, shown: Display) -> Comparison:
-    """Every run, checked against the frameworks, the machine and the data before the first one starts."""
+def judged(request: Request, shown: Display) -> Comparison:
+    """Every run, checked against the frameworks, the machine and the data before the first one starts.
+
+    Raises:
+        SpecError, DataRefused, LaunchError: something is refused.
+    """
     settings = request.settings
     rows = request.lay_out(settings, request.frameworks)
     shown.say("asking the frameworks what they can do here")

@@ -10,7 +10,7 @@ from common import architectures, datasets, spec, weights
 from common.batches import Plan
 
 
-@pytest.mark.parametrize("model", ["simple_cnn", "mini_xception"])
+@pytest.mark.parametrize("model", ["simple_cnn", "mini_xception", "resnet18"])
 def test_seconds_of_a_serial_training_step(benchmark: BenchmarkFixture, framework: str, model: str) -> None:
     what = spec.build({"model": model, "global_batch_size": 64, "steps": 1})
     dataset = datasets.load(what.data, seed=what.seed)

@@ -1,0 +1,316 @@
+"""What was measured and stored, one form for both kinds: results folders of `compare run`, files of pytest-benchmark."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from common.results import Metrics, RunResult
+from common.spec import Spec
+from compare import store
+from compare.findings import FIRST_STEP_TOLERANCE
+from compare.matrix import Row
+from compare.statistics import Spread, spread
+from compare.store import FolderError, Stored
+from compare.summary import Summary, epoch_seconds, images_per_second, measured, steps_needed, summarize
+
+Kind = Literal["comparison", "benchmarks"]
+
+MACHINE_KEY = "convtwins"
+"""Of a benchmark file's `machine_info`: what this suite adds to it, see `tests/benchmarks/conftest.py`."""
+
+SECONDS = "seconds"
+"""The one metric of a benchmark: seconds a round."""
+
+OF_THE_PLACE = ("data.source", "paths.cache_dir", "hang_seconds", "profile_steps")
+"""Fields of a spec that leave its work as it is; the data is known by its content."""
+
+_FACTS = ("processor", "logical_cores")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One figure of a run."""
+
+    heading: str
+    digits: int
+    pick: Callable[[RunResult], float | None]
+
+
+METRICS: dict[str, Metric] = {
+    "epoch_seconds": Metric("seconds per epoch", 3, lambda run: _paced(run, epoch_seconds)),
+    "images_per_second": Metric("images/s", 1, lambda run: _paced(run, images_per_second)),
+    "first_step_seconds": Metric("first step seconds", 3, lambda run: run.phases and run.phases.first_step_seconds),
+    "import_seconds": Metric("import seconds", 2, lambda run: run.phases and run.phases.import_seconds),
+    "build_seconds": Metric("build seconds", 2, lambda run: run.phases and run.phases.build_seconds),
+    "evaluation_seconds": Metric("evaluation seconds", 3, lambda run: run.phases and run.phases.evaluation_seconds),
+    "wall_seconds": Metric("wall seconds", 2, lambda run: run.phases and run.phases.wall_seconds),
+    "peak_memory_mib": Metric("peak memory MiB", 0, lambda run: run.peak_memory_mib),
+    "device_peak_memory_mib": Metric("device memory MiB", 0, lambda run: run.device_peak_memory_mib),
+    "test_accuracy": Metric("test accuracy", 4, lambda run: run.test and run.test.accuracy),
+    "test_loss": Metric("test loss", 4, lambda run: run.test and run.test.loss),
+}
+"""Of the runs of a comparison, by name."""
+
+MORE_IS_BETTER = ("images_per_second", "test_accuracy")
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Subject(_Frozen):
+    """A row of a comparison, or a benchmark."""
+
+    id: str
+    name: str
+    """For a reader."""
+    samples: dict[str, dict[int, float]]
+    """metric: {repeat or round: finite value}; a benchmark whose file keeps no samples has none."""
+    spreads: dict[str, Spread]
+    """Of each metric that was measured, samples or not."""
+    tests: dict[int, Metrics] = {}
+    """Scores on the test split, by repeat."""
+    spec: Spec | None = None
+    status: str = "ok"
+    """As in `Summary`."""
+    reason: str | None = None
+    parity: str | None = None
+    """As in `Summary`; None of a benchmark."""
+    first_step_agrees: bool | None = None
+    """Whether the first losses of the frameworks are the same up to rounding; None where that is not known."""
+    device: str | None = None
+    hashes: dict[str, list[str]] = {}
+    """Of the initial weights and of the order of examples, over the repeats."""
+    disturbed: bool = False
+    """As in `Summary`."""
+
+    @property
+    def work(self) -> dict[str, Any]:
+        """The fields of its spec that say what it does, by their dotted names; none of a benchmark."""
+        fields = store.flat(self.spec.model_dump(mode="json")) if self.spec else {}
+        return {name: value for name, value in fields.items() if name not in OF_THE_PLACE}
+
+
+class Measured(_Frozen):
+    """One results folder or benchmark file."""
+
+    source: Path
+    kind: Kind
+    measured_at: datetime
+    commit: str | None
+    committed_at: datetime | None
+    """None where it is not stored."""
+    dirty: bool
+    """Whether tracked files had changes that are in no commit."""
+    machine: dict[str, Any]
+    """processor, logical_cores."""
+    versions: dict[str, str]
+    """Of Python, the system and the frameworks."""
+    data_name: str | None
+    data_hash: str | None
+    subjects: dict[str, Subject]
+
+    @property
+    def machine_name(self) -> str:
+        return f"{self.machine['processor'] or 'unknown processor'}, {self.machine['logical_cores'] or '?'} logical cores"
+
+    @property
+    def commit_name(self) -> str:
+        """The commit for a reader: `1a2b3c4d`, `1a2b3c4d+changes`, or `no commit`."""
+        return f"{self.commit[:8]}{'+changes' if self.dirty else ''}" if self.commit else "no commit"
+
+
+def read(path: Path) -> Measured:
+    """Read a results folder, or a JSON file of pytest-benchmark.
+
+    Raises:
+        FolderError: it is neither, or cannot be read.
+    """
+    return _comparison(path) if path.is_dir() else _benchmarks(path)
+
+
+def read_all(folder: Path) -> Iterator[Measured | FolderError]:
+    """All results folders and benchmark files in a folder and its subfolders, or why one cannot be read.
+
+    Other JSON files are passed over.
+    """
+    plans = sorted(folder.rglob(store.PLAN_FILE))
+    inside = {path.parent for path in plans}
+    for path in plans:
+        yield _tried(path.parent)
+    for path in sorted(folder.rglob("*.json")):
+        if inside.isdisjoint(path.parents) and _is_benchmarks(path):
+            yield _tried(path)
+
+
+def newest_beside(baseline: Measured) -> Measured:
+    """The newest measurement in the baseline's folder that came after it and has a row or benchmark of it.
+
+    Raises:
+        FolderError: there is none.
+    """
+    folder = baseline.source.resolve().parent
+    others = [path for path in folder.iterdir() if _is_kind(path, baseline.kind)]
+    later = [each for path in others if isinstance(each := _tried(path), Measured) and each.measured_at > baseline.measured_at]
+    matching = [each for each in later if each.subjects.keys() & baseline.subjects.keys()]
+    if not matching:
+        raise FolderError(
+            f"There is nothing to compare with {baseline.source}: {folder} holds nothing newer that measured the same. Name "
+            "the candidate."
+        )
+    return max(matching, key=lambda each: each.measured_at)
+
+
+def _is_kind(path: Path, kind: Kind) -> bool:
+    if kind == "comparison":
+        return (path / store.PLAN_FILE).exists()
+    return path.suffix == ".json" and _is_benchmarks(path)
+
+
+def _is_benchmarks(path: Path) -> bool:
+    try:
+        values = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(values, dict) and {"benchmarks", "machine_info", "datetime"} <= values.keys()
+
+
+def _tried(path: Path) -> Measured | FolderError:
+    try:
+        return read(path)
+    except FolderError as error:
+        return error
+
+
+def _comparison(folder: Path) -> Measured:
+    stored = store.read(folder)
+    comparison = stored.comparison
+    machine = comparison.machine
+    packages = {name: version for versions in comparison.versions.values() for name, version in versions.items()}
+    system = {name: str(machine[name]) for name in ("python", "system") if machine.get(name)}
+    return Measured(
+        source=folder,
+        kind="comparison",
+        measured_at=_time(comparison.created_at),
+        commit=machine.get("commit"),
+        committed_at=None,
+        dirty=bool(machine.get("dirty")),
+        machine={fact: machine.get(fact) for fact in _FACTS},
+        versions=system | packages,
+        data_name=comparison.data_name,
+        data_hash=comparison.data_hash,
+        subjects={
+            row.id: _row(stored, row, summary)
+            for row, summary in zip(comparison.rows, summarize(stored), strict=True)
+        },
+    )  # fmt: skip
+
+
+def _row(stored: Stored, row: Row, summary: Summary) -> Subject:
+    good = measured(stored, row)
+    found = {
+        name: {
+            repeat: float(value)
+            for repeat, run in sorted(good.items())
+            if (value := metric.pick(run)) is not None and math.isfinite(value)
+        }
+        for name, metric in METRICS.items()
+    }
+    samples = {name: values for name, values in found.items() if values}
+    runs = good.values()
+    return Subject(
+        id=row.id,
+        name=summary.name,
+        samples=samples,
+        spreads={name: _spread(values) for name, values in samples.items()},
+        tests={repeat: run.test for repeat, run in sorted(good.items()) if run.test},
+        spec=row.spec,
+        status=summary.status,
+        reason=summary.reason,
+        parity=summary.parity,
+        first_step_agrees=_agrees(summary),
+        device=summary.device,
+        hashes={
+            "initial weights": sorted({run.weights_hash for run in runs if run.weights_hash}),
+            "order of examples": sorted({run.order_hash for run in runs if run.order_hash}),
+        },
+        disturbed=summary.disturbed,
+    )
+
+
+def _agrees(summary: Summary) -> bool | None:
+    difference = summary.first_step_difference
+    return None if difference is None else difference <= FIRST_STEP_TOLERANCE[summary.precision]
+
+
+def _benchmarks(path: Path) -> Measured:
+    try:
+        values = json.loads(path.read_bytes())
+        return _from_benchmarks(path, values)
+    except OSError as error:
+        raise FolderError(f"{path} cannot be read ({error.strerror}). Name a results folder, or a benchmark's file.") from None
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise FolderError(
+            f"{path} is no whole file of pytest-benchmark ({type(error).__name__}: {error}). Name a results folder, or a file "
+            "that --benchmark-autosave or --benchmark-json has written."
+        ) from None
+
+
+def _from_benchmarks(path: Path, values: dict[str, Any]) -> Measured:
+    info, commit = values["machine_info"], values.get("commit_info") or {}
+    own, cpu = info.get(MACHINE_KEY) or {}, info.get("cpu") or {}
+    known = commit.get("id") not in (None, "unversioned", "unknown")
+    return Measured(
+        source=path,
+        kind="benchmarks",
+        measured_at=_time(values["datetime"]),
+        commit=commit["id"] if known else None,
+        committed_at=_time(commit["time"]) if known and commit.get("time") else None,
+        dirty=bool(commit.get("dirty")),
+        machine={
+            "processor": own.get("processor") or cpu.get("brand_raw"),
+            "logical_cores": own.get("logical_cores") or cpu.get("count"),
+        },
+        versions={"python": str(info["python_version"]), "system": own.get("system") or str(info.get("release"))}
+        | own.get("versions", {}),
+        data_name=None,
+        data_hash=None,
+        subjects={each["fullname"]: _benchmark(each) for each in values["benchmarks"]},
+    )
+
+
+def _benchmark(values: dict[str, Any]) -> Subject:
+    stats = values["stats"]
+    data = {index: float(seconds) for index, seconds in enumerate(stats.get("data") or [])}
+    overall = Spread(median=stats["median"], low=stats["q1"], high=stats["q3"], n=stats["rounds"])
+    return Subject(
+        id=values["fullname"],
+        name=values["name"],
+        samples={SECONDS: data} if data else {},
+        spreads={SECONDS: overall},
+    )
+
+
+def _time(text: str) -> datetime:
+    time = datetime.fromisoformat(text)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def _spread(values: dict[int, float]) -> Spread:
+    found = spread(list(values.values()))
+    assert found is not None  # the values are finite, and not none
+    return found
+
+
+def _paced(run: RunResult, pick: Callable[[RunResult], float]) -> float | None:
+    """A figure per timed batch; None where there are too few of them to show a steady pace."""
+    timed_steps = sum(epoch.timed_steps for epoch in run.epochs)
+    return pick(run) if timed_steps >= max(steps_needed(run.spec), 1) else None

@@ -1,0 +1,409 @@
+"""Whether a candidate is worse than a baseline: every figure with its interval, all of them judged as one family."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+from scipy import special
+
+from common.results import Metrics
+from compare.measurements import METRICS, SECONDS, Measured, Subject
+from compare.statistics import CONFIDENCE, VERDICT_PAIRS, Ratio, Spread, holm
+from compare.store import FolderError
+from compare.summary import FAILURES
+
+Verdict = Literal["regression", "worse, within the threshold", "no change shown", "better", "too few to tell", "cannot tell"]
+UNTOLD = ("too few to tell", "cannot tell")
+
+ACCURACY = "test_accuracy"
+JUDGED = ("epoch_seconds", "first_step_seconds", "peak_memory_mib")
+"""Metrics of a comparison that are judged unless others are named; the accuracy always is."""
+
+EXIT_OK, EXIT_UNTOLD, EXIT_REGRESSION = 0, 2, 3
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+@dataclass(frozen=True)
+class Criteria:
+    """What counts as a regression."""
+
+    threshold: float = 0.05
+    """Part by which a figure must be worse."""
+    accuracy_threshold: float = 0.01
+    """Accuracy, in 0..1, that must be lost."""
+    metrics: tuple[str, ...] = JUDGED
+    only: str | None = None
+    """A pattern of the ids of rows or benchmarks, as of file names; None: all."""
+
+
+class Change(_Frozen):
+    """One figure of one row or benchmark, before and now."""
+
+    id: str
+    name: str
+    metric: str
+    method: str
+    """paired or Welch."""
+    baseline: Spread
+    candidate: Spread
+    change: Ratio
+    """Candidate over baseline, 1: unchanged; of the accuracy, candidate minus baseline. `p` is its own."""
+    adjusted_p: float | None
+    """Holm's, corrected for all figures that were tested; None where there are too few samples."""
+    verdict: Verdict
+    not_ruled_out: bool
+    """No regression was shown, but the interval reaches beyond the threshold."""
+
+
+class Fact(_Frozen):
+    """Something that holds or does not: how the runs ended, whether the training is proved to be the same."""
+
+    id: str
+    name: str
+    what: str
+    baseline: str
+    candidate: str
+    verdict: Verdict
+
+
+class Side(_Frozen):
+    """What was compared."""
+
+    source: str
+    commit: str
+    measured_at: str
+    versions: dict[str, str]
+
+
+class Judgement(_Frozen):
+    """Everything that `compare regress` says."""
+
+    baseline: Side
+    candidate: Side
+    machine: str
+    paired: bool
+    threshold: float
+    accuracy_threshold: float
+    tested: int
+    """Figures with samples enough, which make one family."""
+    changes: list[Change]
+    facts: list[Fact]
+    missing: list[str]
+    """Of the baseline's rows or benchmarks, those that the candidate lacks."""
+    added: list[str]
+    cautions: list[str]
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        return [each.verdict for each in (*self.changes, *self.facts)]
+
+    @property
+    def exit_code(self) -> int:
+        """3 where something is a regression, 2 where something cannot be told, else 0."""
+        if "regression" in self.verdicts:
+            return EXIT_REGRESSION
+        untold = self.missing or not self.changes or any(verdict in UNTOLD for verdict in self.verdicts)
+        return EXIT_UNTOLD if untold else EXIT_OK
+
+
+class Estimate(NamedTuple):
+    """A mean of differences, known up to an error of so many degrees of freedom."""
+
+    mean: float
+    error: float
+    freedom: float
+
+    @property
+    def p(self) -> float:
+        """Two-sided, that the true mean is zero."""
+        t = abs(self.mean) / self.error if self.error else (math.inf if self.mean else 0.0)
+        return 2.0 * float(special.stdtr(self.freedom, -t))
+
+    @property
+    def half(self) -> float:
+        """Half the width of its interval."""
+        return float(special.stdtrit(self.freedom, 0.5 + CONFIDENCE / 2)) * self.error
+
+
+def judge(baseline: Measured, candidate: Measured, criteria: Criteria, *, paired: bool) -> Judgement:
+    """Hold a candidate against a baseline.
+
+    Args:
+        baseline: what was.
+        candidate: what is.
+        criteria: what counts.
+        paired: whether repeats of the same number were made next to each other, so that their ratios leave the machine's
+            drift out; else the two are independent samples.
+
+    Raises:
+        FolderError: they do not compare: another machine or device, other data, other work, or nothing in common.
+    """
+    _refuse_another_machine(baseline, candidate)
+    ids = [each for each in baseline.subjects if criteria.only is None or fnmatch.fnmatchcase(each, criteria.only)]
+    both = [each for each in ids if each in candidate.subjects]
+    if not both:
+        what = "rows" if baseline.kind == "comparison" else "benchmarks"
+        chosen = f" that match {criteria.only}" if criteria.only else ""
+        raise FolderError(
+            f"{baseline.source} and {candidate.source} have no {what} in common{chosen}. Received: "
+            f"{_listed(baseline.subjects)} and {_listed(candidate.subjects)}. Measure the same."
+        )
+    pairs = [(baseline.subjects[each], candidate.subjects[each]) for each in both]
+    if baseline.data_hash != candidate.data_hash:
+        raise FolderError(f"{baseline.source} and {candidate.source} do not compare: their data has other content.")
+    for before, now in pairs:
+        _refuse_other_work(before, now)
+    changes = _changes(pairs, criteria, paired=paired)
+    return Judgement(
+        baseline=_side(baseline),
+        candidate=_side(candidate),
+        machine=candidate.machine_name,
+        paired=paired,
+        threshold=criteria.threshold,
+        accuracy_threshold=criteria.accuracy_threshold,
+        tested=sum(change.adjusted_p is not None for change in changes),
+        changes=changes,
+        facts=[fact for before, now in pairs for fact in _facts(before, now, criteria)],
+        missing=[baseline.subjects[each].name for each in ids if each not in candidate.subjects],
+        added=[each.name for name, each in candidate.subjects.items() if name not in baseline.subjects],
+        cautions=_cautions(baseline, candidate, pairs),
+    )
+
+
+def of_pairs(before: Sequence[float], now: Sequence[float]) -> Estimate:
+    """The mean of now - before, of pairs."""
+    differences = np.subtract(now, before)
+    number = len(differences)
+    error = float(differences.std(ddof=1)) / math.sqrt(number) if number > 1 else math.inf
+    return Estimate(float(differences.mean()), error, max(number - 1, 1))
+
+
+def of_samples(before: Sequence[float], now: Sequence[float]) -> Estimate:
+    """The difference of the means of two independent samples, of different variance (Welch 1947)."""
+    mean = float(np.mean(now)) - float(np.mean(before))
+    if min(len(before), len(now)) < 2:
+        return Estimate(mean, math.inf, 1)
+    variances = [float(np.var(values, ddof=1)) / len(values) for values in (before, now)]
+    parts = sum(part**2 / (len(values) - 1) for part, values in zip(variances, (before, now), strict=True))
+    return Estimate(mean, math.sqrt(sum(variances)), sum(variances) ** 2 / parts if parts else math.inf)
+
+
+def with_test_set(estimate: Estimate, before: Metrics, now: Metrics) -> Estimate:
+    """The change of an accuracy, with the chance of which examples are in the test split added to that of the repeats.
+
+    Repeats of one seed hardly differ, which says nothing of how well other images would be told. Both splits are taken for
+    independent; they are the same images, so the error is rather too large than too small. Satterthwaite's (1946) freedom.
+    """
+    chance = sum(scores.accuracy * (1.0 - scores.accuracy) / scores.num_examples for scores in (before, now))
+    variance = estimate.error**2 + chance
+    if not math.isfinite(estimate.error):
+        return estimate
+    freedom = estimate.freedom * (variance / estimate.error**2) ** 2 if estimate.error else math.inf
+    return Estimate(estimate.mean, math.sqrt(variance), freedom)
+
+
+def _refuse_another_machine(baseline: Measured, candidate: Measured) -> None:
+    if baseline.kind != candidate.kind:
+        raise FolderError(
+            f"{baseline.source} and {candidate.source} do not compare: one is a comparison's folder, the other a benchmark's "
+            "file. Name two of a kind."
+        )
+    for fact, before in baseline.machine.items():
+        now, name = candidate.machine[fact], fact.replace("_", " ")
+        for measured, value in ((baseline, before), (candidate, now)):
+            if not value:
+                raise FolderError(f"{measured.source} does not say its {name}, so nothing can be compared with it.")
+        if before != now:
+            raise FolderError(
+                f"{baseline.source} and {candidate.source} were measured on different machines: {name} was {before} and is "
+                f"{now}. Measure both on one machine, with --interleaved REV."
+            )
+
+
+def _refuse_other_work(before: Subject, now: Subject) -> None:
+    if before.device != now.device and before.device and now.device:
+        raise FolderError(
+            f"{now.name} ran on another device: {before.device} before, {now.device} now. Measure it on the same."
+        )
+    there, here = before.work, now.work
+    differing = [
+        f"{field} was {there.get(field)} and is {here.get(field)}"
+        for field in {**there, **here}
+        if there.get(field) != here.get(field)
+    ]
+    if differing:
+        raise FolderError(f"{now.name} did other work: {'; '.join(differing)}. Measure the same.")
+
+
+def _changes(pairs: Sequence[tuple[Subject, Subject]], criteria: Criteria, *, paired: bool) -> list[Change]:
+    found: list[Change] = []
+    for before, now in pairs:
+        if before.spec is None and not (before.samples and now.samples):
+            raise FolderError(
+                f"{before.name} has no samples in one of the files, which keep statistics alone. Save them, too, with "
+                "--benchmark-save-data."
+            )
+        for metric in [SECONDS] if before.spec is None else [*criteria.metrics, ACCURACY]:
+            first, second = (_usable(each.samples.get(metric, {}), metric) for each in (before, now))
+            if paired:
+                repeats = sorted(first.keys() & second.keys())
+                first, second = ({repeat: each[repeat] for repeat in repeats} for each in (first, second))
+            if first and second:
+                estimate = _estimate(metric, list(first.values()), list(second.values()), paired=paired)
+                if metric == ACCURACY:
+                    estimate = with_test_set(estimate, next(iter(before.tests.values())), next(iter(now.tests.values())))
+                number = min(len(first), len(second))
+                found.append(_change(before, now, metric, estimate, number, paired=paired))
+    tested = [place for place, change in enumerate(found) if change.change.n >= VERDICT_PAIRS]
+    adjusted = dict(zip(tested, holm([found[place].change.p or 0.0 for place in tested]), strict=True))
+    return [_judged(change, adjusted.get(place), criteria) for place, change in enumerate(found)]
+
+
+def _usable(samples: Mapping[int, float], metric: str) -> dict[int, float]:
+    """Those that have a logarithm, where one is needed: a figure that the system does not tell may stand as zero."""
+    return {repeat: value for repeat, value in samples.items() if value > 0 or metric == ACCURACY}
+
+
+def _estimate(metric: str, before: Sequence[float], now: Sequence[float], *, paired: bool) -> Estimate:
+    """Of the logarithms, whose difference is that of a ratio; of an accuracy, of the values as they are."""
+    if metric != ACCURACY:
+        before, now = ([math.log(value) for value in values] for values in (before, now))
+    return of_pairs(before, now) if paired else of_samples(before, now)
+
+
+def _change(before: Subject, now: Subject, metric: str, estimate: Estimate, number: int, *, paired: bool) -> Change:
+    ends = (estimate.mean - estimate.half, estimate.mean + estimate.half)
+    value, low, high = (end if metric == ACCURACY else _exp(end) for end in (estimate.mean, *ends))
+    known = math.isfinite(estimate.error)
+    return Change(
+        id=now.id,
+        name=now.name,
+        metric=metric,
+        method="paired" if paired else "Welch",
+        baseline=before.spreads[metric],
+        candidate=now.spreads[metric],
+        change=Ratio(
+            value=value,
+            low=low if known else None,
+            high=high if known else None,
+            n=number,
+            p=estimate.p if known else None,
+        ),
+        adjusted_p=None,
+        verdict="too few to tell",
+        not_ruled_out=False,
+    )
+
+
+def _judged(change: Change, p: float | None, criteria: Criteria) -> Change:
+    """The change with its verdict: worse means more seconds, more memory, less accuracy."""
+    ratio = change.change
+    if p is None or ratio.low is None or ratio.high is None:
+        return change
+    if change.metric == ACCURACY:
+        worse, at_worst, threshold = -ratio.value, -ratio.low, criteria.accuracy_threshold
+    else:
+        worse, at_worst, threshold = ratio.value - 1.0, ratio.high - 1.0, criteria.threshold
+    significant = p < 1.0 - CONFIDENCE
+    verdict: Verdict = "no change shown"
+    if significant:
+        verdict = "better" if worse < 0 else "regression" if worse > threshold else "worse, within the threshold"
+    unsure = verdict not in ("regression", "better") and at_worst > threshold
+    return change.model_copy(update={"adjusted_p": p, "verdict": verdict, "not_ruled_out": unsure})
+
+
+def _facts(before: Subject, now: Subject, criteria: Criteria) -> list[Fact]:
+    facts: list[Fact] = []
+
+    def add(what: str, was: str, is_: str, verdict: Verdict) -> None:
+        facts.append(Fact(id=now.id, name=now.name, what=what, baseline=was, candidate=is_, verdict=verdict))
+
+    if (before.status, now.status) != ("ok", "ok"):
+        said = f"{now.status}: {now.reason}" if now.reason else now.status
+        add("ended", before.status, said, _status_verdict(before.status, now.status))
+    elif before.spec is not None:
+        for metric in (*criteria.metrics, ACCURACY):
+            was, is_ = ("measured" if metric in each.samples else "not measured" for each in (before, now))
+            if was != is_ or (metric == criteria.metrics[0] and is_ == "not measured"):
+                add(METRICS[metric].heading, was, is_, "cannot tell")
+    known = ("proved", "not proved")
+    if before.parity in known or now.parity in known:
+        was, is_ = before.parity or "not examined", now.parity or "not examined"
+        add("same training in both frameworks", was, is_, _parity_verdict(was, is_))
+    if before.first_step_agrees is not None and now.first_step_agrees is not None:
+        words = {True: "agrees", False: "does not agree"}
+        verdict: Verdict = "no change shown"
+        if before.first_step_agrees != now.first_step_agrees:
+            verdict = "better" if now.first_step_agrees else "regression"
+        add("first loss in both frameworks", words[before.first_step_agrees], words[now.first_step_agrees], verdict)
+    return facts
+
+
+def _status_verdict(before: str, now: str) -> Verdict:
+    if before == now == "not available":
+        return "no change shown"
+    if before in ("ok", "not parallel"):
+        if now in FAILURES or (before, now) == ("ok", "not parallel"):
+            return "regression"
+        return "cannot tell" if now in ("not run", "not available") else "no change shown" if before == now else "better"
+    return "better" if now in ("ok", "not parallel") else "cannot tell"
+
+
+def _parity_verdict(before: str, now: str) -> Verdict:
+    if before == "proved" and now != "proved":
+        return "cannot tell" if now == "not examined" else "regression"
+    return "better" if now == "proved" != before else "no change shown"
+
+
+def _cautions(baseline: Measured, candidate: Measured, pairs: Sequence[tuple[Subject, Subject]]) -> list[str]:
+    said: list[str] = []
+    for package in {**baseline.versions, **candidate.versions}:
+        before, now = baseline.versions.get(package), candidate.versions.get(package)
+        if before != now:
+            said.append(f"{package} was {before or 'not recorded'} and is {now or 'not recorded'}.")
+    for measured, what in ((baseline, "baseline"), (candidate, "candidate")):
+        if measured.dirty:
+            said.append(f"The {what} was measured with changes that are in no commit.")
+    for before, now in pairs:
+        said += [
+            f"{now.name}: another {what} than before: the change alters what a run computes."
+            for what, hashes in before.hashes.items()
+            if hashes and now.hashes.get(what) and hashes != now.hashes[what]
+        ]
+        if before.disturbed or now.disturbed:
+            said.append(f"{now.name}: other work on the machine took cores of its budget: rely on no time of it.")
+    if baseline.kind == "benchmarks":
+        said.append(
+            "The samples are rounds of one process each: what differs from process to process is in no interval. For a verdict "
+            "that holds it, use --interleaved."
+        )
+    return said
+
+
+def _side(measured: Measured) -> Side:
+    return Side(
+        source=str(measured.source),
+        commit=measured.commit_name,
+        measured_at=measured.measured_at.isoformat(timespec="seconds"),
+        versions=measured.versions,
+    )
+
+
+def _listed(subjects: Mapping[str, Subject]) -> str:
+    names = list(subjects)
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{', '.join(names[:3]) or 'none'}{more}"
+
+
+def _exp(logarithm: float) -> float:
+    """exp, held to the range of floats: two wild repeats have an interval wider than that."""
+    return math.exp(min(max(logarithm, -700.0), 700.0))

@@ -1,0 +1,329 @@
+"""Regressions in stored measurements: what counts as one, and what is never taken for the lack of one."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from typer.testing import CliRunner
+
+from common.results import Metrics
+from compare import measurements, regress, regression
+from compare.__main__ import app
+from compare.regression import Criteria, Estimate, Judgement
+from tests.compare import kept, made
+
+BOTH = {"pytorch": 4.0, "tensorflow": 5.0}
+
+
+def judge(before: Path, now: Path | None, **criteria: Any) -> Judgement:
+    return regress.judge_stored(before, now, Criteria(**criteria))
+
+
+def compare(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, ["regress", *map(str, arguments)], env={"COLUMNS": "200"})
+
+
+def verdicts(judged: Judgement, metric: str = "epoch_seconds") -> list[str]:
+    return [change.verdict for change in judged.changes if change.metric == metric]
+
+
+def test_an_estimate_is_that_of_the_textbook_tests() -> None:
+    draw = np.random.default_rng(1)
+    first, second = draw.normal(0.0, 1.0, 7), draw.normal(0.3, 2.0, 7)
+    for estimate, oracle in (
+        (regression.of_pairs(first, second), stats.ttest_rel(second, first)),
+        (regression.of_samples(first, second[:5]), stats.ttest_ind(second[:5], first, equal_var=False)),
+    ):
+        interval = oracle.confidence_interval(0.95)
+        assert estimate.p == pytest.approx(oracle.pvalue)
+        assert estimate.mean - estimate.half == pytest.approx(interval.low)
+        assert estimate.mean + estimate.half == pytest.approx(interval.high)
+
+
+def test_values_without_spread_are_equal_or_surely_different() -> None:
+    same, other = [512.0] * 5, [513.0] * 5
+    assert regression.of_samples(same, same).p == regression.of_pairs(same, same).p == 1.0
+    assert regression.of_samples(same, other).p == regression.of_pairs(same, other).p == 0.0
+
+
+def test_one_sample_has_no_interval() -> None:
+    assert math.isinf(regression.of_pairs([1.0], [2.0]).half) and math.isinf(regression.of_samples([1.0], [2.0, 3.0]).half)
+
+
+def test_an_accuracy_without_spread_over_repeats_is_as_sure_as_its_test_split_is_large() -> None:
+    def estimate(accuracy: float, examples: int) -> Estimate:
+        before, now = (Metrics(loss=1.0, accuracy=each, num_correct=0, num_examples=examples) for each in (0.9, accuracy))
+        return regression.with_test_set(regression.of_samples([0.9] * 5, [accuracy] * 5), before, now)
+
+    small, large = estimate(0.88, 360), estimate(0.88, 36000)
+    assert small.error == pytest.approx(math.sqrt(0.9 * 0.1 / 360 + 0.88 * 0.12 / 360))
+    assert small.p == pytest.approx(2 * stats.norm.sf(0.02 / small.error)) and small.p > 0.3
+    assert large.p < 1e-10
+
+
+def test_two_samples_of_the_same_machine_are_called_different_once_in_twenty_times() -> None:
+    draw = np.random.default_rng(2)
+    calls = [regression.of_samples(*draw.normal(0.0, 0.02, (2, 5))).p < 0.05 for _ in range(4000)]
+    assert 0.035 <= np.mean(calls) <= 0.055  # Welch's test errs on the safe side at n = 5
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict", "code"),
+    [
+        (1.0, "no change shown", 0),
+        (1.04, "worse, within the threshold", 0),
+        (1.2, "regression", 3),
+        (0.8, "better", 0),
+    ],
+)
+def test_a_regression_is_larger_than_the_threshold_and_significant(
+    tmp_path: Path, factor: float, verdict: str, code: int
+) -> None:
+    before = kept.folder(tmp_path / "before", BOTH)
+    now = kept.folder(tmp_path / "now", {"pytorch": 4.0 * factor, "tensorflow": 5.0})
+    judged = judge(before, now)
+    assert verdicts(judged) == [verdict, "no change shown"]
+    assert judged.exit_code == code
+    assert judged.changes[0].change.value == pytest.approx(factor)
+    assert judged.tested == 8  # seconds, first step, memory and accuracy of two rows
+    assert not judged.paired and {change.method for change in judged.changes} == {"Welch"}
+
+
+def test_a_slowdown_within_the_noise_is_no_regression_but_not_ruled_out(tmp_path: Path) -> None:
+    noise = (1.0, 1.3, 0.8, 1.1, 0.9)
+    before = kept.folder(tmp_path / "before", BOTH, noise=noise)
+    judged = judge(before, kept.folder(tmp_path / "now", {**BOTH, "pytorch": 4.4}, noise=noise))
+    assert verdicts(judged)[0] == "no change shown" and judged.changes[0].not_ruled_out
+    assert judged.exit_code == 0
+    (said,) = (sentences for title, sentences in regress.sections(judged) if "not ruled out" in title)
+    assert said[0].startswith("pytorch serial, 2 cores: seconds per epoch: 1.100 (")
+
+
+def test_one_low_p_among_many_figures_is_no_regression(tmp_path: Path) -> None:
+    noise = (1.0, 1.06, 0.94, 1.03, 0.97)
+    before = kept.folder(tmp_path / "before", BOTH, noise=noise)
+    now = kept.folder(tmp_path / "now", {**BOTH, "pytorch": 4.0 * 1.077}, noise=noise)
+    alone = judge(before, now, metrics=("epoch_seconds",), only="pytorch*")
+    assert verdicts(alone) == ["no change shown"] and alone.tested == 2
+    (change,) = (change for change in alone.changes if change.metric == "epoch_seconds")
+    assert change.change.p is not None and change.change.p < 0.05 < (change.adjusted_p or 0.0)
+
+
+@pytest.mark.parametrize(
+    ("repeats", "verdict", "code"), [(5, "regression", 3), (4, "too few to tell", 2), (1, "too few to tell", 2)]
+)
+def test_too_few_repeats_are_an_error_not_a_pass(tmp_path: Path, repeats: int, verdict: str, code: int) -> None:
+    before = kept.folder(tmp_path / "before", BOTH)
+    now = kept.folder(tmp_path / "now", {"pytorch": 8.0, "tensorflow": 10.0}, noise=kept.NOISE[:repeats])
+    judged = judge(before, now)
+    assert set(verdicts(judged)) == {verdict} and judged.exit_code == code
+    if code == 2:
+        assert regress.headline(judged) == "CANNOT TELL whether there is a regression."
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "verdict", "code"),
+    [
+        ("proved", "proved", "no change shown", 0),
+        ("proved", "not proved", "regression", 3),
+        ("proved", "not claimed", "regression", 3),
+        ("proved", None, "cannot tell", 2),
+        ("not proved", "proved", "better", 0),
+        (None, "not proved", "no change shown", 0),
+    ],
+)
+def test_a_proof_that_is_lost_is_a_regression_at_any_speed(
+    tmp_path: Path, before: str | None, now: str | None, verdict: str, code: int
+) -> None:
+    first = kept.folder(tmp_path / "before", {"pytorch": 4.0}, verdict=before)
+    judged = judge(first, kept.folder(tmp_path / "now", {"pytorch": 2.0}, verdict=now))
+    assert [fact.verdict for fact in judged.facts] == [verdict]
+    assert judged.exit_code == code
+
+
+def test_first_losses_that_no_longer_agree_are_a_regression(tmp_path: Path) -> None:
+    before, now = kept.folder(tmp_path / "before", BOTH), kept.folder(tmp_path / "now", BOTH)
+    for result in now.glob("runs/tensorflow*/result.json"):
+        result.write_text(result.read_text().replace('"first_step_loss": 2.3', '"first_step_loss": 2.4'))
+    judged = judge(before, now)
+    assert {(fact.baseline, fact.candidate, fact.verdict) for fact in judged.facts} == {
+        ("agrees", "does not agree", "regression")
+    }
+    assert judged.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "verdict", "code"), [(0.69, "no change shown", 0), (0.6, "regression", 3), (0.8, "better", 0)]
+)
+def test_lost_accuracy_is_a_regression_where_the_test_split_shows_it(
+    tmp_path: Path, accuracy: float, verdict: str, code: int
+) -> None:
+    before = kept.folder(tmp_path / "before", {"pytorch": 4.0})
+    judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.0}, accuracy=accuracy))
+    assert verdicts(judged, "test_accuracy") == [verdict] and judged.exit_code == code
+    (change,) = (change for change in judged.changes if change.metric == "test_accuracy")
+    assert change.change.value == pytest.approx(accuracy - 0.7)
+
+
+def test_a_run_that_fails_now_is_a_regression_and_one_that_is_missing_cannot_be_told(tmp_path: Path) -> None:
+    before = kept.folder(tmp_path / "before", BOTH)
+    failed = kept.folder(tmp_path / "failed", BOTH, changed={"status": "failed", "reason": "exit code 1"})
+    judged = judge(before, failed)
+    assert judged.exit_code == 3
+    assert {(fact.what, fact.candidate) for fact in judged.facts if fact.verdict == "regression"} == {
+        ("ended", "failed: 5 of 5 repeats: exit code 1")
+    }
+    fewer = judge(before, kept.folder(tmp_path / "fewer", {"pytorch": 4.0}))
+    assert fewer.missing == ["tensorflow serial, 2 cores"] and fewer.exit_code == 2
+    more = judge(tmp_path / "fewer", before)
+    assert more.added == ["tensorflow serial, 2 cores"] and more.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("machine", "said"),
+    [
+        ({"processor": "Another CPU"}, "different machines: processor was Some CPU and is Another CPU"),
+        ({"logical_cores": 4}, "different machines: logical cores was 2 and is 4"),
+        ({"processor": ""}, "does not say its processor"),
+        ({"logical_cores": None}, "does not say its logical cores"),
+    ],
+)
+def test_another_machine_is_an_error(tmp_path: Path, machine: dict[str, Any], said: str) -> None:
+    before = kept.folder(tmp_path / "before", BOTH)
+    done = compare(before, kept.folder(tmp_path / "now", BOTH, machine=machine))
+    assert done.exit_code == 2 and said in done.stderr and done.stdout == ""
+
+
+def test_other_versions_are_compared_and_told(tmp_path: Path) -> None:
+    before = kept.folder(tmp_path / "before", BOTH)
+    versions = {"pytorch": {"torch": "2.5"}, "tensorflow": {"tensorflow": "2.1"}}
+    judged = judge(before, kept.folder(tmp_path / "now", BOTH, versions=versions, machine={"dirty": True}))
+    assert judged.exit_code == 0
+    assert judged.cautions == [
+        "torch was 2.0 and is 2.5.",
+        "The candidate was measured with changes that are in no commit.",
+    ]
+
+
+def test_other_work_or_data_or_another_device_is_an_error(tmp_path: Path) -> None:
+    before = kept.folder(tmp_path / "before", {"pytorch": 4.0})
+    row = made.row("pytorch")
+    larger = row.model_copy(update={"spec": row.spec.model_copy(update={"global_batch_size": 128})})
+    for number, (options, said) in enumerate(
+        [
+            ({"rows": [larger]}, "did other work: global_batch_size was 64 and is 128"),
+            ({"data_hash": "other"}, "their data has other content"),
+            ({"changed": {"device": "cuda"}}, "ran on another device: cpu before, cuda now"),
+        ]
+    ):
+        done = compare(before, kept.folder(tmp_path / str(number), {"pytorch": 4.0}, **options))
+        assert done.exit_code == 2 and said in done.stderr
+
+
+def test_another_cache_or_limit_of_a_hang_is_the_same_work(tmp_path: Path) -> None:
+    before = kept.folder(tmp_path / "before", {"pytorch": 4.0})
+    row = made.row("pytorch")
+    elsewhere = row.model_copy(update={"spec": row.spec.model_copy(update={"hang_seconds": 300.0})})
+    assert judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.0}, rows=[elsewhere])).exit_code == 0
+
+
+def test_other_initial_weights_are_told(tmp_path: Path) -> None:
+    before = kept.folder(tmp_path / "before", {"pytorch": 4.0})
+    judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.0}, changed={"weights_hash": "others"}))
+    assert judged.cautions == [
+        "pytorch serial, 2 cores: another initial weights than before: the change alters what a run computes."
+    ]
+
+
+def test_a_missing_or_unreadable_baseline_is_an_error(tmp_path: Path) -> None:
+    now = kept.folder(tmp_path / "now", BOTH)
+    (tmp_path / "torn.json").write_text('{"benchmarks": [')
+    (tmp_path / "other.json").write_text("[]")
+    for arguments, said in (
+        ((), "There is no baseline"),
+        ((tmp_path / "none", now), "There is no baseline at"),
+        ((now, tmp_path / "none"), "There is no candidate at"),
+        ((tmp_path, now), "holds no comparison"),
+        ((tmp_path / "torn.json", now), "is no whole file of pytest-benchmark"),
+        ((tmp_path / "other.json", now), "is no whole file of pytest-benchmark"),
+        ((now,), "holds nothing newer that measured the same"),
+        ((now, now, "--only", "jax*"), "no rows in common that match jax*"),
+        ((now, now, "--threshold", "five"), "--threshold must be a part of at least 0. Received: 'five'"),
+        ((now, now, "--metrics", "epoch_second"), "Did you mean epoch_seconds?"),
+        ((now, now, "--pairs", "3", "--set", "seed=1"), "--pairs, --set say what --interleaved is to run"),
+        ((now, "--interleaved", "HEAD"), "--interleaved measures both sides itself"),
+    ):
+        done = compare(*arguments)
+        assert done.exit_code == 2 and said in done.stderr and done.stdout == "", (arguments, done.stderr)
+
+
+def test_without_a_candidate_the_newest_later_one_that_measured_the_same_is_taken(tmp_path: Path) -> None:
+    before = kept.folder(tmp_path / "b", BOTH, created_at="2026-01-02T00:00:00+00:00")
+    kept.folder(tmp_path / "earlier", BOTH, created_at="2026-01-01T00:00:00+00:00")
+    kept.folder(tmp_path / "a", {"pytorch": 8.0, "tensorflow": 5.0}, created_at="2026-01-04T00:00:00+00:00")
+    kept.folder(tmp_path / "c", BOTH, created_at="2026-01-03T00:00:00+00:00")
+    kept.folder(tmp_path / "other", {"jax": 8.0}, created_at="2026-01-05T00:00:00+00:00")
+    done = compare(before, "--json")
+    found = json.loads(done.stdout)
+    assert found["candidate"]["source"] == str(tmp_path / "a") and found["exit_code"] == done.exit_code == 3
+
+
+def test_benchmark_files_are_compared_by_their_rounds(tmp_path: Path) -> None:
+    rounds = [0.010 * factor for factor in kept.NOISE * 2]
+    before = kept.benchmark_file(tmp_path / "0001_a.json", {"test_step[pytorch]": rounds, "test_input": rounds})
+    slower = {"test_step[pytorch]": [1.2 * each for each in rounds], "test_input": rounds}
+    now = kept.benchmark_file(tmp_path / "0002_b.json", slower, measured_at="2026-01-02T00:00:00+00:00")
+    judged = judge(before, None)
+    assert judged.candidate.source == str(now)
+    assert verdicts(judged, "seconds") == ["regression", "no change shown"] and judged.exit_code == 3
+    assert "rounds of one process" in judged.cautions[-1]
+
+
+def test_a_benchmark_file_without_samples_or_of_another_kind_is_an_error(tmp_path: Path) -> None:
+    rounds = {"test_step": list(kept.NOISE)}
+    before = kept.benchmark_file(tmp_path / "a.json", rounds)
+    bare = kept.benchmark_file(tmp_path / "b.json", rounds, keep=False)
+    foreign = kept.benchmark_file(tmp_path / "c.json", rounds, machine={"cpu": {"brand_raw": "Some CPU", "count": 2}})
+    silent = kept.benchmark_file(tmp_path / "d.json", rounds, machine={})
+    assert "--benchmark-save-data" in compare(before, bare).stderr
+    assert compare(before, foreign).exit_code == 0  # of any project, by what pytest-benchmark itself says of the machine
+    assert "does not say its processor" in compare(before, silent).stderr
+    other_kind = compare(before, kept.folder(tmp_path / "folder", BOTH))
+    assert other_kind.exit_code == 2 and "Name two of a kind" in other_kind.stderr
+
+
+def test_two_sides_measured_in_turn_are_judged_by_pairs(tmp_path: Path) -> None:
+    drift = (1.0, 1.2, 1.4, 1.6, 1.8)  # of the machine, which pairs leave out
+    seconds = {"pytorch": 4.0}
+    kept.folder(tmp_path / "base", seconds, noise=drift)
+    kept.folder(
+        tmp_path / "head", {"pytorch": 4.4}, noise=[each * jitter for each, jitter in zip(drift, kept.NOISE, strict=True)]
+    )
+    assert judge(tmp_path / "base", tmp_path / "head").exit_code == 0
+    (tmp_path / "interleaved.json").write_text("{}")
+    for judged in (judge(tmp_path / "base", tmp_path / "head"), judge(tmp_path, None)):
+        assert judged.paired and verdicts(judged) == ["regression"] and judged.exit_code == 3
+    assert not judge(tmp_path / "head", tmp_path / "base").paired
+
+
+def test_the_report_says_the_verdict_first_on_the_terminal_and_in_markdown(tmp_path: Path) -> None:
+    before = kept.folder(tmp_path / "before", BOTH, verdict="proved")
+    now = kept.folder(tmp_path / "now", {"pytorch": 4.8, "tensorflow": 5.0}, verdict="proved")
+    summary = tmp_path / "summary.md"
+    summary.write_text("# Before\n")
+    done = compare(before, now, "--markdown", summary)
+    assert done.exit_code == 3
+    lines = done.stdout.splitlines()
+    assert lines[0] == "REGRESSION in 1 of 12 figures."
+    assert any(line.split()[:5] == ["pytorch", "serial,", "2", "cores", "seconds"] and "regression" in line for line in lines)
+    (said,) = (line for line in lines if line.startswith("  pytorch serial, 2 cores: seconds per epoch: 1.200 ("))
+    assert said.endswith(") times, p < 0.001.")
+    text = summary.read_text()
+    assert text.startswith("# Before\n## REGRESSION in 1 of 12 figures.\n")
+    assert "### Regressions\n\n- pytorch serial, 2 cores: seconds per epoch: 1.200 (" in text
+    assert "| run | metric | verdict | times (95 % interval) | p, Holm |" in text
+    assert measurements.read(now).commit_name == "aaaaaaaa"
