@@ -6,6 +6,7 @@ import statistics as python_statistics
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from common.results import EpochRecord, Metrics, Phases, RunResult, StepParts
@@ -107,6 +108,8 @@ class Summary(_Frozen):
     first_step_difference: float | None
     """Largest relative difference of the first loss to the other frameworks' rows of the same configuration."""
     epochs: list[Epoch]
+    confusion: list[list[int]] | None = None
+    """Of the test split, summed over the repeats: rows are the true class, columns the predicted one."""
 
     @property
     def name(self) -> str:
@@ -237,6 +240,7 @@ def _summary(row: Row, stored: Stored) -> Summary:
         first_step_loss=_first(results, lambda result: result.first_step_loss),
         first_step_difference=_first_step_difference(stored, row),
         epochs=_epochs([result.epochs for result in shown]),
+        confusion=_confusion(good),
     )
 
 
@@ -345,6 +349,11 @@ def _step_parts(results: Sequence[RunResult]) -> StepParts | None:
         if values:
             medians[name] = python_statistics.median(values)
     return found[0].model_copy(update=medians)
+
+
+def _confusion(results: Sequence[RunResult]) -> list[list[int]] | None:
+    found = [result.confusion for result in results if result.confusion]
+    return np.sum(found, axis=0).tolist() if found else None
 
 
 def _epochs(runs: Sequence[list[EpochRecord]]) -> list[Epoch]:
