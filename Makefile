@@ -53,6 +53,7 @@ run-tests: setup
 	$(PYTEST) -m "$(MARKERS)" tests/twins --framework pytorch
 	$(PYTEST) -m "$(MARKERS)" tests/twins --framework tensorflow
 	$(PYTEST) -m "$(MARKERS)" tests/parity
+	$(PYTEST) -m "$(MARKERS)" tests/browser
 
 bench: setup ## Time the frameworks: pytest-benchmark for history, then the bars that are ratios
 	$(PYTEST) tests/benchmarks --benchmark-only --framework pytorch

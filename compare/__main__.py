@@ -12,7 +12,7 @@ from compare.interrupt import ended_at_once
 with ended_at_once():  # the commands take a second to import
     import typer
 
-    from compare import cache, certificate, data, models, preprocess, report, run, scaling
+    from compare import cache, certificate, data, export, models, preprocess, report, run, scaling
 
 EXIT_UNWRITTEN = 1
 
@@ -30,6 +30,7 @@ app.command("data")(data.command)
 app.command("preprocess")(preprocess.command)
 app.command("scaling")(scaling.command)
 app.command("cache")(cache.command)
+app.command("export")(export.command)
 
 
 class _Output(io.TextIOWrapper):

@@ -21,6 +21,7 @@ from common.spec import SpecError
 from compare import execution, launch, matrix, parity, presets, report, store
 from compare.interrupt import Interrupted, interruptible
 from compare.launch import LaunchError
+from compare.live import Live
 from compare.matrix import Row
 from compare.presets import Preset
 from compare.progress import Display, display
@@ -47,6 +48,8 @@ class Request:
     """The rows of these settings for these frameworks."""
     oversubscribe: bool = False
     """Whether more replicas than cores are run, to take turns."""
+    live: bool = False
+    """Whether a page is kept up to date meanwhile."""
 
 
 def command(
@@ -75,6 +78,7 @@ def command(
     oversubscribe: Annotated[bool, typer.Option(help="Run modes with more replicas than cores, which take turns.")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="After each run, time the parts of a step apart.")] = False,
     proof: Annotated[bool, typer.Option(help="Prove first that both frameworks train the same.")] = True,
+    live: Annotated[bool, typer.Option("--live", help="Keep live.html in the results folder up to date meanwhile.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Train the same CNN in every framework and mode, and compare."""
@@ -100,7 +104,7 @@ def command(
             asked = replace(asked, workers=numbers("--workers", workers, least=0))
         if repeats is not None:
             asked = replace(asked, repeats=repeats)
-        code = run(Request(asked, names(frameworks), out, proof, oversubscribe=oversubscribe), as_json=as_json)
+        code = run(Request(asked, names(frameworks), out, proof, oversubscribe=oversubscribe, live=live), as_json=as_json)
     except (SpecError, FolderError) as error:
         typer.echo(str(error), err=True)
         code = EXIT_USAGE
@@ -135,16 +139,18 @@ def run(request: Request, *, as_json: bool, show: Callable[..., object] = report
         with store.locked(folder):
             comparison = store.claim(folder, wanted)
             store.write_plan(folder, comparison)
+            live = Live(folder if request.live else None, f"{comparison.rows[0].spec.model} on {comparison.data_name}")
             try:
                 if request.prove:  # also of a folder that holds one: what has been proved before is remembered
                     comparison = _prove(comparison, request, folder, shown)
                     store.write_plan(folder, comparison)
-                _run_all(comparison, folder, shown)
+                _run_all(comparison, folder, shown, live)
             except Interrupted as interruption:
                 code = interruption.exit_code
             shown.say("report")
             made = report.read(folder)
             unwritten = report.write(made, folder)
+            live.finish("Interrupted." if code else "All runs have ended.")
     if code and not any(made.stored.runs.values()):
         typer.echo(f"Interrupted before a run had ended. The same command with --out {folder} goes on.", err=True)
         return code
@@ -258,15 +264,23 @@ def _proof(comparison: Comparison, request: Request, folder: Path, shown: Displa
     )
 
 
-def _run_all(comparison: Comparison, folder: Path, shown: Display) -> None:
+def _run_all(comparison: Comparison, folder: Path, shown: Display, live: Live) -> None:
     """Every run that has no good result yet."""
     jobs = [(row, repeat) for row, repeat in order(comparison.rows, comparison.repeats) if not _is_done(folder, row, repeat)]
     shown.plan([row.id for row, _ in jobs])
+    live.plan([row.id for row, _ in jobs])
+
+    def watch(events: list[dict[str, Any]]) -> None:
+        shown.watch(events)
+        live.watch(events)
+
     for row, repeat in jobs:
         label = f"{row.id} ({repeat + 1} of {comparison.repeats})" if comparison.repeats > 1 else row.id
         shown.begin(row.id, label)
-        execution.execute(row, repeat, folder, shown.watch)
+        live.begin(row.id, label)
+        result = execution.execute(row, repeat, folder, watch)
         shown.end()
+        live.end(result)
 
 
 def _is_done(folder: Path, row: Row, repeat: int) -> bool:
