@@ -94,7 +94,9 @@ def documents(report: Report) -> list[tables.Table]:
 def environment(report: Report) -> list[tuple[str, str]]:
     """Facts of the machine, the versions, the data and the code, by name."""
     comparison = report.stored.comparison
-    facts: dict[str, Any] = {name.replace("_", " "): value for name, value in comparison.machine.items()}
+    facts: dict[str, Any] = {
+        name.replace("_", " ").replace(" mib", " MiB"): value for name, value in comparison.machine.items()
+    }
     for framework, packages in comparison.versions.items():
         facts[framework] = ", ".join(f"{package} {version}" for package, version in packages.items())
     facts |= {

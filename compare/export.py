@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -69,8 +71,9 @@ def export(stored: Stored, to: str, out: Path) -> int:
 
 
 def _tensorboard(stored: Stored, runs: list[tuple[str, RunResult]], out: Path) -> None:
-    """One folder of events a run; tensorboardX writes them without any framework."""
-    from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingImports]
+    """One folder of events a run."""
+    with _hidden("torch"):  # tensorboardX takes seconds to import it where it is, and needs it for nothing that is written here
+        from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingImports]
 
     for name, run in runs:
         with SummaryWriter(str(out / name)) as writer:
@@ -114,6 +117,19 @@ _VIEWERS = {
     "tensorboard": "tensorboard --logdir {out}",
     "mlflow": "mlflow ui --backend-store-uri sqlite:///{out}/mlflow.db",
 }
+
+
+@contextmanager
+def _hidden(module: str) -> Generator[None]:
+    """As if a module that nobody has imported yet were not installed."""
+    if module in sys.modules:
+        yield
+        return
+    sys.modules[module] = None  # pyright: ignore[reportArgumentType]
+    try:
+        yield
+    finally:
+        del sys.modules[module]
 
 
 def _scalars(run: RunResult) -> Iterator[tuple[int, float, str, float]]:

@@ -6,7 +6,7 @@ import re
 from xml.etree import ElementTree
 
 _COLOURS = {"#000000": "currentColor", "#ffffff": "var(--card)"}
-"""What is ink and paper in a file is that of the page here, light or dark."""
+"""What is ink and paper in a file is that of the page here, light or dark; but in a hatch, which is seen on a colour."""
 _LEFT_TO_PAGE = "font-family"
 _REFERENCE = re.compile(r"url\(#([^)]+)\)")
 
@@ -24,7 +24,9 @@ def svg(source: str, name: str) -> str:
     root = ElementTree.fromstring(source)
     prefix = re.sub(r"\W+", "-", name)
     _strip(root)
+    hatches = {id(part) for element in root.iter() if element.tag.endswith("pattern") for part in element.iter()}
     for element in root.iter():
+        colours = {} if id(element) in hatches else _COLOURS
         element.tag = element.tag.rpartition("}")[2]
         given = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
         for declaration in filter(None, given.pop("style", "").split(";")):
@@ -32,7 +34,7 @@ def svg(source: str, name: str) -> str:
             if key.strip() != _LEFT_TO_PAGE:
                 given[key.strip()] = value.strip()
         element.attrib.clear()
-        element.attrib.update({key: _of_page(key, value, prefix) for key, value in given.items()})
+        element.attrib.update({key: _of_page(key, colours.get(value, value), prefix) for key, value in given.items()})
     for size in ("width", "height", "version"):
         root.attrib.pop(size, None)
     root.attrib |= {"role": "img", "aria-label": name}
@@ -53,6 +55,4 @@ def _of_page(key: str, value: str, prefix: str) -> str:
         return f"{prefix}-{value}"
     if key == "href":
         return f"#{prefix}-{value.removeprefix('#')}"
-    if key in ("fill", "stroke"):
-        value = _COLOURS.get(value, value)
     return _REFERENCE.sub(rf"url(#{prefix}-\1)", value)

@@ -49,12 +49,12 @@ def to_html(report: Report, folder: Path, drawn: Mapping[str, str]) -> str:
     apart = {*_FIRST, *_PROOF, *_CLASSES, *folded}
     pictures = {name: inline.svg(source, name.replace("_", " ")) for name, source in drawn.items()}
     heats = [_heat(summary, comparison.class_names) for summary in report.summaries if summary.confusion]
-    spec = comparison.rows[0].spec
+    title = tables.one_line(f"{comparison.rows[0].spec.model} on {comparison.data_name}")
     return render(
         "report.html.jinja",
-        title=f"{spec.model} on {tables.one_line(comparison.data_name)}",
+        title=title,
         overline="Comparison of frameworks",
-        facts=[tables.one_line(line) for line in content.heading(report).splitlines()],
+        facts=[tables.one_line(line).removeprefix(f"{title}, ") for line in content.heading(report).splitlines()],
         marks=_marks(report),
         said=[(title, list(map(tables.one_line, sentences))) for title, sentences in content.sections(report)],
         contents=_contents(grids, pictures, heats),
@@ -107,7 +107,7 @@ def _marks(report: Report) -> list[dict[str, str]]:
         {"what": "Same training", "said": verdict, "tone": TONES.get(verdict, "warn")},
         {
             "what": "Timed runs",
-            "said": "compare" if report.findings.comparable else "do not compare",
+            "said": "comparable" if report.findings.comparable else "not comparable",
             "tone": "good" if report.findings.comparable else "bad",
         },
         {

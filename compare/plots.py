@@ -27,6 +27,7 @@ SETTINGS: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.alpha": 0.3,
     "text.parse_math": False,  # a `$` in a name is a dollar sign
     "svg.hashsalt": "convtwins",  # the same results give the same file

@@ -383,7 +383,8 @@ def proof_tables(proof: Mapping[str, Any]) -> list[Table]:
     rungs = [{column.key: rung.get(column.key) for column in columns} for rung in proof["rungs"]]
     verdicts: Mapping[str, Mapping[str, str]] = proof["mode_verdicts"]
     modes = list(dict.fromkeys(mode for each in verdicts.values() for mode in each))
-    claimed = (Column("mode", "mode"), *(Column(name, name) for name in verdicts), Column("why", "why it is not claimed"))
+    why = (Column("why", "why it is not claimed"),) if proof["not_claimed"] else ()
+    claimed = (Column("mode", "mode"), *(Column(name, name) for name in verdicts), *why)
     claims: list[dict[str, Cell]] = [
         {"mode": mode} | {name: each.get(mode) for name, each in verdicts.items()} | {"why": proof["not_claimed"].get(mode)}
         for mode in modes
