@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -34,6 +34,10 @@ _FIRST, _CURVES = ("comparison", "accuracy"), ("loss", "accuracy")
 _PROOF, _CLASSES, _FOLDED = ("proof", "claims"), ("classes",), ("seconds", "epochs")
 
 
+_IN_THE_RUNG = ("mode", "model", "optimizer")
+"""Columns of the certificate that its rungs' names and the heading of the page say."""
+
+
 def to_html(report: Report, folder: Path, drawn: Mapping[str, str]) -> str:
     """The whole page.
 
@@ -44,7 +48,6 @@ def to_html(report: Report, folder: Path, drawn: Mapping[str, str]) -> str:
     """
     comparison = report.stored.comparison
     grids = {table.name: table for table in content.documents(report)}
-    narrow = {name: replace(table, columns=tuple(filter(_is_essential, table.columns))) for name, table in grids.items()}
     folded = [name for name in grids if name in (*_FIRST[:1], *_FOLDED) or name.startswith("epoch_")]
     apart = {*_FIRST, *_PROOF, *_CLASSES, *folded}
     pictures = {name: inline.svg(source, name.replace("_", " ")) for name, source in drawn.items()}
@@ -58,9 +61,9 @@ def to_html(report: Report, folder: Path, drawn: Mapping[str, str]) -> str:
         marks=_marks(report),
         said=[(title, list(map(tables.one_line, sentences))) for title, sentences in content.sections(report)],
         contents=_contents(grids, pictures, heats),
-        proof=grid(grids["proof"]) if "proof" in grids else None,
+        proof=grid(_without(grids["proof"], _IN_THE_RUNG)) if "proof" in grids else None,
         claims=grid(grids["claims"]) if "claims" in grids else None,
-        results=[grid(narrow[name]) for name in _FIRST if name in grids],
+        results=[grid(_narrow(grids[name])) for name in _FIRST if name in grids],
         curves=[pictures[name] for name in _CURVES if name in pictures],
         times=[picture for name, picture in pictures.items() if name not in _CURVES],
         left_out=plots.left_out(report.summaries),
@@ -139,8 +142,12 @@ def _contents(
     return [(anchor, name) for anchor, name, present in parts if present]
 
 
-def _is_essential(column: Column) -> bool:
-    return column.terminal
+def _narrow(table: Table) -> Table:
+    return _without(table, [column.key for column in table.columns if not column.terminal])
+
+
+def _without(table: Table, keys: Collection[str]) -> Table:
+    return replace(table, columns=tuple(column for column in table.columns if column.key not in keys))
 
 
 def grid(table: Table) -> dict[str, Any]:

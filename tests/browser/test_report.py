@@ -123,7 +123,7 @@ def test_the_page_says_everything_without_its_script(browser: Chromium, page: Pa
 
 
 def test_paper_has_the_whole_page_in_light_colours(browser: Chromium, page: Path, tmp_path: Path) -> None:
-    browser.open(page, dark=True)
+    browser.open(page, width=690, dark=True)  # that of A4 without its margins
     browser.print(tmp_path / "page.pdf")
     pdf = (tmp_path / "page.pdf").read_bytes()
     assert pdf.startswith(b"%PDF") and pdf.count(b"/Type /Page\n") > 2

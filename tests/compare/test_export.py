@@ -66,6 +66,7 @@ def test_tensorboard_reads_back_every_epoch_of_every_run(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(not find_spec("mlflow"), reason="mlflow is not installed")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what MLflow does with SQLAlchemy
 def test_mlflow_reads_back_params_metrics_and_how_runs_ended(tmp_path: Path) -> None:
     from mlflow.tracking import MlflowClient
 
