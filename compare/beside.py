@@ -13,6 +13,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from common import results
+from common.training import relative_difference
 from compare import content, page, store, tables
 from compare.content import Report
 from compare.statistics import VERDICT_PAIRS, Ratio, interval_words, unpaired_ratio
@@ -63,7 +64,7 @@ def pair(folders: tuple[Path, Path], reports: tuple[Report, Report]) -> Pair:
         folders=folders,
         reports=reports,
         same_machine=same_machine,
-        sentences=_sentences(matched, ratios, (ours.keys() - theirs.keys(), theirs.keys() - ours.keys()), same_machine),
+        sentences=_sentences(reports, matched, ratios, same_machine),
         tables=[_seconds(matched, ratios), _scores(matched), _states(matched)],
         differences=[*_environments(reports), *_specs(reports, both)],
     )
@@ -128,33 +129,56 @@ def _ratio(reports: tuple[Report, Report], row_id: str) -> Ratio | None:
 
 
 def _sentences(
+    reports: tuple[Report, Report],
     matched: Sequence[tuple[Summary, Summary]],
     ratios: dict[str, Ratio | None],
-    alone: tuple[set[str], set[str]],
     same_machine: bool,
 ) -> list[tuple[str, list[str]]]:
     speed = ["The machines differ: a ratio of their times is one of the machines, too, and nothing is said about speed."]
     if same_machine:
-        speed = [_speed(ours.name, ratio) for ours, _ in matched if (ratio := ratios[ours.id]) is not None]
+        speed = [_speed(*each, ratio) for each in matched if (ratio := ratios[each[0].id]) is not None]
         speed.append(
             "A and B were run apart, and are not paired: what changed on the machine between them is in these ratios. "
             "Only runs that are interleaved tell that apart. Each interval stands for itself, at 95 %."
         )
-    losses = [
-        f"{ours.name}: {'the same' if ours.first_step_loss == theirs.first_step_loss else 'another'} first loss."
-        for ours, theirs in matched
-        if ours.first_step_loss is not None and theirs.first_step_loss is not None
+    ours, theirs = ([summary.id for summary in report.summaries] for report in reports)
+    alone = (("A", ours, theirs), ("B", theirs, ours))
+    missing = [
+        f"Only in {name}: {', '.join(ids)}."
+        for name, here, there in alone
+        if (ids := [row_id for row_id in here if row_id not in there])
     ]
-    missing = [f"Only in {name}: {', '.join(sorted(rows))}." for name, rows in zip(("A", "B"), alone, strict=True) if rows]
-    parts = [("Which is faster?", speed), ("Is it the same training?", losses), ("Rows without a counterpart", missing)]
+    cautions = [
+        f"{name}: {trouble}" for name, report in zip("AB", reports, strict=True) for trouble in report.findings.troubles
+    ]
+    parts = (
+        ("Which is faster?", speed),
+        ("Is it the same training?", _first_losses(matched)),
+        ("Rows without a counterpart", missing),
+        ("Cautions", cautions),
+    )
     return [(title, sentences) for title, sentences in parts if sentences]
 
 
-def _speed(name: str, ratio: Ratio) -> str:
+def _speed(ours: Summary, theirs: Summary, ratio: Ratio) -> str:
     times = f"B is {interval_words(ratio)} times as fast as A"
+    doubt = " Other work disturbed it: do not rely on this." if ours.disturbed or theirs.disturbed else ""
     if ratio.n < VERDICT_PAIRS or ratio.low is None or ratio.high is None:
-        return f"{name}: too few repeats to tell ({ratio.n} of {VERDICT_PAIRS}); {times} here."
-    return f"{name}: no difference shown; {times}." if ratio.low <= 1.0 <= ratio.high else f"{name}: {times}."
+        return f"{ours.name}: too few repeats to tell ({ratio.n} of {VERDICT_PAIRS}); {times} here.{doubt}"
+    unclear = "no difference shown; " if ratio.low <= 1.0 <= ratio.high else ""
+    return f"{ours.name}: {unclear}{times}.{doubt}"
+
+
+def _first_losses(matched: Sequence[tuple[Summary, Summary]]) -> list[str]:
+    """Before any update: equal where data, weights and order are the same, but for rounding."""
+    losses = {ours.name: (ours.first_step_loss, theirs.first_step_loss) for ours, theirs in matched}
+    known = {name: (a, b) for name, (a, b) in losses.items() if a is not None and b is not None}
+    differing = [
+        f"{name}: the first losses differ by {relative_difference(a, b):.1e} (relative)."
+        for name, (a, b) in known.items()
+        if a != b
+    ]
+    return differing or [f"The first losses of A and B are the same numbers in all {len(known)} rows."] * bool(known)
 
 
 _RUN = (Column("framework", "framework"), Column("run", "mode"))

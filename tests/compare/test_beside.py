@@ -53,6 +53,9 @@ def test_two_folders_of_one_machine_are_matched_row_by_row_and_left_untouched(tm
     said = printed["sentences"]["Which is faster?"]
     assert said[0] == "pytorch serial, 2 cores: B is 2.00 (1.95 to 2.05) times as fast as A."
     assert "not paired" in said[-1]
+    assert printed["sentences"]["Is it the same training?"] == [
+        "The first losses of A and B are the same numbers in all 4 rows."
+    ]
     assert {"what": "pytorch", "a": "torch 2.0", "b": "torch 3.0"} in printed["differences"]
 
 
@@ -76,6 +79,20 @@ def test_out_says_where_and_never_into_one_of_the_two(tmp_path: Path) -> None:
     assert "too few repeats to tell" in (out / "beside.html").read_text("utf-8")
     refused = compare("report", a, b, "--out", b)
     assert refused.exit_code == 2 and "Choose an empty folder" in refused.stderr
+
+
+def test_what_disturbed_one_of_them_and_another_first_loss_are_said(tmp_path: Path) -> None:
+    ours, theirs = made.repeated(), made.repeated()
+    row = theirs.comparison.rows[0]
+    for repeat, run in theirs.runs[row.id].items():
+        busy = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}, "first_step_loss": 2.3000023}
+        theirs.runs[row.id][repeat] = run.model_copy(update=busy)
+    a, b = made.stored_in(ours, tmp_path / "a"), made.stored_in(theirs, tmp_path / "b")
+    said = dict(beside.pair((a, b), (read(a), read(b))).sentences)
+    assert said["Which is faster?"][0].endswith("Other work disturbed it: do not rely on this.")
+    assert "do not rely" not in said["Which is faster?"][1]
+    assert said["Is it the same training?"] == ["pytorch serial, 2 cores: the first losses differ by 1.0e-06 (relative)."]
+    assert [caution[:2] for caution in said["Cautions"]] == ["B:"]
 
 
 def test_rows_of_one_alone_and_fields_that_differ_are_named(tmp_path: Path) -> None:
