@@ -53,6 +53,7 @@ run-tests: setup
 	$(PYTEST) -m "$(MARKERS)" tests/twins --framework pytorch
 	$(PYTEST) -m "$(MARKERS)" tests/twins --framework tensorflow
 	$(PYTEST) -m "$(MARKERS)" tests/parity
+	$(PYTEST) -m "$(MARKERS)" tests/browser
 
 bench: setup run-benchmarks ## Time the frameworks: pytest-benchmark for history (.benchmarks), then the bars that are ratios
 	$(BIN)/python -m tests.benchmarks.bars

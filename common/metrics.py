@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.metrics import accuracy_score
+from sklearn.metrics import accuracy_score, confusion_matrix
 
 from common.results import Metrics
 
@@ -26,3 +26,17 @@ def from_counts(num_correct: int, num_examples: int, loss_sum: float) -> Metrics
     return Metrics(
         loss=loss_sum / num_examples, accuracy=num_correct / num_examples, num_correct=num_correct, num_examples=num_examples
     )
+
+
+def confusion(labels: npt.NDArray[np.int64], predictions: npt.NDArray[np.int64], num_classes: int) -> list[list[int]]:
+    """How often each class was taken for each.
+
+    Args:
+        labels: int64 [N], in 0..num_classes - 1.
+        predictions: int64 [N], likewise.
+        num_classes: of the data, whether or not all of them occur.
+
+    Returns:
+        [num_classes][num_classes] counts that add up to N: rows are the true class, columns the predicted one.
+    """
+    return confusion_matrix(labels, predictions, labels=np.arange(num_classes)).tolist()

@@ -221,6 +221,8 @@ class RunResult(_Frozen):
     members: Members | None = None
     predictions_hash: str | None = None
     """SHA-256 over the int64 labels predicted for the test split."""
+    confusion: list[list[int]] | None = None
+    """Of the test split, examples of each true class (row) that were taken for each class (column)."""
     class_names: list[str] = []
     versions: dict[str, str] = {}
     machine: dict[str, Any] = {}

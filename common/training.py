@@ -245,6 +245,7 @@ class Run:
             test, predictions = evaluate(trainer, dataset.test, self._spec.global_batch_size)
         memory = trainer.total(np.array([machine.peak_memory_mib()]))
         self.know(test=test, predictions_hash=order_digest(predictions), peak_memory_mib=float(memory[0]))
+        self.know(confusion=metrics.confusion(dataset.test.labels, predictions, len(dataset.class_names)))
         self.know(**trainer.report(dataset.test))
 
     def profile(self, trainer: Trainer, plan: Plan) -> None:

@@ -18,6 +18,7 @@ with ended_at_once():  # the commands take a second to import
         completion,
         data,
         doctor,
+        export,
         history,
         models,
         preprocess,
@@ -49,6 +50,7 @@ app.command("cache")(cache.command)
 app.command("selftest")(selftest.command)
 app.command("doctor")(doctor.command)
 app.command("completion")(completion.command)
+app.command("export")(export.command)
 
 
 class _Output(io.TextIOWrapper):

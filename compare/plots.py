@@ -12,6 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from common.results import Phases
 from compare.statistics import Ratio
 from compare.summary import FAILURES, Epoch, Summary
 
@@ -26,6 +27,7 @@ SETTINGS: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.alpha": 0.3,
     "text.parse_math": False,  # a `$` in a name is a dollar sign
     "svg.hashsalt": "convtwins",  # the same results give the same file
@@ -153,6 +155,49 @@ def _speedup(figure: Figure, summaries: Sequence[Summary]) -> bool:
     return bool(compared)
 
 
+def _efficiency(figure: Figure, summaries: Sequence[Summary]) -> bool:
+    compared = [summary for summary in summaries if summary.parallel_efficiency is not None]
+    axis: Axes = figure.subplots()
+    for place, summary in enumerate(compared):
+        efficiency = summary.parallel_efficiency or 0.0
+        axis.barh(place, efficiency, color=_colour(summary, compared))
+        _label(axis, efficiency, efficiency, place)
+    axis.axvline(1.0, color="black", linewidth=1)
+    _name_rows(axis, [summary.name for summary in compared])
+    axis.set(title="Parallel efficiency (speed-up over the ratio of resources; 1: nothing is lost)", xlabel="efficiency")
+    return bool(compared)
+
+
+def _phases(figure: Figure, summaries: Sequence[Summary]) -> bool:
+    timed = [summary for summary in summaries if summary.phases]
+    axis: Axes = figure.subplots()
+    for place, summary in enumerate(timed):
+        phases, end = summary.phases, 0.0
+        assert phases is not None
+        for name, (colour, hatch, pick) in _PHASES.items():
+            axis.barh(place, pick(phases), left=end, color=colour, label=name, hatch=hatch, edgecolor="white", linewidth=0)
+            end += pick(phases)
+        _label(axis, end, end, place)
+    _name_rows(axis, [summary.name for summary in timed])
+    axis.set(title="Wall seconds by phase", xlabel="seconds")
+    handles, labels = axis.get_legend_handles_labels()
+    unique = dict(zip(labels, handles, strict=True))
+    figure.legend(unique.values(), unique.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    return bool(timed)
+
+
+_PHASES: dict[str, tuple[str, str | None, Callable[[Phases], float]]] = {
+    "import": (COLOURS[5], None, lambda phases: phases.import_seconds),
+    "build": (COLOURS[2], None, lambda phases: phases.build_seconds),
+    "first step": (COLOURS[1], None, lambda phases: phases.first_step_seconds),
+    "training": (COLOURS[0], None, lambda phases: phases.training_seconds - phases.input_wait_seconds),
+    "training: wait for input": (COLOURS[0], "////", lambda phases: phases.input_wait_seconds),
+    "evaluation": (COLOURS[4], None, lambda phases: phases.evaluation_seconds),
+    "other": ("#999999", None, lambda phases: phases.other_seconds),
+}
+"""Colour, hatch and seconds of each, in the order in which they are stacked; the wait for input is a part of the training."""
+
+
 def _input(figure: Figure, summaries: Sequence[Summary]) -> bool:
     timed = [summary for summary in summaries if summary.part == "input" and summary.images_per_second]
     workers = sorted({summary.workers for summary in timed})
@@ -184,6 +229,8 @@ _PLOTS: dict[str, Callable[[Figure, Sequence[Summary]], bool]] = {
     "accuracy": _accuracy,
     "seconds_per_epoch": _seconds,
     "speedup": _speedup,
+    "efficiency": _efficiency,
+    "phases": _phases,
     "images_per_second": _input,
 }
 
@@ -222,6 +269,9 @@ def _label(axis: Axes, value: float, x: float, y: float) -> None:
 
 
 def _name_rows(axis: Axes, names: Sequence[str]) -> None:
+    figure = axis.get_figure(root=True)
+    assert figure is not None
+    figure.set_figheight(max(figure.get_figheight(), 2 + 0.3 * len(names)))
     axis.set_yticks(range(len(names)), names)
     axis.invert_yaxis()
     axis.grid(axis="y", visible=False)

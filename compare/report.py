@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,80 +14,79 @@ from rich.padding import Padding
 from rich.text import Text
 
 from common import results
-from compare import exits, plots, store, tables, tidy
-from compare.findings import Findings, findings
-from compare.store import FolderError, Stored
-from compare.summary import FAILURES, Summary, summarize
+from compare import beside, content, exits, page, plots, store, tables, tidy
+from compare.content import Report, read
+from compare.store import FolderError
 
 REPORT_FILE = "report.md"
+PAGE_FILE = "report.html"
 RESULTS_FILE = "results.json"
 TABLES_FOLDER = "tables"
 PLOTS_FOLDER = "plots"
 
-
 _WIDTH_WITHOUT_TERMINAL = 120
-
-
-@dataclass(frozen=True)
-class Report:
-    """A stored comparison, and what was made of it."""
-
-    stored: Stored
-    summaries: list[Summary]
-    findings: Findings
-
-    @property
-    def exit_code(self) -> int:
-        """1 where a run failed or is missing, the proof was refuted or the timed runs did not train the same, else 0."""
-        proof = self.stored.comparison.proof
-        refuted = proof is not None and proof.verdict == "not proved"
-        bad = any(summary.status in (*FAILURES, "not run") for summary in self.summaries)
-        bad = bad or bool(self.stored.set_aside)
-        return exits.RUN_FAILED if bad or refuted or not self.findings.comparable else 0
 
 
 def command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The results folder of a comparison.")],
+    other: Annotated[Path | None, typer.Argument(metavar="[OTHER]", help="A second one, to stand beside it.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write here. Default: DIR; of two folders, nothing is written.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Make the tables and plots of a comparison again from its stored results."""
+    """Make the page, tables and plots of a comparison again from its stored results; or put two side by side."""
     try:
-        report = read(folder)
+        code = _one(folder, out, as_json=as_json) if other is None else _two(folder, other, out, as_json=as_json)
     except FolderError as error:
         typer.echo(str(error), err=True)
-        raise typer.Exit(exits.USAGE) from None
-    unwritten = write(report, folder)
-    show(report, folder, as_json=as_json)
+        code = exits.USAGE
+    raise typer.Exit(code)
+
+
+def _one(folder: Path, out: Path | None, *, as_json: bool) -> int:
+    report = read(folder)
+    if out is not None and out.resolve() != folder.resolve() and (out / store.PLAN_FILE).exists():
+        raise FolderError(f"{out} holds another comparison. Choose another --out.")
+    unwritten = write(report, out or folder, source=folder)
+    show(report, out or folder, as_json=as_json)
     if unwritten:
         typer.echo(unwritten, err=True)
-        raise typer.Exit(exits.RUN_FAILED)
-    raise typer.Exit(report.exit_code)
+        return exits.RUN_FAILED
+    return report.exit_code
 
 
-def read(folder: Path) -> Report:
-    """Read a results folder and judge it.
+def _two(folder: Path, other: Path, out: Path | None, *, as_json: bool) -> int:
+    pair = beside.pair((folder, other), (read(folder), read(other)))
+    unwritten = beside.write(pair, out) if out else None
+    if as_json:
+        typer.echo(json.dumps(_finite(beside.to_plain(pair)), indent=1, allow_nan=False))
+    else:
+        shown = console()
+        beside.print_to(shown, pair)
+        if out and not unwritten:
+            shown.print(Text(f"Report: {out / beside.REPORT_FILE}, {beside.PAGE_FILE}"), soft_wrap=True)
+    if unwritten:
+        typer.echo(unwritten, err=True)
+    return exits.RUN_FAILED if unwritten else 0
 
-    Raises:
-        FolderError: the folder holds no comparison.
+
+def write(report: Report, folder: Path, *, source: Path | None = None) -> str | None:
+    """Write a report's page, report.md, tables, plots and results.json; why that failed, where it did.
+
+    Args:
+        report: what is written.
+        folder: where to.
+        source: the folder with the results, for the commands that it names; None: the same one.
     """
-    stored = store.read(folder)
-    summaries = summarize(stored)
-    return Report(stored, summaries, findings(stored, summaries))
-
-
-def write(report: Report, folder: Path) -> str | None:
-    """Write a report's report.md, tables, plots and results.json; why that failed, where it did."""
     stored, summaries = report.stored, report.summaries
     try:
-        for table in tables.documents(summaries):
-            results.write_atomically(folder / TABLES_FOLDER / f"{table.name}.md", tables.to_markdown(table))
-            results.write_atomically(folder / TABLES_FOLDER / f"{table.name}.csv", tables.to_csv(table))
+        for table in content.documents(report):
+            tables.write(table, folder / TABLES_FOLDER)
         for name, frame in (("runs", tidy.runs(stored)), ("epochs", tidy.epochs(stored))):
-            results.write_atomically(folder / TABLES_FOLDER / f"{name}.csv", frame.to_csv(index=False))
+            results.write_atomically(folder / TABLES_FOLDER / f"{name}.csv", tables.frame_to_csv(frame))
         drawn = plots.write(summaries, folder / PLOTS_FOLDER)
-        results.write_atomically(
-            folder / REPORT_FILE, _markdown(report, [path.name for path in drawn if path.suffix == ".png"])
-        )
+        pictures = {path.stem: path.read_text("utf-8") for path in drawn if path.suffix == ".svg"}
+        results.write_atomically(folder / PAGE_FILE, page.to_html(report, source or folder, pictures))
+        results.write_atomically(folder / REPORT_FILE, _markdown(report, source or folder, list(pictures)))
         results.write_atomically(folder / RESULTS_FILE, json.dumps(to_plain(report), indent=1, allow_nan=False) + "\n")
     except OSError as error:
         return f"The report cannot be written to {folder} ({error}). Free space there, or copy the folder."
@@ -102,7 +100,7 @@ def show(report: Report, folder: Path, *, as_json: bool) -> None:
         return
     shown = console()
     print_to(shown, report)
-    shown.print(Text(f"Report: {folder / REPORT_FILE}"), soft_wrap=True)
+    shown.print(Text(f"Report: {folder / REPORT_FILE}, {PAGE_FILE}"), soft_wrap=True)
 
 
 def console() -> Console:
@@ -115,7 +113,7 @@ def console() -> Console:
 
 def print_to(console: Console, report: Report) -> None:
     """Tables, and under them what they say."""
-    console.print(Text(_heading(report)))
+    console.print(Text(content.heading(report)))
     for table in tables.on_terminal(report.summaries):
         console.print()
         console.print(tables.to_rich(table, console.width))
@@ -123,7 +121,7 @@ def print_to(console: Console, report: Report) -> None:
         note = f"{table.note} Too wide for this terminal, in report.md: {', '.join(left_out)}." if left_out else table.note
         if note:
             console.print(Text(note.strip(), style="dim"))
-    for title, sentences in _sections(report):
+    for title, sentences in content.sections(report):
         console.print()
         console.print(Text(title, style="bold"))
         for sentence in sentences:
@@ -140,7 +138,7 @@ def to_plain(report: Report) -> dict[str, Any]:
             "comparison": stored.comparison.model_dump(mode="python"),
             "findings": report.findings.model_dump(),
             "summaries": [summary.model_dump() | {"name": summary.name} for summary in report.summaries],
-            "tables": [tables.to_plain(table) for table in tables.documents(report.summaries)],
+            "tables": [tables.to_plain(table) for table in content.documents(report)],
             "runs": {
                 row_id: [result.model_dump() for _, result in sorted(repeats.items())]
                 for row_id, repeats in stored.runs.items()
@@ -151,55 +149,24 @@ def to_plain(report: Report) -> dict[str, Any]:
     )
 
 
-def _sections(report: Report) -> list[tuple[str, list[str]]]:
-    found = report.findings
-    sections = [
-        ("Is it the same training?", found.sameness),
-        ("Which framework is faster?", found.frameworks),
-        ("Which modes pay?", found.modes),
-        ("How sure is that?", found.surety),
-        ("How accurate, and how soon?", found.scores),
-        ("Which modes are not serial's mathematics, and what came of it?", found.departures),
-        ("Input or model: what bounds the runs?", found.bounds),
-        ("Cautions", found.troubles),
-        ("The data", report.stored.comparison.data_notes),
-    ]
-    return [(title, sentences) for title, sentences in sections if sentences]
-
-
-def _heading(report: Report) -> str:
-    comparison = report.stored.comparison
-    spec = comparison.rows[0].spec
-    count, unit = (spec.epochs, "epoch") if spec.epochs is not None else (spec.steps, "step")
-    length = f"{count} {unit}" if count == 1 else f"{count} {unit}s"
-    machine = comparison.machine
-    versions = ", ".join(
-        f"{package} {version}" for packages in comparison.versions.values() for package, version in packages.items()
-    )
-    repeats = f"{comparison.repeats} repeat{'s' if comparison.repeats > 1 else ''}"
-    cores = max(row.spec.cores for row in comparison.rows)
-    seeds = f"seeds {', '.join(map(str, comparison.seeds))}" if comparison.seeds else f"seed {spec.seed}"
-    part = {"training": "", "input": "; the input path alone", "compute": "; the model alone, on one batch"}[spec.part]
-    return (
-        f"{spec.model} on {comparison.data_name}, {spec.optimizer.name}, global batch {spec.global_batch_size}, {length}, "
-        f"{spec.precision}, {seeds}, {repeats}{part}\n"
-        f"{machine.get('processor') or 'unknown processor'}, budget of {cores} core{'s' if cores > 1 else ''}; {versions}"
-    )
-
-
-def _markdown(report: Report, plot_files: Sequence[str]) -> str:
-    lines = ["# Comparison", "", *(f"{tables.escaped(line)}  " for line in _heading(report).splitlines()), ""]
-    for title, sentences in _sections(report):
+def _markdown(report: Report, folder: Path, plot_names: Sequence[str]) -> str:
+    lines = ["# Comparison", "", *(f"{tables.escaped(line)}  " for line in content.heading(report).splitlines()), ""]
+    for title, sentences in content.sections(report):
         lines += [f"## {title}", "", *(f"- {tables.escaped(sentence)}" for sentence in sentences), ""]
     lines += ["## Tables", ""]
-    for table in tables.documents(report.summaries):
+    for table in content.documents(report):
         lines += [tables.to_markdown(table)]
     lines += ["## Plots", ""]
-    lines += [f"![{name.removesuffix('.png').replace('_', ' ')}]({PLOTS_FOLDER}/{name})" for name in plot_files]
+    lines += [f"![{name.replace('_', ' ')}]({PLOTS_FOLDER}/{name}.png)" for name in plot_names]
     absent = plots.left_out(report.summaries)
     if absent:
         lines += ["", f"Left out of the plots: {tables.escaped(absent)}."]
-    return "\n".join(lines) + "\n"
+    lines += ["", "## Environment", ""]
+    lines += [f"- {tables.escaped(name)}: {tables.escaped(value)}" for name, value in content.environment(report)]
+    lines += ["", "## To repeat it", ""]
+    for what, line in content.commands(report, folder):
+        lines += [tables.escaped(what), "", *(f"    {part}" for part in line.splitlines()), ""]
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def _finite(value: Any) -> Any:

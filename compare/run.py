@@ -22,6 +22,7 @@ from common.spec import SpecError
 from compare import estimate, execution, exits, launch, matrix, parity, presets, report, store
 from compare.interrupt import Interrupted, interruptible
 from compare.launch import LaunchError
+from compare.live import Live
 from compare.matrix import Row
 from compare.presets import Preset
 from compare.progress import Display, display
@@ -51,6 +52,8 @@ class Request:
     """Whether more replicas than cores are run, to take turns."""
     target_accuracy: float | None = None
     """Of the validation split, until which seconds are counted."""
+    live: bool = False
+    """Whether a page is kept up to date meanwhile."""
 
 
 def command(
@@ -100,6 +103,7 @@ def command(
         bool, typer.Option("--profile", help="After each run, time a step's parts apart and write a trace.")
     ] = False,
     proof: Annotated[bool, typer.Option(help="Prove first that both frameworks train the same.")] = True,
+    live: Annotated[bool, typer.Option("--live", help="Keep live.html in the results folder up to date meanwhile.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Train the same CNN in every framework and mode, and compare."""
@@ -134,7 +138,7 @@ def command(
         if seeds is not None:
             asked = _with_seeds(asked, numbers("--seeds", seeds, least=0), repeats)
         target = _judged_target(target_accuracy)
-        request = Request(asked, names(frameworks), out, proof, oversubscribe=oversubscribe, target_accuracy=target)
+        request = Request(asked, names(frameworks), out, proof, oversubscribe=oversubscribe, target_accuracy=target, live=live)
         code = do(request, as_json=as_json)
     raise typer.Exit(code)
 
@@ -156,16 +160,18 @@ def run(request: Request, *, as_json: bool, show: Callable[..., object] = report
         with store.locked(folder):
             comparison = _with_rates(store.claim(folder, wanted), shown)
             store.write_plan(folder, comparison)
+            live = Live(folder if request.live else None, f"{comparison.rows[0].spec.model} on {comparison.data_name}")
             try:
                 if request.prove:  # also of a folder that holds one: what has been proved before is remembered
                     comparison = _prove(comparison, request, folder, shown)
                     store.write_plan(folder, comparison)
-                _run_all(comparison, folder, shown)
+                _run_all(comparison, folder, shown, live)
             except Interrupted as interruption:
                 code = interruption.exit_code
             shown.say("report")
             made = report.read(folder)
             unwritten = report.write(made, folder)
+            live.finish("Interrupted." if code else "All runs have ended.")
     if code and not any(made.stored.runs.values()):
         typer.echo(f"Interrupted before a run had ended. {_goes_on(folder)}", err=True)
         return code
@@ -363,15 +369,23 @@ def _proof(comparison: Comparison, request: Request, folder: Path, shown: Displa
     )
 
 
-def _run_all(comparison: Comparison, folder: Path, shown: Display) -> None:
+def _run_all(comparison: Comparison, folder: Path, shown: Display, live: Live) -> None:
     """Every run that has no good result yet."""
     jobs = _jobs(comparison, folder)
     shown.plan([row.id for row, _ in jobs])
+    live.plan([row.id for row, _ in jobs])
+
+    def watch(events: list[dict[str, Any]]) -> None:
+        shown.watch(events)
+        live.watch(events)
+
     for row, repeat in jobs:
         label = f"{row.id} ({repeat + 1} of {comparison.repeats})" if comparison.repeats > 1 else row.id
         shown.begin(row.id, label)
-        execution.execute(row, repeat, folder, shown.watch)
+        live.begin(row.id, label)
+        result = execution.execute(row, repeat, folder, watch)
         shown.end()
+        live.end(result)
 
 
 def _jobs(comparison: Comparison, folder: Path | None) -> list[tuple[Row, int]]:

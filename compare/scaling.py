@@ -245,8 +245,7 @@ def show(made: Report, folder: Path, wish: Wish, *, as_json: bool) -> int:
     written = [points_table(found), laws_table(found), checks_table(found), projected_table(found)]
     shown = [table for table in written if table.rows]
     for table in shown:
-        results.write_atomically(folder / report.TABLES_FOLDER / f"{table.name}.md", tables.to_markdown(table))
-        results.write_atomically(folder / report.TABLES_FOLDER / f"{table.name}.csv", tables.to_csv(table))
+        tables.write(table, folder / report.TABLES_FOLDER)
     draw(found, folder / report.PLOTS_FOLDER)
     results.write_atomically(folder / SCALING_FILE, json.dumps(plain, indent=1, allow_nan=False) + "\n")
     if as_json:

@@ -97,6 +97,25 @@ def paired_ratio(pairs: Sequence[tuple[float, float]]) -> Ratio | None:
     return Ratio(value=math.exp(mean), low=_exp(mean - half), high=_exp(mean + half), n=len(logs), p=p)
 
 
+def unpaired_ratio(first: Sequence[float], second: Sequence[float]) -> Ratio | None:
+    """How many times the values of `first` are those of `second`, measured apart: Welch's t-interval on the logarithms.
+
+    What drifted between the two is in the ratio and in no interval: `paired_ratio` is the one that leaves it out.
+    """
+    logs = [np.log([value for value in values if _positive(value)]) for values in (first, second)]
+    ours, theirs = (len(values) for values in logs)
+    if not ours or not theirs:
+        return None
+    mean = float(logs[0].mean() - logs[1].mean())
+    if min(ours, theirs) == 1:
+        return Ratio(value=math.exp(mean), low=None, high=None, n=1)
+    parts = [float(values.var(ddof=1)) / len(values) for values in logs]
+    error = math.sqrt(sum(parts))
+    freedom = sum(parts) ** 2 / (parts[0] ** 2 / (ours - 1) + parts[1] ** 2 / (theirs - 1)) if error else 1.0
+    half = float(special.stdtrit(freedom, 0.5 + CONFIDENCE / 2)) * error
+    return Ratio(value=math.exp(mean), low=_exp(mean - half), high=_exp(mean + half), n=min(ours, theirs))
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Adjusted p-values, in the order given, by the step-down rule of Holm (1979).
 

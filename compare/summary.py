@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import NamedTuple, TypeVar
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from common.results import EpochRecord, Metrics, Noise, Phases, RunResult, StepParts, TopOperations
@@ -146,6 +147,8 @@ class Summary(_Frozen):
     noise: Noise | None
     """The worst of the repeats: highest loads and stolen time, lowest clocks."""
     limit: Limit | None
+    confusion: list[list[int]] | None = None
+    """Of the test split, summed over the repeats: rows are the true class, columns the predicted one."""
 
     @property
     def name(self) -> str:
@@ -328,6 +331,7 @@ def _summary(row: Row, stored: Stored) -> Summary:
             _first(good, lambda result: result.device),
             spread_median([images_per_second(result) for result in good]),
         ),
+        confusion=_confusion(good),
     )
 
 
@@ -508,6 +512,11 @@ def _step_parts(results: Sequence[RunResult]) -> StepParts | None:
         if values:
             medians[name] = python_statistics.median(values)
     return found[0].model_copy(update=medians)
+
+
+def _confusion(results: Sequence[RunResult]) -> list[list[int]] | None:
+    found = [result.confusion for result in results if result.confusion]
+    return np.sum(found, axis=0).tolist() if found else None
 
 
 def _epochs(runs: Sequence[list[EpochRecord]]) -> list[Epoch]:

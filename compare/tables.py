@@ -7,15 +7,18 @@ import io
 import math
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from rich import box
 from rich.cells import cell_len
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from common import results
 from common.results import TRACE_FILE, Phases
 from compare.statistics import Ratio, Spread
 from compare.summary import Epoch, Summary
@@ -31,7 +34,20 @@ _WIDE = 110
 _LEAST_WORD = 16
 """Characters to which a word may be shortened where a terminal is too narrow."""
 _SHORT = {"train": "train", "validation": "valid.", "test": "test", "accuracy": "acc.", "loss": "loss"}
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
+_CONTROL = re.compile(r"(?:\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069])+")
+_LATEX = {
+    **{letter: rf"\{letter}" for letter in "&%$#_{}"},
+    **{letter: f"{{{letter}}}" for letter in "[]*"},  # would belong to the end of the row before them
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "`": r"\textasciigrave{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+}
+_LIGATURE = re.compile(r"([-',])(?=\1)")
 
 
 @dataclass(frozen=True)
@@ -475,6 +491,78 @@ def epochs_table(summaries: Sequence[Summary]) -> Table:
     return Table("epochs", "Epoch by epoch", columns, rows, note="Median over repeats.")
 
 
+def class_table(summaries: Sequence[Summary], class_names: Sequence[str]) -> list[Table]:
+    """Precision and recall of each class: one table, or none where no run has counted them.
+
+    Args:
+        summaries: of all rows.
+        class_names: by class id.
+    """
+    columns = (
+        *_RUN,
+        Column("class", "class"),
+        Column("examples", "examples"),
+        Column("precision", "precision", 4),
+        Column("recall", "recall", 4),
+        Column("f1", "F1", 4),
+    )
+    names = dict(enumerate(class_names))
+    rows: list[dict[str, Cell]] = []
+    for summary in summaries:
+        for label, true in enumerate(summary.confusion or []):
+            hits = true[label]
+            examples, predicted = sum(true), sum(row[label] for row in summary.confusion or [])
+            rows.append(
+                _run_cells(summary)
+                | {"class": names.get(label, str(label)), "examples": examples}
+                | {"precision": hits / predicted if predicted else None, "recall": hits / examples if examples else None}
+                | {"f1": 2 * hits / (examples + predicted) if examples + predicted else None}
+            )
+    note = "Test split, examples of all repeats. Precision: of what was taken for the class; recall: of what is of the class."
+    return [Table("classes", "Precision and recall by class", columns, rows, note=note)] if rows else []
+
+
+def proof_tables(proof: Mapping[str, Any]) -> list[Table]:
+    """The certificate, a rung a line, and what each framework's modes may claim; none of what was not examined.
+
+    Args:
+        proof: a stored `ProofRecord`, plain.
+    """
+    columns = (
+        Column("name", "rung"),
+        Column("framework", "framework"),
+        Column("mode", "mode"),
+        Column("model", "model"),
+        Column("optimizer", "optimizer"),
+        Column("precision", "precision"),
+        Column("max_relative_difference", "largest difference", -1),
+        Column("step", "step"),
+        Column("steps", "of steps"),
+        Column("tolerance", "tolerance", -1),
+        Column("status", "status"),
+        Column("where", "where", terminal=False),
+        Column("reason", "why this tolerance", terminal=False),
+    )
+    rungs = [{column.key: rung.get(column.key) for column in columns} for rung in proof["rungs"]]
+    verdicts: Mapping[str, Mapping[str, str]] = proof["mode_verdicts"]
+    modes = list(dict.fromkeys(mode for each in verdicts.values() for mode in each))
+    why = (Column("why", "why it is not claimed"),) if proof["not_claimed"] else ()
+    claimed = (Column("mode", "mode"), *(Column(name, name) for name in verdicts), *why)
+    claims: list[dict[str, Cell]] = [
+        {"mode": mode} | {name: each.get(mode) for name, each in verdicts.items()} | {"why": proof["not_claimed"].get(mode)}
+        for mode in modes
+    ]
+    certificate = Table(
+        "proof",
+        "Certificate of parity",
+        columns,
+        rungs,
+        note="The largest relative difference of each rung, the step where it stood, and the tolerance at that step.",
+    )
+    verdict = Table("claims", "The same training, by mode", claimed, claims)
+    return [table for table in (certificate, verdict) if table.rows]
+
+
 def epochs_down(summaries: Sequence[Summary], name: str, title: str, digits: int, pick: Callable[[Epoch], Cell]) -> Table:
     """One figure as the published reports lay it out: epochs down, runs across."""
     columns = (Column("epoch", "epoch"), *(Column(summary.id, summary.name, digits) for summary in summaries))
@@ -578,6 +666,12 @@ def _is_whole(column: Column) -> bool:
     return column in _RUN or column.key == "parity"
 
 
+def write(table: Table, folder: Path) -> None:
+    """Write a table in every form: Markdown, CSV and LaTeX."""
+    for suffix, form in (("md", to_markdown), ("csv", to_csv), ("tex", to_latex)):
+        results.write_atomically(folder / f"{table.name}.{suffix}", form(table))
+
+
 def to_markdown(table: Table) -> str:
     """A GitHub-flavoured Markdown table under its heading."""
     lines = [
@@ -615,6 +709,36 @@ def to_csv(table: Table) -> str:
                 cells += [plain, "", ""] if column.interval else [plain]
         writer.writerow(cells)
     return output.getvalue()
+
+
+def frame_to_csv(frame: pd.DataFrame) -> str:
+    """A frame at full precision, its text as safe as that of `to_csv`."""
+    return frame.map(lambda cell: _csv_text(cell) if isinstance(cell, str) else cell).to_csv(index=False)
+
+
+def to_latex(table: Table) -> str:
+    r"""A floating table for a paper, with the columns that a terminal shows: a page is no wider.
+
+    It needs `\usepackage[T1]{fontenc}` and `\usepackage{booktabs}`; an interval is written `1.62 (1.58--1.66)`.
+    """
+    columns = [column for column in table.columns if column.terminal]
+    layout = "".join("l" if _is_text(table, column) else "r" for column in columns)
+    caption = escaped_latex(f"{table.title}. {table.note}")
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{caption}}}",
+        rf"\label{{tab:{table.name.replace('_', '-')}}}",
+        rf"\begin{{tabular}}{{{layout}}}",
+        r"\toprule",
+        _latex_row([escaped_latex(column.heading) for column in columns]),
+        r"\midrule",
+        *(_latex_row([_latex_cell(row.get(column.key), column) for column in columns]) for row in table.rows),
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def to_plain(table: Table) -> dict[str, Any]:
@@ -666,6 +790,22 @@ def one_line(text: str) -> str:
 def escaped(text: str) -> str:
     """Text for Markdown, on one line, that means itself."""
     return re.sub(r"([\\|`*_<>\[\]])", r"\\\1", one_line(text))
+
+
+def escaped_latex(text: str) -> str:
+    """Text for LaTeX, on one line, that means itself: no command, no ligature, no option of the row before."""
+    return _LIGATURE.sub(r"\1{}", "".join(_LATEX.get(letter, letter) for letter in one_line(text)))
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    return rf"{' & '.join(cells)} \\"
+
+
+def _latex_cell(cell: Cell, column: Column) -> str:
+    if cell is None:
+        return "--"
+    text = written(cell, column)
+    return text.replace(" to ", "--") if isinstance(cell, Spread | Ratio) else escaped_latex(text)
 
 
 def _is_text(table: Table, column: Column) -> bool:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from common.metrics import from_counts, metrics
+from common.metrics import confusion, from_counts, metrics
 
 pairs = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=50)
 
@@ -61,3 +61,17 @@ def test_a_loss_that_is_no_number_is_kept_as_it_is() -> None:
 def test_predictions_for_another_number_of_examples_are_refused() -> None:
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         metrics(np.array([1, 2]), np.array([1]), 0.0)
+
+
+@given(pairs)
+def test_every_example_is_counted_once_in_its_true_row_and_its_predicted_column(pairs: list[tuple[int, int]]) -> None:
+    labels, predictions = columns(pairs)
+    counts = confusion(labels, predictions, 10)
+    assert [sum(row) for row in counts] == np.bincount(labels, minlength=10).tolist()
+    assert [sum(column) for column in zip(*counts, strict=True)] == np.bincount(predictions, minlength=10).tolist()
+    assert sum(counts[label][label] for label in range(10)) == metrics(labels, predictions, 0.0).num_correct
+    assert all(type(count) is int for row in counts for count in row)
+
+
+def test_classes_that_do_not_occur_have_their_row_and_column() -> None:
+    assert confusion(np.array([0, 0, 2]), np.array([0, 2, 2]), 4) == [[1, 0, 1, 0], [0, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]

@@ -1,11 +1,13 @@
 """Comparisons made up by hand, with round numbers, for tables that are tested as whole text."""
 
-from common import spec
+from pathlib import Path
+
+from common import results, spec
 from common.rates import Rates
 from common.results import EpochRecord, Metrics, Noise, Operation, Phases, RunResult, StepParts, TopOperations
 from common.work import Work
 from compare.matrix import Row
-from compare.store import Comparison, ProofRecord, Stored
+from compare.store import Comparison, ProofRecord, Stored, run_folder, write_plan
 
 
 def row(framework: str, mode: str = "serial", cores: int = 2, unavailable: str | None = None) -> Row:
@@ -190,3 +192,54 @@ def profiled() -> Stored:
             values = {"step_parts": parts[row_id], "bytes_per_step": 1.5 * 2**20, "top_operations": found}
             stored.runs[row_id][0] = result.model_copy(update=values)
     return stored
+
+
+HOSTILE = [
+    "<script>document.title = 'run'</script>",
+    '"><img src=x onerror="document.title = 1">',
+    "=cmd|' /C calc'!A0",
+    "\u202eright to left\u200f",
+    "{{ 7 * 7 }}{% raw %}",
+    "</style></script><!--",
+    "javascript:alert(1)",
+    "a\x1b[31m\nb\\input{x}$&",
+]
+"""Class names, paths and sentences that a page must show and never obey."""
+
+
+def hostile(num_classes: int = len(HOSTILE)) -> Stored:
+    """As `repeated`, all text from outside hostile, with confusion matrices and a certificate."""
+    stored = repeated(1)
+    names = [HOSTILE[label] if label < len(HOSTILE) else f"Class___number_{label} (of many)" for label in range(num_classes)]
+    text = " ".join(HOSTILE)
+    rung = {"name": "5 losses", "model": HOSTILE[0], "optimizer": "sgd", "precision": "float64", "steps": 50, "step": 7}
+    rungs = [
+        {**rung, "max_relative_difference": 4e-16, "tolerance": 1e-12, "reason": HOSTILE[1], "status": "passed"},
+        {**rung, "max_relative_difference": float("inf"), "tolerance": 0.0, "reason": text, "status": "failed", "where": text},
+    ]
+    proof = ProofRecord(
+        verdict="proved",
+        sentence=text,
+        mode_verdicts={"pytorch": {"serial": "proved"}, HOSTILE[0]: {"serial": "not claimed"}},
+        not_claimed={"serial": text},
+        rungs=rungs,
+    )
+    comparison = stored.comparison.model_copy(
+        update={"class_names": names, "data_name": text, "data_notes": HOSTILE, "argv": ["run", "--data", *HOSTILE]}
+        | {"machine": {"processor": text, "path": HOSTILE, "commit": HOSTILE[0]}, "proof": proof}
+    )
+    counts = [[20 * (a == b) + (7 * a + 3 * b) % 5 for b in range(num_classes)] for a in range(num_classes)]
+    runs = {
+        row_id: {repeat: run.model_copy(update={"confusion": counts}) for repeat, run in repeats.items()}
+        for row_id, repeats in stored.runs.items()
+    }
+    return Stored(comparison=comparison, runs=runs, set_aside=[text])
+
+
+def stored_in(stored: Stored, folder: Path) -> Path:
+    """Write a comparison as a run of it leaves it behind."""
+    write_plan(folder, stored.comparison)
+    for row_id, repeats in stored.runs.items():
+        for repeat, result in repeats.items():
+            results.save(result, run_folder(folder, row_id, repeat))
+    return folder

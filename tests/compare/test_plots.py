@@ -10,13 +10,13 @@ from compare import plots
 from compare.summary import Summary, summarize
 from tests.compare import made
 
-NAMES = ("loss", "accuracy", "seconds_per_epoch", "speedup")
+NAMES = ("loss", "accuracy", "seconds_per_epoch", "speedup", "phases")
 
 
-@pytest.mark.parametrize("kind", ["troubled", "repeated"])
-def test_every_plot_is_written_as_png_and_svg(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "more"), [("troubled", ("efficiency",)), ("repeated", ())])  # efficiency: against one core
+def test_every_plot_is_written_as_png_and_svg(tmp_path: Path, kind: str, more: tuple[str, ...]) -> None:
     files = plots.write(summarize(getattr(made, kind)()), tmp_path)
-    assert {path.name for path in files} == {f"{name}.{suffix}" for name in NAMES for suffix in ("png", "svg")}
+    assert {path.name for path in files} == {f"{name}.{suffix}" for name in NAMES + more for suffix in ("png", "svg")}
     with Image.open(tmp_path / "loss.png") as image:
         assert image.width > 1000
         assert len(image.convert("RGB").getcolors(image.width * image.height) or []) > 10  # something is drawn
@@ -24,7 +24,7 @@ def test_every_plot_is_written_as_png_and_svg(tmp_path: Path, kind: str) -> None
 
 def test_the_input_alone_is_drawn_against_its_workers_and_no_score_is(tmp_path: Path) -> None:
     files = plots.write(summarize(made.input_only()), tmp_path)
-    assert {path.stem for path in files} == {"seconds_per_epoch", "images_per_second"}
+    assert {path.stem for path in files} == {"seconds_per_epoch", "images_per_second", "phases"}
     drawn = (tmp_path / "images_per_second.svg").read_text()
     assert all(f">{word}<" in drawn for word in ("inline", "1", "2", "pytorch serial, 2 cores", "tensorflow serial, 2 cores"))
 
@@ -47,6 +47,23 @@ def test_every_value_stands_within_the_axes(draw: Callable[[Figure, Sequence[Sum
     texts = [text for text in axis.texts if text.get_text()]
     assert texts
     assert max(text.get_window_extent().x1 for text in texts) <= axis.bbox.x1
+
+
+def test_the_phases_are_stacked_to_the_wall_time_with_the_wait_for_input_inside_the_training() -> None:
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    summaries = summarize(made.repeated(1))
+    assert plots._phases(figure, summaries)
+    (axis,) = figure.axes
+    bars = {str(container.get_label()): container for container in axis.containers[:7]}  # those of the first row
+    places = {name: (bar.patches[0].get_x(), bar.patches[0].get_width()) for name, bar in bars.items()}
+    assert places["training"] == (2.75, 8.0 - 0.125) and places["training: wait for input"] == (10.625, 0.125)
+    assert sum(places["other"]) == summaries[0].phases.wall_seconds == 11.5
+
+
+def test_many_rows_make_a_taller_plot() -> None:
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    (summary,) = summarize(made.repeated(1))[:1]
+    assert plots._seconds(figure, [summary] * 40) and figure.get_figheight() == pytest.approx(14)
 
 
 def test_the_same_figures_make_the_same_file(tmp_path: Path) -> None:

@@ -49,9 +49,11 @@ def test_a_comparison_runs_every_row_and_writes_everything(fake_twins: pytest.Mo
             "result.json",
             "log.txt",
         }
-    plots = {f"{name}.{suffix}" for name in ("loss", "accuracy", "seconds_per_epoch", "speedup") for suffix in ("png", "svg")}
-    assert {path.name for path in (out / "plots").iterdir()} == plots
-    assert (out / "report.md").exists() and (out / "tables" / "comparison.csv").exists()
+    names = ("loss", "accuracy", "seconds_per_epoch", "speedup", "efficiency", "phases")
+    drawn = {f"{name}.{suffix}" for name in names for suffix in ("png", "svg")}
+    assert {path.name for path in (out / "plots").iterdir()} == drawn
+    assert (out / "report.md").exists() and (out / "report.html").exists()
+    assert all((out / "tables" / f"comparison.{suffix}").exists() for suffix in ("csv", "md", "tex"))
     assert "Identical training: not claimed" in done.stdout
 
 
@@ -61,6 +63,13 @@ def test_json_on_stdout_is_one_object_and_equals_results_json(fake_twins: pytest
     assert printed == json.loads((tmp_path / "out" / "results.json").read_text())
     assert [table["name"] for table in printed["tables"]][:4] == ["comparison", "accuracy", "seconds", "speedup"]
     assert printed["exit_code"] == 0
+
+
+def test_a_live_page_is_kept_and_points_to_the_report_in_the_end(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert compare_quick(tmp_path / "out", "--live").exit_code == 0
+    page = (tmp_path / "out" / "live.html").read_text("utf-8")
+    assert "All runs have ended." in page and 'href="report.html"' in page and 'http-equiv="refresh"' not in page
+    assert page.count("<polyline") == 2 * 4 and all(row.id in page for row in store.read_plan(tmp_path / "out").rows)
 
 
 def test_nothing_but_results_goes_to_stdout_and_no_progress_to_a_pipe(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -427,7 +436,7 @@ def test_the_default_folder_names_time_model_and_data(
     assert done.exit_code == 0, done.output
     (folder,) = (tmp_path / "results").iterdir()
     assert re.fullmatch(r"\d{8}-\d{6}-simple_cnn-digits", folder.name)
-    assert f"Report: results/{folder.name}/report.md" in done.stdout
+    assert f"Report: results/{folder.name}/report.md, report.html" in done.stdout
 
 
 def test_rows_survive_the_way_to_json_and_back() -> None:

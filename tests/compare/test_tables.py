@@ -3,14 +3,21 @@
 import csv
 import io
 import os
+import re
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
+from sklearn.metrics import precision_recall_fscore_support
 
+from common import metrics
 from compare import report, tables
+from compare.content import Report
 from compare.findings import findings
-from compare.report import Report
 from compare.store import Stored
 from compare.summary import summarize
 from tests.compare import made
@@ -47,6 +54,60 @@ def test_csv_runs_no_formula_and_keeps_every_row_on_its_line() -> None:
 
 def test_csv_leaves_negative_numbers_alone() -> None:
     assert tables.to_csv(tables.Table("t", "T", (tables.Column("a", "a"),), [{"a": -1.5}, {"a": None}])) == 'a\n-1.5\n""\n'
+
+
+def test_frames_run_no_formula_either_and_keep_numbers() -> None:
+    frame = pd.DataFrame({"text": ["=1+1", "@x\t", "plain"], "number": [-1.5, 0.1, float("nan")]})
+    assert tables.frame_to_csv(frame) == "text,number\n'=1+1,-1.5\n'@x,0.1\nplain,\n"
+    assert tables.frame_to_csv(pd.DataFrame([])) == "\n"
+
+
+def test_latex_writes_intervals_and_numbers_as_a_paper_does() -> None:
+    _assert_golden("repeated_speedup.tex", tables.to_latex(tables.speedup_table(_report(made.repeated()).summaries)))
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("50 % of a_b & #1 {x}", r"50 \% of a\_b \& \#1 \{x\}"),
+        (r"\input{/etc/passwd}$x^2$~", r"\textbackslash{}input\{/etc/passwd\}\$x\textasciicircum{}2\$\textasciitilde{}"),
+        ('<b> | "q" `', r"\textless{}b\textgreater{} \textbar{} \textquotedbl{}q\textquotedbl{} \textasciigrave{}"),
+        ("[2cm] * --epochs ''", r"{[}2cm{]} {*} -{}-epochs '{}'"),
+        ("1 (2 to 3)\n\x1b[31m", "1 (2 to 3)"),  # text is no interval
+    ],
+)
+def test_latex_takes_no_command_from_outside(text: str, written: str) -> None:
+    table = tables.Table("t", "T", (tables.Column("a", "a"),), [{"a": text}])
+    assert f"\n{written} \\\\\n" in tables.to_latex(table)
+
+
+@given(st.text())
+def test_latex_has_no_special_letter_that_is_not_escaped(text: str) -> None:
+    written = tables.escaped_latex(text)
+    left = re.sub(r"\\text\w+\{\}|\\[&%$#_{}]|\{[][*]\}|(?<=[-',])\{\}", "", written)
+    assert not set(left) & set('\\&%$#_{}~^<>|"`\n\r\t') and not re.search("--|''|,,", written)
+
+
+def test_precision_and_recall_are_those_of_scikit_learn() -> None:
+    stored = made.repeated(2)
+    labels, predictions = [0, 0, 0, 1, 1, 3], [0, 1, 0, 1, 0, 1]
+    counts = metrics.confusion(np.array(labels), np.array(predictions), 4)
+    for repeats in stored.runs.values():
+        for repeat, run in repeats.items():
+            repeats[repeat] = run.model_copy(update={"confusion": counts})
+    (table,) = tables.class_table(summarize(stored), ["a", "b", "c"])
+    precision, recall, f1, support = precision_recall_fscore_support(
+        labels * 2, predictions * 2, labels=range(4), zero_division=np.nan
+    )
+    for row, *expected in zip(table.rows[:4], precision, recall, f1, strict=True):
+        wanted = [None if np.isnan(value) else pytest.approx(value) for value in expected]
+        assert [row["precision"], row["recall"], row["f1"]] == wanted
+    assert [row["class"] for row in table.rows[:4]] == ["a", "b", "c", "3"]
+    assert [row["examples"] for row in table.rows[:4]] == support.tolist()
+
+
+def test_a_proof_of_nothing_has_no_table() -> None:
+    assert tables.proof_tables({"rungs": [], "mode_verdicts": {}, "not_claimed": {}}) == []
 
 
 def test_markdown_and_terminal_take_no_markup_from_outside() -> None:

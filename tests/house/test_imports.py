@@ -14,18 +14,21 @@ GENERAL = frozenset(
     {"numpy", "pandas", "PIL", "pooch", "platformdirs", "filelock", "safetensors"}
     | {"dask", "distributed", "simplejpeg"}
     | {"sklearn", "scipy", "psutil"}
-    | {"pydantic", "yaml", "typer", "rich", "matplotlib"}
+    | {"pydantic", "yaml", "typer", "rich", "matplotlib", "jinja2"}
 )
+TRACKING = frozenset(["tensorboardX", "mlflow"])
+"""Optional, pinned in a file of their own, imported by the one command that needs them."""
 TESTING = frozenset(["hypothesis", "pytest", "tests"])
 TABLE: dict[str, frozenset[str]] = {
     "common": GENERAL | {"common"},
     "pytorch_impl": GENERAL | {"common", "pytorch_impl", "torch", "torchvision"},
     "tensorflow_impl": GENERAL | {"common", "tensorflow_impl", "tensorflow", "keras"},
-    "compare": GENERAL | {"common", "compare"},
+    "compare": GENERAL | TRACKING | {"common", "compare"},
     # These share a process, and TensorFlow followed by torchvision in one process crashes.
     "tests/house": frozenset(["pytest"]),
     "tests/common": GENERAL | TESTING | {"common"},
-    "tests/compare": GENERAL | TESTING | {"common", "compare"},
+    "tests/compare": GENERAL | TRACKING | TESTING | {"common", "compare"},
+    "tests/browser": GENERAL | TESTING | {"common", "compare"},
     # Like tests/twins, tests/planted stays out of here: its processes import one framework each.
     "tests/parity": GENERAL | TESTING | {"common", "compare"},
 }
@@ -185,10 +188,15 @@ def test_every_opaque_import_in_the_list_is_still_there() -> None:
 
 def test_every_general_library_and_framework_is_pinned_and_every_pin_is_used() -> None:
     names = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
-    used = {names.get(module, module) for module in frozenset().union(*TABLE.values()) - {"tests", *TABLE}}
+    used = {names.get(module, module) for module in frozenset().union(*TABLE.values()) - {"tests", *TABLE} - TRACKING}
     used |= {"pyright[nodejs]", "pytest-benchmark", "ruff"}  # run by the Makefile
-    lines = (PROJECT / "requirements.txt").read_text(encoding="utf-8").splitlines()
-    assert {line.partition("==")[0].lower() for line in lines if line and not line.startswith("#")} == used
+    assert {name.lower() for name in _pinned("requirements.txt")} == used
+    assert _pinned("requirements-tracking.txt") == TRACKING
+
+
+def _pinned(file: str) -> set[str]:
+    lines = (PROJECT / file).read_text(encoding="utf-8").splitlines()
+    return {line.partition("==")[0] for line in lines if line and not line.startswith("#")}
 
 
 def test_every_general_library_is_imported_somewhere() -> None:
@@ -198,7 +206,7 @@ def test_every_general_library_is_imported_somewhere() -> None:
         for file, tree in _trees(PROJECT, package)
         for _, module in _imports(tree, Path(file).parent.parts)
     }
-    assert imported >= GENERAL
+    assert imported >= GENERAL | TRACKING
 
 
 # The checks themselves, on small planted trees.

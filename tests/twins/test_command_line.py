@@ -190,6 +190,8 @@ def test_a_run_trains_on_the_planned_order_from_the_shared_weights(ended: Ended,
 def test_every_mode_and_input_is_the_same_training_as_serial(ended: Ended, name: str) -> None:
     (_, serial), (_, other) = ended["serial"], ended[name]
     assert other.predictions_hash == serial.predictions_hash
+    assert other.test is not None and other.confusion is not None and other.confusion == serial.confusion
+    assert sum(row[label] for label, row in enumerate(other.confusion)) == other.test.num_correct
     assert len(other.epochs) == len(serial.epochs) == SETTINGS["epochs"]
     scores = [[(epoch.train, epoch.validation) for epoch in result.epochs] for result in (serial, other)]
     for ours, theirs in zip(*scores, strict=True):

@@ -1,0 +1,320 @@
+"""Two stored comparisons side by side: rows matched by id, both values, their ratio, and what differs around them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from common import results
+from common.training import relative_difference
+from compare import content, page, store, tables
+from compare.content import Report
+from compare.statistics import VERDICT_PAIRS, Ratio, interval_words, unpaired_ratio
+from compare.store import FolderError
+from compare.summary import Summary, epoch_seconds, measured
+from compare.tables import Cell, Column, Table
+
+KIND = "side by side"
+PAGE_FILE, REPORT_FILE, RESULTS_FILE = "beside.html", "beside.md", "beside.json"
+
+_TABLES = "tables"
+_MACHINE = ("processor", "logical_cores", "memory_mib")
+"""Recorded facts that tell one machine from another."""
+_OF_ITS_OWN = ("made at",)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two comparisons, called A and B, and what was found beside each other in them."""
+
+    folders: tuple[Path, Path]
+    reports: tuple[Report, Report]
+    same_machine: bool
+    sentences: list[tuple[str, list[str]]]
+    tables: list[Table]
+    differences: list[tuple[str, str, str]]
+    """What differs around the runs: its name, and how it is in A and in B."""
+
+
+def pair(folders: tuple[Path, Path], reports: tuple[Report, Report]) -> Pair:
+    """Match the rows of two comparisons by their id.
+
+    Raises:
+        FolderError: no row is in both.
+    """
+    ours, theirs = ({summary.id: summary for summary in report.summaries} for report in reports)
+    both = [row_id for row_id in ours if row_id in theirs]
+    if not both:
+        raise FolderError(
+            f"{folders[0]} and {folders[1]} have no row in common. Received: {', '.join(ours)}; and {', '.join(theirs)}. "
+            "Name two comparisons of the same frameworks and modes."
+        )
+    machines = [report.stored.comparison.machine for report in reports]
+    same_machine = all(machines[0].get(fact) == machines[1].get(fact) for fact in _MACHINE)
+    matched = [(ours[row_id], theirs[row_id]) for row_id in both]
+    ratios = {row_id: _ratio(reports, row_id) for row_id in both}
+    return Pair(
+        folders=folders,
+        reports=reports,
+        same_machine=same_machine,
+        sentences=_sentences(reports, matched, ratios, same_machine),
+        tables=[_seconds(matched, ratios), _scores(matched), _states(matched)],
+        differences=[*_environments(reports), *_specs(reports, both)],
+    )
+
+
+def write(found: Pair, folder: Path) -> str | None:
+    """Write beside.html, beside.md, beside.json and the tables; why that failed, where it did.
+
+    Raises:
+        FolderError: the folder holds something else, one of the two comparisons among it.
+    """
+    store.refuse_others(folder, RESULTS_FILE, KIND, "report of two folders", own=(PAGE_FILE, REPORT_FILE, _TABLES))
+    try:
+        for table in found.tables:
+            tables.write(table, folder / _TABLES)
+        results.write_atomically(folder / PAGE_FILE, _html(found, folder))
+        results.write_atomically(folder / REPORT_FILE, _markdown(found))
+        results.write_atomically(folder / RESULTS_FILE, json.dumps(to_plain(found), indent=1) + "\n")
+    except OSError as error:
+        return f"The report cannot be written to {folder} ({error}). Free space there, or choose another --out."
+    return None
+
+
+def print_to(console: Console, found: Pair) -> None:
+    """Tables, and under them what they say."""
+    for line in _heading(found):
+        console.print(Text(line), soft_wrap=True)
+    for table in found.tables:
+        console.print()
+        console.print(tables.to_rich(table, console.width))
+        note = tables.note_on_terminal(table, console.width, tables.ELSEWHERE)
+        if note:
+            console.print(Text(note, style="dim"))
+    differing = [f"{name}: {ours} in A, {theirs} in B" for name, ours, theirs in found.differences]
+    for title, sentences in [*found.sentences, ("What differs around them", differing or ["Nothing that was recorded."])]:
+        console.print()
+        console.print(Text(title, style="bold"))
+        for sentence in sentences:
+            console.print(Padding(Text(tables.one_line(sentence)), (0, 0, 0, 2), expand=False))
+    console.print()
+
+
+def to_plain(found: Pair) -> dict[str, Any]:
+    """Everything, JSON-ready but for numbers that JSON does not know."""
+    return {
+        "kind": KIND,
+        "folders": list(map(str, found.folders)),
+        "same_machine": found.same_machine,
+        "sentences": dict(found.sentences),
+        "tables": [tables.to_plain(table) for table in found.tables],
+        "differences": [{"what": what, "a": ours, "b": theirs} for what, ours, theirs in found.differences],
+    }
+
+
+def _ratio(reports: tuple[Report, Report], row_id: str) -> Ratio | None:
+    """Seconds of an epoch in A over those in B: how many times as fast B is."""
+    seconds: list[list[float]] = []
+    for report in reports:
+        (row,) = (row for row in report.stored.comparison.rows if row.id == row_id)
+        seconds.append([epoch_seconds(run) for run in measured(report.stored, row).values() if run.status == "ok"])
+    return unpaired_ratio(*seconds)
+
+
+def _sentences(
+    reports: tuple[Report, Report],
+    matched: Sequence[tuple[Summary, Summary]],
+    ratios: dict[str, Ratio | None],
+    same_machine: bool,
+) -> list[tuple[str, list[str]]]:
+    speed = ["The machines differ: a ratio of their times is one of the machines, too, and nothing is said about speed."]
+    if same_machine:
+        speed = [_speed(*each, ratio) for each in matched if (ratio := ratios[each[0].id]) is not None]
+        speed.append(
+            "A and B were run apart, and are not paired: what changed on the machine between them is in these ratios. "
+            "Only runs that are interleaved tell that apart. Each interval stands for itself, at 95 %."
+        )
+    ours, theirs = ([summary.id for summary in report.summaries] for report in reports)
+    alone = (("A", ours, theirs), ("B", theirs, ours))
+    missing = [
+        f"Only in {name}: {', '.join(ids)}."
+        for name, here, there in alone
+        if (ids := [row_id for row_id in here if row_id not in there])
+    ]
+    cautions = [
+        f"{name}: {trouble}" for name, report in zip("AB", reports, strict=True) for trouble in report.findings.troubles
+    ]
+    parts = (
+        ("Which is faster?", speed),
+        ("Is it the same training?", _first_losses(matched)),
+        ("Rows without a counterpart", missing),
+        ("Cautions", cautions),
+    )
+    return [(title, sentences) for title, sentences in parts if sentences]
+
+
+def _speed(ours: Summary, theirs: Summary, ratio: Ratio) -> str:
+    times = f"B is {interval_words(ratio)} times as fast as A"
+    doubt = " Other work disturbed it: do not rely on this." if ours.disturbed or theirs.disturbed else ""
+    if ratio.n < VERDICT_PAIRS or ratio.low is None or ratio.high is None:
+        return f"{ours.name}: too few repeats to tell ({ratio.n} of {VERDICT_PAIRS}); {times} here.{doubt}"
+    unclear = "no difference shown; " if ratio.low <= 1.0 <= ratio.high else ""
+    return f"{ours.name}: {unclear}{times}.{doubt}"
+
+
+def _first_losses(matched: Sequence[tuple[Summary, Summary]]) -> list[str]:
+    """Before any update: equal where data, weights and order are the same, but for rounding."""
+    losses = {ours.name: (ours.first_step_loss, theirs.first_step_loss) for ours, theirs in matched}
+    known = {name: (a, b) for name, (a, b) in losses.items() if a is not None and b is not None}
+    differing = [
+        f"{name}: the first losses differ by {relative_difference(a, b):.1e} (relative)."
+        for name, (a, b) in known.items()
+        if a != b
+    ]
+    return differing or [f"The first losses of A and B are the same numbers in all {len(known)} rows."] * bool(known)
+
+
+_RUN = (Column("framework", "framework"), Column("run", "mode"))
+
+
+def _of_both(key: str, heading: str, digits: int | None = None, *, interval: bool = False) -> tuple[Column, Column]:
+    return (
+        Column(f"{key}_a", f"{heading}, A", digits, interval=interval),
+        Column(f"{key}_b", f"{heading}, B", digits, interval=interval),
+    )
+
+
+def _name(summary: Summary) -> dict[str, Cell]:
+    return {"framework": summary.framework, "run": summary.name.removeprefix(f"{summary.framework} ")}
+
+
+def _seconds(matched: Sequence[tuple[Summary, Summary]], ratios: dict[str, Ratio | None]) -> Table:
+    columns = (
+        *_RUN,
+        *_of_both("epoch_seconds", "s per epoch", 3, interval=True),
+        Column("ratio", "A over B", 2, interval=True),
+        *_of_both("wall_seconds", "wall s", 1, interval=True),
+        *_of_both("peak_memory_mib", "peak MiB", 0),
+    )
+    rows = [
+        _name(ours)
+        | {"epoch_seconds_a": ours.epoch_seconds, "epoch_seconds_b": theirs.epoch_seconds, "ratio": ratios[ours.id]}
+        | {"wall_seconds_a": ours.wall_seconds, "wall_seconds_b": theirs.wall_seconds}
+        | {"peak_memory_mib_a": ours.peak_memory_mib, "peak_memory_mib_b": theirs.peak_memory_mib}
+        for ours, theirs in matched
+    ]
+    note = (
+        "Median over repeats (25 % to 75 % quantile). A over B: geometric means of the seconds per epoch, unpaired (95 % Welch "
+        "interval)."
+    )
+    return Table("beside_seconds", "Times", columns, rows, note=note)
+
+
+def _scores(matched: Sequence[tuple[Summary, Summary]]) -> Table:
+    columns = (
+        *_RUN,
+        *_of_both("accuracy", "test accuracy", 4, interval=True),
+        Column("difference", "B - A", 4),
+        *_of_both("loss", "test loss", 4, interval=True),
+        *_of_both("first_step_loss", "first loss", 6),
+    )
+    rows: list[dict[str, Cell]] = []
+    for ours, theirs in matched:
+        a, b = ours.test.accuracy, theirs.test.accuracy
+        rows.append(
+            _name(ours)
+            | {"accuracy_a": a, "accuracy_b": b, "difference": b.median - a.median if a and b else None}
+            | {"loss_a": ours.test.loss, "loss_b": theirs.test.loss}
+            | {"first_step_loss_a": ours.first_step_loss, "first_step_loss_b": theirs.first_step_loss}
+        )
+    return Table("beside_scores", "Scores", columns, rows, note="Test split, after the last epoch. Median over repeats.")
+
+
+def _states(matched: Sequence[tuple[Summary, Summary]]) -> Table:
+    columns = (*_RUN, *_of_both("status", "status"), *_of_both("repeats", "repeats"), *_of_both("parity", "same training"))
+    rows: list[dict[str, Cell]] = [
+        _name(ours)
+        | {"status_a": ours.status, "status_b": theirs.status}
+        | {"repeats_a": ours.repeats_done, "repeats_b": theirs.repeats_done}
+        | {"parity_a": ours.parity, "parity_b": theirs.parity}
+        for ours, theirs in matched
+    ]
+    return Table("beside_states", "How they ended", columns, rows)
+
+
+def _environments(reports: tuple[Report, Report]) -> list[tuple[str, str, str]]:
+    ours, theirs = (dict(content.environment(report)) for report in reports)
+    return [
+        (name, ours.get(name, tables.MISSING), theirs.get(name, tables.MISSING))
+        for name in {**ours, **theirs}
+        if name not in _OF_ITS_OWN and ours.get(name) != theirs.get(name)
+    ]
+
+
+def _specs(reports: tuple[Report, Report], both: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Fields of the matched rows' specs; of all rows alike once, else row by row."""
+    specs = [
+        {row.id: store.fields(row.spec.model_dump(mode="json")) for row in report.stored.comparison.rows} for report in reports
+    ]
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for row_id in both:
+        ours, theirs = (each[row_id] for each in specs)
+        for field in {**ours, **theirs}:
+            a, b = ours.get(field), theirs.get(field)
+            if a != b:
+                found.setdefault((field, json.dumps(a), json.dumps(b)), []).append(row_id)
+    return [
+        (field if len(rows) == len(both) else f"{field} of {', '.join(rows)}", ours, theirs)
+        for (field, ours, theirs), rows in found.items()
+    ]
+
+
+def _heading(found: Pair) -> list[str]:
+    lines: list[str] = []
+    for name, folder, report in zip(("A", "B"), found.folders, found.reports, strict=True):
+        first, *_ = content.heading(report).splitlines()
+        lines.append(f"{name}: {folder}, {report.stored.comparison.created_at}: {first}")
+    return [tables.one_line(line) for line in lines]
+
+
+def _markdown(found: Pair) -> str:
+    lines = ["# Two comparisons side by side", "", *(f"{tables.escaped(line)}  " for line in _heading(found)), ""]
+    for title, sentences in found.sentences:
+        lines += [f"## {title}", "", *(f"- {tables.escaped(sentence)}" for sentence in sentences), ""]
+    lines += ["## Tables", "", *map(tables.to_markdown, found.tables), tables.to_markdown(_differences(found))]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _html(found: Pair, folder: Path) -> str:
+    return page.render(
+        "beside.html.jinja",
+        title="Two comparisons side by side",
+        overline="Comparison of frameworks",
+        facts=_heading(found),
+        marks=[
+            {
+                "what": "Machine",
+                "said": "the same" if found.same_machine else "another: no verdict about speed",
+                "tone": "good" if found.same_machine else "warn",
+            },
+            {"what": "Rows in both", "said": str(len(found.tables[0].rows)), "tone": ""},
+            {"what": "Differences around them", "said": str(len(found.differences)), "tone": ""},
+        ],
+        said=[(title, list(map(tables.one_line, sentences))) for title, sentences in found.sentences],
+        grids=list(map(page.grid, found.tables)),
+        differences=page.grid(_differences(found)),
+        command=f"{content.COMPARE} {content.shell(['report', *map(str, found.folders), '--out', str(folder)])}",
+    )
+
+
+def _differences(found: Pair) -> Table:
+    columns = (Column("what", "what"), Column("a", "A"), Column("b", "B"))
+    rows: list[dict[str, Cell]] = [{"what": what, "a": ours, "b": theirs} for what, ours, theirs in found.differences]
+    return Table("beside_differences", "What differs around them", columns, rows, note="" if rows else "Nothing recorded.")

@@ -1,0 +1,58 @@
+"""A plot's SVG as part of a page: no style of its own, colours that follow the page's, ids that meet no others."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+_COLOURS = {"#000000": "currentColor", "#ffffff": "var(--card)"}
+"""What is ink and paper in a file is that of the page here, light or dark; but in a hatch, which is seen on a colour."""
+_LEFT_TO_PAGE = "font-family"
+_REFERENCE = re.compile(r"url\(#([^)]+)\)")
+
+
+def svg(source: str, name: str) -> str:
+    """An `<svg>` element to stand inside HTML.
+
+    A policy that forbids styles in the page forbids matplotlib's `style` attributes, too: each of their properties becomes
+    an attribute of its own, which means the same.
+
+    Args:
+        source: a whole SVG file as matplotlib writes it.
+        name: what the picture shows, for those who do not see it; in front of every id.
+    """
+    root = ElementTree.fromstring(source)
+    prefix = re.sub(r"\W+", "-", name)
+    _strip(root)
+    hatches = {id(part) for element in root.iter() if element.tag.endswith("pattern") for part in element.iter()}
+    for element in root.iter():
+        colours = {} if id(element) in hatches else _COLOURS
+        element.tag = element.tag.rpartition("}")[2]
+        given = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
+        for declaration in filter(None, given.pop("style", "").split(";")):
+            key, _, value = declaration.partition(":")
+            if key.strip() != _LEFT_TO_PAGE:
+                given[key.strip()] = value.strip()
+        element.attrib.clear()
+        element.attrib.update({key: _of_page(key, colours.get(value, value), prefix) for key, value in given.items()})
+    for size in ("width", "height", "version"):
+        root.attrib.pop(size, None)
+    root.attrib |= {"role": "img", "aria-label": name}
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _strip(element: ElementTree.Element) -> None:
+    """Leave out what is no drawing: metadata, and the style sheet of the file."""
+    for child in list(element):
+        if child.tag.rpartition("}")[2] in ("metadata", "style"):
+            element.remove(child)
+        else:
+            _strip(child)
+
+
+def _of_page(key: str, value: str, prefix: str) -> str:
+    if key == "id":
+        return f"{prefix}-{value}"
+    if key == "href":
+        return f"#{prefix}-{value.removeprefix('#')}"
+    return _REFERENCE.sub(rf"url(#{prefix}-\1)", value)

@@ -1,0 +1,42 @@
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compare import content, report
+from compare.findings import findings
+from compare.store import Stored
+from compare.summary import summarize
+from tests.browser.chromium import Chromium
+from tests.compare import made
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    executable = next(filter(None, map(shutil.which, NAMES)), None)
+    if executable is None:
+        pytest.skip(f"none of {', '.join(NAMES)} is installed")
+    opened = Chromium(executable, tmp_path_factory.mktemp("profile"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="session")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a comparison all of whose text from outside is hostile."""
+    return write(made.hostile(), tmp_path_factory.mktemp("report"))
+
+
+@pytest.fixture(scope="session")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of data with 38 classes."""
+    return write(made.hostile(38), tmp_path_factory.mktemp("many"))
+
+
+def write(stored: Stored, folder: Path) -> Path:
+    summaries = summarize(stored)
+    assert report.write(content.Report(stored, summaries, findings(stored, summaries)), folder) is None
+    return folder / report.PAGE_FILE

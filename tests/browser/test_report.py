@@ -1,0 +1,155 @@
+"""The report as a reader opens it: in a real browser, from a file, without a network."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from compare import beside, live
+from compare.content import read
+from tests.browser.chromium import Chromium
+from tests.compare import made
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [1400, 390])
+def test_the_page_loads_without_a_complaint_and_asks_for_nothing(browser: Chromium, page: Path, width: int, dark: bool) -> None:
+    browser.open(page, width=width, dark=dark)
+    assert browser.complaints == []
+    assert [url for url in browser.requests if not url.startswith("data:")] == [page.as_uri()]
+
+
+def test_a_page_that_breaks_its_policy_is_seen_to(browser: Chromium, page: Path, tmp_path: Path) -> None:
+    planted = '<img src="http://example.invalid/x.png"><p style="color: red">x</p><script>document.title = "run"</script>'
+    broken = tmp_path / "broken.html"
+    broken.write_text(page.read_text("utf-8").replace("</main>", f"{planted}</main>"), encoding="utf-8")
+    browser.open(broken)
+    said = json.dumps(browser.complaints)
+    assert all(directive in said for directive in ("img-src", "style-src", "script-src"))
+    assert browser.evaluate("document.title") != "run"
+
+
+def test_hostile_names_are_shown_and_do_nothing(browser: Chromium, page: Path) -> None:
+    browser.open(page)
+    assert browser.evaluate("document.title").startswith("simple_cnn on <script>")
+    assert browser.evaluate("[document.scripts.length, document.images.length]") == [1, 0]
+    assert browser.count("[onerror]") == 0
+    assert browser.evaluate("[...document.links].every(link => link.getAttribute('href').startsWith('#'))")
+    text = browser.evaluate("document.body.textContent")
+    for number in (0, 2, 4, 5):
+        assert made.HOSTILE[number] in text
+    assert "49" not in browser.evaluate("[...document.querySelectorAll('.heat th')].map(head => head.textContent).join(' ')")
+    assert "\u202e" not in text and "\x1b" not in text
+
+
+def test_tables_sort_by_click_and_key_and_come_back(browser: Chromium, page: Path) -> None:
+    browser.open(page)
+    browser.evaluate(
+        "table = document.querySelector('#results ~ .scroll table'); "
+        "column = [...table.tHead.rows[0].cells].findIndex(head => head.textContent.includes('seconds per epoch')); "
+        "head = table.tHead.rows[0].cells[column]; "
+        "shown = () => [...table.tBodies[0].rows].map(row => Number(row.cells[column].dataset.value)); undefined"
+    )
+    before = browser.evaluate("shown()")
+    assert before != sorted(before)
+    browser.evaluate("head.querySelector('button').click()")
+    assert browser.evaluate("shown()") == sorted(before)
+    assert browser.evaluate("head.getAttribute('aria-sort')") == "ascending"
+    browser.evaluate("head.querySelector('button').focus()")
+    browser.press("Enter", 13)
+    assert browser.evaluate("shown()") == sorted(before, reverse=True)
+    assert browser.evaluate("[...table.tHead.rows[0].cells].filter(each => each.ariaSort !== 'none').length") == 1
+    browser.evaluate("head.querySelector('button').click()")
+    assert browser.evaluate("shown()") == before
+
+
+def test_what_is_missing_stays_below_however_a_table_is_sorted(browser: Chromium, page: Path) -> None:
+    browser.open(page)
+    browser.evaluate(
+        "table = document.querySelector('#results ~ .scroll table'); "
+        "column = [...table.tHead.rows[0].cells].findIndex(head => head.textContent.includes('same cores')); "
+        "missing = () => [...table.tBodies[0].rows].map(row => 'missing' in row.cells[column].dataset); undefined"
+    )
+    assert browser.evaluate("missing()") == [True, False, True, False]
+    for _ in range(2):
+        browser.evaluate("table.tHead.rows[0].cells[column].querySelector('button').click()")
+        assert browser.evaluate("missing()") == [False, False, True, True]
+
+
+def test_every_plot_shows_and_follows_the_colours_of_the_page(browser: Chromium, page: Path) -> None:
+    boxes = "[...document.querySelectorAll('.plot svg')].map(svg => svg.getBoundingClientRect())"
+    ink = "getComputedStyle(document.querySelector('.plot text')).fill"
+    paper = "getComputedStyle(document.querySelector('.plot svg path')).fill"
+    looks = []
+    for dark in (False, True):
+        browser.open(page, dark=dark)
+        sizes = browser.evaluate(f"{boxes}.map(box => [box.width, box.height])")
+        assert len(sizes) == 5 and all(width > 300 and height > 150 for width, height in sizes)
+        looks.append([browser.evaluate(ink), browser.evaluate(paper)])
+    assert looks == [["rgb(28, 30, 33)", "rgb(255, 255, 255)"], ["rgb(228, 230, 232)", "rgb(27, 30, 33)"]]
+    assert browser.evaluate("new Set([...document.querySelectorAll('[id]')].map(each => each.id)).size") == browser.evaluate(
+        "document.querySelectorAll('[id]').length"
+    )
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+@pytest.mark.parametrize("which", ["page", "many"])
+def test_nothing_is_wider_than_the_window_but_what_scrolls(
+    browser: Chromium, request: pytest.FixtureRequest, which: str, width: int
+) -> None:
+    browser.open(request.getfixturevalue(which), width=width)
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_matrix_of_38_classes_has_a_name_and_a_count_in_every_place(browser: Chromium, many: Path) -> None:
+    browser.open(many)
+    assert browser.complaints == []
+    rows = browser.evaluate("[...document.querySelector('.heat').tBodies[0].rows].map(row => row.cells.length)")
+    assert rows == [39] * 38
+    size = browser.evaluate("parseFloat(getComputedStyle(document.querySelector('.heat tbody td')).fontSize)")
+    assert size >= 10
+    names = browser.evaluate("[...document.querySelectorAll('.heat')][0].innerText")
+    assert "Class___number_37" in names
+
+
+def test_the_page_says_everything_without_its_script(browser: Chromium, page: Path) -> None:
+    browser.call("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        browser.open(page)
+        buttons, rows = (browser.count(f"table.sortable {what}") for what in ("button", "tbody tr"))
+    finally:
+        browser.call("Emulation.setScriptExecutionDisabled", value=False)
+    assert buttons == 0 and rows > 20
+
+
+def test_paper_has_the_whole_page_in_light_colours(browser: Chromium, page: Path, tmp_path: Path) -> None:
+    browser.open(page, width=690, dark=True)  # that of A4 without its margins
+    browser.print(tmp_path / "page.pdf")
+    pdf = (tmp_path / "page.pdf").read_bytes()
+    assert pdf.startswith(b"%PDF") and pdf.count(b"/Type /Page\n") > 2
+    browser.call("Emulation.setEmulatedMedia", media="print", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    try:
+        assert browser.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    finally:
+        browser.call("Emulation.setEmulatedMedia", media="")
+
+
+def test_two_comparisons_side_by_side_are_as_safe(browser: Chromium, page: Path, tmp_path: Path) -> None:
+    folder = made.stored_in(made.hostile(), tmp_path / "a")
+    pair = beside.pair((folder, folder), (read(folder), read(folder)))
+    assert beside.write(pair, tmp_path / "out") is None
+    browser.open(tmp_path / "out" / beside.PAGE_FILE)
+    assert browser.complaints == [] and browser.evaluate("document.images.length") == 0
+    assert browser.evaluate("document.querySelectorAll('table.sortable tbody tr').length") > 10
+
+
+def test_the_live_page_shows_curves_and_loads_itself_again(browser: Chromium, tmp_path: Path) -> None:
+    shown = live.Live(tmp_path, made.HOSTILE[0])
+    shown.plan(["a", "b"])
+    shown.begin("a", made.HOSTILE[1])
+    shown.end(made.good(made.row("pytorch"), 1.0))
+    shown.finish("All runs have ended.")
+    browser.open(tmp_path / live.PAGE_FILE)
+    assert browser.complaints == [] and browser.evaluate("document.images.length + document.scripts.length") == 0
+    assert browser.evaluate("document.querySelectorAll('.plot polyline').length") == 2

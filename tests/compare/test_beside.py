@@ -1,0 +1,146 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from typer.testing import CliRunner
+
+from compare import beside, statistics, store
+from compare.__main__ import app
+from compare.content import read
+from compare.store import Stored
+from tests.compare import made
+
+
+def compare(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def faster(stored: Stored, times: float, **comparison: Any) -> Stored:
+    """The same comparison, its epochs so many times as fast."""
+    runs = {
+        row_id: {
+            repeat: run.model_copy(
+                update={
+                    "epochs": [epoch.model_copy(update={"timed_seconds": epoch.timed_seconds / times}) for epoch in run.epochs]
+                }
+            )
+            for repeat, run in repeats.items()
+        }
+        for row_id, repeats in stored.runs.items()
+    }
+    return stored.model_copy(update={"runs": runs, "comparison": stored.comparison.model_copy(update=comparison)})
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_two_folders_of_one_machine_are_matched_row_by_row_and_left_untouched(tmp_path: Path) -> None:
+    a = made.stored_in(made.repeated(), tmp_path / "a")
+    b = made.stored_in(faster(made.repeated(), 2.0, versions={"pytorch": {"torch": "3.0"}}), tmp_path / "b")
+    before = files(tmp_path)
+    done = compare("report", a, b, "--json")
+    assert done.exit_code == 0, done.output
+    printed = json.loads(done.stdout)
+    assert files(tmp_path) == before
+    seconds = {row["run"]: row for row in printed["tables"][0]["rows"] if row["framework"] == "pytorch"}
+    assert seconds["serial, 2 cores"]["epoch_seconds_a"]["median"] == 4.0
+    assert seconds["serial, 2 cores"]["epoch_seconds_b"]["median"] == 2.0
+    assert seconds["serial, 2 cores"]["ratio"]["value"] == pytest.approx(2.0)
+    said = printed["sentences"]["Which is faster?"]
+    assert said[0] == "pytorch serial, 2 cores: B is 2.00 (1.95 to 2.05) times as fast as A."
+    assert "not paired" in said[-1]
+    assert printed["sentences"]["Is it the same training?"] == [
+        "The first losses of A and B are the same numbers in all 4 rows."
+    ]
+    assert {"what": "pytorch", "a": "torch 2.0", "b": "torch 3.0"} in printed["differences"]
+
+
+def test_where_machines_differ_nothing_is_said_about_speed(tmp_path: Path) -> None:
+    a = made.stored_in(made.repeated(), tmp_path / "a")
+    b = made.stored_in(faster(made.repeated(), 2.0, machine={"processor": "Another CPU"}), tmp_path / "b")
+    done = compare("report", a, b)
+    assert done.exit_code == 0 and "times as fast" not in done.stdout
+    assert "nothing is said about speed" in done.stdout.replace("\n", " ")
+    assert "processor: Some CPU in A, Another CPU in B" in done.stdout
+
+
+def test_out_says_where_and_never_into_one_of_the_two(tmp_path: Path) -> None:
+    a, b = (made.stored_in(made.repeated(2), tmp_path / name) for name in "ab")
+    out = tmp_path / "out"
+    for _ in range(2):  # its own files may be replaced
+        done = compare("report", a, b, "--out", out)
+        assert done.exit_code == 0 and f"Report: {out}/beside.md, beside.html" in done.stdout
+    names = {f"tables/beside_{name}.{form}" for name in ("seconds", "scores", "states") for form in ("md", "csv", "tex")}
+    assert files(out).keys() == {"beside.html", "beside.md", "beside.json"} | names
+    assert "too few repeats to tell" in (out / "beside.html").read_text("utf-8")
+    refused = compare("report", a, b, "--out", b)
+    assert refused.exit_code == 2 and "Choose an empty folder" in refused.stderr
+
+
+def test_what_disturbed_one_of_them_and_another_first_loss_are_said(tmp_path: Path) -> None:
+    ours, theirs = made.repeated(), made.repeated()
+    row = theirs.comparison.rows[0]
+    for repeat, run in theirs.runs[row.id].items():
+        busy = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}, "first_step_loss": 2.3000023}
+        theirs.runs[row.id][repeat] = run.model_copy(update=busy)
+    a, b = made.stored_in(ours, tmp_path / "a"), made.stored_in(theirs, tmp_path / "b")
+    said = dict(beside.pair((a, b), (read(a), read(b))).sentences)
+    assert said["Which is faster?"][0].endswith("Other work disturbed it: do not rely on this.")
+    assert "do not rely" not in said["Which is faster?"][1]
+    assert said["Is it the same training?"] == ["pytorch serial, 2 cores: the first losses differ by 1.0e-06 (relative)."]
+    assert [caution[:2] for caution in said["Cautions"]] == ["B:"]
+
+
+def test_rows_of_one_alone_and_fields_that_differ_are_named(tmp_path: Path) -> None:
+    ours, theirs = made.repeated(1), made.repeated(1)
+    changed = [
+        row.model_copy(update={"spec": row.spec.with_fields(epochs=9)}) for row in theirs.comparison.rows if "serial" in row.id
+    ]
+    runs = {row.id: {0: theirs.runs[row.id][0].model_copy(update={"spec": row.spec})} for row in changed}
+    theirs = Stored(comparison=theirs.comparison.model_copy(update={"rows": changed}), runs=runs, set_aside=[])
+    a, b = made.stored_in(ours, tmp_path / "a"), made.stored_in(theirs, tmp_path / "b")
+    pair = beside.pair((a, b), (read(a), read(b)))
+    assert dict(pair.sentences)["Rows without a counterpart"] == [
+        "Only in A: pytorch-data_parallel-2, tensorflow-data_parallel-2."
+    ]
+    assert ("epochs", "2", "9") in pair.differences
+
+
+def test_two_without_a_row_in_common_are_refused(tmp_path: Path) -> None:
+    a, b = made.stored_in(made.repeated(1), tmp_path / "a"), made.stored_in(made.input_only(), tmp_path / "b")
+    done = compare("report", a, b)
+    assert done.exit_code == 2 and "no row in common" in done.stderr
+
+
+def test_one_report_can_be_written_elsewhere_but_over_no_other_comparison(tmp_path: Path) -> None:
+    a, b = (made.stored_in(made.repeated(1), tmp_path / name) for name in "ab")
+    before = files(a)
+    assert compare("report", a, "--out", tmp_path / "out").exit_code == 0
+    assert files(a) == before and (tmp_path / "out" / "report.html").exists()
+    assert f"compare report {a}" in (tmp_path / "out" / "report.md").read_text("utf-8").replace("\\", "")
+    refused = compare("report", a, "--out", b)
+    assert refused.exit_code == 2 and "holds another comparison" in refused.stderr
+    assert not (b / "report.html").exists() and store.PLAN_FILE in files(b)
+
+
+def test_an_unpaired_ratio_has_the_interval_of_welch() -> None:
+    first, second = [4.0, 4.4, 3.8, 4.1, 4.3], [2.0, 2.2, 1.7]
+    ratio = statistics.unpaired_ratio(first, second)
+    expected = stats.ttest_ind(np.log(first), np.log(second), equal_var=False).confidence_interval(0.95)
+    assert ratio is not None and ratio.n == 3
+    assert (ratio.low, ratio.high) == pytest.approx((np.exp(expected.low), np.exp(expected.high)))
+
+
+@pytest.mark.parametrize(("first", "second"), [([], [1.0]), ([float("nan")], [1.0]), ([0.0], [1.0])])
+def test_no_values_have_no_ratio(first: list[float], second: list[float]) -> None:
+    assert statistics.unpaired_ratio(first, second) is None
+
+
+def test_one_value_has_a_ratio_without_an_interval_and_equal_ones_an_interval_of_no_width() -> None:
+    assert statistics.unpaired_ratio([4.0], [2.0, 2.0]) == statistics.Ratio(value=2.0, low=None, high=None, n=1)
+    ratio = statistics.unpaired_ratio([4.0, 4.0], [2.0, 2.0])
+    assert ratio is not None and ratio.low == pytest.approx(2.0) == ratio.high
