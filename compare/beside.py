@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
+from scipy import stats
 
 from common import results
 from common.training import relative_difference
 from compare import content, page, store, tables
 from compare.content import Report
-from compare.statistics import VERDICT_PAIRS, Ratio, interval_words, unpaired_ratio
+from compare.statistics import CONFIDENCE, VERDICT_PAIRS, Ratio, interval_words
 from compare.store import FolderError
 from compare.summary import Summary, epoch_seconds, measured
 from compare.tables import Cell, Column, Table
@@ -27,6 +30,8 @@ PAGE_FILE, REPORT_FILE, RESULTS_FILE = "beside.html", "beside.md", "beside.json"
 _TABLES = "tables"
 _MACHINE = ("processor", "logical_cores", "memory_mib")
 """Recorded facts that tell one machine from another."""
+_WIDEST = 700.0
+"""Logarithm at which an interval ends: two wild repeats have one that is wider than the range of floats."""
 _OF_ITS_OWN = ("made at",)
 
 
@@ -117,6 +122,29 @@ def to_plain(found: Pair) -> dict[str, Any]:
         "tables": [tables.to_plain(table) for table in found.tables],
         "differences": [{"what": what, "a": ours, "b": theirs} for what, ours, theirs in found.differences],
     }
+
+
+def unpaired_ratio(first: Sequence[float], second: Sequence[float]) -> Ratio | None:
+    """How many times the values of `first` are those of `second`, measured apart: Welch's t-interval on the logarithms.
+
+    What drifted between the two is in the ratio and in no interval: a paired one leaves it out.
+
+    Args:
+        first, second: positive values; others are left out.
+    """
+    logs = [np.log([value for value in values if 0.0 < value < math.inf]) for values in (first, second)]
+    ours, theirs = (len(values) for values in logs)
+    if not ours or not theirs:
+        return None
+    mean = float(logs[0].mean() - logs[1].mean())
+    if min(ours, theirs) == 1:
+        return Ratio(value=math.exp(mean), low=None, high=None, n=1)
+    parts = [float(values.var(ddof=1)) / len(values) for values in logs]
+    error = math.sqrt(sum(parts))
+    freedom = sum(parts) ** 2 / (parts[0] ** 2 / (ours - 1) + parts[1] ** 2 / (theirs - 1)) if error else 1.0
+    half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom)) * error
+    low, high = np.exp(np.clip([mean - half, mean + half], -_WIDEST, _WIDEST))
+    return Ratio(value=math.exp(mean), low=float(low), high=float(high), n=min(ours, theirs))
 
 
 def _ratio(reports: tuple[Report, Report], row_id: str) -> Ratio | None:
@@ -261,7 +289,7 @@ def _environments(reports: tuple[Report, Report]) -> list[tuple[str, str, str]]:
 def _specs(reports: tuple[Report, Report], both: Sequence[str]) -> list[tuple[str, str, str]]:
     """Fields of the matched rows' specs; of all rows alike once, else row by row."""
     specs = [
-        {row.id: store.fields(row.spec.model_dump(mode="json")) for row in report.stored.comparison.rows} for report in reports
+        {row.id: store.flat(row.spec.model_dump(mode="json")) for row in report.stored.comparison.rows} for report in reports
     ]
     found: dict[tuple[str, str, str], list[str]] = {}
     for row_id in both:

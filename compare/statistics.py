@@ -80,25 +80,6 @@ def paired_ratio(pairs: Sequence[tuple[float, float]]) -> Ratio | None:
     return Ratio(value=math.exp(mean), low=_exp(mean - half), high=_exp(mean + half), n=len(logs))
 
 
-def unpaired_ratio(first: Sequence[float], second: Sequence[float]) -> Ratio | None:
-    """How many times the values of `first` are those of `second`, measured apart: Welch's t-interval on the logarithms.
-
-    What drifted between the two is in the ratio and in no interval: `paired_ratio` is the one that leaves it out.
-    """
-    logs = [np.log([value for value in values if _positive(value)]) for values in (first, second)]
-    ours, theirs = (len(values) for values in logs)
-    if not ours or not theirs:
-        return None
-    mean = float(logs[0].mean() - logs[1].mean())
-    if min(ours, theirs) == 1:
-        return Ratio(value=math.exp(mean), low=None, high=None, n=1)
-    parts = [float(values.var(ddof=1)) / len(values) for values in logs]
-    error = math.sqrt(sum(parts))
-    freedom = sum(parts) ** 2 / (parts[0] ** 2 / (ours - 1) + parts[1] ** 2 / (theirs - 1)) if error else 1.0
-    half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom)) * error
-    return Ratio(value=math.exp(mean), low=_exp(mean - half), high=_exp(mean + half), n=min(ours, theirs))
-
-
 def faster(seconds: Ratio, first: str, second: str) -> str:
     """Which of two is faster, in words.
 
