@@ -261,7 +261,7 @@ def _environments(reports: tuple[Report, Report]) -> list[tuple[str, str, str]]:
 def _specs(reports: tuple[Report, Report], both: Sequence[str]) -> list[tuple[str, str, str]]:
     """Fields of the matched rows' specs; of all rows alike once, else row by row."""
     specs = [
-        {row.id: store.fields(row.spec.model_dump(mode="json")) for row in report.stored.comparison.rows} for report in reports
+        {row.id: store.flat(row.spec.model_dump(mode="json")) for row in report.stored.comparison.rows} for report in reports
     ]
     found: dict[tuple[str, str, str], list[str]] = {}
     for row_id in both:

@@ -96,7 +96,7 @@ def _mlflow(stored: Stored, runs: list[tuple[str, RunResult]], out: Path) -> Non
     for name, run in runs:
         begun = client.create_run(experiment, start_time=round(1000 * _started(run)), run_name=name)
         key = begun.info.run_id
-        fields = store.fields(run.spec.model_dump(mode="json"))
+        fields = store.flat(run.spec.model_dump(mode="json"))
         params = [Param(field, str(value)[:_MLFLOW_LENGTH]) for field, value in fields.items()]
         for first in range(0, len(params), _MLFLOW_PARAMS):
             client.log_batch(key, params=params[first : first + _MLFLOW_PARAMS])

@@ -51,6 +51,7 @@ class Live:
         self._path = folder / PAGE_FILE if folder else None
         self._title = tables.one_line(title)
         self._clock = clock
+        self._said = ""
         self._jobs: Sequence[str] = ()
         self._total = 0
         self._runs: list[_Run] = []
@@ -60,9 +61,14 @@ class Live:
         self._cost_seconds = 0.0
         self._drawings = 0
 
+    def say(self, text: str) -> None:
+        """What is going on before the runs start."""
+        self._said = text
+        self._draw(at_once=True)
+
     def plan(self, jobs: Sequence[str]) -> None:
         """The runs to come, in order, by the name of their row."""
-        self._jobs, self._total = jobs, len(jobs)
+        self._jobs, self._total, self._said = jobs, len(jobs), ""
         self._draw(at_once=True)
 
     def begin(self, name: str, label: str) -> None:
@@ -108,7 +114,7 @@ class Live:
         done = self._total - len(self._jobs)
         cost = f"{self._cost_seconds:.2f} s of CPU in {self._drawings} drawing{'s' if self._drawings != 1 else ''}"
         marks = [
-            {"what": "Runs", "said": f"{done} of {self._total}", "tone": ""},
+            {"what": "Runs", "said": f"{done} of {self._total}" if self._total else "not begun", "tone": ""},
             {"what": "Elapsed", "said": _clock(now - self._started), "tone": ""},
         ]
         if not finished:
@@ -121,6 +127,7 @@ class Live:
             facts=[f"Drawn at {datetime.now().astimezone():%Y-%m-%d %H:%M:%S}."],
             refresh=None if finished else round(SECONDS),
             finished=finished,
+            said=self._said,
             marks=marks,
             done=done,
             total=self._total,

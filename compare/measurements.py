@@ -95,7 +95,7 @@ class Subject(_Frozen):
     @property
     def work(self) -> dict[str, Any]:
         """The fields of its spec that say what it does, by their dotted names; none of a benchmark."""
-        fields = store.fields(self.spec.model_dump(mode="json")) if self.spec else {}
+        fields = store.flat(self.spec.model_dump(mode="json")) if self.spec else {}
         return {name: value for name, value in fields.items() if name not in OF_THE_PLACE}
 
 

@@ -6,15 +6,13 @@ import fnmatch
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict
-from scipy import special
 
 from common.results import Metrics
 from compare.measurements import METRICS, SECONDS, Measured, Subject
-from compare.statistics import CONFIDENCE, VERDICT_PAIRS, Ratio, Spread, holm
+from compare.statistics import CONFIDENCE, VERDICT_PAIRS, Estimate, Ratio, Spread, holm, of_differences, of_samples
 from compare.store import FolderError
 from compare.summary import FAILURES
 
@@ -115,25 +113,6 @@ class Judgement(_Frozen):
         return EXIT_UNTOLD if untold else EXIT_OK
 
 
-class Estimate(NamedTuple):
-    """A mean of differences, known up to an error of so many degrees of freedom."""
-
-    mean: float
-    error: float
-    freedom: float
-
-    @property
-    def p(self) -> float:
-        """Two-sided, that the true mean is zero."""
-        t = abs(self.mean) / self.error if self.error else (math.inf if self.mean else 0.0)
-        return 2.0 * float(special.stdtr(self.freedom, -t))
-
-    @property
-    def half(self) -> float:
-        """Half the width of its interval."""
-        return float(special.stdtrit(self.freedom, 0.5 + CONFIDENCE / 2)) * self.error
-
-
 def judge(baseline: Measured, candidate: Measured, criteria: Criteria, *, paired: bool) -> Judgement:
     """Hold a candidate against a baseline.
 
@@ -177,24 +156,6 @@ def judge(baseline: Measured, candidate: Measured, criteria: Criteria, *, paired
         added=[each.name for name, each in candidate.subjects.items() if name not in baseline.subjects],
         cautions=_cautions(baseline, candidate, pairs),
     )
-
-
-def of_pairs(before: Sequence[float], now: Sequence[float]) -> Estimate:
-    """The mean of now - before, of pairs."""
-    differences = np.subtract(now, before)
-    number = len(differences)
-    error = float(differences.std(ddof=1)) / math.sqrt(number) if number > 1 else math.inf
-    return Estimate(float(differences.mean()), error, max(number - 1, 1))
-
-
-def of_samples(before: Sequence[float], now: Sequence[float]) -> Estimate:
-    """The difference of the means of two independent samples, of different variance (Welch 1947)."""
-    mean = float(np.mean(now)) - float(np.mean(before))
-    if min(len(before), len(now)) < 2:
-        return Estimate(mean, math.inf, 1)
-    variances = [float(np.var(values, ddof=1)) / len(values) for values in (before, now)]
-    parts = sum(part**2 / (len(values) - 1) for part, values in zip(variances, (before, now), strict=True))
-    return Estimate(mean, math.sqrt(sum(variances)), sum(variances) ** 2 / parts if parts else math.inf)
 
 
 def with_test_set(estimate: Estimate, before: Metrics, now: Metrics) -> Estimate:
@@ -277,7 +238,9 @@ def _estimate(metric: str, before: Sequence[float], now: Sequence[float], *, pai
     """Of the logarithms, whose difference is that of a ratio; of an accuracy, of the values as they are."""
     if metric != ACCURACY:
         before, now = ([math.log(value) for value in values] for values in (before, now))
-    return of_pairs(before, now) if paired else of_samples(before, now)
+    if not paired:
+        return of_samples(before, now)
+    return of_differences([after - earlier for earlier, after in zip(before, now, strict=True)])
 
 
 def _change(before: Subject, now: Subject, metric: str, estimate: Estimate, number: int, *, paired: bool) -> Change:

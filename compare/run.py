@@ -162,6 +162,7 @@ def run(request: Request, *, as_json: bool, show: Callable[..., object] = report
             store.write_plan(folder, comparison)
             live = Live(folder if request.live else None, f"{comparison.rows[0].spec.model} on {comparison.data_name}")
             try:
+                live.say("Before the runs: what is compared, and whether it is the same training.")
                 if request.prove:  # also of a folder that holds one: what has been proved before is remembered
                     comparison = _prove(comparison, request, folder, shown)
                     store.write_plan(folder, comparison)

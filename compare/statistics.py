@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -66,6 +66,45 @@ class Judged(_Frozen):
     """Comparisons that were tested together: those of the family that have pairs enough."""
 
 
+class Estimate(NamedTuple):
+    """A mean, known up to an error of so many degrees of freedom."""
+
+    mean: float
+    error: float
+    freedom: float
+
+    @property
+    def p(self) -> float:
+        """Two-sided, of the t-test that the true mean is zero."""
+        t = abs(self.mean) / self.error if self.error else (math.inf if self.mean else 0.0)
+        return 2.0 * float(special.stdtr(self.freedom, -t))
+
+    @property
+    def half(self) -> float:
+        """Half the width of its interval."""
+        return float(special.stdtrit(self.freedom, 0.5 + CONFIDENCE / 2)) * self.error
+
+
+def of_differences(differences: Sequence[float]) -> Estimate:
+    """The mean of at least one difference of a pair."""
+    number = len(differences)
+    mean = math.fsum(differences) / number
+    if number == 1:
+        return Estimate(mean, math.inf, 1)
+    variance = math.fsum((difference - mean) ** 2 for difference in differences) / (number - 1)
+    return Estimate(mean, math.sqrt(variance / number), number - 1)
+
+
+def of_samples(before: Sequence[float], now: Sequence[float]) -> Estimate:
+    """The difference of the means of two independent samples, of different variance (Welch 1947)."""
+    mean = float(np.mean(now)) - float(np.mean(before))
+    if min(len(before), len(now)) < 2:
+        return Estimate(mean, math.inf, 1)
+    variances = [float(np.var(values, ddof=1)) / len(values) for values in (before, now)]
+    parts = sum(part**2 / (len(values) - 1) for part, values in zip(variances, (before, now), strict=True))
+    return Estimate(mean, math.sqrt(sum(variances)), sum(variances) ** 2 / parts if parts else math.inf)
+
+
 def spread(values: Sequence[float]) -> Spread | None:
     """Median and quartiles of the finite values; None where there is none."""
     finite = [value for value in values if math.isfinite(value)]
@@ -84,36 +123,27 @@ def paired_ratio(pairs: Sequence[tuple[float, float]]) -> Ratio | None:
         pairs: positive values, the same repeat of two rows; pairs with a missing or non-positive value are left out.
     """
     logs = [math.log(first / second) for first, second in pairs if _positive(first) and _positive(second)]
-    if not logs:
-        return None
-    mean = math.fsum(logs) / len(logs)
-    if len(logs) == 1:
-        return Ratio(value=math.exp(mean), low=None, high=None, n=1)
-    freedom = len(logs) - 1
-    error = math.sqrt(math.fsum((log - mean) ** 2 for log in logs) / freedom / len(logs))
-    half = float(special.stdtrit(freedom, 0.5 + CONFIDENCE / 2)) * error
-    t = abs(mean) / error if error else (math.inf if mean else 0.0)
-    p = 2.0 * float(special.stdtr(freedom, -t))
-    return Ratio(value=math.exp(mean), low=_exp(mean - half), high=_exp(mean + half), n=len(logs), p=p)
+    return _as_ratio(of_differences(logs), len(logs)) if logs else None
 
 
 def unpaired_ratio(first: Sequence[float], second: Sequence[float]) -> Ratio | None:
-    """How many times the values of `first` are those of `second`, measured apart: Welch's t-interval on the logarithms.
+    """How many times the values of `first` are those of `second`, measured apart.
 
-    What drifted between the two is in the ratio and in no interval: `paired_ratio` is the one that leaves it out.
+    What drifted between the two is in the ratio and in no interval: `paired_ratio` leaves it out.
+
+    Args:
+        first, second: positive values; others are left out.
     """
-    logs = [np.log([value for value in values if _positive(value)]) for values in (first, second)]
-    ours, theirs = (len(values) for values in logs)
-    if not ours or not theirs:
-        return None
-    mean = float(logs[0].mean() - logs[1].mean())
-    if min(ours, theirs) == 1:
-        return Ratio(value=math.exp(mean), low=None, high=None, n=1)
-    parts = [float(values.var(ddof=1)) / len(values) for values in logs]
-    error = math.sqrt(sum(parts))
-    freedom = sum(parts) ** 2 / (parts[0] ** 2 / (ours - 1) + parts[1] ** 2 / (theirs - 1)) if error else 1.0
-    half = float(special.stdtrit(freedom, 0.5 + CONFIDENCE / 2)) * error
-    return Ratio(value=math.exp(mean), low=_exp(mean - half), high=_exp(mean + half), n=min(ours, theirs))
+    logs = [[math.log(value) for value in values if _positive(value)] for values in (first, second)]
+    number = min(map(len, logs))
+    return _as_ratio(of_samples(logs[1], logs[0]), number) if number else None
+
+
+def _as_ratio(logarithm: Estimate, n: int) -> Ratio:
+    if n == 1:
+        return Ratio(value=math.exp(logarithm.mean), low=None, high=None, n=1)
+    low, high = (_exp(logarithm.mean + side * logarithm.half) for side in (-1.0, 1.0))
+    return Ratio(value=math.exp(logarithm.mean), low=low, high=high, n=n, p=logarithm.p)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -297,7 +297,7 @@ def _difference(stored: Comparison, wanted: Comparison) -> str | None:
     if stored.seeds != wanted.seeds:
         return f"its seeds are {_listed(stored.seeds)}; asked for: {_listed(wanted.seeds)}"
     for before, now in zip(stored.rows, wanted.rows, strict=True):
-        there, asked = fields(before.spec.model_dump(mode="json")), fields(now.spec.model_dump(mode="json"))
+        there, asked = flat(before.spec.model_dump(mode="json")), flat(now.spec.model_dump(mode="json"))
         differing = [field for field in {**there, **asked} if there.get(field) != asked.get(field)]
         if differing:
             return f"of {now.id}, " + "; ".join(
@@ -324,9 +324,9 @@ def _ids(rows: Sequence[Row]) -> list[str]:
     return [row.id for row in rows]
 
 
-def fields(values: dict[str, Any], group: str = "") -> dict[str, Any]:
+def flat(values: dict[str, Any], group: str = "") -> dict[str, Any]:
     """Every field of a spec by its dotted name, as `--set` takes it."""
-    flat: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, value in values.items():
-        flat |= fields(cast(dict[str, Any], value), f"{group}{name}.") if isinstance(value, dict) else {group + name: value}
-    return flat
+        fields |= flat(cast(dict[str, Any], value), f"{group}{name}.") if isinstance(value, dict) else {group + name: value}
+    return fields

@@ -1,4 +1,5 @@
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,10 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 
-from compare import beside, statistics, store
+from compare import beside, store
 from compare.__main__ import app
 from compare.content import read
+from compare.statistics import Ratio, unpaired_ratio
 from compare.store import Stored
 from tests.compare import made
 
@@ -129,7 +131,7 @@ def test_one_report_can_be_written_elsewhere_but_over_no_other_comparison(tmp_pa
 
 def test_an_unpaired_ratio_has_the_interval_of_welch() -> None:
     first, second = [4.0, 4.4, 3.8, 4.1, 4.3], [2.0, 2.2, 1.7]
-    ratio = statistics.unpaired_ratio(first, second)
+    ratio = unpaired_ratio(first, second)
     expected = stats.ttest_ind(np.log(first), np.log(second), equal_var=False).confidence_interval(0.95)
     assert ratio is not None and ratio.n == 3
     assert (ratio.low, ratio.high) == pytest.approx((np.exp(expected.low), np.exp(expected.high)))
@@ -137,10 +139,15 @@ def test_an_unpaired_ratio_has_the_interval_of_welch() -> None:
 
 @pytest.mark.parametrize(("first", "second"), [([], [1.0]), ([float("nan")], [1.0]), ([0.0], [1.0])])
 def test_no_values_have_no_ratio(first: list[float], second: list[float]) -> None:
-    assert statistics.unpaired_ratio(first, second) is None
+    assert unpaired_ratio(first, second) is None
 
 
 def test_one_value_has_a_ratio_without_an_interval_and_equal_ones_an_interval_of_no_width() -> None:
-    assert statistics.unpaired_ratio([4.0], [2.0, 2.0]) == statistics.Ratio(value=2.0, low=None, high=None, n=1)
-    ratio = statistics.unpaired_ratio([4.0, 4.0], [2.0, 2.0])
+    assert unpaired_ratio([4.0], [2.0, 2.0]) == Ratio(value=2.0, low=None, high=None, n=1)
+    ratio = unpaired_ratio([4.0, 4.0], [2.0, 2.0])
     assert ratio is not None and ratio.low == pytest.approx(2.0) == ratio.high
+
+
+def test_wild_repeats_have_a_wide_interval_and_no_overflow() -> None:
+    ratio = unpaired_ratio([1e-200, 1e200], [1.0, 1e100])
+    assert ratio is not None and ratio.high is not None and 1e200 < ratio.high < math.inf

@@ -41,7 +41,10 @@ def test_the_page_is_drawn_at_most_once_in_so_many_seconds(tmp_path: Path) -> No
 def test_the_page_shows_progress_curves_and_the_time_left_and_then_points_to_the_report(tmp_path: Path) -> None:
     clock = Clock()
     shown = Live(tmp_path, "T", clock=clock)
+    shown.say("Before the runs.")
+    assert "Runs not begun Elapsed 0:00" in text_of(tmp_path / live.PAGE_FILE)
     shown.plan(["a", "a", "b"])
+    assert "Before the runs." not in text_of(tmp_path / live.PAGE_FILE)
     shown.begin("a", "a (1 of 2)")
     shown.watch([{"event": "start"}, an_epoch(1, 0.5)])
     clock.now = 60.0

@@ -10,10 +10,12 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 
+from common import results
 from common.results import Metrics
-from compare import measurements, regress, regression
+from compare import measurements, regress, regression, statistics
 from compare.__main__ import app
-from compare.regression import Criteria, Estimate, Judgement
+from compare.regression import Criteria, Judgement
+from compare.statistics import Estimate
 from tests.compare import kept, made
 
 BOTH = {"pytorch": 4.0, "tensorflow": 5.0}
@@ -35,8 +37,11 @@ def test_an_estimate_is_that_of_the_textbook_tests() -> None:
     draw = np.random.default_rng(1)
     first, second = draw.normal(0.0, 1.0, 7), draw.normal(0.3, 2.0, 7)
     for estimate, oracle in (
-        (regression.of_pairs(first, second), stats.ttest_rel(second, first)),
-        (regression.of_samples(first, second[:5]), stats.ttest_ind(second[:5], first, equal_var=False)),
+        (
+            statistics.of_differences([now - before for before, now in zip(first, second, strict=True)]),
+            stats.ttest_rel(second, first),
+        ),
+        (statistics.of_samples(first, second[:5]), stats.ttest_ind(second[:5], first, equal_var=False)),
     ):
         interval = oracle.confidence_interval(0.95)
         assert estimate.p == pytest.approx(oracle.pvalue)
@@ -46,18 +51,18 @@ def test_an_estimate_is_that_of_the_textbook_tests() -> None:
 
 def test_values_without_spread_are_equal_or_surely_different() -> None:
     same, other = [512.0] * 5, [513.0] * 5
-    assert regression.of_samples(same, same).p == regression.of_pairs(same, same).p == 1.0
-    assert regression.of_samples(same, other).p == regression.of_pairs(same, other).p == 0.0
+    assert statistics.of_samples(same, same).p == statistics.of_differences([0.0] * len(same)).p == 1.0
+    assert statistics.of_samples(same, other).p == statistics.of_differences([1.0] * len(same)).p == 0.0
 
 
 def test_one_sample_has_no_interval() -> None:
-    assert math.isinf(regression.of_pairs([1.0], [2.0]).half) and math.isinf(regression.of_samples([1.0], [2.0, 3.0]).half)
+    assert math.isinf(statistics.of_differences([1.0]).half) and math.isinf(statistics.of_samples([1.0], [2.0, 3.0]).half)
 
 
 def test_an_accuracy_without_spread_over_repeats_is_as_sure_as_its_test_split_is_large() -> None:
     def estimate(accuracy: float, examples: int) -> Estimate:
         before, now = (Metrics(loss=1.0, accuracy=each, num_correct=0, num_examples=examples) for each in (0.9, accuracy))
-        return regression.with_test_set(regression.of_samples([0.9] * 5, [accuracy] * 5), before, now)
+        return regression.with_test_set(statistics.of_samples([0.9] * 5, [accuracy] * 5), before, now)
 
     small, large = estimate(0.88, 360), estimate(0.88, 36000)
     assert small.error == pytest.approx(math.sqrt(0.9 * 0.1 / 360 + 0.88 * 0.12 / 360))
@@ -67,7 +72,7 @@ def test_an_accuracy_without_spread_over_repeats_is_as_sure_as_its_test_split_is
 
 def test_two_samples_of_the_same_machine_are_called_different_once_in_twenty_times() -> None:
     draw = np.random.default_rng(2)
-    calls = [regression.of_samples(*draw.normal(0.0, 0.02, (2, 5))).p < 0.05 for _ in range(4000)]
+    calls = [statistics.of_samples(*draw.normal(0.0, 0.02, (2, 5))).p < 0.05 for _ in range(4000)]
     assert 0.035 <= np.mean(calls) <= 0.055  # Welch's test errs on the safe side at n = 5
 
 
@@ -148,7 +153,7 @@ def test_a_proof_that_is_lost_is_a_regression_at_any_speed(
 def test_first_losses_that_no_longer_agree_are_a_regression(tmp_path: Path) -> None:
     before, now = kept.folder(tmp_path / "before", BOTH), kept.folder(tmp_path / "now", BOTH)
     for result in now.glob("runs/tensorflow*/result.json"):
-        result.write_text(result.read_text().replace('"first_step_loss": 2.3', '"first_step_loss": 2.4'))
+        results.save(results.load(result).model_copy(update={"first_step_loss": 2.4}), result.parent)
     judged = judge(before, now)
     assert {(fact.baseline, fact.candidate, fact.verdict) for fact in judged.facts} == {
         ("agrees", "does not agree", "regression")
