@@ -309,9 +309,14 @@ def _interleaved(revision: str, settings: Preset, frameworks: Sequence[str], out
             raise SpecError(f"--only matches no row. Received: {criteria.only!r}. Rows: {', '.join(row.id for row in rows)}.")
         return chosen
 
-    request = run.Request(settings, list(frameworks), out, prove=False, lay_out=lay_out)
-    with interruptible(), display(Console(stderr=True)) as shown:
-        folder = interleave.measure(revision, request, shown)
+    folder = (out or interleave.default_folder()).resolve()
+    request = run.Request(settings, list(frameworks), folder, prove=False, lay_out=lay_out)
+    try:
+        with interruptible(), display(Console(stderr=True)) as shown:
+            interleave.measure(revision, request, folder, shown)
+    except Interrupted:
+        typer.echo(f"Interrupted. The other checkout is removed; what was measured is in {folder}.", err=True)
+        raise
     judged = judge_stored(folder, None, criteria)
     results.write_atomically(folder / JSON_FILE, to_json(judged) + "\n")
     results.write_atomically(folder / MARKDOWN_FILE, to_markdown(judged))
