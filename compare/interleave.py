@@ -96,7 +96,7 @@ def order(rows: Sequence[Row], pairs: int) -> list[tuple[Row, int, str]]:
     ]
 
 
-def measure(revision: str, request: Request, shown: Display) -> Path:
+def measure(revision: str, request: Request, out: Path, shown: Display) -> None:
     """Measure another revision beside this one.
 
     The runs of each are kept as a comparison's folder, `base` and `head`. One run of each row and revision is made before,
@@ -105,17 +105,14 @@ def measure(revision: str, request: Request, shown: Display) -> Path:
     Args:
         revision: the base, as git names it.
         request: what to run; its repeats are the pairs.
+        out: the folder that is to hold both, by its whole path; empty, or not there.
         shown: where progress is shown.
-
-    Returns:
-        The folder that holds both.
 
     Raises:
         RevisionError: the revision cannot be measured beside this one.
         FolderError, SpecError, DataRefused, LaunchError: nothing was measured.
         Interrupted: part of it was; the folder holds it.
     """
-    out = (request.out or _default_folder()).resolve()
     with checked_out(revision) as base, store.locked(out):
         if others := sorted(path.name for path in out.glob("[!.]*")):
             raise store.FolderError(f"{out} is not empty ({others[0]}). Choose another --out.")
@@ -142,7 +139,6 @@ def measure(revision: str, request: Request, shown: Display) -> Path:
             shown.begin(row.id, f"{row.id}, {side} ({pair + 1} of {head.repeats})")
             execution.execute(row, pair, out / side, shown.watch, codes[side])
             shown.end()
-    return out
 
 
 def _warm_up(rows: Sequence[Row], codes: Mapping[str, Code], revision: str, shown: Display) -> None:
@@ -214,7 +210,8 @@ def _with_whole_path(values: dict[str, Any]) -> dict[str, Any]:
     return spec.overlay(values, {"data.source": str(Path(source).resolve())})
 
 
-def _default_folder() -> Path:
+def default_folder() -> Path:
+    """`results/<time>-regress`."""
     return Path("results") / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-regress"
 
 

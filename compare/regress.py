@@ -19,7 +19,7 @@ from common import results
 from common.spec import SpecError
 from compare import exits, interleave, launch, matrix, measurements, presets, regression, report, run, tables
 from compare.interleave import BASE, HEAD, MARK_FILE
-from compare.interrupt import interruptible
+from compare.interrupt import Interrupted, interruptible
 from compare.matrix import Row
 from compare.measurements import METRICS, MORE_IS_BETTER, SECONDS, Measured
 from compare.presets import Preset
@@ -292,9 +292,14 @@ def _interleaved(revision: str, settings: Preset, frameworks: Sequence[str], out
             raise SpecError(f"--only matches no row. Received: {criteria.only!r}. Rows: {', '.join(row.id for row in rows)}.")
         return chosen
 
-    request = run.Request(settings, list(frameworks), out, prove=False, lay_out=lay_out)
-    with interruptible(), display(Console(stderr=True)) as shown:
-        folder = interleave.measure(revision, request, shown)
+    folder = (out or interleave.default_folder()).resolve()
+    request = run.Request(settings, list(frameworks), folder, prove=False, lay_out=lay_out)
+    try:
+        with interruptible(), display(Console(stderr=True)) as shown:
+            interleave.measure(revision, request, folder, shown)
+    except Interrupted:
+        typer.echo(f"Interrupted. The other checkout is removed; what was measured is in {folder}.", err=True)
+        raise
     judged = judge_stored(folder, None, criteria)
     results.write_atomically(folder / JSON_FILE, to_json(judged) + "\n")
     results.write_atomically(folder / MARKDOWN_FILE, to_markdown(judged))

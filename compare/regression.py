@@ -127,7 +127,10 @@ def judge(baseline: Measured, candidate: Measured, criteria: Criteria, *, paired
         FolderError: they do not compare: another machine or device, other data, other work, or nothing in common.
     """
     _refuse_another_machine(baseline, candidate)
-    ids = [each for each in baseline.subjects if criteria.only is None or fnmatch.fnmatchcase(each, criteria.only)]
+    ids, theirs = (
+        [each for each in measured.subjects if criteria.only is None or fnmatch.fnmatchcase(each, criteria.only)]
+        for measured in (baseline, candidate)
+    )
     both = [each for each in ids if each in candidate.subjects]
     if not both:
         what = "rows" if baseline.kind == "comparison" else "benchmarks"
@@ -153,7 +156,7 @@ def judge(baseline: Measured, candidate: Measured, criteria: Criteria, *, paired
         changes=changes,
         facts=[fact for before, now in pairs for fact in _facts(before, now, criteria)],
         missing=[baseline.subjects[each].name for each in ids if each not in candidate.subjects],
-        added=[each.name for name, each in candidate.subjects.items() if name not in baseline.subjects],
+        added=[candidate.subjects[each].name for each in theirs if each not in baseline.subjects],
         cautions=_cautions(baseline, candidate, pairs),
     )
 
@@ -164,10 +167,10 @@ def with_test_set(estimate: Estimate, before: Metrics, now: Metrics) -> Estimate
     Repeats of one seed hardly differ, which says nothing of how well other images would be told. Both splits are taken for
     independent; they are the same images, so the error is rather too large than too small. Satterthwaite's (1946) freedom.
     """
-    chance = sum(scores.accuracy * (1.0 - scores.accuracy) / scores.num_examples for scores in (before, now))
-    variance = estimate.error**2 + chance
     if not math.isfinite(estimate.error):
         return estimate
+    chance = sum(scores.accuracy * (1.0 - scores.accuracy) / scores.num_examples for scores in (before, now))
+    variance = estimate.error**2 + chance
     freedom = estimate.freedom * (variance / estimate.error**2) ** 2 if estimate.error else math.inf
     return Estimate(estimate.mean, math.sqrt(variance), freedom)
 

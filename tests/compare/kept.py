@@ -26,6 +26,7 @@ def folder(
     machine: dict[str, Any] | None = None,
     verdict: str | None = None,
     accuracy: float = 0.7,
+    first_losses: Mapping[str, float] | None = None,
     rows: Sequence[Row] | None = None,
     changed: Mapping[str, Any] | None = None,
     **plan: Any,
@@ -40,6 +41,7 @@ def folder(
         machine: what it says of the machine beyond MACHINE.
         verdict: of the proof; None: there was none.
         accuracy: on the test split of 1,000 examples.
+        first_losses: framework: before any update; 2.3 of those that are not in it.
         rows: one a framework; None: serial on two cores.
         changed: fields of each result.
         plan: fields of the comparison.
@@ -53,7 +55,8 @@ def folder(
     test = Metrics(loss=0.6, accuracy=accuracy, num_correct=round(1000 * accuracy), num_examples=1000)
     for row in rows:
         for repeat, factor in enumerate(noise):
-            run = made.good(row, seconds[row.framework] * factor, repeat)
+            first_loss = (first_losses or {}).get(row.framework, 2.3)
+            run = made.good(row, seconds[row.framework] * factor, repeat, first_step_loss=first_loss)
             run = run.model_copy(update={"test": test, **(changed or {})})
             results.save(run, store.run_folder(path, row.id, repeat))
     return path

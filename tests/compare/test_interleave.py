@@ -253,6 +253,24 @@ def test_a_base_that_cannot_do_a_run_is_told_before_anything_is_measured(
     assert worktrees(repository) == 1
 
 
+def test_an_interruption_keeps_what_was_measured_and_says_where(
+    repository: Path, stand_in: list[tuple[str, str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = execution.execute
+
+    def interrupted(row: Row, repeat: int, *rest: Any) -> RunResult:
+        if repeat == 2:
+            raise Interrupted(signal.SIGTERM)
+        return whole(row, repeat, *rest)
+
+    monkeypatch.setattr(execution, "execute", interrupted)
+    done = regress("--interleaved", "before", "--out", tmp_path / "out")
+    assert done.exit_code == 143 and f"what was measured is in {tmp_path / 'out'}" in done.stderr
+    assert worktrees(repository) == 1
+    judged = regress(tmp_path / "out")
+    assert judged.exit_code == 2 and judged.stdout.startswith("CANNOT TELL")
+
+
 def test_data_named_by_a_relative_path_is_found_from_every_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "images").mkdir()
     monkeypatch.chdir(tmp_path)

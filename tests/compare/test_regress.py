@@ -10,7 +10,6 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 
-from common import results
 from common.results import Metrics
 from compare import measurements, regress, regression, statistics
 from compare.__main__ import app
@@ -151,10 +150,8 @@ def test_a_proof_that_is_lost_is_a_regression_at_any_speed(
 
 
 def test_first_losses_that_no_longer_agree_are_a_regression(tmp_path: Path) -> None:
-    before, now = kept.folder(tmp_path / "before", BOTH), kept.folder(tmp_path / "now", BOTH)
-    for result in now.glob("runs/tensorflow*/result.json"):
-        results.save(results.load(result).model_copy(update={"first_step_loss": 2.4}), result.parent)
-    judged = judge(before, now)
+    before = kept.folder(tmp_path / "before", BOTH)
+    judged = judge(before, kept.folder(tmp_path / "now", BOTH, first_losses={"tensorflow": 2.4}))
     assert {(fact.baseline, fact.candidate, fact.verdict) for fact in judged.facts} == {
         ("agrees", "does not agree", "regression")
     }
