@@ -160,7 +160,7 @@ def wait(
         except subprocess.TimeoutExpired:
             watch()
         if (hang := dog.look()) is not None:
-            (path,) = watchdog.save_stacks(hang, ["rank 0"], folder)
+            (path,) = watchdog.save_stacks(hang.stacks, ["rank 0"], folder)
             stop(process, grace_seconds=0.0)
             return f"{hang.words}; see {path.name}"
 
