@@ -30,10 +30,21 @@ def die_with_parent() -> None:
         sys.exit(128 + signal.SIGTERM)
 
 
+class AddressError(OSError):
+    """An address is not of this machine."""
+
+
 def free_ports(count: int, address: str = meeting.LOOPBACK) -> list[int]:
-    """TCP ports of an address of this machine that nobody listens on now."""
+    """TCP ports of an address of this machine that nobody listens on now.
+
+    Raises:
+        AddressError: it is another machine's, or nobody's.
+    """
     with contextlib.ExitStack() as open_sockets:
-        listeners = [open_sockets.enter_context(meeting.bound(address, 0)) for _ in range(count)]
+        try:
+            listeners = [open_sockets.enter_context(meeting.bound(address, 0)) for _ in range(count)]
+        except OSError as error:
+            raise AddressError(f"{address}: {error}") from None
         return [listener.getsockname()[1] for listener in listeners]
 
 

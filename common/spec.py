@@ -343,6 +343,11 @@ class Spec(_Frozen):
         return self.replicas // self.hybrid.inner_replicas if self.mode == "hybrid" else self.replicas
 
     @property
+    def replicas_a_host(self) -> int:
+        """Replicas on the first host, which has the most; without hosts, all."""
+        return -(-self.replicas // max(len(self.hosts), 1))
+
+    @property
     def per_replica_batch_size(self) -> int:
         """Examples of each copy of the model in a whole batch."""
         return self.global_batch_size // self.data_replicas
@@ -487,13 +492,15 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
     return parsed
 
 
-def check_against(spec: Spec, description: dict[str, Any]) -> str | None:
+def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | None = None) -> str | None:
     """Hold a spec against what a framework says of itself on this machine.
 
     Args:
         spec: the run to judge.
+        replicas_here: those on this machine, where an outer launcher has placed them; None: as `hosts` has them.
         description: the twin's `describe` JSON: `modes` {name: {"available": bool, "reason": str,
-            "max_replicas": int | None, "batch_norm_statistics": [...]}}, `options` {name: {"values": [...]}}.
+            "max_replicas": int | None (on one machine), "batch_norm_statistics": [...]}}, `options`
+            {name: {"values": [...]}}.
 
     Returns:
         None where the run can start, else "not available: ..." with the reason, for the table's row.
@@ -518,8 +525,9 @@ def check_against(spec: Spec, description: dict[str, Any]) -> str | None:
         return f"not available: {description['framework']} has no mode {spec.mode}"
     if not mode["available"]:
         return f"not available: {mode['reason']}"
-    if mode["max_replicas"] is not None and spec.replicas > mode["max_replicas"]:
-        return f"not available: needs {spec.replicas} {mode['resource']}, found {mode['max_replicas']}"
+    here = spec.replicas_a_host if replicas_here is None else replicas_here
+    if mode["max_replicas"] is not None and here > mode["max_replicas"]:
+        return f"not available: needs {here} {mode['resource']}, found {mode['max_replicas']}"
     if spec.variant == "hybrid_pipeline" and spec.batch_norm_statistics == "synchronised":
         return "not available: the micro-batches of a hybrid_pipeline have BatchNorm statistics of their own"
     if spec.batch_norm_statistics not in mode["batch_norm_statistics"]:

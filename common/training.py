@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from common import machine, metrics, profiling, results, watchdog
+from common import machine, meeting, metrics, profiling, results, watchdog
 from common.batches import Plan, order_digest
 from common.datasets import Dataset, Split
 from common.results import EpochRecord, Metrics, Phases, RunResult, Status
@@ -159,6 +159,7 @@ class Run:
         self._facts.update(facts)
 
     def result(self, status: Status, reason: str | None = None) -> RunResult:
+        others = self._over_time(max(self._busy_seconds - self._cpu_seconds, 0.0))
         return RunResult(
             status=status,
             reason=reason,
@@ -166,7 +167,8 @@ class Run:
             phases=self._phases or self._stopwatch.phases(),
             order_hash=order_digest(np.concatenate(self._order)) if self._order else None,
             cores_used=self._over_time(self._cpu_seconds),
-            cores_of_others=self._over_time(max(self._busy_seconds - self._cpu_seconds, 0.0)),
+            # Of this machine alone is known how busy it was; the ranks' own seconds are those of all machines.
+            cores_of_others=others if meeting.on_one_host() else None,
             **self._facts,
         )
 

@@ -1,5 +1,6 @@
 """Ranks on other machines, for which `env` stands in that starts them here: only the two streams are between."""
 
+import argparse
 import json
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from common import hosts, machine, processes
+from common import entry, hosts, machine, meeting, processes, spec
 from common.hosts import Distant
 from common.members import Member
 from common.processes import Watch
@@ -88,3 +89,16 @@ def test_what_is_asked_with_the_first_words_is_answered() -> None:
             "It had not begun to answer yet: no stacks.\n"
         )
         process.stdin.close()
+
+
+def test_another_error_of_the_system_is_not_taken_for_a_wrong_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_members(*_: object) -> None:
+        raise FileNotFoundError("no ssh")
+
+    monkeypatch.setattr(processes, "run_members", run_members)
+    monkeypatch.setattr(machine, "hold_to", lambda _: None)
+    read = spec.build({"mode": "multi_process", "replicas": 2, "cores": 1, "hosts": ["a", "b"]})
+    arguments = argparse.Namespace(command="run", out=tmp_path)
+    environments = meeting.environments(2, read.hosts)
+    with pytest.raises(FileNotFoundError, match="no ssh"):
+        entry._launch("pytorch", read, arguments, [], environments, "", 0.0)  # pyright: ignore[reportPrivateUsage]

@@ -106,8 +106,9 @@ def test_ranks_on_other_hosts_end_with_a_launcher_that_is_killed(start: Any, hos
     wait_until_gone(everything)
 
 
-def test_hosts_that_do_not_begin_with_this_machine_are_refused(start: Any) -> None:
-    run = start("elsewhere", RANKS | {"hosts": ["192.0.2.77", "192.0.2.78"]})
+@pytest.mark.parametrize("mode", ["multi_process", "parameter_server"])
+def test_hosts_that_do_not_begin_with_this_machine_are_refused(start: Any, mode: str) -> None:
+    run = start("elsewhere", RANKS | {"mode": mode, "hosts": ["192.0.2.77", "192.0.2.78"]})
     assert run.process.wait(300) == 2
     assert "hosts must begin with this machine. Received: 192.0.2.77, 192.0.2.78" in run.log
 
