@@ -209,7 +209,7 @@ class Spec(_Frozen):
     dask: Dask = Dask()  # pyright: ignore[reportCallIssue]
     cores: int = Field(default_factory=lambda: available_cores(), ge=1)
     """CPU cores that the whole run may use, replicas and input workers included, on all hosts together. Default: all that this
-    process may use."""
+    process may use, times the hosts."""
     part: Literal["training", "input", "compute"] = "training"
     """What is run and timed: all of it; the input path alone; or the model alone, over and over on the first batch."""
     profile_steps: int = Field(0, ge=0)
@@ -231,6 +231,13 @@ class Spec(_Frozen):
     def _two_epochs_unless_told(cls, values: Any) -> Any:
         if isinstance(values, dict) and values.get("epochs") is None and values.get("steps") is None:
             values = {**values, "epochs": 2}
+        return values
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _cores_of_every_host(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("cores") is None and isinstance(values.get("hosts"), (list, tuple)):
+            values = {**values, "cores": available_cores() * max(len(values["hosts"]), 1)}
         return values
 
     @pydantic.model_validator(mode="after")

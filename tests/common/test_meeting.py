@@ -159,6 +159,8 @@ def test_cores_are_those_of_all_hosts_and_serial_runs_on_one(monkeypatch: pytest
     assert spec.build(spec.with_variant(values, "multi_process", 2)).cores == 8
     serial = spec.build(spec.with_variant(values, "serial", 2))
     assert (serial.hosts, serial.cores) == ((), 4)
+    assert spec.build(spec.with_variant({"hosts": ["a", "b"]}, "multi_process", 2)).cores == 8
+    assert spec.build(spec.with_variant({"hosts": ["a", "b"]}, "serial", 2)).cores == 4
     with pytest.raises(SpecError, match="cores exceeds"):
         spec.build(spec.with_variant({**values, "cores": 9}, "multi_process", 2))
 
