@@ -158,7 +158,7 @@ def main(
     keeps_memory = machine.keep_freed_memory()
     twin = load_twin()
     try:
-        refusal = spec.check_against(read, twin.describe())
+        refusal = spec.check_against(read, twin.describe(), int(os.environ["LOCAL_WORLD_SIZE"]) if is_rank else None)
     except spec.SpecError as error:
         refusal = str(error)
     if refusal is not None:
@@ -275,18 +275,18 @@ def _launch(
 ) -> int:
     """Run the command in several processes; where one dies or hangs, end all and say which."""
     machine.hold_to(machine.cpu_budget(read.cores))
-    server, address = parameter_server.of_its_own(read) or (None, {})
-    shared = {timing.STARTED_VARIABLE: repr(started), **address}
-    members = [
-        _member(framework, read, arguments, words, rank, environment | shared)
-        for rank, environment in enumerate(rank_environments)
-    ]
-    if server is not None:
-        members.append(server)
     folder = arguments.out if arguments.command == "run" else arguments.out.with_suffix(".stacks")
     try:
+        server, address = parameter_server.of_its_own(read) or (None, {})
+        shared = {timing.STARTED_VARIABLE: repr(started), **address}
+        members = [
+            _member(framework, read, arguments, words, rank, environment | shared)
+            for rank, environment in enumerate(rank_environments)
+        ]
+        if server is not None:
+            members.append(server)
         failure = processes.run_members(members, processes.Watch(read.hang_seconds, folder, waiting))
-    except OSError as error:
+    except processes.AddressError as error:
         if not read.hosts:
             raise
         print(f"hosts must begin with this machine. Received: {', '.join(read.hosts)} ({error}).", file=sys.stderr)
@@ -333,6 +333,7 @@ def _is_rank(read: Spec, environments: list[dict[str, str]]) -> bool:
     if missing := {"MASTER_ADDR", "MASTER_PORT"} - os.environ.keys():
         raise spec.SpecError(f"A rank must know where all meet. Missing in the environment: {', '.join(sorted(missing))}.")
     os.environ.setdefault("LOCAL_RANK", rank)
+    os.environ.setdefault("LOCAL_WORLD_SIZE", str(read.replicas))
     return True
 
 

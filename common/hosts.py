@@ -25,7 +25,7 @@ from common.watchdog import Marks, Sample
 
 SHELL_VARIABLE = "CONVTWINS_RSH"
 """The command that runs another on a host; `{host}` in it stands for the host's name."""
-SHELL = "ssh -o BatchMode=yes {host}"
+SHELL = "ssh -o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=3 {host}"
 FOLDER = "{folder}"
 """In the words of a command: a folder of its own on the other machine."""
 
@@ -33,7 +33,10 @@ _PASSED = re.compile("(CONVTWINS|GLOO|NCCL|TF|TORCH|PYTHON)_?[A-Z0-9_]*|LANG|LC_
 """Variables of the environment that a rank gets there too."""
 _TOLD_SECONDS = 0.5
 """Between two signs of life, both ways."""
-_ENDING_SECONDS = 10.0
+_SILENT_SECONDS = 4 * _TOLD_SECONDS
+"""After which the other machine counts as not heard of."""
+ENDING_SECONDS = 5.0
+"""For ranks on other machines to end by themselves, once they are asked."""
 
 
 class Distant:
@@ -51,6 +54,8 @@ class Distant:
         self._code: int | None = None
         self._line = b""
         self._told = 0.0
+        self._heard = time.monotonic()
+        self._asked = 0.0
         self._sample = Sample(Marks(), stopped=False, cpu_seconds=0.0)
         self._stacks: str | None = None
         shell = [word.replace("{host}", member.host) for word in shlex.split(os.environ.get(SHELL_VARIABLE, SHELL))]
@@ -89,31 +94,40 @@ class Distant:
                     stream.close()
 
     def kill(self) -> None:
-        """End it with all that it started."""
+        """Cut its connection, where it did not end by itself."""
         self.terminate()
-        self.wait(_ENDING_SECONDS)
         self._process.kill()
         self._process.wait()
 
-    def wait(self, seconds: float | None = None) -> None:
-        """Wait until it has ended, or for so long."""
+    def wait(self, seconds: float) -> None:
+        """Wait until it has ended, or for so long; one that is not heard of is not waited for."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(seconds)
+            self._process.wait(0.0 if self._silent_seconds() else seconds)
 
     def sample(self) -> Sample | None:
         """As it was when it was last heard of; None where it has ended."""
-        return self._sample if self.poll() is None else None
+        if self.poll() is not None:
+            return None
+        silent = self._silent_seconds()
+        # What it wanted then says nothing of now.
+        return self._sample._replace(wanting=False, silent_seconds=silent) if silent else self._sample
 
     def ask_for_stacks(self) -> None:
         """Ask it to write down what its threads are doing."""
+        self._asked = time.monotonic()
+        self._stacks = None
         self._tell(stacks=True)
 
     def stacks(self) -> str:
         """What it has written; where it cannot write, why."""
-        deadline = time.monotonic() + 2 * watchdog.STACKS_SECONDS
-        while self._stacks is None and self.poll() is None and time.monotonic() < deadline:
+        deadline = self._asked + 2 * watchdog.STACKS_SECONDS
+        while self._stacks is None and self.poll() is None and not self._silent_seconds() and time.monotonic() < deadline:
             time.sleep(0.05)
         return self._stacks if self._stacks is not None else f"{self._host} did not answer: no stacks.\n"
+
+    def _silent_seconds(self) -> float:
+        silent = time.monotonic() - self._heard
+        return silent if silent >= _SILENT_SECONDS else 0.0
 
     def _tell(self, **words: Any) -> None:
         assert self._process.stdin is not None
@@ -130,7 +144,11 @@ class Distant:
         while received := self._answers.read(65536):
             *lines, self._line = (self._line + received).split(b"\n")
             for line in lines:
-                told = json.loads(line)
+                told = _answered(line)
+                if told is None:  # a greeting of the shell there
+                    sys.stderr.write(line.decode(errors="replace") + "\n")
+                    continue
+                self._heard = time.monotonic()
                 if "sample" in told:
                     marks, *rest = told["sample"]
                     self._sample = Sample(Marks(*marks), *rest)
@@ -140,7 +158,14 @@ class Distant:
 
 def main() -> int:
     """Run one rank for a launcher on another machine, as standard input says; its exit code."""
-    asked = json.loads(sys.stdin.buffer.readline())
+    received = b""
+    while b"\n" not in received:
+        more = os.read(0, 65536)  # as `_attend` reads: what lay in a buffer would be lost to it
+        if not more:
+            return 1  # the launcher is gone
+        received += more
+    line, received = received.split(b"\n", 1)
+    asked = json.loads(line)
     with tempfile.TemporaryDirectory(prefix="convtwins-") as folder:
         for name, content in asked["files"].items():
             (Path(folder) / name).write_text(content, encoding="utf-8")
@@ -150,31 +175,40 @@ def main() -> int:
         # What it prints is for people: standard output is the answers'.
         rank = Local(Member("rank", command, asked["environment"]), stdout=sys.stderr)
         try:
-            return _attend(rank, asked["silence_seconds"])
+            return _attend(rank, asked["silence_seconds"], received)
         finally:
             rank.kill()
 
 
-def _attend(rank: Local, silence_seconds: float) -> int:
+def _attend(rank: Local, silence_seconds: float, received: bytes) -> int:
     heard = time.monotonic()
-    received = b""
     while (code := rank.poll()) is None:
+        *lines, received = received.split(b"\n")
+        if any(json.loads(line).get("stacks") for line in lines):
+            rank.watched.ask_for_stacks()
+            _answer(stacks=rank.watched.stacks())
+        if (sample := rank.watched.sample()) is not None:
+            _answer(sample=sample)
         readable, _, _ = select.select([0], [], [], _TOLD_SECONDS)
         if readable:
             more = os.read(0, 65536)
             if not more:
                 return 1  # the launcher is gone
             heard = time.monotonic()
-            *lines, received = (received + more).split(b"\n")
-            if any(json.loads(line).get("stacks") for line in lines):
-                rank.watched.ask_for_stacks()
-                _answer(stacks=rank.watched.stacks())
+            received += more
         elif time.monotonic() - heard > silence_seconds:
             return 1
-        if (sample := rank.watched.sample()) is not None:
-            _answer(sample=sample)
     _answer(code=code)
     return 0 if code == 0 else 1
+
+
+def _answered(line: bytes) -> dict[str, Any] | None:
+    """What `_answer` wrote there; None for another line."""
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) else None
 
 
 def _answer(**words: Any) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
 import ipaddress
 import json
 import os
+import secrets
 import socket
 import time
 from collections.abc import Sequence
@@ -14,6 +16,12 @@ from typing import Any
 import psutil
 
 LOOPBACK = "127.0.0.1"
+_PASSWORD_VARIABLE = "CONVTWINS_MEETING"
+"""A word that the ranks of one run alone know; an outer launcher has none."""
+_STRANGER_SECONDS = 10.0
+"""In which one that comes to the meeting place must have said who it is."""
+_LONGEST = 2**20
+"""Bytes that one may say."""
 
 
 def environments(replicas: int, hosts: Sequence[str] = ()) -> list[dict[str, str]]:
@@ -24,13 +32,30 @@ def environments(replicas: int, hosts: Sequence[str] = ()) -> list[dict[str, str
         hosts: on which they are, in order and in equal parts; none: this machine.
     """
     places = [host_of(rank, replicas, len(hosts) or 1) for rank in range(replicas)]
-    shared = {"WORLD_SIZE": str(replicas), "MASTER_ADDR": hosts[0] if hosts else LOOPBACK}
-    return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank - places.index(own))} for rank, own in enumerate(places)]
+    shared = {
+        "WORLD_SIZE": str(replicas),
+        "MASTER_ADDR": hosts[0] if hosts else LOOPBACK,
+        _PASSWORD_VARIABLE: secrets.token_hex(16),
+    }
+    return [
+        {
+            **shared,
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank - places.index(own)),
+            "LOCAL_WORLD_SIZE": str(places.count(own)),
+        }
+        for rank, own in enumerate(places)
+    ]
 
 
 def host_of(rank: int, replicas: int, hosts: int) -> int:
     """Index of the host of a rank."""
     return rank * hosts // replicas
+
+
+def on_one_host() -> bool:
+    """Whether all of this run is on this machine."""
+    return os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
 
 
 def place() -> tuple[str, int]:
@@ -40,7 +65,7 @@ def place() -> tuple[str, int]:
 
 def word() -> str:
     """The meeting place as a word that no other run has at the same time."""
-    return "{}:{}".format(*place())
+    return joined(*place())
 
 
 def listen() -> socket.socket:
@@ -48,6 +73,11 @@ def listen() -> socket.socket:
     listener = bound(*place())
     listener.listen(int(os.environ["WORLD_SIZE"]))
     return listener
+
+
+def joined(address: str, port: int) -> str:
+    """`address:port` in one word, an IPv6 address in brackets."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def own_address() -> str:
@@ -68,27 +98,62 @@ def own_interface() -> str:
 
 
 def exchange(word: str) -> list[str]:
-    """Every rank's word, by rank: rank 0 collects them at the meeting place and hands them out."""
+    """Every rank's word, by rank: rank 0 collects them at the meeting place and hands them out.
+
+    Raises:
+        ConnectionError: rank 0 has gone.
+    """
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    password = os.environ.get(_PASSWORD_VARIABLE, "")
     if rank:
-        with _reached(*place()) as connection, connection.makefile("rw") as stream:
-            stream.write(json.dumps([rank, word]) + "\n")
-            stream.flush()
-            return json.loads(stream.readline())
+        try:
+            with _reached(*place()) as connection:
+                connection.sendall(json.dumps([password, rank, word]).encode() + b"\n")
+                answer = _line(connection)
+        except ConnectionError:
+            answer = b""
+        if not answer:
+            raise ConnectionError("rank 0 has gone, before all ranks had met")
+        return json.loads(answer)
     words = {rank: word}
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(listen())
-        streams: list[Any] = []
+        connections: list[socket.socket] = []
         while len(words) < ranks:
-            stream = stack.enter_context(stack.enter_context(listener.accept()[0]).makefile("rw"))
-            other, its_word = json.loads(stream.readline())
-            words[other] = its_word
-            streams.append(stream)
+            connection = stack.enter_context(listener.accept()[0])
+            introduced = _introduced(connection, password)
+            if introduced is None or introduced[0] in words or introduced[0] not in range(ranks):
+                connection.close()  # a stranger
+                continue
+            words[introduced[0]] = introduced[1]
+            connections.append(connection)
         told = [words[each] for each in range(ranks)]
-        for stream in streams:
-            stream.write(json.dumps(told) + "\n")
-            stream.flush()
+        for connection in connections:
+            connection.sendall(json.dumps(told).encode() + b"\n")
     return told
+
+
+def _introduced(connection: socket.socket, password: str) -> tuple[int, str] | None:
+    """(rank, word) of one that has come to the meeting place; None where it is none of this run's."""
+    connection.settimeout(_STRANGER_SECONDS)
+    try:
+        said: Any = json.loads(_line(connection))
+    except (OSError, ValueError):
+        return None
+    finally:
+        connection.settimeout(None)
+    match said:
+        case [str(brought), int(rank), str(word)] if hmac.compare_digest(brought.encode(), password.encode()):
+            return rank, word
+        case _:
+            return None
+
+
+def _line(connection: socket.socket) -> bytes:
+    """What comes until a line ends; nothing where it does not."""
+    with connection.makefile("rb") as stream:
+        line = stream.readline(_LONGEST)
+    return line if line.endswith(b"\n") else b""
 
 
 def keep_to_loopback() -> None:

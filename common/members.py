@@ -6,8 +6,11 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
+
+import psutil
 
 from common import watchdog
 
@@ -48,7 +51,7 @@ class Running(Protocol):
         """End it with all that it started."""
         ...
 
-    def wait(self, seconds: float | None = None) -> None:
+    def wait(self, seconds: float) -> None:
         """Wait until it has ended, or for so long."""
         ...
 
@@ -74,7 +77,9 @@ class Local:
 
     def poll(self) -> int | None:
         """Its exit code, negative for the signal that ended it; None while it works."""
-        return self._process.poll()
+        if self._process.returncode is None and psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE:
+            self._reap()
+        return self._process.returncode
 
     def terminate(self) -> None:
         """Ask it to end."""
@@ -82,12 +87,18 @@ class Local:
 
     def kill(self) -> None:
         """End it with all that it started, input workers too: a rank that waits for another hears no gentler word."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: a group of nothing but zombies
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        if self._process.returncode is None:
+            self._reap()
         self.watched.close()
 
-    def wait(self, seconds: float | None = None) -> None:
+    def wait(self, seconds: float) -> None:
         """Wait until it has ended, or for so long."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(seconds)
+        deadline = time.monotonic() + seconds
+        while self.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def _reap(self) -> None:
+        # The group first: once the process is reaped, its number may be another's.
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: a group of nothing but zombies
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()

@@ -256,7 +256,7 @@ def of_its_own(read: Spec) -> tuple[Member, dict[str, str]] | None:
     address = read.hosts[0] if read.hosts else meeting.LOOPBACK
     (port,) = processes.free_ports(1, address)
     command = [sys.executable, "-m", "common.parameter_server", "--address", address, "--port", str(port)]
-    return Member("parameter server", command, {}, trains=False), {ADDRESS_VARIABLE: f"tcp://{address}:{port}"}
+    return Member("parameter server", command, {}, trains=False), {ADDRESS_VARIABLE: f"tcp://{meeting.joined(address, port)}"}
 
 
 async def serve(address: str, port: int) -> None:

@@ -30,10 +30,21 @@ def die_with_parent() -> None:
         sys.exit(128 + signal.SIGTERM)
 
 
+class AddressError(OSError):
+    """An address is not of this machine."""
+
+
 def free_ports(count: int, address: str = meeting.LOOPBACK) -> list[int]:
-    """TCP ports of an address of this machine that nobody listens on now."""
+    """TCP ports of an address of this machine that nobody listens on now.
+
+    Raises:
+        AddressError: it is another machine's, or nobody's.
+    """
     with contextlib.ExitStack() as open_sockets:
-        listeners = [open_sockets.enter_context(meeting.bound(address, 0)) for _ in range(count)]
+        try:
+            listeners = [open_sockets.enter_context(meeting.bound(address, 0)) for _ in range(count)]
+        except OSError as error:
+            raise AddressError(f"{address}: {error}") from None
         return [listener.getsockname()[1] for listener in listeners]
 
 
@@ -43,7 +54,7 @@ class Watch(NamedTuple):
     hang_seconds: float = watchdog.HANG_SECONDS
     """Within which a run that hangs is ended."""
     folder: Path | None = None
-    """Gets the stacks of a run that hung."""
+    """Gets the stacks of a run that hung, or of those that a dead member left behind."""
     waiting: str | None = None
     """Matches the file names of the frames in which a rank waits for the others."""
 
@@ -108,14 +119,17 @@ def run_members(members: Sequence[Member], watch: Watch) -> Failure | None:
             ]
             if ended:
                 code, index = min(ended)  # a signal before an exit code, which it may have caused
-                if code > 0 and (hang := dog.stopped()) is not None:
+                if code > 0 and (hang := dog.halted()) is not None:
                     words = f"{hang.words}, and {_name(members, index)} {_words(code)}"
-                    return Failure(hang.culprit, None, words + _saved(hang, members, watch.folder))
+                    return Failure(hang.culprit, None, words + _saved(hang.stacks, members, watch.folder))
                 if code > 0:
                     _wait(running)  # where all meet the same error, rank 0 still writes down which
-                return Failure(index, code, f"{_name(members, index)} {_words(code)}")
+                words = f"{_name(members, index)} {_words(code)}"
+                if any(each.poll() is None for each, member in zip(running, members, strict=True) if member.trains):
+                    words += _saved(dog.stacks(), members, watch.folder)
+                return Failure(index, code, words)
             if (hang := dog.look()) is not None:
-                return Failure(hang.culprit, None, hang.words + _saved(hang, members, watch.folder))
+                return Failure(hang.culprit, None, hang.words + _saved(hang.stacks, members, watch.folder))
             time.sleep(0.05)
     finally:
         _end(list(started.values()))
@@ -142,10 +156,10 @@ def _name(members: Sequence[Member], index: int) -> str:
     return f"{member.name}{of}{on}"
 
 
-def _saved(hang: watchdog.Hang, members: Sequence[Member], folder: Path | None) -> str:
+def _saved(stacks: Sequence[str], members: Sequence[Member], folder: Path | None) -> str:
     if folder is None:
         return ""
-    paths = watchdog.save_stacks(hang, [member.name for member in members], folder)
+    paths = watchdog.save_stacks(stacks, [member.name for member in members], folder)
     return f"; see {', '.join(path.name for path in paths)}"
 
 
@@ -156,7 +170,14 @@ def _wait(running: Sequence[Running], seconds: float = 5.0) -> None:
 
 
 def _end(running: Sequence[Running]) -> None:
+    distant = [each for each in running if isinstance(each, hosts.Distant)]
+    for each in distant:
+        each.terminate()
     for each in running:
+        if each not in distant:
+            each.kill()
+    _wait(distant, seconds=hosts.ENDING_SECONDS)
+    for each in distant:
         each.kill()
 
 

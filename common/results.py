@@ -195,7 +195,7 @@ class RunResult(_Frozen):
     cores_used: float | None = None
     """CPU seconds over wall seconds during training, all processes of the run: at most the budget."""
     cores_of_others: float | None = None
-    """The same of everything else that ran on the machine meanwhile."""
+    """The same of everything else that ran on the machine meanwhile; None also where the run was on several."""
     epochs: list[EpochRecord] = []
     test: Metrics | None = None
     first_step_loss: float | None = None

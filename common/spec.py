@@ -213,7 +213,7 @@ class Spec(_Frozen):
     dask: Dask = Dask()  # pyright: ignore[reportCallIssue]
     cores: int = Field(default_factory=lambda: available_cores(), ge=1)
     """CPU cores that the whole run may use, replicas and input workers included, on all hosts together. Default: all that this
-    process may use."""
+    process may use, times the hosts."""
     part: Literal["training", "input", "compute"] = "training"
     """What is run and timed: all of it; the input path alone; or the model alone, over and over on the first batch."""
     profile_steps: int = Field(0, ge=0)
@@ -238,6 +238,13 @@ class Spec(_Frozen):
     def _two_epochs_unless_told(cls, values: Any) -> Any:
         if isinstance(values, dict) and values.get("epochs") is None and values.get("steps") is None:
             values = {**values, "epochs": 2}
+        return values
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _cores_of_every_host(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("cores") is None and isinstance(values.get("hosts"), (list, tuple)):
+            values = {**values, "cores": available_cores() * max(len(values["hosts"]), 1)}
         return values
 
     @pydantic.model_validator(mode="after")
@@ -360,6 +367,11 @@ class Spec(_Frozen):
         if self.mode in WHOLE_BATCH_MODES:
             return 1
         return self.replicas // self.hybrid.inner_replicas if self.mode == "hybrid" else self.replicas
+
+    @property
+    def replicas_a_host(self) -> int:
+        """Replicas on the first host, which has the most; without hosts, all."""
+        return -(-self.replicas // max(len(self.hosts), 1))
 
     @property
     def per_replica_batch_size(self) -> int:
@@ -511,13 +523,15 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
     return parsed
 
 
-def check_against(spec: Spec, description: dict[str, Any]) -> str | None:
+def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | None = None) -> str | None:
     """Hold a spec against what a framework says of itself on this machine.
 
     Args:
         spec: the run to judge.
+        replicas_here: those on this machine, where an outer launcher has placed them; None: as `hosts` has them.
         description: the twin's `describe` JSON: `modes` {name: {"available": bool, "reason": str,
-            "max_replicas": int | None, "batch_norm_statistics": [...]}}, `options` {name: {"values": [...]}}.
+            "max_replicas": int | None (on one machine), "batch_norm_statistics": [...]}}, `options`
+            {name: {"values": [...]}}.
 
     Returns:
         None where the run can start, else "not available: ..." with the reason, for the table's row.
@@ -542,8 +556,9 @@ def check_against(spec: Spec, description: dict[str, Any]) -> str | None:
         return f"not available: {description['framework']} has no mode {spec.mode}"
     if not mode["available"]:
         return f"not available: {mode['reason']}"
-    if mode["max_replicas"] is not None and spec.replicas > mode["max_replicas"]:
-        return f"not available: needs {spec.replicas} {mode['resource']}, found {mode['max_replicas']}"
+    here = spec.replicas_a_host if replicas_here is None else replicas_here
+    if mode["max_replicas"] is not None and here > mode["max_replicas"]:
+        return f"not available: needs {here} {mode['resource']}, found {mode['max_replicas']}"
     if spec.variant == "hybrid_pipeline" and spec.batch_norm_statistics == "synchronised":
         return "not available: the micro-batches of a hybrid_pipeline have BatchNorm statistics of their own"
     if spec.batch_norm_statistics not in mode["batch_norm_statistics"]:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from common import checkpoint, machine, metrics, profiling, results, watchdog
+from common import checkpoint, machine, meeting, metrics, profiling, results, watchdog
 from common.batches import Plan, order_digest
 from common.checkpoint import Checkpoint, CheckpointError, Identity, Progress
 from common.datasets import Dataset, Split
@@ -196,6 +196,7 @@ class Run:
         self._facts.update(facts)
 
     def result(self, status: Status, reason: str | None = None) -> RunResult:
+        others = self._over_time(max(self._busy_seconds - self._cpu_seconds, 0.0))
         return RunResult(
             status=status,
             reason=reason,
@@ -203,7 +204,8 @@ class Run:
             phases=self._phases or self._phases_so_far(),
             order_hash=order_digest(np.concatenate(self._order)) if self._order else None,
             cores_used=self._over_time(self._cpu_seconds),
-            cores_of_others=self._over_time(max(self._busy_seconds - self._cpu_seconds, 0.0)),
+            # Of this machine alone is known how busy it was; the ranks' own seconds are those of all machines.
+            cores_of_others=others if meeting.on_one_host() else None,
             noise=Noise(
                 load_start=self._load,
                 load_end=machine.load(),

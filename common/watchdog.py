@@ -101,6 +101,8 @@ class Sample(NamedTuple):
     """Of it with all that it started. None: it made progress since it was last looked at, and nothing more was read."""
     wanting: bool = False
     """Whether one of its threads waits for a core or for the disk, or has the core."""
+    silent_seconds: float = 0.0
+    """For which nothing was heard of it, where it is on another machine that keeps telling."""
 
 
 class Watchable(Protocol):
@@ -149,6 +151,9 @@ class Watched:
     def ask_for_stacks(self) -> None:
         """Ask it to write down what its threads are doing."""
         self._asked = time.monotonic()
+        # What it answered before goes: it writes through the same open file, so its place in it is set back too.
+        os.ftruncate(self._stacks.fileno(), 0)
+        os.lseek(self._stacks.fileno(), 0, os.SEEK_SET)
         if self.pid is not None and self._read().beats:  # before that the signal would end it
             try:
                 os.kill(self.pid, _SIGNAL)
@@ -255,23 +260,46 @@ class Watchdog:
         for view in self._views:
             view.look(elapsed)
         patience = _PATIENCE * self._limit
-        stopped = [view for view in self._views if view.stopped_seconds >= patience]
-        if not stopped and not self._stuck(patience):
+        found = [view for view in self._views if view.halted_seconds >= patience] or self._left_behind(patience)
+        if not found and not self._stuck(patience):
             return None
-        return self._hang(stopped, f"no progress for {patience:g} s")
+        return self._hang(found, f"no progress for {patience:g} s")
 
-    def stopped(self) -> Hang | None:
-        """One that is stopped now: another that noticed it, and ended by itself, is not to blame."""
-        samples = [view.member.process.sample() for view in self._views]
-        stopped = [view for view, sample in zip(self._views, samples, strict=True) if sample is not None and sample.stopped]
-        return self._hang(stopped, "others noticed it") if stopped else None
+    def halted(self) -> Hang | None:
+        """One that is stopped or not heard of now: another that noticed it, and ended by itself, is not to blame."""
+        for view in self._views:
+            view.look(0.0)
+        halted = [view for view in self._views if view.halted is not None]
+        return self._hang(halted, "others noticed it") if halted else None
 
-    def _hang(self, stopped: list[_View], why: str) -> Hang:
+    def stacks(self) -> list[str]:
+        """What every process is doing now."""
         for view in self._views:
             view.member.process.ask_for_stacks()
-        stacks = [view.member.process.stacks() for view in self._views]
-        blamed, verb = (stopped, "is stopped") if stopped else self._blamed(stacks)
+        return [view.member.process.stacks() for view in self._views]
+
+    def _hang(self, found: list[_View], why: str) -> Hang:
+        stacks = self.stacks()
+        blamed, verb = (found, "hangs") if found else self._blamed(stacks)
         return Hang(self._views.index(blamed[0]), f"{self._words(blamed, verb, stacks)}: {why}", stacks)
+
+    def _left_behind(self, patience: float) -> list[_View]:
+        """Those that do nothing, and do not wait for others either, while others go on as their mode lets them."""
+        training = [view for view in self._views if view.member.trains and not view.ended]
+        if self._waiting is None or all(view.quiet_seconds >= patience for view in training):
+            return []
+        found: list[_View] = []
+        for view in training:
+            if view.marks != view.excused and self._is_idle(view, patience):
+                view.member.process.ask_for_stacks()
+                text = view.member.process.stacks()
+                if _main_thread(text) and not self._waits(text):
+                    found.append(view)
+                view.excused = view.marks
+        return found
+
+    def _is_idle(self, view: _View, patience: float) -> bool:
+        return view.is_idle(patience if view.begun else max(patience, LOADING_SECONDS))
 
     def _stuck(self, patience: float) -> bool:
         living = [view for view in self._views if not view.ended]
@@ -280,11 +308,7 @@ class Watchdog:
         training = [view.marks.position for view in living if view.member.trains]
         slowest = min(training, default=None)
         # Those that are ahead may wait for the slowest with a busy core.
-        return all(
-            view.is_idle(patience if view.begun else max(patience, LOADING_SECONDS))
-            for view in living
-            if not view.member.trains or view.marks.position == slowest
-        )
+        return all(self._is_idle(view, patience) for view in living if not view.member.trains or view.marks.position == slowest)
 
     def _blamed(self, stacks: list[str]) -> tuple[list[_View], str]:
         """Who does not wait for others; where all do, who went on without them; else who is behind."""
@@ -302,15 +326,16 @@ class Watchdog:
         return self._waiting is not None and any(re.search(self._waiting, frame.file) for frame in _main_thread(stacks))
 
     def _words(self, blamed: list[_View], verb: str, stacks: list[str]) -> str:
-        told: list[str] = []
+        told: list[tuple[bool, str]] = []
+        silence = min(view.quiet_seconds for view in blamed)
         for view, text in zip(self._views, stacks, strict=True):
-            what = verb if view in blamed else "waits"
+            goes_on = not view.ended and view.quiet_seconds < self._interval and silence >= _PATIENCE * self._limit / 2
+            what = (view.halted or verb) if view in blamed else "goes on" if goes_on else "waits"
             innermost = next(iter(_main_thread(text)), None)
             where = f" in {innermost.function} ({Path(innermost.file).name}:{innermost.line})" if innermost is not None else ""
             after = f" after step {view.marks.steps}" if view.member.trains and view.begun else ""
-            told.append(f"{view.member.name} {what}{where}{after}")
-        told.sort(key=lambda words: " waits" in words)
-        return "; ".join(told)
+            told.append((view not in blamed, f"{view.member.name} {what}{where}{after}"))
+        return "; ".join(words for _, words in sorted(told, key=lambda each: each[0]))
 
 
 class _View:
@@ -321,7 +346,11 @@ class _View:
         self.marks = Marks()
         self.ended = False
         self.quiet_seconds = 0.0
-        self.stopped_seconds = 0.0
+        self.halted: str | None = None
+        """Why it cannot go on, in words."""
+        self.halted_seconds = 0.0
+        self.excused: Marks | None = None
+        """How far it had come when it was found to wait for others."""
         self._cpu_seconds: float | None = None
         self._work: deque[tuple[float, float, bool]] = deque()
         """(seconds, CPU seconds used in them, whether more was wanted at their end), since the last progress."""
@@ -334,8 +363,10 @@ class _View:
         sample = self.member.process.sample()
         self.ended = sample is None
         if sample is None:
+            self.halted, self.halted_seconds = None, 0.0
             return
-        self.stopped_seconds = self.stopped_seconds + elapsed if sample.stopped else 0.0
+        self.halted = "is stopped" if sample.stopped else "is not heard of" if sample.silent_seconds else None
+        self.halted_seconds = max(self.halted_seconds + elapsed, sample.silent_seconds) if self.halted is not None else 0.0
         if sample.marks != self.marks:
             self.marks, self.quiet_seconds, self._cpu_seconds = sample.marks, 0.0, None
             self._work.clear()
@@ -359,11 +390,11 @@ class _View:
         return used < _IDLE_CPU * seconds and wanted < _IDLE_WANTING * seconds
 
 
-def save_stacks(hang: Hang, names: Sequence[str], folder: Path) -> list[Path]:
+def save_stacks(stacks: Sequence[str], names: Sequence[str], folder: Path) -> list[Path]:
     """Write `stacks-<name>.txt` of every process; the paths."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"stacks-{name.replace(' ', '')}.txt" for name in names]
-    for path, text in zip(paths, hang.stacks, strict=True):
+    for path, text in zip(paths, stacks, strict=True):
         path.write_text(text, encoding="utf-8")
     return paths
 

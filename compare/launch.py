@@ -32,7 +32,7 @@ PROJECT_ROOT = Path(__file__).resolve().parent.parent
 _DROPPED = re.compile(
     "(OMP|GOMP|KMP|MKL|DNNL|ONEDNN|TF|TORCH|PYTORCH|ATEN|TORCHELASTIC|XLA|KERAS|MALLOC|PMI|OMPI)_.*"
     "|(OPENBLAS|NUMEXPR)_NUM_THREADS|(VECLIB_MAXIMUM|BLIS_NUM)_THREADS|GLIBC_TUNABLES"
-    "|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_RANK|MASTER_ADDR|MASTER_PORT|CONVTWINS_(STARTED|COMPANION|PARAMETER_SERVER)|NVIDIA_TF32_OVERRIDE|LD_PRELOAD"
+    "|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_RANK|MASTER_ADDR|MASTER_PORT|CONVTWINS_(STARTED|COMPANION|MEETING|PARAMETER_SERVER)|NVIDIA_TF32_OVERRIDE|LD_PRELOAD"
 )
 
 # Asks the kernel to end the process with its parent (PR_SET_PDEATHSIG, Linux), then becomes the twin. A setting made
@@ -161,7 +161,7 @@ def wait(
         except subprocess.TimeoutExpired:
             watch()
         if (hang := dog.look()) is not None:
-            (path,) = watchdog.save_stacks(hang, ["rank 0"], folder)
+            (path,) = watchdog.save_stacks(hang.stacks, ["rank 0"], folder)
             stop(process, grace_seconds=0.0)
             return f"{hang.words}; see {path.name}"
 

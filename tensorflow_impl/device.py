@@ -41,14 +41,14 @@ def describe() -> dict[str, Any]:
             "serial": _mode("one replica", None),
             # Twin: the strategy's replicas can add tensors up inside a step on every device.
             "data_parallel": _mode(f"MirroredStrategy, {devices}", found),
-            "multi_process": _mode(f"MultiWorkerMirroredStrategy, {ring}", found),
-            "parameter_server": _mode("NumPy server, Dask actor", found),
+            "multi_process": _mode(f"MultiWorkerMirroredStrategy, {ring}", found, hosts=True),
+            "parameter_server": _mode("NumPy server, Dask actor", found, hosts=True),
             "model_parallel": _mode(f"layers over {devices} in one graph", found),
             "tensor_parallel": _mode(f"each layer's channels over {devices} of one graph", found),
             "pipeline": _mode(f"micro-batches over {devices} in one graph", found),
             "hybrid": _mode(f"data-parallel copies of a model that {devices} of one graph divide", found),
             # Models that are trained apart have statistics of their own until they are averaged.
-            "model_averaging": _mode(f"own optimizers, averages by all-reduce, {ring}", found, synchronised=False),
+            "model_averaging": _mode(f"own optimizers, averages by all-reduce, {ring}", found, hosts=True, synchronised=False),
         },
         # Twin: each framework has switches of its own; the other twin lists its own here.
         "options": {
@@ -61,9 +61,14 @@ def describe() -> dict[str, Any]:
     }
 
 
-def _mode(implementation: str, found: int | None, *, synchronised: bool = True, compression: bool = True) -> dict[str, Any]:
-    """A mode on `found` GPUs; 0 where replicas run on CPU cores, None where one device is enough."""
-    lacking = found == 1
+def _mode(
+    implementation: str, found: int | None, *, hosts: bool = False, synchronised: bool = True, compression: bool = True
+) -> dict[str, Any]:
+    """A mode on `found` GPUs; 0 where replicas run on CPU cores, None where one device is enough.
+
+    Over hosts one GPU on each is enough too.
+    """
+    lacking = found == 1 and not hosts
     return {
         "available": not lacking,
         "reason": "needs 2 CUDA devices, found 1" if lacking else None,

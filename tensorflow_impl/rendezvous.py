@@ -31,11 +31,12 @@ def adopt() -> None:
         raise SpecError(f"TF_CONFIG must name a chief or workers alone. Received: {', '.join(sorted(others))}. Leave them out.")
     addresses = [*config["cluster"].get("chief", []), *config["cluster"].get("worker", [])]
     rank = config["task"]["index"] + (len(config["cluster"].get("chief", [])) if config["task"]["type"] == "worker" else 0)
-    hosts = [address.rpartition(":")[0] for address in addresses]
+    hosts = [address.rpartition(":")[0].strip("[]") for address in addresses]  # as an IPv6 address is written there
     os.environ |= {
         "RANK": str(rank),
         "WORLD_SIZE": str(len(addresses)),
         "LOCAL_RANK": str(hosts[:rank].count(hosts[rank])),
+        "LOCAL_WORLD_SIZE": str(hosts.count(hosts[rank])),
         "MASTER_ADDR": hosts[0],
         "MASTER_PORT": addresses[0].rpartition(":")[2],
     }
@@ -48,6 +49,6 @@ def join(spec: Spec) -> None:
     # Twin: TF_CONFIG says where every worker listens; torch's store needs rank 0's address alone.
     address = meeting.own_address()
     (port,) = processes.free_ports(1, address)
-    workers = meeting.exchange(f"[{address}]:{port}" if ":" in address else f"{address}:{port}")
+    workers = meeting.exchange(meeting.joined(address, port))
     task = {"type": "worker", "index": int(os.environ["RANK"])}
     os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})

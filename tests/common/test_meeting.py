@@ -39,25 +39,67 @@ def test_ranks_are_spread_over_hosts_in_order_and_meet_at_the_first(
     assert [(each["MASTER_ADDR"], int(each["LOCAL_RANK"])) for each in made] == places
     assert [each["RANK"] for each in made] == [str(rank) for rank in range(replicas)]
     assert {each["WORLD_SIZE"] for each in made} == {str(replicas)}
+    assert sum(int(each["LOCAL_RANK"]) == 0 for each in made) == max(len(hosts), 1)
+    last_on_each = [
+        int(each["LOCAL_RANK"]) + 1
+        for each, after in zip(made, [*made[1:], made[0]], strict=True)
+        if after["LOCAL_RANK"] == "0"
+    ]
+    assert sorted({int(each["LOCAL_WORLD_SIZE"]) for each in made}) == sorted(set(last_on_each))
 
 
-def test_every_rank_gets_every_rank_s_word(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The others as a wire shows them: the environment says of this process that it is rank 0.
-    answers: dict[int, str] = {}
+def test_every_rank_gets_every_rank_s_word_and_a_stranger_none(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONVTWINS_MEETING", "swordfish")
+    monkeypatch.setattr(meeting, "_STRANGER_SECONDS", 0.5)
+    strangers = [
+        b"",  # says nothing, and stays
+        b"GET / HTTP/1.1\n",
+        b'["swordfish", 1]\n',
+        b'["sword", 1, "of a thief"]\n',
+        b'["swordfish", 3, "of one too many"]\n',
+    ]
+    ranks = [b'["swordfish", 2, "word of 2"]\n', b'["swordfish", 2, "again"]\n', b'["swordfish", 1, "word of 1"]\n']
+    # As a wire shows them: the environment says of this process that it is rank 0.
+    connections: list[socket.socket] = []
 
-    def other(rank: int) -> None:
-        with meeting._reached(*meeting.place()) as connection, connection.makefile("rw") as stream:  # pyright: ignore[reportPrivateUsage]
-            stream.write(f'[{rank}, "word of {rank}"]\n')
-            stream.flush()
-            answers[rank] = stream.readline()
+    def come() -> None:
+        for said in [*strangers, *ranks]:
+            connections.append(meeting._reached(*meeting.place()))  # pyright: ignore[reportPrivateUsage]
+            connections[-1].sendall(said)
 
-    threads = [threading.Thread(target=other, args=(rank,)) for rank in (2, 1)]
-    for thread in threads:
-        thread.start()
+    others = threading.Thread(target=come)
+    others.start()
     assert meeting.exchange("word of 0") == ["word of 0", "word of 1", "word of 2"]
-    for thread in threads:
-        thread.join()
-    assert answers == dict.fromkeys((1, 2), '["word of 0", "word of 1", "word of 2"]\n')
+    others.join()
+    told = b'["word of 0", "word of 1", "word of 2"]\n'
+    assert [_heard(each) for each in connections] == [b""] * len(strangers) + [told, b"", told]
+
+
+def test_a_rank_says_that_rank_0_has_gone(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with meeting.listen() as listener:
+        rank_0 = threading.Thread(target=lambda: listener.accept()[0].close())
+        rank_0.start()
+        monkeypatch.setenv("RANK", "1")
+        with pytest.raises(ConnectionError, match="rank 0 has gone"):
+            meeting.exchange("word of 1")
+        rank_0.join()
+
+
+def test_each_run_has_a_password_of_its_own() -> None:
+    first, second = (meeting.environments(2) for _ in range(2))
+    assert first[0]["CONVTWINS_MEETING"] == first[1]["CONVTWINS_MEETING"] != second[0]["CONVTWINS_MEETING"]
+
+
+def test_an_address_and_its_port_are_one_word() -> None:
+    assert (meeting.joined("10.0.0.1", 80), meeting.joined("fe80::1", 80)) == ("10.0.0.1:80", "[fe80::1]:80")
+
+
+def _heard(connection: socket.socket) -> bytes:
+    with connection:
+        try:
+            return connection.recv(4096)
+        except ConnectionResetError:  # it had said what nobody read
+            return b""
 
 
 def test_own_address_and_interface_are_those_from_which_rank_0_is_reached(place: int) -> None:
@@ -117,6 +159,8 @@ def test_cores_are_those_of_all_hosts_and_serial_runs_on_one(monkeypatch: pytest
     assert spec.build(spec.with_variant(values, "multi_process", 2)).cores == 8
     serial = spec.build(spec.with_variant(values, "serial", 2))
     assert (serial.hosts, serial.cores) == ((), 4)
+    assert spec.build(spec.with_variant({"hosts": ["a", "b"]}, "multi_process", 2)).cores == 8
+    assert spec.build(spec.with_variant({"hosts": ["a", "b"]}, "serial", 2)).cores == 4
     with pytest.raises(SpecError, match="cores exceeds"):
         spec.build(spec.with_variant({**values, "cores": 9}, "multi_process", 2))
 

@@ -288,3 +288,10 @@ def test_ranks_that_somebody_else_started_are_told_to_bring_a_cluster(monkeypatc
 
 def test_only_a_run_with_a_server_starts_one() -> None:
     assert parameter_server.of_its_own(spec.build({"mode": "multi_process", "replicas": 2})) is None
+
+
+def test_an_address_with_colons_stands_in_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "free_ports", lambda count, address: [2000] * count)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    own = parameter_server.of_its_own(settings().with_fields(hosts=("fd00::1", "fd00::2")))
+    assert own is not None
+    assert own[1] == {parameter_server.ADDRESS_VARIABLE: "tcp://[fd00::1]:2000"}

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from common import machine, processes
-from common.members import Member
+from common.members import Local, Member
 from common.processes import Failure, Watch
 from tests.ranks import run_ranks
 
@@ -119,6 +119,39 @@ def test_what_a_killed_rank_started_is_ended_with_it(folder: Path) -> None:
 def test_what_a_rank_left_running_is_ended_though_all_ended_well(folder: Path) -> None:
     assert run('note(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid)', ranks=2) is None
     assert_gone(noted(folder, 2))
+
+
+def test_the_stacks_of_those_that_a_dead_rank_leaves_behind_are_saved(folder: Path) -> None:
+    code = """
+        from common import watchdog
+        watchdog.obey()
+        note(os.getpid())
+        if rank == 1:
+            wait_for(2)
+            os.kill(os.getpid(), 9)
+        time.sleep(60)
+    """
+    saved = folder / "saved"
+    ranks = [Member(f"rank {rank}", python(code), {"RANK": str(rank)}) for rank in range(2)]
+    failure = processes.run_members(ranks, Watch(folder=saved))
+    assert failure == Failure(1, -9, "rank 1 of 2 was ended by SIGKILL; see stacks-rank0.txt, stacks-rank1.txt")
+    assert "most recent call first" in (saved / "stacks-rank0.txt").read_text()
+    assert (saved / "stacks-rank1.txt").read_text() == "It has ended.\n"
+
+
+def test_the_group_of_a_rank_is_ended_before_its_number_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[int] = []
+
+    def killpg(group: int, number: int) -> None:
+        assert psutil.Process(group).status() == psutil.STATUS_ZOMBIE
+        killed.append(group)
+
+    monkeypatch.setattr("common.members.os.killpg", killpg)
+    rank = Local(Member("rank 0", [sys.executable, "-c", "raise SystemExit(3)"], {}))
+    while (code := rank.poll()) is None:
+        time.sleep(0.01)
+    rank.kill()
+    assert (code, killed) == (3, [rank.pid])
 
 
 def test_where_all_fail_alike_the_first_rank_may_still_write_down_why(folder: Path) -> None:

@@ -434,6 +434,26 @@ def test_a_mode_that_this_machine_cannot_do_is_not_available(values: dict[str, A
 
 
 @pytest.mark.parametrize(
+    ("replicas", "hosts", "here", "answer"),
+    [
+        (2, ("a", "b"), None, None),
+        (4, ("a", "b"), None, None),
+        (5, ("a", "b"), None, "not available: needs 3 CUDA devices, found 2"),
+        (4, (), None, "not available: needs 4 CUDA devices, found 2"),
+        (4, (), 2, None),
+        (4, (), 3, "not available: needs 3 CUDA devices, found 2"),
+    ],
+)
+def test_a_machine_needs_devices_for_its_own_replicas_alone(
+    replicas: int, hosts: tuple[str, ...], here: int | None, answer: str | None
+) -> None:
+    mode = {**DESCRIPTION["modes"]["data_parallel"], "resource": "CUDA devices"}
+    description = {**DESCRIPTION, "modes": {"multi_process": mode}}
+    over = spec.build({"mode": "multi_process", "replicas": replicas, "hosts": hosts, "global_batch_size": 60})
+    assert spec.check_against(over, description, here) == answer
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         (

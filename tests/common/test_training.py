@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from common import spec
+from common import spec, training
 from common.architectures import resolve
 from common.batches import Plan
 from common.datasets import Dataset
@@ -55,3 +55,18 @@ def test_the_input_alone_is_timed_at_its_steady_pace(workers: int, epochs: int, 
         assert record.timed_seconds >= record.timed_steps * PAUSE_SECONDS  # no batch was free
     assert result.phases is not None
     assert result.phases.training_seconds >= sum(record.timed_seconds for record in result.epochs)
+
+
+@pytest.mark.parametrize("here", [1, 2])
+def test_what_others_used_is_known_where_all_ranks_are_on_one_machine(
+    here: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "LEAST_TIMED_SECONDS", 0.0)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(here))
+    wanted = spec.build({"part": "input", "epochs": 1, "global_batch_size": 10})
+    run = Run("made up", wanted, {}, tmp_path, 0, Stopwatch(lambda: None, time.time()))
+    run.train(cast(Trainer, Fed(ready=0)), Plan(wanted, resolve("simple_cnn", 10, 32), 50), cast(Dataset, None))
+    result = run.result("ok")
+    assert result.cores_used is not None
+    assert (result.cores_of_others is not None) == (here == 2)

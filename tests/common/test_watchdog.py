@@ -1,4 +1,5 @@
 import contextlib
+import os
 import re
 import subprocess
 import sys
@@ -66,7 +67,7 @@ def test_a_stopped_rank_is_named_though_others_are_at_work(tmp_path: Path) -> No
             tmp_path,
         )
     )
-    assert words.startswith("rank 1 of 2 is stopped after step 3; rank 0 of 2 waits in ")
+    assert words.startswith("rank 1 of 2 is stopped after step 3; rank 0 of 2 goes on in ")
     assert words.endswith(": no progress for 1.8 s; see stacks-rank0.txt, stacks-rank1.txt")
     assert "a stopped process cannot write its stacks" in (tmp_path / "stacks-rank1.txt").read_text()
     assert "in <module>" in (tmp_path / "stacks-rank0.txt").read_text()
@@ -98,6 +99,33 @@ def test_a_process_that_waits_for_what_never_comes_is_named_with_its_place(tmp_p
     assert re.fullmatch(rf"rank 0 of 1 hangs in {where} after step 2: no progress for 1\.8 s; see stacks-rank0\.txt", words)
     stacks = (tmp_path / "stacks-rank0.txt").read_text()
     assert stacks.count("most recent call first") == (2 if "Barrier" in hang else 1), "the stacks of all threads"
+
+
+def test_one_that_idles_is_named_though_others_go_on_without_it(tmp_path: Path) -> None:
+    code = """
+        steps(2)
+        if rank == 1:
+            time.sleep(60)
+        while True:
+            watchdog.stepped()
+            time.sleep(0.01)
+    """
+    words = hang_of(run(code, 2, tmp_path, waiting="threading"))
+    assert re.match(
+        r"rank 1 of 2 hangs in <module> \(<string>:\d+\) after step 2; rank 0 of 2 goes on in .*: no progress", words
+    )
+    assert "in <module>" in (tmp_path / "stacks-rank0.txt").read_text()
+
+
+def test_one_that_waits_while_others_go_on_is_not_stuck() -> None:
+    code = """
+        steps(2)
+        if rank == 1:
+            threading.Event().wait(3 * 2.0)
+        else:
+            for _ in range(60): watchdog.stepped(); time.sleep(0.1)
+    """
+    assert run(code, 2, waiting="threading") is None
 
 
 def test_one_that_does_not_wait_for_the_others_is_to_blame_though_it_made_as_many_steps() -> None:
@@ -185,6 +213,25 @@ def test_a_launcher_at_work_is_not_taken_for_the_rank_that_hangs_below_it() -> N
         sys.exit(0 if failure is not None and failure.code is None else 1)
     """
     assert run(launcher, 1) is None
+
+
+def test_stacks_are_those_of_the_last_time_that_they_were_asked_for() -> None:
+    watched = watchdog.Watched()
+    with contextlib.closing(watched):
+        code = python("def first(): sys.stdin.readline()\ndef second(): sys.stdin.readline()\nfirst()\nsecond()")
+        with subprocess.Popen(
+            code, env={**os.environ, **watched.environment}, pass_fds=watched.descriptors, stdin=subprocess.PIPE
+        ) as process:
+            watched.pid = process.pid
+            assert process.stdin is not None
+            for place, other in (("first", "second"), ("second", "first")):
+                stacks = ""
+                while f"in {place}" not in stacks:
+                    watched.ask_for_stacks()
+                    stacks = watched.stacks()
+                assert f"in {other}" not in stacks
+                process.stdin.write(b"\n")
+                process.stdin.flush()
 
 
 class Seen:

@@ -62,7 +62,7 @@ def _sent(
     path.write_text(spec.build(values).to_json(), encoding="utf-8")
     before = [host.sent_bytes() for host in hosts]
     command = [sys.executable, "-m", f"{framework}_impl", "run", str(path), "--out", str(folder)]
-    logs = [folder / f"{host.name}.log" for host in hosts]
+    logs = [folder / f"{host.address}.log" for host in hosts]
     ranks: list[subprocess.Popen[bytes]] = []
     try:
         for rank, (host, log) in enumerate(zip(hosts, logs, strict=True)):

@@ -1,6 +1,7 @@
 """A model that makes the last rank of its run hang in the third step, as CONVTWINS_PLANTED says.
 
-It is planted through the spec, so that the run goes through the real command line, launcher and watchdog.
+It is planted through the spec, so that the run goes through the real command line, launcher and watchdog. The file
+CONVTWINS_PLANTED_AT is touched when the hang begins.
 """
 
 import hashlib
@@ -10,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from common import training
@@ -36,12 +38,18 @@ def at_the_step(hang: Callable[[], object]) -> Callable[[], None]:
 
         def planted(plan: Plan, step: int) -> float:
             if step == STEP - 1:
+                begins()
                 hang()
             return learning_rate(plan, step)
 
         Plan.learning_rate = planted
 
     return plant
+
+
+def begins() -> None:
+    if "CONVTWINS_PLANTED_AT" in os.environ:
+        Path(os.environ["CONVTWINS_PLANTED_AT"]).touch()
 
 
 def stopped() -> None:
@@ -82,6 +90,7 @@ def missing_collective() -> None:
         all_reduce = trainer.all_reduce
 
         def skipped(values: Any) -> Any:
+            begins()
             trainer.all_reduce = all_reduce
             return values
 

@@ -324,13 +324,14 @@ def test_data_that_all_ranks_refuse_ends_with_exit_code_4_and_its_reason(start: 
     assert_refused(result)
 
 
-def test_a_killed_rank_ends_the_run_as_failed_and_is_named(start: Any) -> None:
+def test_a_killed_rank_ends_the_run_as_failed_and_is_named(start: Any, tmp_path: Path) -> None:
     run = start(**ENDLESS)
     ranks = run.ranks()
     ranks[1].kill()
     code, result = run.end()
     assert (code, result.status) == (1, "failed")
-    assert result.reason.startswith("rank 1 of 2 was ended by SIGKILL")
+    assert result.reason.startswith("rank 1 of 2 was ended by SIGKILL; see stacks-rank0.txt, stacks-rank1.txt")
+    assert "most recent call first" in (tmp_path / "stacks-rank0.txt").read_text()
     assert [epoch.epoch for epoch in result.epochs] == list(range(1, len(result.epochs) + 1))
     assert result.epochs
     assert_gone(ranks)

@@ -1,9 +1,6 @@
 """Ranks on two hosts, which are network namespaces of this machine with addresses of their own, and under outer launchers."""
 
 import json
-import os
-import random
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +11,7 @@ import psutil
 import pytest
 
 from common import meeting, processes
+from tests.namespaces import two_hosts
 from tests.twins.runs import ENDLESS, RANKS, Run, wait_until_gone
 
 SHELL = "ip netns exec {host}"
@@ -22,29 +20,8 @@ SHELL = "ip netns exec {host}"
 @pytest.fixture
 def hosts() -> Iterator[list[str]]:
     """Two hosts by address, each in a namespace of that name; what runs in one sees nothing of the other but the wire."""
-    if sys.platform != "linux" or os.geteuid() != 0 or shutil.which("ip") is None:
-        pytest.skip("network namespaces need Linux, root and the command ip")
-    network = f"10.{random.randrange(64, 128)}.{random.randrange(256)}"
-    made = [f"{network}.{host}" for host in (1, 2)]
-
-    def ip(*words: str) -> None:
-        subprocess.run(["ip", *words], check=True, capture_output=True)
-
-    try:
-        try:
-            for host in made:
-                ip("netns", "add", host)
-            ip("link", "add", "wire", "netns", made[0], "type", "veth", "peer", "name", "wire", "netns", made[1])
-            for host in made:
-                ip("-n", host, "address", "add", f"{host}/24", "dev", "wire")
-                ip("-n", host, "link", "set", "lo", "up")
-                ip("-n", host, "link", "set", "wire", "up")
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"network namespaces cannot be made here: {error.stderr.decode().strip()}")
-        yield made
-    finally:
-        for host in made:
-            subprocess.run(["ip", "netns", "delete", host], check=False, capture_output=True)
+    with two_hosts() as made:
+        yield [host.address for host in made]
 
 
 @pytest.fixture
@@ -106,8 +83,9 @@ def test_ranks_on_other_hosts_end_with_a_launcher_that_is_killed(start: Any, hos
     wait_until_gone(everything)
 
 
-def test_hosts_that_do_not_begin_with_this_machine_are_refused(start: Any) -> None:
-    run = start("elsewhere", RANKS | {"hosts": ["192.0.2.77", "192.0.2.78"]})
+@pytest.mark.parametrize("mode", ["multi_process", "parameter_server"])
+def test_hosts_that_do_not_begin_with_this_machine_are_refused(start: Any, mode: str) -> None:
+    run = start("elsewhere", RANKS | {"mode": mode, "hosts": ["192.0.2.77", "192.0.2.78"]})
     assert run.process.wait(300) == 2
     assert "hosts must begin with this machine. Received: 192.0.2.77, 192.0.2.78" in run.log
 

@@ -1,0 +1,104 @@
+"""Ranks on other machines, for which `env` stands in that starts them here: only the two streams are between."""
+
+import argparse
+import json
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from common import entry, hosts, machine, meeting, processes, spec
+from common.hosts import Distant
+from common.members import Member
+from common.processes import Watch
+
+LIMIT = 4.0
+
+PRELUDE = """
+import os, signal, sys, threading, time
+from common import processes, watchdog
+rank = int(os.environ["RANK"])
+processes.die_with_parent()
+watchdog.obey()
+watchdog.reached()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(machine.PROJECT_ROOT))
+    monkeypatch.setenv(hosts.SHELL_VARIABLE, "env")
+
+
+def member(rank: int, code: str, host: str | None = None) -> Member:
+    return Member(f"rank {rank}", [sys.executable, "-c", PRELUDE + textwrap.dedent(code)], {"RANK": str(rank)}, host=host)
+
+
+@pytest.mark.parametrize("others", ["threading.Event().wait()", "while True: watchdog.stepped(); time.sleep(0.01)"])
+def test_a_host_that_is_lost_is_named_though_its_last_word_was_of_work(tmp_path: Path, others: str) -> None:
+    lost = """
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end: pass
+        os.kill(os.getppid(), signal.SIGSTOP)  # its host speaks no more, as where the wire is cut
+        while True: pass
+    """
+    members = [member(0, others), member(1, lost, "far")]
+    failure = processes.run_members(members, Watch(LIMIT, tmp_path, "threading"))
+    assert failure is not None
+    assert failure[:2] == (1, None)
+    assert failure.words.startswith("rank 1 of 2 on far is not heard of after step 0; rank 0 of 2 "), failure.words
+    assert (tmp_path / "stacks-rank1.txt").read_text() == "far did not answer: no stacks.\n"
+
+
+def test_what_the_shell_there_says_is_no_answer(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    greeting = """sh -c 'echo Welcome; echo 7; exec "$@"' sh"""
+    monkeypatch.setenv(hosts.SHELL_VARIABLE, greeting)
+    assert processes.run_members([member(0, ""), member(1, "print('done')", "far")], Watch()) is None
+    assert capfd.readouterr().err.splitlines() == ["Welcome", "7", "done"]
+
+
+def test_hosts_that_do_not_end_by_themselves_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(hosts.SHELL_VARIABLE, "sh -c 'exec sleep 600' sh")
+    monkeypatch.setattr(hosts, "ENDING_SECONDS", 1.5)
+    lost = [Distant(member(rank, "", "far"), LIMIT) for rank in range(4)]
+    begun = time.monotonic()
+    processes._end(lost)  # pyright: ignore[reportPrivateUsage]
+    assert time.monotonic() - begun < 2 * hosts.ENDING_SECONDS
+    assert None not in [each.poll() for each in lost]
+
+
+def test_what_is_asked_with_the_first_words_is_answered() -> None:
+    asked = {
+        "command": [sys.executable, "-c", "import time; time.sleep(60)"],
+        "environment": {},
+        "files": {},
+        "folder": "/",
+        "silence_seconds": 60.0,
+    }
+    command = [sys.executable, "-m", "common.hosts"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=machine.PROJECT_ROOT) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{json.dumps(asked)}\n{json.dumps({'stacks': True})}\n".encode())
+        process.stdin.flush()
+        answers = (json.loads(line) for line in process.stdout)
+        assert next(answer["stacks"] for answer in answers if "stacks" in answer) == (
+            "It had not begun to answer yet: no stacks.\n"
+        )
+        process.stdin.close()
+
+
+def test_another_error_of_the_system_is_not_taken_for_a_wrong_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_members(*_: object) -> None:
+        raise FileNotFoundError("no ssh")
+
+    monkeypatch.setattr(processes, "run_members", run_members)
+    monkeypatch.setattr(machine, "hold_to", lambda _: None)
+    read = spec.build({"mode": "multi_process", "replicas": 2, "cores": 1, "hosts": ["a", "b"]})
+    arguments = argparse.Namespace(command="run", out=tmp_path)
+    environments = meeting.environments(2, read.hosts)
+    with pytest.raises(FileNotFoundError, match="no ssh"):
+        entry._launch("pytorch", read, arguments, [], environments, "", 0.0)  # pyright: ignore[reportPrivateUsage]
