@@ -135,7 +135,10 @@ class DataParallel(Serial):
 
 
 class _Scattered(torch.nn.Module):
-    """nn.DataParallel with the parameters' dtype in reach; inputs are split evenly over the devices, in order."""
+    """nn.DataParallel with the parameters' dtype in reach; inputs are split over the devices, in order."""
+
+    # Twin: nn.DataParallel gives the last device what is left (10 over 4: 3, 3, 3, 1), not as `shard` does (3, 3, 2, 2). Sums
+    # over examples are the same; statistics of BatchNorm, which are each device's own here, are not.
 
     def __init__(self, wrapped: torch.nn.DataParallel[Any]) -> None:
         super().__init__()
