@@ -14,6 +14,8 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -135,6 +137,7 @@ class Connection:
         self._gone: int | None = None
         self._bytes = {"push": 0, "pull": 0}
         self._waiting_seconds = 0.0
+        self._pushed = False
         clients: list[str] = self._ask("join", client.id)
         self._workers = len(clients)
         for other, topic in enumerate(clients):
@@ -151,17 +154,21 @@ class Connection:
     def load(self, values: Array) -> None:
         """Make rank 0's values the parameters; called by all workers, at the start of the run."""
         self._ask("load", values if self._rank == 0 else values[:0])
-        self._waiting_seconds = 0.0
 
     def push(self, gradient: Array, learning_rate: float) -> None:
         """Give the gradient: of this worker's share of the mean over all (synchronous), or of the mean over its own shard."""
-        self._ask("push", gradient, learning_rate)
+        with self._waiting():
+            self._ask("push", gradient, learning_rate)
         self._bytes["push"] = gradient.nbytes
+        self._pushed = True
 
     def pull(self) -> Array:
         """The parameters, as soon as the spec lets this worker go on."""
-        values: Array = self._ask("pull")
+        # Only what follows a push is a step's; before a score the parameters are pulled too.
+        with self._waiting() if self._pushed else nullcontext():
+            values: Array = self._ask("pull")
         self._bytes["pull"] = values.nbytes
+        self._pushed = False
         return values
 
     def sum(self, values: Array) -> Array:
@@ -184,7 +191,6 @@ class Connection:
         self._client.close()
 
     def _ask(self, method: str, *arguments: Any) -> Any:
-        started = time.perf_counter()
         try:
             answer = getattr(self._server, method)(self._rank, *arguments)
             while True:
@@ -198,8 +204,12 @@ class Connection:
             raise
         except (OSError, RuntimeError) as error:
             raise ServerError(f"the parameter server is gone ({error})") from None
-        finally:
-            self._waiting_seconds += time.perf_counter() - started
+
+    @contextmanager
+    def _waiting(self) -> Generator[None]:
+        started = time.perf_counter()
+        yield
+        self._waiting_seconds += time.perf_counter() - started
 
 
 def join(read: Spec, rank: int, meeting_place: str) -> Connection:

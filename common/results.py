@@ -151,7 +151,7 @@ class Staleness(_Frozen):
     counts: list[int]
     """Pushes whose gradients were made `index` updates before the one that they became."""
     waiting_seconds: float
-    """Mean over workers, for the server and for each other."""
+    """Mean over workers: in the pushes and pulls of training steps, for the server and for each other."""
 
 
 class Members(_Frozen):

@@ -20,6 +20,8 @@ import pydantic
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
+from common.watchdog import HANG_SECONDS
+
 MODELS = ("simple_cnn", "mini_xception", "resnet18")
 MODES = (
     "serial",
@@ -34,13 +36,18 @@ MODES = (
 )
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{mode: (mode, {}) for mode in MODES if mode != "hybrid"},
+    "parameter_server": (
+        "parameter_server",
+        {"parameter_server.updates": "synchronous", "parameter_server.staleness": None},
+    ),
+    "pipeline": ("pipeline", {"pipeline.schedule": "gpipe"}),
     "parameter_server_async": ("parameter_server", {"parameter_server.updates": "asynchronous"}),
     "pipeline_1f1b": ("pipeline", {"pipeline.schedule": "1f1b"}),
     "pipeline_async": ("pipeline", {"pipeline.schedule": "asynchronous"}),
     "hybrid_tensor": ("hybrid", {"hybrid.inner": "tensor_parallel"}),
     "hybrid_pipeline": ("hybrid", {"hybrid.inner": "pipeline"}),
 }
-"""The words of `--modes`: a mode, and the fields that make the variant of it; see `Spec.variant`."""
+"""The words of `--modes`: a mode, and the fields that make the variant of it, whatever they were; see `Spec.variant`."""
 HOST_MODES = ("multi_process", "parameter_server", "model_averaging")
 """Modes whose replicas may be on several machines."""
 WHOLE_BATCH_MODES = ("serial", "model_parallel", "tensor_parallel", "pipeline")
@@ -220,7 +227,7 @@ class Spec(_Frozen):
     """Steps of segments after the training, in which the parts of a step are timed apart and a trace is written; 0: none."""
     hosts: tuple[str, ...] = ()
     """Machines, by name or address, over which the ranks are spread in order, the first of them this one; none: all here."""
-    hang_seconds: float = Field(60.0, gt=0)
+    hang_seconds: float = Field(HANG_SECONDS, gt=0)
     """Within which a run that hangs is ended: no progress, and no CPU time or a stopped process; see `common.watchdog`."""
     checkpoint_seconds: float | None = Field(60.0, ge=0)
     """Between two checkpoints, at least; they are made between epochs, outside of all timed training, and a run that was cut
@@ -301,9 +308,10 @@ class Spec(_Frozen):
         for host in self.hosts:
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.:_-]*", host):  # a word of a command line
                 raise SpecError(f"hosts are names or addresses. Received: {host!r}. Use e.g. 192.168.0.2.")
-        if self.parameter_server.staleness is not None and self.parameter_server.updates == "synchronous":
+        settings = self.parameter_server
+        if self.mode == "parameter_server" and settings.staleness is not None and settings.updates == "synchronous":
             raise SpecError(
-                f"parameter_server.staleness bounds asynchronous updates. Received: {self.parameter_server.staleness} with "
+                f"parameter_server.staleness bounds asynchronous updates. Received: {settings.staleness} with "
                 "synchronous ones. Set parameter_server.updates to asynchronous, or leave it out."
             )
         if self.optimizer.native and (self.mode == "parameter_server" or self.variant == "pipeline_async"):
@@ -559,8 +567,8 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
     here = spec.replicas_a_host if replicas_here is None else replicas_here
     if mode["max_replicas"] is not None and here > mode["max_replicas"]:
         return f"not available: needs {here} {mode['resource']}, found {mode['max_replicas']}"
-    if spec.variant == "hybrid_pipeline" and spec.batch_norm_statistics == "synchronised":
-        return "not available: the micro-batches of a hybrid_pipeline have BatchNorm statistics of their own"
+    if "pipeline" in spec.variant and spec.batch_norm_statistics == "synchronised":
+        return f"not available: the micro-batches of a {spec.variant} have BatchNorm statistics of their own"
     if spec.batch_norm_statistics not in mode["batch_norm_statistics"]:
         return f"not available: {mode['implementation']} has no {spec.batch_norm_statistics} BatchNorm"
     if spec.communication.compression != "none" and not mode.get("compression", True):

@@ -38,7 +38,8 @@ STEPS = 50
 PARALLEL_STEPS = 20
 LOSS_TOLERANCE = 1e-12
 PARALLEL_TOLERANCE = 1e-10
-LOGITS_TOLERANCE = 1e-10
+LOGITS_TOLERANCE = 1e-9
+"""Ten times that of losses: these are means over a batch, and of some hundred single logits the farthest one counts."""
 FIRST_FLOAT32_TOLERANCE = 1e-5
 DEEP_FLOAT32_TOLERANCE = 1e-4
 """Of single logits, in which every layer's rounding adds up: some hundred times that of one number."""
@@ -242,16 +243,16 @@ class _Ladder:
 
     def mode(self, mode: str) -> list[Rung]:
         """Rung 6: a parallel mode against serial, inside each framework, over an uneven last batch."""
-        statistics = "synchronised" if self.architecture.has_batch_norm else "per_replica"
+        # A micro-batch has statistics of its own; where there are none, its serial is the plain one.
+        own_statistics = self.architecture.has_batch_norm and "pipeline" in mode
+        statistics = "synchronised" if self.architecture.has_batch_norm and not own_statistics else "per_replica"
         values = {**self._uneven.model_dump(), "batch_norm_statistics": statistics}
         parallel = spec.build(spec.with_variant(values, mode, self.replicas))
-        if parallel.departs is not None or (parallel.variant == "hybrid_pipeline" and self.architecture.has_batch_norm):
+        if parallel.departs is not None or (own_statistics and parallel.mode == "hybrid"):
             return []
         here = tuple(name for name in self.frameworks if spec.check_against(parallel, launch.describe(name)) is None)
         split = self._record(parallel, mode, frameworks=here)
-        piped = "pipeline" in (parallel.mode, parallel.hybrid.inner if parallel.mode == "hybrid" else None)
-        # A micro-batch has statistics of its own; where there are none, its serial is the plain one.
-        parts = parallel.pipeline.micro_batches if piped and self.architecture.has_batch_norm else 1
+        parts = parallel.pipeline.micro_batches if own_statistics else 1
         rungs: list[Rung] = []
         for name in here:
             recordings = name, self._uneven_serial(parts)[name], split[name]

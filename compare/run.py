@@ -272,14 +272,18 @@ def settings(preset: str | None, spec_file: Path | None, options: dict[str, Any]
         values = spec.overlay(values, asked)
     # A spec that names a mode is compared with serial; the matrix sets mode and replicas of each row itself.
     mode, replicas = values.pop("mode", None), values.pop("replicas", None)
-    if mode is not None:
-        settings = replace(settings, modes=tuple(dict.fromkeys(("serial", str(mode)))))
     if replicas is not None and not (mode == "serial" and replicas == 1):
         if type(replicas) is not int or replicas < 2:
             raise SpecError(
                 f"replicas of the parallel modes must be a whole number of at least 2. Received: {replicas!r}. Use 2."
             )
         settings = replace(settings, replicas=replicas)
+    if mode == "serial":
+        settings = replace(settings, modes=("serial",))
+    elif mode is not None:
+        asked = spec.build({**values, "mode": mode, "replicas": settings.replicas})
+        copies = asked.data_replicas if asked.mode == "hybrid" else asked.replicas
+        settings = replace(settings, modes=("serial", asked.variant), replicas=copies)
     return replace(settings, values=values)
 
 

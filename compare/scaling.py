@@ -24,9 +24,17 @@ from compare.matrix import Row
 from compare.presets import Preset
 from compare.report import Report
 from compare.scaling_laws import Compute, Network, SerialFraction, Topology
-from compare.statistics import Ratio, Spread, paired_ratio, spread
+from compare.statistics import Ratio, Spread, spread
 from compare.store import FolderError, Stored
-from compare.summary import images_per_second, measured, spread_median
+from compare.summary import (
+    accelerated,
+    images_per_second,
+    measured,
+    oversubscribed,
+    pairs_of_seconds,
+    ratio_of_seconds,
+    spread_median,
+)
 from compare.tables import Column, Table
 from compare.words import chosen, names, numbers, variants
 
@@ -54,20 +62,20 @@ class Point(_Frozen):
     replicas: int
     cores: int
     oversubscribed: bool
-    """More replicas than cores: they take turns."""
+    """More replicas than cores, which they have to take turns on; see `summary.oversubscribed`."""
     global_batch_size: int
     per_replica_batch_size: int
     workers: int
     status: str
     images_per_second: Spread | None
     speedup_one_core: Ratio | None
-    """Images per second over those of serial on one core, with the batch of one replica of the weak runs."""
+    """Epoch seconds of serial on one core, with the batch of one replica of the weak runs, over this row's."""
     speedup_same_cores: Ratio | None
-    """Over those of serial on as many cores, with the same global batch."""
+    """Those of serial on as many cores, with the same global batch, over this row's."""
     speedup_same_batch: Ratio | None
-    """Over those of serial on one core with this row's per-replica batch: what is left when small batches gain nothing."""
+    """Those of serial on one core with this row's per-replica batch: what is left when small batches gain nothing."""
     efficiency_one_core: float | None
-    """speedup_one_core / cores."""
+    """speedup_one_core / cores; on accelerators, / replicas."""
     efficiency_same_batch: float | None
 
 
@@ -86,6 +94,7 @@ class Check(_Frozen):
     framework: str
     mode: str
     kind: Kind
+    workers: int
     replicas: int
     fitted_on: list[int]
     """Replicas of the parallel runs that the link was fitted on; none: compute alone."""
@@ -102,6 +111,7 @@ class Projected(_Frozen):
     """Not measured: this machine's compute, and the gradient's bytes over a network that it does not have."""
 
     framework: str
+    workers: int
     kind: Kind
     topology: Topology
     network: str
@@ -291,7 +301,7 @@ def points_table(found: Scaling) -> Table:
         columns,
         cells,
         spreads_on_terminal=False,
-        note="Ratios of images per second, paired by repeat. Same batch: against serial with one replica's batch. "
+        note="Ratios of seconds per epoch, paired by repeat. Same batch: against serial with one replica's batch. "
         "Oversubscribed: more replicas than cores, which take turns.",
     )
 
@@ -330,6 +340,7 @@ def checks_table(found: Scaling) -> Table:
         Column("framework", "framework"),
         Column("mode", "mode"),
         Column("kind", "scaling"),
+        Column("workers", "input workers", terminal=False),
         Column("replicas", "replicas"),
         Column("fitted_on", "link fitted on"),
         Column("predicted_seconds", "predicted s/step", 4),
@@ -354,6 +365,7 @@ def checks_table(found: Scaling) -> Table:
 def projected_table(found: Scaling) -> Table:
     columns = (
         Column("framework", "framework"),
+        Column("workers", "input workers", terminal=False),
         Column("kind", "scaling"),
         Column("network", "network"),
         Column("topology", "exchange"),
@@ -398,7 +410,7 @@ def _draw_measured(axes: Any, found: Scaling) -> None:
             [ratio.value - (ratio.low if ratio.low is not None else ratio.value) for ratio in ratios],
             [(ratio.high if ratio.high is not None else ratio.value) - ratio.value for ratio in ratios],
         ]
-        label = f"{framework} {mode}, {kind}{f', {workers} workers' if workers else ''}"
+        label = f"{framework} {mode}, {kind}{_fed(workers)}"
         axes.errorbar(
             [1, *sizes],
             [1.0, *(ratio.value for ratio in ratios)],
@@ -421,21 +433,23 @@ def _draw_measured(axes: Any, found: Scaling) -> None:
 
 
 def _draw_projected(axes: Any, found: Scaling) -> None:
-    lines: dict[tuple[str, Kind, Topology], list[Projected]] = {}
+    lines: dict[tuple[str, int, Kind, Topology], list[Projected]] = {}
     for projected in found.projected:
         if projected.speedup is not None:
-            lines.setdefault((projected.framework, projected.kind, projected.topology), []).append(projected)
-    frameworks = list(dict.fromkeys(framework for framework, _, _ in lines))
+            key = projected.framework, projected.workers, projected.kind, projected.topology
+            lines.setdefault(key, []).append(projected)
+    computes = list(dict.fromkeys((framework, workers) for framework, workers, _, _ in lines))
     styles = dict(zip(TOPOLOGIES, ("-", "--", ":"), strict=True))
-    for (framework, kind, topology), line in lines.items():
+    for (framework, workers, kind, topology), line in lines.items():
+        colour = 2 * computes.index((framework, workers)) + KINDS.index(kind)
         line.sort(key=lambda projected: projected.replicas)
         axes.plot(
             [projected.replicas for projected in line],
             [projected.speedup for projected in line],
-            color=plots.COLOURS[2 * frameworks.index(framework) + KINDS.index(kind)],
+            color=plots.COLOURS[colour % len(plots.COLOURS)],
             linestyle=styles[topology],
             alpha=0.8,
-            label=f"{framework}, {kind}, {topology}",
+            label=f"{framework}, {kind}, {topology}{_fed(workers)}",
         )
     axes.set(xscale="log", yscale="log", xlabel="replicas", ylabel="images per second, against one replica")
     axes.set_title(f"Projected, not measured: {found.projected[0].network}")
@@ -443,21 +457,24 @@ def _draw_projected(axes: Any, found: Scaling) -> None:
     axes.legend(fontsize=7, ncols=2)
 
 
+def _fed(workers: int) -> str:
+    return f", {workers} workers" if workers else ""
+
+
 def _point(stored: Stored, row: Row) -> Point:
-    wanted = row.spec
-    kind: Kind = "weak" if "-weak" in row.id.removeprefix(row.framework) else "strong"
-    base = _batch(row, kind)
-    one_core = _gain(stored, row, cores=1, batch=base)
+    wanted, device = row.spec, _device(stored, row)
+    one_core = _gain(stored, row, cores=1, batch=_base_batch(stored))
     same_batch = _gain(stored, row, cores=1, batch=wanted.per_replica_batch_size)
+    resources = wanted.replicas if accelerated(device) else wanted.cores
     good = list(measured(stored, row).values())
     return Point(
         id=row.id,
         framework=row.framework,
         mode=wanted.variant,
-        kind=kind,
+        kind=_kind(stored, row),
         replicas=wanted.replicas,
         cores=wanted.cores,
-        oversubscribed=wanted.replicas > wanted.cores,
+        oversubscribed=oversubscribed(wanted.replicas, wanted.cores, device),
         global_batch_size=wanted.global_batch_size,
         per_replica_batch_size=wanted.per_replica_batch_size,
         workers=wanted.workers,
@@ -466,18 +483,23 @@ def _point(stored: Stored, row: Row) -> Point:
         speedup_one_core=one_core,
         speedup_same_cores=_gain(stored, row, cores=wanted.cores, batch=wanted.global_batch_size),
         speedup_same_batch=same_batch,
-        efficiency_one_core=one_core.value / wanted.cores if one_core else None,
-        efficiency_same_batch=same_batch.value / wanted.cores if same_batch else None,
+        efficiency_one_core=one_core.value / resources if one_core else None,
+        efficiency_same_batch=same_batch.value / resources if same_batch else None,
     )
 
 
-def _batch(row: Row, kind: Kind) -> int:
-    """The batch of the one replica that a row is scaled up from."""
-    if kind == "strong":
-        return row.spec.global_batch_size
-    wanted = row.spec
-    copies = wanted.replicas // wanted.hybrid.inner_replicas if wanted.mode == "hybrid" else wanted.replicas
-    return wanted.global_batch_size // copies
+def _base_batch(stored: Stored) -> int | None:
+    """The batch that everything is scaled up from: that of the first serial row, which `rows` lays out before all others."""
+    return next((row.spec.global_batch_size for row in stored.comparison.rows if row.spec.mode == "serial"), None)
+
+
+def _kind(stored: Stored, row: Row) -> Kind:
+    """A batch that has grown with the replicas is that of a weak run."""
+    return "strong" if _base_batch(stored) in (None, row.spec.global_batch_size) else "weak"
+
+
+def _device(stored: Stored, row: Row) -> str | None:
+    return next((result.device for result in measured(stored, row).values() if result.device), None)
 
 
 def _status(stored: Stored, row: Row) -> str:
@@ -488,7 +510,7 @@ def _status(stored: Stored, row: Row) -> str:
     return bad[0] if bad else "ok" if len(found) == stored.comparison.repeats else "not run"
 
 
-def _serial(stored: Stored, row: Row, cores: int, batch: int) -> Row | None:
+def _serial(stored: Stored, row: Row, cores: int, batch: int | None) -> Row | None:
     for other in stored.comparison.rows:
         alike = (other.framework, other.spec.mode, other.spec.cores) == (row.framework, "serial", cores)
         fed = (other.spec.input, other.spec.workers) == (row.spec.input, row.spec.workers)
@@ -497,18 +519,9 @@ def _serial(stored: Stored, row: Row, cores: int, batch: int) -> Row | None:
     return None
 
 
-def _gain(stored: Stored, row: Row, *, cores: int, batch: int) -> Ratio | None:
-    return paired_ratio(_pairs(stored, row, cores=cores, batch=batch))
-
-
-def _pairs(stored: Stored, row: Row, *, cores: int, batch: int) -> list[tuple[float, float]]:
-    """Images per second of a row and of serial, repeat by repeat; none where there is no such serial row."""
+def _gain(stored: Stored, row: Row, *, cores: int, batch: int | None) -> Ratio | None:
     base = _serial(stored, row, cores, batch)
-    if base is None:
-        return []
-    ours, theirs = measured(stored, row), measured(stored, base)
-    both = sorted(ours.keys() & theirs.keys())
-    return [(images_per_second(ours[each]), images_per_second(theirs[each])) for each in both]
+    return ratio_of_seconds(stored, slow=base, fast=row) if base else None
 
 
 def _step_seconds(result: RunResult) -> float:
@@ -537,17 +550,25 @@ def _laws(stored: Stored, points: Sequence[Point]) -> list[Law]:
 def _gains(stored: Stored, point: Point) -> list[float]:
     """The speed-up over serial on one core, repeat by repeat."""
     (row,) = [row for row in stored.comparison.rows if row.id == point.id]
-    pairs = _pairs(stored, row, cores=1, batch=_batch(row, point.kind))
-    return [own / serial for own, serial in pairs]
+    base = _serial(stored, row, cores=1, batch=_base_batch(stored))
+    return [serial / own for serial, own in pairs_of_seconds(stored, slow=base, fast=row)] if base else []
 
 
-def _compute(stored: Stored, framework: str) -> Compute | None:
+def _fed_alike(stored: Stored) -> list[list[Row]]:
+    """The rows by framework and input: others are paced by another input, and say nothing of these."""
+    groups: dict[tuple[str, str, int], list[Row]] = {}
+    for row in stored.comparison.rows:
+        groups.setdefault((row.framework, row.spec.input, row.spec.workers), []).append(row)
+    return list(groups.values())
+
+
+def _compute(stored: Stored, rows: Sequence[Row]) -> Compute | None:
     """One replica's compute, from serial runs on one core."""
     return scaling_laws.fit_compute(
         [
             (row.spec.global_batch_size, _step_seconds(result))
-            for row in stored.comparison.rows
-            if (row.framework, row.spec.mode, row.spec.cores) == (framework, "serial", 1)
+            for row in rows
+            if (row.spec.mode, row.spec.cores) == ("serial", 1)
             for result in measured(stored, row).values()
         ]
     )
@@ -561,13 +582,13 @@ def _gradient_bytes(stored: Stored) -> float:
 def _checks(stored: Stored) -> list[Check]:
     gradient_bytes = _gradient_bytes(stored)
     found: list[Check] = []
-    for framework in dict.fromkeys(row.framework for row in stored.comparison.rows):
-        compute = _compute(stored, framework)
+    for alike in _fed_alike(stored):
+        compute = _compute(stored, alike)
         for mode, topology in EXCHANGES.items():
             own = [
                 row
-                for row in stored.comparison.rows
-                if (row.framework, row.spec.variant) == (framework, mode) and row.spec.replicas <= row.spec.cores
+                for row in alike
+                if row.spec.variant == mode and not oversubscribed(row.spec.replicas, row.spec.cores, _device(stored, row))
             ]
             runs = [(row, _step_seconds(result)) for row in own for result in measured(stored, row).values()]
             if compute is None or not runs:
@@ -585,9 +606,10 @@ def _checks(stored: Stored) -> list[Check]:
                 if row.spec.replicas == largest and seconds:
                     found.append(
                         Check(
-                            framework=framework,
+                            framework=row.framework,
                             mode=mode,
-                            kind="weak" if "-weak" in row.id else "strong",
+                            kind=_kind(stored, row),
+                            workers=row.spec.workers,
                             replicas=largest,
                             fitted_on=sorted({replicas for replicas, _ in beyond}),
                             predicted_seconds=compute.step_seconds(row.spec.per_replica_batch_size) + exchange,
@@ -598,13 +620,13 @@ def _checks(stored: Stored) -> list[Check]:
 
 
 def _projected(stored: Stored, wish: Wish) -> list[Projected]:
-    if wish.link is None:
+    batch = _base_batch(stored)
+    if wish.link is None or batch is None:
         return []
     gradient_bytes = _gradient_bytes(stored)
-    batch = next(row.spec.global_batch_size for row in stored.comparison.rows if row.spec.mode == "serial")
     found: list[Projected] = []
-    for framework in dict.fromkeys(row.framework for row in stored.comparison.rows):
-        compute = _compute(stored, framework)
+    for alike in _fed_alike(stored):
+        compute = _compute(stored, alike)
         if compute is None:
             continue
         for kind in KINDS:
@@ -618,7 +640,8 @@ def _projected(stored: Stored, wish: Wish) -> list[Projected]:
                         speedup = images / seconds * compute.step_seconds(batch) / batch
                     found.append(
                         Projected(
-                            framework=framework,
+                            framework=alike[0].framework,
+                            workers=alike[0].spec.workers,
                             kind=kind,
                             topology=topology,
                             network=wish.link.name,

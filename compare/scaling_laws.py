@@ -156,11 +156,11 @@ def fit_link(topology: Topology, gradient_bytes: float, points: Sequence[tuple[i
     Args:
         topology: of the exchange.
         gradient_bytes: of all gradients.
-        points: (replicas, seconds a step beyond compute); none: an exchange costs nothing.
+        points: (replicas, seconds a step beyond compute, by their noise also below zero); none: an exchange costs nothing.
     """
     terms = np.array([exchange_terms(topology, replicas, gradient_bytes) for replicas, _ in points]).reshape(-1, 2)
     scale = terms.max(axis=0, initial=1.0)
-    found = _least_squares(terms / scale, np.array([max(seconds, 0.0) for _, seconds in points]))
+    found = _least_squares(terms / scale, np.array([seconds for _, seconds in points]))
     return Network(name="this machine", alpha_seconds=found[0] / scale[0], beta_seconds_per_byte=found[1] / scale[1])
 
 

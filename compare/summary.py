@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics as python_statistics
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import NamedTuple, TypeVar
@@ -12,7 +13,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from common.results import EpochRecord, Metrics, Noise, Phases, RunResult, StepParts, TopOperations
+from common.sharding import micro_batches
 from common.spec import Spec
+from common.stages import idle_fraction
 from common.training import relative_difference
 from compare.matrix import Row
 from compare.statistics import Judged, Ratio, Spread, paired_ratio, pays, spread, verdicts
@@ -124,6 +127,8 @@ class Summary(_Frozen):
     """Median of each part over the repeats; None where the run was not profiled."""
     top_operations: TopOperations | None
     """Of the first repeat; None where the run was not profiled."""
+    expected_idle: float | None
+    """Of synchronous pipelines: the part of a step, 0..1, in which a stage of equals waits, by formula."""
     speedup_one_core: Ratio | None
     """Epoch seconds of serial on one core over this row's."""
     speedup_same_cores: Ratio | None
@@ -149,10 +154,14 @@ class Summary(_Frozen):
     limit: Limit | None
     confusion: list[list[int]] | None = None
     """Of the test split, summed over the repeats: rows are the true class, columns the predicted one."""
+    shares_name: bool = False
+    """Whether another row would have the same name: then its id has to do, as for rows that differ by their batch alone."""
 
     @property
     def name(self) -> str:
         """The row for a reader: `pytorch serial, 1 core` or `tensorflow data_parallel x2`."""
+        if self.shares_name:
+            return self.id
         kind = f"{'Dask ' if self.input == 'dask' else ''}worker{'s' if self.workers > 1 else ''}"
         return self.fed_name if self.input == "inline" else f"{self.fed_name}, {self.workers} {kind}"
 
@@ -176,8 +185,7 @@ class Summary(_Frozen):
 
     @property
     def oversubscribed(self) -> bool:
-        """More replicas than cores, on a machine where replicas are nothing but cores."""
-        return self.replicas > self.cores and (self.device or "").startswith("cpu")
+        return oversubscribed(self.replicas, self.cores, self.device)
 
     @property
     def too_short(self) -> bool:
@@ -208,7 +216,9 @@ class Family(NamedTuple):
 
 def summarize(stored: Stored) -> list[Summary]:
     """All rows of a comparison, in its order."""
-    made = [_summary(row, stored) for row in stored.comparison.rows]
+    found = [_summary(row, stored) for row in stored.comparison.rows]
+    named = Counter(summary.name for summary in found)
+    made = [summary.model_copy(update={"shares_name": named[summary.name] > 1}) for summary in found]
     modes = family(stored, made).modes
     return [summary.model_copy(update={"pays": pays(modes.get(summary.id))}) for summary in made]
 
@@ -240,18 +250,20 @@ def measured(stored: Stored, row: Row) -> dict[int, RunResult]:
 
 
 def epoch_seconds(result: RunResult) -> float:
-    """Median over the run's epochs, each at the pace of its timed steps; of the input alone, at the pace of all of them."""
+    """Median over the run's epochs, each at the pace of its timed steps.
+
+    Of the input alone, whose epochs may be of a few batches, at the pace of all steps together.
+    """
     if result.spec.part != "input":
         return spread_median([epoch.seconds for epoch in result.epochs])
-    return result.epochs[0].epoch_images / images_per_second(result)
+    images = sum(epoch.timed_images for epoch in result.epochs)
+    seconds = sum(epoch.timed_seconds for epoch in result.epochs)
+    return result.epochs[0].epoch_images * seconds / images if images else float("nan")
 
 
 def images_per_second(result: RunResult) -> float:
-    """Median over the run's epochs; of the input alone, whose epochs may be of a few batches, all images over all seconds."""
-    if result.spec.part != "input":
-        return spread_median([epoch.images_per_second for epoch in result.epochs])
-    images = sum(epoch.timed_images for epoch in result.epochs)
-    return images / sum(epoch.timed_seconds for epoch in result.epochs) if images else float("nan")
+    """The images of an epoch over its `epoch_seconds`, so that ratios of the one are those of the other."""
+    return result.epochs[0].epoch_images / epoch_seconds(result)
 
 
 def steps_needed(run: Spec) -> int:
@@ -311,6 +323,7 @@ def _summary(row: Row, stored: Stored) -> Summary:
         bytes_per_step=_first(good, lambda result: result.bytes_per_step),
         step_parts=_step_parts(good),
         top_operations=_first(good, lambda result: result.top_operations),
+        expected_idle=_expected_idle(row.spec),
         speedup_one_core=one_core,
         speedup_same_cores=same_cores if parallel else None,
         parallel_efficiency=_efficiency(row, _first(good, lambda result: result.device), one_core, same_cores),
@@ -374,10 +387,15 @@ def _speedup(stored: Stored, base: Row | None, row: Row) -> Ratio | None:
 
 
 def ratio_of_seconds(stored: Stored, slow: Row, fast: Row) -> Ratio | None:
-    """Epoch seconds of one row over another's, paired by repeat; a row not parallel as asked, or too short, has none."""
+    """Epoch seconds of one row over another's, paired by repeat; None where `pairs_of_seconds` has none."""
+    return paired_ratio(pairs_of_seconds(stored, slow, fast))
+
+
+def pairs_of_seconds(stored: Stored, slow: Row, fast: Row) -> list[tuple[float, float]]:
+    """Epoch seconds of two rows, repeat by repeat; a row not parallel as asked, or too short, has none."""
     ours, theirs = _comparable(stored, fast), _comparable(stored, slow)
     both = sorted(ours.keys() & theirs.keys())
-    return paired_ratio([(epoch_seconds(theirs[repeat]), epoch_seconds(ours[repeat])) for repeat in both])
+    return [(epoch_seconds(theirs[repeat]), epoch_seconds(ours[repeat])) for repeat in both]
 
 
 def _comparable(stored: Stored, row: Row) -> dict[int, RunResult]:
@@ -388,8 +406,18 @@ def _comparable(stored: Stored, row: Row) -> dict[int, RunResult]:
     }
 
 
+def oversubscribed(replicas: int, cores: int, device: str | None) -> bool:
+    """More replicas than cores, on a machine where replicas are nothing but cores."""
+    return replicas > cores and (device or "").startswith("cpu")
+
+
+def accelerated(device: str | None) -> bool:
+    """Whether a replica's resource is a device of its own, and not its share of the cores."""
+    return device is not None and not device.startswith("cpu")
+
+
 def _efficiency(row: Row, device: str | None, one_core: Ratio | None, same_cores: Ratio | None) -> float | None:
-    if device is not None and not device.startswith("cpu"):
+    if accelerated(device):
         return same_cores.value / row.spec.replicas if same_cores else None
     return one_core.value / row.spec.cores if one_core else None
 
@@ -517,6 +545,14 @@ def _step_parts(results: Sequence[RunResult]) -> StepParts | None:
 def _confusion(results: Sequence[RunResult]) -> list[list[int]] | None:
     found = [result.confusion for result in results if result.confusion]
     return np.sum(found, axis=0).tolist() if found else None
+
+
+def _expected_idle(run: Spec) -> float | None:
+    if run.variant not in ("model_parallel", "pipeline", "pipeline_1f1b", "hybrid_pipeline"):
+        return None
+    copies = run.data_replicas
+    most = 1 if run.mode == "model_parallel" else run.pipeline.micro_batches
+    return idle_fraction(run.replicas // copies, micro_batches(run.global_batch_size, most, copies))
 
 
 def _epochs(runs: Sequence[list[EpochRecord]]) -> list[Epoch]:

@@ -317,12 +317,15 @@ def step_table(summaries: Sequence[Summary]) -> list[Table]:
         "optimizer_seconds": "optimizer",
     }
     short = {"transfer_seconds": "to\ndev.", "forward_seconds": "fwd", "backward_seconds": "bwd", "optimizer_seconds": "opt."}
+    piped = any(summary.step_parts and summary.expected_idle is not None for summary in summaries)
+    expected = [Column("expected_idle_milliseconds", "idle by formula", 2, short="idle,\nformula", wide=True)] * piped
     columns = (
         *_RUN,
         *(
             Column(name.replace("_seconds", "_milliseconds"), heading, 2, short=short.get(name, ""), wide=name in short)
             for name, heading in parts.items()
         ),
+        *expected,
         Column("mib_per_step", "MiB sent", 3, short="MiB\nsent"),
         Column("not_separable", "not separable", fold=24, wide=True),
         Column("pieces", "forward, backward and optimizer", terminal=False),
@@ -335,6 +338,8 @@ def step_table(summaries: Sequence[Summary]) -> list[Table]:
             for name in parts:
                 seconds = getattr(summary.step_parts, name)
                 row[name.replace("_seconds", "_milliseconds")] = None if seconds is None else 1e3 * seconds
+            if summary.expected_idle is not None:
+                row["expected_idle_milliseconds"] = 1e3 * summary.expected_idle * summary.step_parts.step_seconds
         rows.append(row)
     steps = max(summary.step_parts.steps for summary in summaries if summary.step_parts)
     note = (
@@ -342,6 +347,8 @@ def step_table(summaries: Sequence[Summary]) -> list[Table]:
         "replica's), the exchange alone. Exposed: the step beyond compute; hidden: the exchange beyond that; idle: the mean "
         "wait for the slowest replica. To device, forward, backward, optimizer: of compute, the slowest process's, timed "
         "afterwards. MiB sent: all replicas, by formula."
+        + " Idle by formula: of S equal stages and M micro-batches, (S - 1) / (M + S - 1) of the step."
+        * piped
     )
     return [Table("step_parts", "Where a step's time goes, in milliseconds", columns, rows, note=note)]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from common.communication import reduce_bytes, step_payload_bytes
+from common.communication import reduce_bytes, statistics_payload_bytes, step_payload_bytes
 from common.datasets import Split
 from common.sharding import shard
 from common.training import Batch, Pieces, Separated, Update
@@ -100,12 +100,16 @@ class DataParallel(Serial):
 
     def report(self, test: Split) -> dict[str, Any]:
         """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
-        sent = reduce_bytes(step_payload_bytes(self._spec, self._architecture), self._spec.replicas)
+        payload = step_payload_bytes(self._spec, self._architecture)
+        statistics = statistics_payload_bytes(self._spec, self._architecture)
+        sent = reduce_bytes(payload + statistics, self._spec.replicas)
         # Twin: threads share the weights, and nn.DataParallel sends them out again; a strategy's replicas form a ring.
         return {"bytes_per_step": sent if self._threads else 2.0 * sent}
 
     def separate(self, batch: Batch, num_examples: int) -> Separated | str | None:
         """The parts of a step on this batch, to be timed apart; or why that cannot be done; None: nothing is exchanged."""
+        if statistics_payload_bytes(self._spec, self._architecture):
+            return "BatchNorm's statistics are exchanged within forward and backward"
         if self._threads is None:
             return "nn.DataParallel computes and sends in one"
         threads, (images, labels, masks) = self._threads, self._to_device(batch)
@@ -153,7 +157,10 @@ class DataParallel(Serial):
 
 
 class _Scattered(torch.nn.Module):
-    """nn.DataParallel with the parameters' dtype in reach; inputs are split evenly over the devices, in order."""
+    """nn.DataParallel with the parameters' dtype in reach; inputs are split over the devices, in order."""
+
+    # Twin: nn.DataParallel gives the last device what is left (10 over 4: 3, 3, 3, 1), not as `shard` does (3, 3, 2, 2). Sums
+    # over examples are the same; statistics of BatchNorm, which are each device's own here, are not.
 
     def __init__(self, wrapped: torch.nn.DataParallel[Any]) -> None:
         super().__init__()

@@ -10,6 +10,7 @@ from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
+from common.communication import ring_all_reduce_bytes, statistics_payload_bytes
 from common.datasets import Split
 from common.training import Update
 from pytorch_impl import optim
@@ -59,8 +60,10 @@ class HybridTensor(TensorParallel):
 
     def report(self, test: Split) -> dict[str, Any]:
         """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
-        # The copies of a slice send its gradient around a ring, in which each passes on 2 (C - 1) / C of it.
+        # Twin: the copies of a slice send its gradient around a ring, in which each passes on 2 (C - 1) / C of it; and each
+        # slice makes BatchNorm's sums for itself. In the other twin's graph every copy is sent the others' gradients.
         own = sum(parameter.nbytes for parameter in self._model.parameters())
+        own += statistics_payload_bytes(self._spec, self._architecture)
         copies = self.shard[1]
-        ring = float(self.total(np.array([2.0 * (copies - 1) / copies * own]))[0])
+        ring = float(self.total(np.array([ring_all_reduce_bytes(own, copies) / copies]))[0])
         return {"bytes_per_step": ring + super().report(test)["bytes_per_step"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,6 @@ class ModelAveraging(MultiProcess):
         self._own = self._new_model(None)
         self._model = self._new_model(None)
         self._optimizer = optim.build(self._spec.optimizer, list(self._own.parameters()))
-        self._averages = 0
 
     def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         own = len(labels)
@@ -44,7 +44,6 @@ class ModelAveraging(MultiProcess):
         every_steps = self._spec.averaging.every_steps
         if every_steps is not None and self._step % every_steps == 0:
             vectors.assign(_values(self._own), self._average())
-            self._averages += 1
         return found
 
     def _average(self) -> torch.Tensor:
@@ -67,11 +66,13 @@ class ModelAveraging(MultiProcess):
             predictions[rank, part] = predicted.cpu().numpy()
             losses[rank] += float(loss)
         average, _ = score_split(self, test, size)
+        # The last steps are averaged too, at the end.
+        averages = math.ceil(self._step / (self._spec.averaging.every_steps or self._step))
         # A ring sends everything but one rank's part of it, once to add up and once to tell.
         sent = 2 * (ranks - 1) * sum(value.nbytes for value in _values(self._own))
         return {
             "members": ensemble.members(test.labels, self.all_reduce(predictions), self.all_reduce(losses), average),
-            "bytes_per_step": sent * max(self._averages, 1) / self._step,
+            "bytes_per_step": sent * averages / self._step,
         }
 
     def separate(self, batch: Batch, num_examples: int) -> str:

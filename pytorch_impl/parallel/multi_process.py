@@ -10,7 +10,7 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from common.communication import exchange_bytes
+from common.communication import exchange_bytes, statistics_payload_bytes
 from common.datasets import Split
 from common.training import Batch, Pieces, Separated, Update
 from pytorch_impl import device, optim
@@ -24,8 +24,8 @@ class MultiProcess(Serial):
     def _build(self) -> None:
         self.shard = distributed.get_rank(), distributed.get_world_size()
         self.devices = [f"rank {rank}: {self._device.type}" for rank in range(self.shard[1])]
-        self._synchronised = self._spec.batch_norm_statistics == "synchronised"
-        self._model = self._new_model(Ranks() if self._synchronised else None)
+        synchronised = self._spec.batch_norm_statistics == "synchronised"
+        self._model = self._new_model(Ranks() if synchronised else None)
         settings = self._spec.communication
         self._compressor = Compressor(settings, self._model, self._architecture)
         self._wrapped: DistributedDataParallel | None = None
@@ -59,6 +59,8 @@ class MultiProcess(Serial):
 
     def separate(self, batch: Batch, num_examples: int) -> Separated | str | None:
         """The parts of a step on this batch, to be timed apart; or why that cannot be done; None: nothing is exchanged."""
+        if statistics_payload_bytes(self._spec, self._architecture):
+            return "BatchNorm's statistics are exchanged within forward and backward"
         images, labels, masks = self._to_device(batch)
         model = self._wrapped or self._model
         found: list[torch.Tensor] = []

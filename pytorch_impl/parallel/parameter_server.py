@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from common import meeting, parameter_server
+from common.communication import server_bytes, statistics_payload_bytes
 from common.datasets import Split
 from common.training import Batch, Pieces, Separated, Update
 from common.weights import Weights
@@ -62,7 +63,9 @@ class ParameterServer(Serial):
 
     def report(self, test: Split) -> dict[str, Any]:
         """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
-        return self._server.report()
+        found = self._server.report()
+        statistics = statistics_payload_bytes(self._spec, self._architecture)
+        return found | {"bytes_per_step": found["bytes_per_step"] + server_bytes(statistics, self._spec.replicas)}
 
     def separate(self, batch: Batch, num_examples: int) -> Separated | str | None:
         """The parts of a step on this batch, to be timed apart; or why that cannot be done; None: nothing is exchanged."""

@@ -188,9 +188,15 @@ class Pipeline(Serial):
 
     def weights(self) -> Weights:
         """Every parameter and statistic by canonical name, as the model has them: replica 0's, or gathered from its parts."""
-        gathered: list[Any] = [None] * self._stage.number
-        distributed.all_gather_object(gathered, weights.extract(self._model, self._stage.architecture), self._group)
-        found: Weights = {name: array for part in gathered for name, array in part.items()}
+        own = weights.extract(self._model, self._stage.architecture)
+        found: Weights = {}
+        for stage in stages.cut(self._architecture, self._stage.number):
+            for parameter in stage.architecture.parameters():
+                values = torch.empty(parameter.shape, dtype=device.dtype(self._spec), device=self._device)
+                if stage.index == self._stage.index:
+                    values = self._tensor(own[parameter.name])
+                distributed.broadcast(values, group=self._group, group_src=stage.index)
+                found[parameter.name] = values.cpu().numpy()
         return {parameter.name: found[parameter.name] for parameter in self._architecture.parameters()}
 
     def num_values(self) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from common.communication import exchange_bytes
+from common.communication import exchange_bytes, statistics_payload_bytes
 from common.datasets import Split
 from common.training import Batch, Pieces, Separated, Update
 from tensorflow_impl import device, evaluate
@@ -67,6 +67,8 @@ class DataParallel(Serial):
 
     def separate(self, batch: Batch, num_examples: int) -> Separated | str | None:
         """The parts of a step on this batch, to be timed apart; or why that cannot be done; None: nothing is exchanged."""
+        if statistics_payload_bytes(self._spec, self._architecture):
+            return "BatchNorm's statistics are exchanged within forward and backward"
         separated = self._separate_replicas(batch, num_examples)
         return separated._replace(fused="the replicas of one graph cannot be timed one by one")
 

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from common.communication import ring_all_reduce_bytes, statistics_payload_bytes
 from common.datasets import Split
 from common.training import Update
 from common.weights import Weights
@@ -77,10 +78,13 @@ class HybridTensor(TensorParallel):
 
     def report(self, test: Split) -> dict[str, Any]:
         """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
-        # Each of C copies is sent the gradients of the C - 1 others.
+        # Twin: each of C copies is sent the gradients of the C - 1 others, and its first device makes BatchNorm's sums; the
+        # other twin's copies of a slice form a ring.
         own = sum(variable.value.dtype.size * variable.shape.num_elements() for variable in self._model.trainable_variables)
         copies = len(self._models)
-        return {"bytes_per_step": copies * (copies - 1) * own + super().report(test)["bytes_per_step"]}
+        gradients = copies * (copies - 1) * own
+        statistics = ring_all_reduce_bytes(statistics_payload_bytes(self._spec, self._architecture), copies)
+        return {"bytes_per_step": gradients + statistics + super().report(test)["bytes_per_step"]}
 
     def load_weights(self, values: Weights) -> None:
         """Set every parameter and statistic of every replica."""

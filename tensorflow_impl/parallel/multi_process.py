@@ -11,7 +11,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from common import meeting
-from common.communication import exchange_bytes
+from common.communication import exchange_bytes, statistics_payload_bytes
 from common.datasets import Split
 from common.training import Batch, Pieces, Separated, Update
 from tensorflow_impl import device
@@ -65,6 +65,8 @@ class MultiProcess(Serial):
 
     def separate(self, batch: Batch, num_examples: int) -> Separated | str | None:
         """The parts of a step on this batch, to be timed apart; or why that cannot be done; None: nothing is exchanged."""
+        if statistics_payload_bytes(self._spec, self._architecture):
+            return "BatchNorm's statistics are exchanged within forward and backward"
         return self._separate_replicas(batch, num_examples)
 
     def pieces(self, batch: Batch, num_examples: int) -> Pieces | str:

@@ -98,6 +98,7 @@ class Pipeline(Serial):
         return train.share_of_loss(logits, labels, num_examples, self._spec.loss)
 
     def _score_replicas(self, images: Any, labels: Any) -> Any:
+        # Twin: the first copy scores every example here; torch's ranks score their own shards, each copy its own.
         logits = self._logits(images)
         return self._loss(logits, labels, 1), tf.argmax(logits, 1)
 

@@ -7,8 +7,10 @@ import signal
 import socket
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +243,21 @@ def test_the_cluster_of_a_user_holds_the_parameters(cluster: distributed.LocalCl
     assert parameter_server.of_its_own(settings(scheduler=cluster.scheduler_address)) is None
     for meeting_place in ("here", "there", "here"):
         assert work_together(cluster, meeting_place, work) == pytest.approx([1.7, 1.7])
+
+
+def test_only_the_pushes_and_pulls_of_steps_count_as_waiting(cluster: distributed.LocalCluster) -> None:
+    def work(server: Connection, rank: int) -> list[float]:
+        waited = [0.0]
+        for meet in (lambda: server.push(np.array([1.0]), 0.1), server.pull, server.pull, server.barrier):
+            if rank == 0:
+                time.sleep(0.2)  # the other one waits in whatever they meet in
+            meet()
+            waited.append(server.report()["staleness"].waiting_seconds)
+        return waited
+
+    waited, _ = work_together(cluster, "for the time", work)
+    pushed, pulled, pulled_again, met = (after > before for before, after in pairwise(waited))
+    assert (pushed, pulled, pulled_again, met) == (True, True, False, False)
 
 
 def test_nobody_waits_for_a_worker_that_has_gone(cluster: distributed.LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,6 +80,21 @@ def test_a_word_of_modes_makes_a_run_of_that_variant(word: str) -> None:
     assert (made.departs is not None) == departs
 
 
+@pytest.mark.parametrize("word", spec.VARIANTS)
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_a_word_of_modes_means_the_same_whatever_the_spec_has_set(word: str, schedule: str) -> None:
+    others = {"pipeline": {"schedule": schedule}, "parameter_server": {"updates": "asynchronous", "staleness": 2}}
+    made = spec.build(spec.with_variant(others, word, 2))
+    assert made.variant == word
+    assert (made.parameter_server.staleness is None) == (word == "parameter_server")
+
+
+def test_a_bound_of_staleness_is_for_the_asynchronous_row_of_all() -> None:
+    staleness = {"parameter_server": {"staleness": 2}}
+    found = {word: spec.build(spec.with_variant(staleness, word, 2)).parameter_server for word in spec.VARIANTS}
+    assert found["parameter_server_async"].staleness == 2 and found["parameter_server"].staleness is None
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
@@ -474,16 +489,17 @@ def test_a_framework_without_switches_says_so() -> None:
         spec.check_against(spec.build({"framework_options": {"x": 1}}), DESCRIPTION | {"options": {}})
 
 
-def test_the_micro_batches_of_copies_have_no_statistics_in_common() -> None:
-    hybrid = {**DESCRIPTION["modes"]["serial"], "max_replicas": None}
-    description = {**DESCRIPTION, "modes": {**DESCRIPTION["modes"], "hybrid": hybrid}}
-    for word, answer in (
-        ("hybrid_tensor", None),
-        ("hybrid_pipeline", "not available: the micro-batches of a hybrid_pipeline have BatchNorm statistics of their own"),
-    ):
+def test_micro_batches_have_no_statistics_in_common() -> None:
+    anywhere = {**DESCRIPTION["modes"]["serial"], "max_replicas": None}
+    description = {**DESCRIPTION, "modes": dict.fromkeys(spec.MODES, anywhere)}
+    refused: set[str] = set()
+    for word in spec.VARIANTS:
         asked = spec.build(spec.with_variant({"batch_norm_statistics": "synchronised"}, word, 2))
-        assert spec.check_against(asked, description) == answer
         assert spec.check_against(asked.with_fields(batch_norm_statistics="per_replica"), description) is None
+        if answer := spec.check_against(asked, description):
+            assert answer == f"not available: the micro-batches of a {word} have BatchNorm statistics of their own"
+            refused.add(word)
+    assert refused == {"pipeline", "pipeline_1f1b", "pipeline_async", "hybrid_pipeline"}
 
 
 def test_copies_of_a_pipeline_wait_for_each_other() -> None:

@@ -39,6 +39,12 @@ def test_replicas_on_gpus_need_no_core_each() -> None:
     assert matrix.judge(made, {"pytorch": gpus})[0].unavailable is None
 
 
+def test_every_row_has_an_id_of_its_own_whatever_the_spec_has_set() -> None:
+    values: dict[str, Any] = {"pipeline": {"schedule": "1f1b"}, "parameter_server": {"updates": "asynchronous", "staleness": 2}}
+    made = matrix.rows(values, ["pytorch"], list(spec.VARIANTS), 2, [0, 2])
+    assert len({row.id for row in made}) == len(made)
+
+
 def test_numbers_of_workers_make_rows_of_their_own() -> None:
     made = matrix.rows({"cores": 1}, ["pytorch"], ["serial"], 2, [0, 1, 4])
     assert [(row.id, row.spec.input, row.spec.workers) for row in made] == [

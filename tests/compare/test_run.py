@@ -304,6 +304,21 @@ def test_a_spec_file_gives_values_that_options_override(fake_twins: pytest.Monke
     assert (made_spec.optimizer.learning_rate, made_spec.optimizer.momentum) == (0.1, 0)
 
 
+@pytest.mark.parametrize(
+    ("text", "word", "replicas"),
+    [
+        ("{mode: pipeline, pipeline: {schedule: 1f1b}}", "pipeline_1f1b", 2),
+        ("{mode: parameter_server, replicas: 4, parameter_server: {updates: asynchronous}}", "parameter_server_async", 4),
+        ("{mode: hybrid, replicas: 6, hybrid: {inner: pipeline}, global_batch_size: 63}", "hybrid_pipeline", 3),
+        ("{mode: serial, replicas: 1}", "serial", 2),
+    ],
+)
+def test_a_mode_of_a_spec_file_is_the_word_that_its_fields_make(tmp_path: Path, text: str, word: str, replicas: int) -> None:
+    (tmp_path / "spec.yaml").write_text(text)
+    found = run.settings(None, tmp_path / "spec.yaml", {}, [])
+    assert (found.modes, found.replicas) == (tuple(dict.fromkeys(("serial", word))), replicas)
+
+
 def test_repeats_are_interleaved_and_unavailable_rows_left_out() -> None:
     rows = [made.row("a"), made.row("b", unavailable="not available: no"), made.row("c")]
     order = [(row.framework, repeat) for row, repeat in run.order(rows, 3)]

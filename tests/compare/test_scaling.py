@@ -9,9 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from common.spec import SpecError
-from compare import scaling_laws, store
+from compare import scaling, scaling_laws, store
 from compare.__main__ import app
 from compare.scaling_laws import Network
+from tests.compare.conftest import behave
 
 ARGUMENTS = ("scaling", "--frameworks", "left,right", "--modes", "multi_process", "--replicas", "1,2,4")
 
@@ -70,6 +71,13 @@ def test_a_link_without_runs_costs_nothing() -> None:
     assert scaling_laws.exchange_seconds("ring", 8, 1e6, scaling_laws.fit_link("ring", 1e6, [])) == 0.0
 
 
+def test_noise_below_zero_counts_in_the_fit_of_a_link() -> None:
+    # Half the noise is left out where what is faster than compute counts as nothing: 2e-3 too much in the mean.
+    noisy = [(2, 5e-3), (2, -3e-3), (2, 5e-3), (2, -3e-3)]
+    link = scaling_laws.fit_link("ring", 1e6, noisy)
+    assert scaling_laws.exchange_seconds("ring", 2, 1e6, link) == pytest.approx(1e-3)
+
+
 @pytest.mark.parametrize("text", ["10gbit", "1e-5", "1e-5,-1e-9", "nan,1", "1,inf", ""])
 def test_a_network_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match="--network takes 10Gbit, 100Gbit, nvlink, or ALPHA,BETA"):
@@ -100,7 +108,7 @@ def test_scaling_runs_every_size_with_its_serial_counterparts(fake_twins: pytest
     assert "Amdahl" in done.stdout and "Projected" not in done.stdout
 
 
-def test_ratios_are_those_of_images_per_second(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ratios_are_those_of_seconds_per_epoch(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     done = compare(*ARGUMENTS, "--out", tmp_path / "out", "--json")
     points = {point["id"]: point for point in json.loads(done.stdout)["points"]}
     # The fake's seconds are 1 / (1 + 0.5 (replicas - 1) + 0.2 (cores - 1)).
@@ -145,6 +153,48 @@ def test_projections_are_apart_and_come_with_the_models_error(fake_twins: pytest
     }
     assert all(check["fitted_on"] == [2] and math.isfinite(check["error"]) for check in found["checks"])
     assert "Projected, not measured" in (out / "tables" / "scaling_projected.md").read_text()
+
+
+def test_every_input_has_a_compute_and_a_check_of_its_own(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = compare(*ARGUMENTS, "--workers", "0,2", "--kinds", "weak", "--out", out, "--json")
+    assert done.exit_code == 0, done.output
+    checks = {(check["framework"], check["workers"], check["kind"]) for check in json.loads(done.stdout)["checks"]}
+    assert checks == {(framework, workers, "weak") for framework in ("left", "right") for workers in (0, 2)}
+    slower = store.read(out)
+    for row in slower.comparison.rows:
+        if row.spec.workers == 0:
+            for repeat, result in slower.runs[row.id].items():
+                epochs = [epoch.model_copy(update={"timed_seconds": 10 * epoch.timed_seconds}) for epoch in result.epochs]
+                slower.runs[row.id][repeat] = result.model_copy(update={"epochs": epochs})
+    wish = scaling.Wish((8,), scaling_laws.network("10Gbit"))
+    projected = {
+        (each.workers, each.framework): each.step_seconds
+        for each in scaling.read(slower, wish).projected
+        if (each.kind, each.topology) == ("weak", "ring")
+    }
+    inline, fed = projected[0, "left"], projected[2, "left"]
+    assert inline is not None and fed is not None and inline > 5 * fed
+
+
+def test_replicas_on_accelerators_take_no_turns_and_are_the_resource(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert compare(*ARGUMENTS, "--cores", "2", "--out", out).exit_code == 0
+    stored = store.read(out)
+    for repeats in stored.runs.values():
+        for repeat, result in repeats.items():
+            repeats[repeat] = result.model_copy(update={"device": "cuda: made up"})
+    points = {point.id: point for point in scaling.read(stored, scaling.Wish()).points}
+    four = points["left-multi_process-4replicas-strong"]
+    assert not four.oversubscribed and four.speedup_one_core is not None
+    assert four.efficiency_one_core == pytest.approx(four.speedup_one_core.value / 4)
+
+
+def test_a_run_that_fails_is_named_with_its_size_and_its_kind(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    behave(fake_twins, left__multi_process__4="crash")
+    done = compare(*ARGUMENTS, "--out", tmp_path / "out")
+    for kind in ("strong", "weak"):
+        assert f"left-multi_process-4replicas-{kind}: failed" in done.stdout
 
 
 @pytest.mark.parametrize(

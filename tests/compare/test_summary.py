@@ -1,13 +1,17 @@
 import math
+from typing import Any
 
 import pytest
 
+from common import spec
 from common.rates import Rates
-from common.results import Noise
+from common.results import Noise, StepParts
 from common.work import Work
+from compare import tables
 from compare.findings import findings
+from compare.matrix import Row
 from compare.store import Stored
-from compare.summary import Summary, limit, summarize, until_accuracy
+from compare.summary import Summary, epoch_seconds, images_per_second, limit, summarize, until_accuracy
 from compare.tables import limit_table, target_table
 from tests.compare import made
 
@@ -377,3 +381,50 @@ def test_what_is_not_known_of_a_device_is_left_out(device: str | None, cores: in
     assert found is not None and found.gflops == pytest.approx(480.0)
     assert found.matrix_fraction is None and found.copy_fraction is None
     assert limit(plan, plan.rows[0].spec, device, math.nan) is None
+
+
+def test_images_per_second_are_those_of_the_seconds_that_speedups_are_made_of() -> None:
+    row = made.row("pytorch")
+    run = made.good(row, 1.0).model_copy(update={"epochs": [made.epoch(1, 1.0), made.epoch(2, 4.0)]})
+    assert epoch_seconds(run) == 2.5
+    assert images_per_second(run) == 640 / 2.5
+
+
+def test_rows_that_would_share_a_name_are_named_by_their_ids() -> None:
+    stored = made.repeated(1)
+    (serial,) = [row for row in stored.comparison.rows if row.id == "pytorch-serial-2"]
+    other = serial.model_copy(update={"id": "pytorch-serial-2-batch32", "spec": serial.spec.with_fields(global_batch_size=32)})
+    rows = [*stored.comparison.rows, other]
+    runs = stored.runs | {other.id: {0: made.good(other, 1.0)}}
+    both = stored.model_copy(update={"comparison": made.comparison(rows), "runs": runs})
+    names = {each.id: each.name for each in summarize(both)}
+    assert names[serial.id] == serial.id and names[other.id] == other.id
+    assert names["tensorflow-serial-2"] == "tensorflow serial, 2 cores"
+
+
+@pytest.mark.parametrize(
+    ("word", "fields", "expected"),
+    [
+        ("pipeline", {}, 1 / 5),
+        ("pipeline_1f1b", {"pipeline": {"micro_batches": 8}}, 1 / 9),
+        ("model_parallel", {}, 1 / 2),
+        # Each copy's two stages cut its 31 examples in no parts.
+        ("hybrid_pipeline", {"global_batch_size": 62}, 1 / 2),
+        ("pipeline_async", {}, None),
+        ("multi_process", {}, None),
+        ("hybrid_tensor", {}, None),
+    ],
+)
+def test_the_idle_part_of_a_step_that_the_formula_expects_is_that_of_its_stages_and_micro_batches(
+    word: str, fields: dict[str, Any], expected: float | None
+) -> None:
+    wanted = spec.build(spec.with_variant({"cores": 2, "epochs": 2, **fields}, word, 2))
+    row = Row(id="it", framework="pytorch", spec=wanted)
+    parts = StepParts(steps=3, step_seconds=0.5, compute_seconds=0.375, idle_seconds=0.125)
+    runs = {"it": {0: made.good(row, 1.0).model_copy(update={"step_parts": parts})}}
+    (found,) = summarize(made.repeated(1).model_copy(update={"comparison": made.comparison([row]), "runs": runs}))
+    assert found.expected_idle == (None if expected is None else pytest.approx(expected))
+    (table,) = tables.step_table([found])
+    shown = "expected_idle_milliseconds" in [column.key for column in table.columns]
+    assert shown == (expected is not None)
+    assert not shown or table.rows[0]["expected_idle_milliseconds"] == pytest.approx(500 * (expected or 0.0))

@@ -52,10 +52,17 @@ def prove(
 
 
 def assert_proved(proof: Proof, *, amplifies: bool = False) -> None:
-    """Every rung passed; the last logits of a model that amplifies rounding may be shown, where nobody could judge them."""
+    """Every rung passed, and every mode's losses are serial's within 1e-10 at each step.
+
+    A model that amplifies rounding has its own yardstick; its last logits may be shown, where nobody could judge them.
+    """
     assert proof.verdict == "proved", proof.sentence
     others = [rung.name for rung in proof.rungs if rung.status != "passed"]
     assert not others or (amplifies and all("logits after the last step" in name for name in others)), others
+    if not amplifies:
+        losses = [rung for rung in proof.rungs if rung.name == f"6 {rung.mode} against serial"]
+        found = {(rung.framework, rung.mode): (rung.max_relative_difference, rung.judged_steps) for rung in losses}
+        assert all(each <= 1e-10 and steps == parity.PARALLEL_STEPS for each, steps in found.values()), found
 
 
 def losses_of(proof: Proof) -> Rung:
@@ -139,7 +146,8 @@ def test_every_mode_is_serials_training_over_20_steps(tmp_path: Path, model: str
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_resnet18_is_the_same_training_by_its_own_yardstick_in_every_mode(tmp_path: Path, optimizer: str) -> None:
-    proof = prove(tmp_path, "resnet18", optimizer, MODES, steps=10)
+    modes = (*MODES, "model_parallel", "pipeline_1f1b")
+    proof = prove(tmp_path, "resnet18", optimizer, modes, steps=10)
     assert_proved(proof, amplifies=True)
 
 

@@ -194,8 +194,10 @@ def test_copies_of_a_pipeline_are_held_where_their_micro_batches_have_no_statist
     modes = ("serial", "pipeline", "hybrid_pipeline")
     held = prove(tmp_path, timed(model="simple_cnn"), modes)
     assert {held.mode_verdict("pytorch", mode) for mode in modes} == {"proved"}
+    twins.calls.clear()
     proof = prove(tmp_path, timed(model="mini_xception", batch_norm_statistics="synchronised"), modes)
     assert proof.mode_verdict("pytorch", "pipeline") == "proved"
+    assert {what.batch_norm_statistics for _, what in twins.calls if what.mode == "pipeline"} == {"per_replica"}
     assert proof.mode_verdict("pytorch", "hybrid_pipeline") == "not claimed"
     assert "micro-batches" in proof.not_claimed["hybrid_pipeline"]
     assert not [rung for rung in proof.rungs if rung.mode == "hybrid_pipeline"]

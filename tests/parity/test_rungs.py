@@ -83,7 +83,7 @@ def test_equal_recordings_pass_every_rung_with_no_difference(precision: str, opt
         ("gradient/dense.kernel", "3 gradients", 1e-12, "float64"),
         ("stepped/conv_bn.variance", "4 BatchNorm statistics after one step", 1e-12, "float64"),
         ("stepped/conv_bn.mean", "4 BatchNorm statistics after one step", 1e-12, "float64"),
-        ("logits/final", "5 logits after the last step, eval mode", 1e-10, "float64"),
+        ("logits/final", "5 logits after the last step, eval mode", 1e-9, "float64"),
         ("logits/train", "2 logits, train mode", 1e-4, "float32"),
         ("gradient/dense.kernel", "3 gradients", 1e-2, "float32"),
         ("stepped/conv_bn.variance", "4 BatchNorm statistics after one step", 1e-5, "float32"),
@@ -320,7 +320,7 @@ def test_a_mode_is_held_by_losses_weights_statistics_and_evaluation() -> None:
         (lambda arrays: put("ids", arrays["ids"][::-1])(arrays), 0),
         (times("stepped/conv.kernel", 1e-9), 1),
         (times("stepped/conv_bn.variance", 1e-9), 2),
-        (times("logits/final", 1e-9), 3),
+        (times("logits/final", 1e-8), 3),
     ):
         assert [rung.status == "failed" for rung in held_mode(change)] == [at == index for at in range(4)]
 
@@ -349,10 +349,10 @@ def test_growth_of_adams_noise_is_allowed_for_in_front_of_batch_norm_only() -> N
     def limit(model: str, optimizer: dict[str, Any]) -> float:
         return held(nothing, model=model, optimizer=optimizer)["5 logits after the last step, eval mode"].tolerance
 
-    assert limit("simple_cnn", ADAM) == limit("tests.parity.probe", SGD) == 1e-10
+    assert limit("simple_cnn", ADAM) == limit("tests.parity.probe", SGD) == 1e-9
     assert limit("tests.parity.probe", ADAM) == pytest.approx(10 * 1e-3 * 1e-13 / 1e-8)
     # With weight decay nobody can say beforehand by how much; a yardstick must.
-    assert limit("tests.parity.probe", {**ADAM, "weight_decay": 1e-4}) == 1e-10
+    assert limit("tests.parity.probe", {**ADAM, "weight_decay": 1e-4}) == 1e-9
 
 
 def test_a_kernel_whose_gradient_is_all_noise_to_adam_is_not_passed_over() -> None:

@@ -10,17 +10,24 @@ from typing import Any
 
 import pytest
 
-from common import results, spec
+from common import parameter_server, results, spec
 from tests.namespaces import INTERFACE, Host, two_hosts
 
 FEW, MANY = 2, 12
 PORTS = (29411, 29412)
+SERVER_PORT = 29413
 SECONDS = 600.0
-COMPRESSIONS: dict[str, dict[str, Any]] = {
+RUNS: dict[str, dict[str, Any]] = {
     "none": {},
-    "float16": {"compression": "float16"},
-    "int8": {"compression": "int8"},
-    "top_k": {"compression": "top_k", "top_k": 0.1},
+    "float16": {"communication": {"compression": "float16"}},
+    "int8": {"communication": {"compression": "int8"}},
+    "top_k": {"communication": {"compression": "top_k", "top_k": 0.1}},
+    # Without its sums the formula would say nearly a third less.
+    "synchronised": {
+        "model": "tests.parity.wide",
+        "data": {"image_size": 8, "limit": 8 * MANY},
+        "batch_norm_statistics": "synchronised",
+    },
 }
 
 
@@ -31,23 +38,42 @@ def hosts() -> Generator[tuple[Host, Host]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("run", RUNS)
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_what_leaves_each_host_in_a_step_is_the_formula_within_a_tenth(
-    hosts: tuple[Host, Host], tmp_path: Path, framework: str, compression: str
+    hosts: tuple[Host, Host], tmp_path: Path, framework: str, run: str
 ) -> None:
+    measured, said = _sent_a_step(hosts, tmp_path, framework, RUNS[run])
+    assert measured == pytest.approx([said / len(hosts)] * len(hosts), rel=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+def test_a_worker_sends_the_server_a_gradient_in_a_step_and_is_sent_as_much(
+    hosts: tuple[Host, Host], tmp_path: Path, framework: str
+) -> None:
+    # The first worker is on the server's host: its half of the bytes goes over no wire.
+    command = [sys.executable, "-m", "common.parameter_server", "--address", hosts[0].address, "--port", str(SERVER_PORT)]
+    with subprocess.Popen(hosts[0].command(*command)) as server:
+        try:
+            measured, said = _sent_a_step(hosts, tmp_path, framework, {"mode": "parameter_server"})
+        finally:
+            server.terminate()
+    assert measured == pytest.approx([said / len(hosts) / 2] * len(hosts), rel=0.1)
+
+
+def _sent_a_step(hosts: tuple[Host, Host], folder: Path, framework: str, fields: dict[str, Any]) -> tuple[list[float], float]:
+    """What each host sent in a step, and what the result says that all replicas sent."""
     # Two runs of one epoch, which meet, agree and score alike: they differ by their steps alone.
-    (few, _), (many, result) = (_sent(hosts, tmp_path / str(steps), framework, steps, compression) for steps in (FEW, MANY))
+    (few, _), (many, result) = (_sent(hosts, folder / str(steps), framework, steps, fields) for steps in (FEW, MANY))
     assert result.bytes_per_step is not None
-    for before, after in zip(few, many, strict=True):
-        measured = (after - before) / (MANY - FEW)
-        assert measured == pytest.approx(result.bytes_per_step / len(hosts), rel=0.1)
+    return [(after - before) / (MANY - FEW) for before, after in zip(few, many, strict=True)], result.bytes_per_step
 
 
 def _sent(
-    hosts: tuple[Host, Host], folder: Path, framework: str, steps: int, compression: str
+    hosts: tuple[Host, Host], folder: Path, framework: str, steps: int, fields: dict[str, Any]
 ) -> tuple[list[int], results.RunResult]:
-    """What each host sent in a run of multi_process over both, and its result."""
+    """What each host sent in a run over both, of multi_process where the fields name no other mode, and its result."""
     folder.mkdir()
     path = folder / "spec.json"
     values: dict[str, Any] = {
@@ -57,7 +83,7 @@ def _sent(
         "steps": steps,
         "global_batch_size": 8,
         "data": {"limit": 8 * MANY},
-        "communication": COMPRESSIONS[compression],
+        **fields,
     }
     path.write_text(spec.build(values).to_json(), encoding="utf-8")
     before = [host.sent_bytes() for host in hosts]
@@ -90,6 +116,7 @@ def _environment(hosts: tuple[Host, Host], rank: int) -> dict[str, str]:
         "MASTER_ADDR": hosts[0].address,
         "MASTER_PORT": str(PORTS[0]),
         "GLOO_SOCKET_IFNAME": INTERFACE,
+        parameter_server.ADDRESS_VARIABLE: f"tcp://{hosts[0].address}:{SERVER_PORT}",
         "TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}),
         "TF_CPP_MIN_LOG_LEVEL": "2",
     }

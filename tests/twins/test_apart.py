@@ -20,6 +20,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "averaging at every step": {**PLAIN, "mode": "model_averaging", "averaging": {"every_steps": 1}},
     "averaging once": {**PLAIN, "mode": "model_averaging"},
     "averaging at every score": {**PLAIN, "mode": "model_averaging", "averaging": {"every_steps": STEPS_PER_EPOCH}},
+    "averaging now and then": {**PLAIN, "mode": "model_averaging", "averaging": {"every_steps": 4}},
     "asynchronous": {
         "mode": "parameter_server",
         "parameter_server": {"updates": "asynchronous", "staleness": 2},
@@ -85,6 +86,8 @@ def test_the_bytes_of_averages_are_those_of_a_ring(ended: dict[str, RunResult]) 
     a_ring = 2 * (2 - 1) * 8 * num_values(ended["averaging once"], trainable=False)
     assert ended["averaging at every step"].bytes_per_step == pytest.approx(a_ring)
     assert ended["averaging once"].bytes_per_step == pytest.approx(a_ring / (EPOCHS * STEPS_PER_EPOCH))
+    # Four times in 18 steps, and once more at the end.
+    assert ended["averaging now and then"].bytes_per_step == pytest.approx(5 * a_ring / (EPOCHS * STEPS_PER_EPOCH))
 
 
 def test_an_asynchronous_server_counts_every_push_and_learns(ended: dict[str, RunResult]) -> None:
