@@ -501,7 +501,8 @@ def check_against(spec: Spec, description: dict[str, Any]) -> str | None:
     Args:
         spec: the run to judge.
         description: the twin's `describe` JSON: `modes` {name: {"available": bool, "reason": str,
-            "max_replicas": int | None, "batch_norm_statistics": [...]}}, `options` {name: {"values": [...]}}.
+            "max_replicas": int | None, "batch_norm_statistics": [...]}}, `options` {name: {"values": [...], "default": ...}},
+            with "modes": [...] where a switch is not for all of them.
 
     Returns:
         None where the run can start, else "not available: ..." with the reason, for the table's row.
@@ -528,6 +529,10 @@ def check_against(spec: Spec, description: dict[str, Any]) -> str | None:
         return f"not available: {mode['reason']}"
     if mode["max_replicas"] is not None and spec.replicas > mode["max_replicas"]:
         return f"not available: needs {spec.replicas} {mode['resource']}, found {mode['max_replicas']}"
+    for name, value in spec.framework_options.items():
+        option = options[name]
+        if value != option["default"] and spec.mode not in option.get("modes", MODES):
+            return f"not available: framework_options.{name} is for {_or(tuple(option['modes']))}, not for mode {spec.mode}"
     if "pipeline" in spec.variant and spec.batch_norm_statistics == "synchronised":
         return f"not available: the micro-batches of a {spec.variant} have BatchNorm statistics of their own"
     if spec.batch_norm_statistics not in mode["batch_norm_statistics"]:

@@ -55,6 +55,8 @@ def describe() -> dict[str, Any]:
             "jit_compile": {
                 "values": [False, True],
                 "default": False,
+                # XLA compiles for one device; the other modes have several in one graph, or collectives between processes.
+                "modes": ["serial", "parameter_server"],
                 "help": "compile the training step with XLA",
             },
         },
