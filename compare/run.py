@@ -32,7 +32,7 @@ from compare.words import names, numbers, variants
 PROFILE_STEPS = 20
 """Of the segment that `--profile` adds to a run."""
 
-_WITH_RESUME = ("resume", "repeats", "as_json", "dry_run", "like")
+_WITH_RESUME = ("resume", "repeats", "as_json", "dry_run", "like", "live")
 """Parameters of the command that change nothing of what is compared."""
 
 
@@ -113,7 +113,7 @@ def command(
             raise SpecError(f"--from goes with --dry-run. Received: {like} without it. Add --dry-run, or leave it out.")
         if resume is not None:
             _only_with_resume(context)
-            raise typer.Exit(do(stored_request(resume, repeats), as_json=as_json))
+            raise typer.Exit(do(replace(stored_request(resume, repeats), live=live), as_json=as_json))
         options = {
             "data.source": data,
             "model": model,

@@ -55,6 +55,8 @@ def describe() -> dict[str, Any]:
             "jit_compile": {
                 "values": [False, True],
                 "default": False,
+                # XLA compiles for one device, and no ring: the other modes have several devices in one graph, or a ring in it.
+                "modes": ["serial", "parameter_server", "model_averaging"],
                 "help": "compile the training step with XLA",
             },
         },

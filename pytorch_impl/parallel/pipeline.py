@@ -194,7 +194,7 @@ class Pipeline(Serial):
             for parameter in stage.architecture.parameters():
                 values = torch.empty(parameter.shape, dtype=device.dtype(self._spec), device=self._device)
                 if stage.index == self._stage.index:
-                    values = self._tensor(own[parameter.name])
+                    values = self._tensor(own[parameter.name]).contiguous()  # what is sent is memory as it lies
                 distributed.broadcast(values, group=self._group, group_src=stage.index)
                 found[parameter.name] = values.cpu().numpy()
         return {parameter.name: found[parameter.name] for parameter in self._architecture.parameters()}

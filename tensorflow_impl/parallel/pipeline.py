@@ -16,7 +16,6 @@ from common.architectures import BatchNorm
 from common.datasets import Split
 from common.results import StepParts
 from common.sharding import micro_batches
-from common.spec import SpecError
 from common.stages import Stage
 from common.training import Batch, Update
 from common.weights import Weights
@@ -33,11 +32,6 @@ class Pipeline(Serial):
     """
 
     def _build(self) -> None:
-        if self._spec.framework_options.get("jit_compile"):
-            raise SpecError(
-                f"framework_options.jit_compile is for one device, and mode {self._spec.mode} has several. Received: true. "
-                "Use false."
-            )
         copies = self._spec.data_replicas
         number = self._spec.replicas // copies
         kind = "GPU" if device.gpus() else "CPU"

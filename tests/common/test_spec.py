@@ -484,6 +484,18 @@ def test_a_switch_that_the_framework_does_not_have_is_refused(options: dict[str,
         spec.check_against(spec.build({"framework_options": options}), DESCRIPTION)
 
 
+def test_a_switch_that_is_not_for_a_mode_makes_its_row_not_available() -> None:
+    anywhere = {**DESCRIPTION["modes"]["serial"], "max_replicas": None}
+    option = {"values": [False, True], "default": False, "modes": ["serial", "parameter_server"]}
+    description = {**DESCRIPTION, "modes": dict.fromkeys(spec.MODES, anywhere), "options": {"quick": option}}
+    for word in spec.VARIANTS:
+        asked = spec.build(spec.with_variant({"framework_options": {"quick": True}}, word, 2))
+        fits = asked.mode in option["modes"]
+        words = "not available: framework_options.quick is for serial or parameter_server, not for mode"
+        assert spec.check_against(asked, description) == (None if fits else f"{words} {asked.mode}")
+        assert spec.check_against(asked.with_fields(framework_options={"quick": False}), description) is None
+
+
 def test_a_framework_without_switches_says_so() -> None:
     with pytest.raises(SpecError, match="Use nothing: there is none"):
         spec.check_against(spec.build({"framework_options": {"x": 1}}), DESCRIPTION | {"options": {}})

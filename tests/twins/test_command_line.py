@@ -268,11 +268,10 @@ def test_a_profiled_run_says_where_a_steps_time_goes_and_what_it_sends(ended: En
     run, result = ended[name]
     parts = result.step_parts
     assert parts is not None and parts.steps == run.spec.profile_steps
-    assert parts.compute_seconds is not None and parts.communication_exposed_seconds is not None
-    assert parts.step_seconds == pytest.approx(parts.compute_seconds + parts.communication_exposed_seconds) or (
-        parts.step_seconds < parts.compute_seconds  # by noise
-    )
-    assert (parts.idle_seconds is None) == (parts.not_separable is not None)
+    if name == "serial":
+        assert parts.compute_seconds == parts.step_seconds and parts.communication_exposed_seconds == 0.0
+    else:  # what BatchNorm exchanges lies within what is computed
+        assert parts.compute_seconds is None and "BatchNorm" in (parts.not_separable or "")
     assert (result.bytes_per_step is None) == (name == "serial")
 
 
