@@ -538,13 +538,8 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
         spec: the run to judge.
         replicas_here: those on this machine, where an outer launcher has placed them; None: as `hosts` has them.
         description: the twin's `describe` JSON: `modes` {name: {"available": bool, "reason": str,
-<<<<<<< HEAD
             "max_replicas": int | None (on one machine), "batch_norm_statistics": [...]}}, `options`
-            {name: {"values": [...]}}.
-=======
-            "max_replicas": int | None, "batch_norm_statistics": [...]}}, `options` {name: {"values": [...], "default": ...}},
-            with "modes": [...] where a switch is not for all of them.
->>>>>>> wt-F4b
+            {name: {"values": [...], "default": ...}}, with "modes": [...] where a switch is not for all of them.
 
     Returns:
         None where the run can start, else "not available: ..." with the reason, for the table's row.
@@ -569,18 +564,13 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
         return f"not available: {description['framework']} has no mode {spec.mode}"
     if not mode["available"]:
         return f"not available: {mode['reason']}"
-<<<<<<< HEAD
     here = spec.replicas_a_host if replicas_here is None else replicas_here
     if mode["max_replicas"] is not None and here > mode["max_replicas"]:
         return f"not available: needs {here} {mode['resource']}, found {mode['max_replicas']}"
-=======
-    if mode["max_replicas"] is not None and spec.replicas > mode["max_replicas"]:
-        return f"not available: needs {spec.replicas} {mode['resource']}, found {mode['max_replicas']}"
     for name, value in spec.framework_options.items():
         option = options[name]
         if value != option["default"] and spec.mode not in option.get("modes", MODES):
             return f"not available: framework_options.{name} is for {_or(tuple(option['modes']))}, not for mode {spec.mode}"
->>>>>>> wt-F4b
     if "pipeline" in spec.variant and spec.batch_norm_statistics == "synchronised":
         return f"not available: the micro-batches of a {spec.variant} have BatchNorm statistics of their own"
     if spec.batch_norm_statistics not in mode["batch_norm_statistics"]:
