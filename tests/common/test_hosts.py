@@ -29,8 +29,9 @@ watchdog.reached()
 
 
 @pytest.fixture(autouse=True)
-def _here(monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(machine.PROJECT_ROOT))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # one that is killed leaves its folder
     monkeypatch.setenv(hosts.SHELL_VARIABLE, "env")
 
 
