@@ -52,6 +52,8 @@ class Distant:
         assert member.host is not None
         self._host = member.host
         self._code: int | None = None
+        self.lost = False
+        """Whether the connection ended, and what became of it is not known."""
         self._line = b""
         self._told = 0.0
         self._heard = time.monotonic()
@@ -83,7 +85,8 @@ class Distant:
             self._tell()
         if self._code is None and (code := self._process.poll()) is not None:
             self._hear()
-            self._code = code if self._code is None else self._code
+            if self._code is None:  # nobody there has told it
+                self._code, self.lost = code or 1, True
         return self._code
 
     def terminate(self) -> None:

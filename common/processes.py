@@ -124,7 +124,9 @@ def run_members(members: Sequence[Member], watch: Watch) -> Failure | None:
                     return Failure(hang.culprit, None, words + _saved(hang.stacks, members, watch.folder))
                 if code > 0:
                     _wait(running)  # where all meet the same error, rank 0 still writes down which
-                words = f"{_name(members, index)} {_words(code)}"
+                each = running[index]
+                lost = "lost its connection, which " if isinstance(each, hosts.Distant) and each.lost else ""
+                words = f"{_name(members, index)} {lost}{_words(code)}"
                 if any(each.poll() is None for each, member in zip(running, members, strict=True) if member.trains):
                     words += _saved(dog.stacks(), members, watch.folder)
                 return Failure(index, code, words)

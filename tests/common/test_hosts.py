@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from common import entry, hosts, machine, meeting, processes, spec
 from common.hosts import Distant
 from common.members import Member
-from common.processes import Watch
+from common.processes import Failure, Watch
 
 LIMIT = 4.0
 
@@ -28,8 +29,9 @@ watchdog.reached()
 
 
 @pytest.fixture(autouse=True)
-def _here(monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(machine.PROJECT_ROOT))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # one that is killed leaves its folder
     monkeypatch.setenv(hosts.SHELL_VARIABLE, "env")
 
 
@@ -51,6 +53,14 @@ def test_a_host_that_is_lost_is_named_though_its_last_word_was_of_work(tmp_path:
     assert failure[:2] == (1, None)
     assert failure.words.startswith("rank 1 of 2 on far is not heard of after step 0; rank 0 of 2 "), failure.words
     assert (tmp_path / "stacks-rank1.txt").read_text() == "far did not answer: no stacks.\n"
+
+
+@pytest.mark.parametrize(("shell", "code"), [("sh -c 'exit 255' sh", 255), ("true", 1)])
+def test_a_host_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch, shell: str, code: int) -> None:
+    monkeypatch.setenv(hosts.SHELL_VARIABLE, shell)
+    monkeypatch.setattr(processes, "_wait", partial(processes._wait, seconds=0.1))  # pyright: ignore[reportPrivateUsage]
+    words = f"rank 1 of 2 on far lost its connection, which ended with exit code {code}"
+    assert processes.run_members([member(0, "time.sleep(60)"), member(1, "", "far")], Watch()) == Failure(1, code, words)
 
 
 def test_what_the_shell_there_says_is_no_answer(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

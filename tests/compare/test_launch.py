@@ -65,6 +65,8 @@ def test_a_twin_inherits_no_thread_or_rank_settings_of_the_shell(
         "RANK",
         "WORLD_SIZE",
         "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "CONVTWINS_MEETING",
         "MASTER_ADDR",
         "KERAS_BACKEND",
     ]
