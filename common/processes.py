@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -41,11 +42,20 @@ def free_ports(count: int, address: str = meeting.LOOPBACK) -> list[int]:
         AddressError: it is another machine's, or nobody's.
     """
     with contextlib.ExitStack() as open_sockets:
-        try:
-            listeners = [open_sockets.enter_context(meeting.bound(address, 0)) for _ in range(count)]
-        except OSError as error:
-            raise AddressError(f"{address}: {error}") from None
-        return [listener.getsockname()[1] for listener in listeners]
+        held = [open_sockets.enter_context(_held(address)) for _ in range(count)]
+        return [each.getsockname()[1] for each in held]
+
+
+def _held(address: str) -> socket.socket:
+    """A port of an address of this machine that nobody else has.
+
+    Raises:
+        AddressError: the address is another machine's, or nobody's.
+    """
+    try:
+        return meeting.bound(address, 0)
+    except OSError as error:
+        raise AddressError(f"{address}: {error}") from None
 
 
 class Watch(NamedTuple):
@@ -79,6 +89,7 @@ def run_members(members: Sequence[Member], watch: Watch) -> Failure | None:
         None where all ended well.
     """
     started: dict[int, Running] = {}
+    held = contextlib.ExitStack()
 
     def forward(number: int, frame: FrameType | None) -> None:
         _end(list(started.values()))
@@ -86,7 +97,7 @@ def run_members(members: Sequence[Member], watch: Watch) -> Failure | None:
 
     before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        placed = _with_meeting_place(members)
+        placed = _with_meeting_place(members, held)
         for index, member in enumerate(placed):  # servers before the ranks
             if not member.trains:
                 server = started[index] = Local(member)
@@ -135,14 +146,25 @@ def run_members(members: Sequence[Member], watch: Watch) -> Failure | None:
             time.sleep(0.05)
     finally:
         _end(list(started.values()))
+        held.close()
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _with_meeting_place(members: Sequence[Member]) -> list[Member]:
-    """The port at which the ranks meet is chosen as late as can be: nobody else should take it meanwhile."""
-    addresses = {member.environment.get("MASTER_ADDR") for member in members} - {None}
-    ports = {address: str(free_ports(1, address)[0]) for address in addresses if address is not None}
+def _with_meeting_place(members: Sequence[Member], held: contextlib.ExitStack) -> list[Member]:
+    """Give all ranks the port at which they meet, which nobody else gets meanwhile.
+
+    A port that nobody holds may be given to whoever connects next: also to a rank that tries to reach rank 0 before that
+    listens, and then is connected to itself. Linux lets rank 0 listen on one that is held without being listened on.
+    """
+    sockets = {
+        address: held.enter_context(_held(address))
+        for address in {member.environment.get("MASTER_ADDR") for member in members}
+        if address is not None
+    }
+    ports = {address: str(each.getsockname()[1]) for address, each in sockets.items()}
+    if sys.platform != "linux":
+        held.close()
     return [
         member._replace(environment={**member.environment, "MASTER_PORT": ports[address]})
         if (address := member.environment.get("MASTER_ADDR")) is not None

@@ -271,3 +271,22 @@ def test_free_ports_are_different_ones_that_can_be_listened_on(count: int) -> No
             listener = stack.enter_context(socket.socket())
             listener.bind(("127.0.0.1", port))
             listener.listen()
+
+
+@linux
+def test_the_meeting_place_is_given_to_nobody_before_rank_0_listens_there(folder: Path) -> None:
+    code = """
+        import errno, socket
+        from common import meeting
+        with socket.socket() as stranger:
+            try:
+                stranger.bind(meeting.place())
+            except OSError as error:
+                assert error.errno == errno.EADDRINUSE
+            else:
+                sys.exit(1)
+        with meeting.listen(), socket.create_connection(meeting.place()) as reached:
+            assert reached.getsockname() != reached.getpeername()
+    """
+    environment = {"MASTER_ADDR": "127.0.0.1", "RANK": "0", "WORLD_SIZE": "1"}
+    assert run_ranks(python(code), [environment]) is None
