@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common import processes, profiling
+from common import processes, profiling, spec
 from common.architectures import Architecture, Conv, Dense, Dropout, Flatten, ReLU, no_padding
 from tests.twins import made
 from tests.twins.adapters import Twin
@@ -56,10 +56,13 @@ def _ddp_exchanges(twin: Twin, monkeypatch: pytest.MonkeyPatch, accumulation: in
     """Buckets that DistributedDataParallel sends in one step."""
     import torch
 
+    from pytorch_impl import rendezvous
+
     (port,) = processes.free_ports(1)
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     for name, value in alone.items():
         monkeypatch.setenv(name, value)
+    rendezvous.join(spec.build({"mode": "multi_process", "replicas": 2, "cores": 2}))
     trainer = made.trainer(twin, PLAIN, mode="multi_process", replicas=2, accumulation=accumulation, **FIELDS)
     sent: list[Any] = []
 
