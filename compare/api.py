@@ -1,6 +1,6 @@
 """Results in a notebook: `load(DIR)` gives tidy pandas frames, `plot_*` the report's plots as figures.
 
-from compare import api
+from compare import content, api
 results = api.load("results/20260101-120000-simple_cnn-digits")
 results.epochs.groupby(["framework", "mode"]).seconds.median()
 api.plot_loss(results)
@@ -17,7 +17,7 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure
 
-from compare import plots, report, tidy
+from compare import content, plots, report, tidy
 from compare.report import Report
 
 
@@ -56,8 +56,7 @@ class Results:
     @property
     def sentences(self) -> list[str]:
         """What the figures allow to be said, as the report says it."""
-        found = self.report.findings.model_dump(exclude={"comparable"})
-        return [sentence for sentences in found.values() for sentence in sentences]
+        return [sentence for _, sentences in content.sections(self.report) for sentence in sentences]
 
 
 def load(folder: str | Path) -> Results:
