@@ -1,6 +1,6 @@
 """Results in a notebook: `load(DIR)` gives tidy pandas frames, `plot_*` the report's plots as figures.
 
-from compare import content, api
+from compare import api
 results = api.load("results/20260101-120000-simple_cnn-digits")
 results.epochs.groupby(["framework", "mode"]).seconds.median()
 api.plot_loss(results)

@@ -99,7 +99,9 @@ def test_simple_cnn_is_the_same_training_in_both_frameworks_and_over_three_proce
 
 
 @pytest.mark.usefixtures("few_steps")
-@pytest.mark.parametrize(("mode", "replicas"), [("tensor_parallel", 3), ("hybrid_tensor", 2)])
+@pytest.mark.parametrize(
+    ("mode", "replicas"), [("tensor_parallel", 3), pytest.param("hybrid_tensor", 2, marks=pytest.mark.slow)]
+)
 def test_a_model_whose_channels_are_split_is_the_same_training(tmp_path: Path, mode: str, replicas: int) -> None:
     proof = prove(tmp_path, "tests.parity.probe", "sgd", ("serial", mode), replicas=replicas, steps=3)
     assert_proved(proof)
@@ -120,6 +122,7 @@ def test_mini_xception_is_the_same_training_through_a_pipeline_of_three_stages(t
     _assert_both_are_held_in_mode(proof, "pipeline_1f1b")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_steps")
 def test_simple_cnn_is_the_same_training_in_copies_of_a_pipeline(tmp_path: Path) -> None:
     proof = prove(tmp_path, "simple_cnn", "adam", ("serial", "hybrid_pipeline"), steps=4)

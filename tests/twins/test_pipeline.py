@@ -30,8 +30,10 @@ SETTINGS: dict[str, Any] = {
 }
 WORDS = [
     "pipeline_1f1b",
-    "pipeline_async",
-    *(pytest.param(word, marks=pytest.mark.slow) for word in ("pipeline", "model_parallel", "hybrid_pipeline")),
+    *(
+        pytest.param(word, marks=pytest.mark.slow)
+        for word in ("pipeline", "pipeline_async", "model_parallel", "hybrid_pipeline")
+    ),
 ]
 SECONDS = 240
 """How long any process may take on a machine that has much else to do."""
@@ -85,7 +87,8 @@ def test_a_pipeline_learns_and_is_scored_as_serial_is(ended: Ended, word: str, s
         assert (own.num_correct, own.num_examples) == (other.num_correct, other.num_examples)
 
 
-@pytest.mark.parametrize("word", ["pipeline_async", pytest.param("hybrid_pipeline", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("word", ["pipeline_async", "hybrid_pipeline"])
 def test_a_pipeline_of_other_mathematics_learns_too_and_scores_every_example(ended: Ended, word: str) -> None:
     ours = ended(word)
     assert ours.status == "ok" and ours.test is not None
@@ -131,6 +134,7 @@ def test_stages_work_side_by_side_in_a_pipeline_and_one_by_one_without_micro_bat
     assert stages.idle_fraction(2, PARTS) - 0.1 < idle["pipeline"] < stages.idle_fraction(2, PARTS) + 0.2
 
 
+@pytest.mark.slow
 def test_more_stages_than_layers_are_refused_in_words(framework: str, tmp_path: Path) -> None:
     code, result, _ = run(framework, spec.build(spec.with_variant(SETTINGS, "pipeline", 6)), tmp_path)
     assert code == 1 and result.reason is not None
