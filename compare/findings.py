@@ -27,6 +27,9 @@ SLOWED_BELOW = 0.9
 """Clock over that of the fastest row with as many cores from which a row is said to have been slowed."""
 
 
+_DISTURBED = " Other work disturbed it: do not rely on this."
+
+
 class Findings(BaseModel):
     """Sentences by subject; each list may be empty."""
 
@@ -61,7 +64,7 @@ def findings(stored: Stored, summaries: Sequence[Summary]) -> Findings:
         sameness=_sameness(stored, summaries),
         comparable=comparable,
         frameworks=_frameworks(judged),
-        modes=[_pays(summary, judged.modes[summary.id]) for summary in summaries if summary.id in judged.modes],
+        modes=[_pays(summary, judged.modes[summary.id], summaries) for summary in summaries if summary.id in judged.modes],
         verdicts=judged.judged,
         surety=[sentence] if (sentence := statistics.family_words(judged.judged)) else [],
         scores=[sentence for summary in summaries for sentence in _scores(summary)],
@@ -164,15 +167,21 @@ def _frameworks(judged: Family) -> list[str]:
     sentences: list[str] = []
     for first, second, seconds in judged.frameworks:
         configuration = first.name.removeprefix(f"{first.framework} ")
-        doubt = "" if not (first.disturbed or second.disturbed) else " Other work disturbed it: do not rely on this."
+        doubt = _DISTURBED if first.disturbed or second.disturbed else ""
         sentences.append(f"{configuration}: {statistics.faster(seconds, first.framework, second.framework)}.{doubt}")
     return sentences
 
 
-def _pays(summary: Summary, speedup: Judged) -> str:
+def _pays(summary: Summary, speedup: Judged, summaries: Sequence[Summary]) -> str:
     cores = f"{summary.cores} core{'s' if summary.cores > 1 else ''}"
     times = f"{interval_words(speedup.ratio)} times serial on {cores}"
-    return f"{summary.name}: {statistics.pays(speedup)}; {times}{statistics.surety(speedup)}."
+    involved = (each for each in summaries if each is summary or _is_serial_of(each, summary))
+    doubt = _DISTURBED if any(each.disturbed for each in involved) else ""
+    return f"{summary.name}: {statistics.pays(speedup)}; {times}{statistics.surety(speedup)}.{doubt}"
+
+
+def _is_serial_of(other: Summary, summary: Summary) -> bool:
+    return other.mode == "serial" and (other.framework, other.cores) == (summary.framework, summary.cores)
 
 
 def _scores(summary: Summary) -> list[str]:

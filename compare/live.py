@@ -156,9 +156,15 @@ def _line(run: _Run, number: int) -> dict[str, Any]:
         "epoch": str(last.get("epoch", tables.MISSING)),
         "loss": _number(train.get("loss"), 4),
         "accuracy": _number(validation.get("accuracy"), 4),
-        "epoch_seconds": _number(last.get("timed_seconds"), 2),
+        "epoch_seconds": _number(_epoch_seconds(last), 2),
         "seconds": _number(run.seconds, 1),
     }
+
+
+def _epoch_seconds(epoch: dict[str, Any]) -> float | None:
+    """Of a whole epoch at the pace of its timed images, as the report has it."""
+    timed, whole, seconds = (epoch.get(name) for name in ("timed_images", "epoch_images", "timed_seconds"))
+    return seconds * whole / timed if timed and whole and seconds is not None else None
 
 
 def _chart(what: str, runs: Sequence[_Run], split: str, score: str) -> dict[str, Any] | None:

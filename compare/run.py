@@ -200,6 +200,8 @@ def rehearse(request: Request, *, as_json: bool, like: Path | None) -> int:
         SpecError, DataRefused, LaunchError, FolderError: as `run`.
     """
     known = estimate.measured if like is None else estimate.stored(like)
+    if like is None:
+        typer.echo("Training a few steps of each row; --from DIR takes times from results and measures nothing.", err=True)
     with interruptible(), display(Console(stderr=True)) as shown:
         wanted = judged(request, shown)
         jobs = _jobs(wanted, request.out)

@@ -56,8 +56,10 @@ def numbers(option: str, text: str, *, least: int) -> tuple[int, ...]:
     Raises:
         SpecError: also where a word is no number, or one below `least`.
     """
-    words = each_once(option, names(text), ("1", "2", "4"))
+    examples = [str(least + more) for more in range(3)]
+    words = each_once(option, names(text), examples)
     for word in words:
         if not (word.isascii() and word.isdecimal()) or int(word) < least:
-            raise SpecError(f"{option} must be whole numbers of at least {least}. Received: {word!r}. Use e.g. 1,2,4.")
+            use = ",".join(examples)
+            raise SpecError(f"{option} must be whole numbers of at least {least}. Received: {word!r}. Use e.g. {use}.")
     return tuple(map(int, words))

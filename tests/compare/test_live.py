@@ -19,7 +19,8 @@ class Clock:
 
 def an_epoch(number: int, loss: float) -> dict[str, Any]:
     scores = {"loss": loss, "accuracy": 1 - loss}
-    return {"event": "epoch", "epoch": number, "train": scores, "validation": scores, "timed_seconds": 2.0}
+    timed = {"timed_seconds": 2.0, "timed_images": 50, "epoch_images": 75}  # 3 s an epoch at this pace
+    return {"event": "epoch", "epoch": number, "train": scores, "validation": scores, **timed}
 
 
 def text_of(path: Path) -> str:
@@ -83,3 +84,8 @@ def test_a_page_that_cannot_be_written_stops_nothing(tmp_path: Path, monkeypatch
     shown.plan(["a"])
     shown.finish("All runs have ended.")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_epochs_seconds_are_those_of_the_report_for_all_its_images() -> None:
+    assert live._epoch_seconds(an_epoch(1, 0.5)) == 3.0
+    assert live._epoch_seconds({"timed_seconds": 2.0, "timed_images": 0, "epoch_images": 75}) is None

@@ -354,6 +354,8 @@ def test_stolen_time_takes_the_verdicts_reliability() -> None:
     stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update={"noise": Noise(cores_stolen=0.5)})
     found = findings(stored, summarize(stored))
     assert found.frameworks[0].endswith("Other work disturbed it: do not rely on this.")
+    doubts = {sentence.split()[0]: "disturbed" in sentence for sentence in found.modes}
+    assert doubts == {"pytorch": True, "tensorflow": False}  # whose serial row, and whose not
 
 
 def test_a_row_is_held_against_the_rates_of_its_cores_and_precision() -> None:

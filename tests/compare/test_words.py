@@ -16,10 +16,10 @@ def test_words_keep_their_order_and_empty_ones_are_passed_over() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "--workers is empty. Use 1, 2, 4."),
-        (" ,", "--workers is empty. Use 1, 2, 4."),
+        ("", "--workers is empty. Use 1, 2, 3."),
+        (" ,", "--workers is empty. Use 1, 2, 3."),
         ("1,2,1", "--workers names something twice. Received: 1, 2, 1. Name each once."),
-        ("1,0", "--workers must be whole numbers of at least 1. Received: '0'. Use e.g. 1,2,4."),
+        ("1,0", "--workers must be whole numbers of at least 1. Received: '0'. Use e.g. 1,2,3."),
         ("-1", "Received: '-1'"),
         ("1.5", "Received: '1.5'"),
         ("²", "Received: '²'"),
