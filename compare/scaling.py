@@ -320,7 +320,8 @@ def laws_table(found: Scaling) -> Table:
     for law in found.laws:
         fraction = law.fraction
         ratio = Ratio(value=fraction.value, low=fraction.low, high=fraction.high, n=fraction.n)
-        said: dict[str, tables.Cell] = {f"speedup_{count}": fraction.speedup(count) for count in (8, 64)}
+        told = (8, 64) if 0.0 <= fraction.value <= 1.0 else ()
+        said: dict[str, tables.Cell] = {f"speedup_{count}": fraction.speedup(count) for count in told}
         cells.append(
             {"framework": law.framework, "mode": law.mode, "law": fraction.law, "serial_fraction": ratio, "n": fraction.n}
             | said
@@ -331,7 +332,8 @@ def laws_table(found: Scaling) -> Table:
         columns,
         cells,
         note="Serial fraction with its 95 % t-interval, where there are two points or more; what it says of more replicas is "
-        "no measurement. Below zero: smaller batches gained more than the replicas' number.",
+        "no measurement. Below zero: smaller batches gained more than the replicas' number; above one: replicas are slower "
+        "than serial. Of both the law says nothing.",
     )
 
 

@@ -35,6 +35,15 @@ def test_gustafson_finds_the_serial_fraction_that_made_the_speedups() -> None:
     assert found.speedup(64) == pytest.approx(64 - 0.2 * 63)
 
 
+@pytest.mark.parametrize(("speedup", "told"), [(1.6, True), (0.8, False), (2.2, False)])
+def test_a_fraction_outside_of_zero_to_one_tells_nothing_of_more_replicas(speedup: float, told: bool) -> None:
+    fraction = scaling_laws.amdahl([(2, speedup)])
+    assert fraction is not None
+    law = scaling.Law(framework="pytorch", mode="multi_process", workers=0, fraction=fraction)
+    (row,) = scaling.laws_table(scaling.Scaling(points=[], laws=[law], checks=[], projected=[])).rows
+    assert ("speedup_64" in row) == told
+
+
 def test_the_interval_of_a_fraction_holds_the_truth_and_is_missing_for_a_single_point() -> None:
     alone = scaling_laws.amdahl([(1, 1.0), (2, 1.8)])
     assert alone is not None and alone.low is None and alone.high is None
