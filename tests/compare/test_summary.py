@@ -430,3 +430,12 @@ def test_the_idle_part_of_a_step_that_the_formula_expects_is_that_of_its_stages_
     shown = "expected_idle_milliseconds" in [column.key for column in table.columns]
     assert shown == (expected is not None)
     assert not shown or table.rows[0]["expected_idle_milliseconds"] == pytest.approx(500 * (expected or 0.0))
+
+
+def test_a_run_too_short_to_know_of_other_work_says_so() -> None:
+    stored = made.repeated()
+    row = stored.comparison.rows[0]
+    short = {repeat: run.model_copy(update={"cores_used": None}) for repeat, run in stored.runs[row.id].items()}
+    stored = stored.model_copy(update={"runs": stored.runs | {row.id: short}})
+    told = "pytorch serial, 2 cores: too short to tell whether other work disturbed it: rely on no time of it."
+    assert findings(stored, summarize(stored)).troubles.count(told) == 1
