@@ -323,16 +323,17 @@ def clear(directory: Path) -> None:
 def with_checksum(text: str, *, indent: int | None = 1) -> str:
     """A JSON object's text with the SHA-256 of its values, by which a change of any of them is noticed."""
     values = json.loads(text)
-    return json.dumps({**values, _CHECKSUM: _checksum(values)}, indent=indent)
+    return json.dumps({**values, _CHECKSUM: digest(values)}, indent=indent)
 
 
 def is_unchanged(values: Any) -> bool:
     """Whether values are those that were written; takes the checksum out of them. What has none, from before, passes."""
     written = values.pop(_CHECKSUM, None) if isinstance(values, dict) else None
-    return written is None or written == _checksum(cast(dict[str, Any], values))
+    return written is None or written == digest(cast(dict[str, Any], values))
 
 
-def _checksum(values: dict[str, Any]) -> str:
+def digest(values: dict[str, Any]) -> str:
+    """SHA-256 of plain JSON values, whatever the order of their names."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 

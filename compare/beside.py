@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from common import results
 from common.training import relative_difference
 from compare import content, page, store, tables
 from compare.content import Report
+from compare.findings import DISTURBED
 from compare.statistics import VERDICT_PAIRS, Ratio, interval_words, unpaired_ratio
 from compare.store import FolderError
 from compare.summary import Summary, epoch_seconds, measured
@@ -92,18 +92,10 @@ def print_to(console: Console, found: Pair) -> None:
     """Tables, and under them what they say."""
     for line in _heading(found):
         console.print(Text(line), soft_wrap=True)
-    for table in found.tables:
-        console.print()
-        console.print(tables.to_rich(table, console.width))
-        note = tables.note_on_terminal(table, console.width, tables.ELSEWHERE)
-        if note:
-            console.print(Text(note, style="dim"))
+    tables.print_all(console, found.tables, where=tables.ELSEWHERE)
     differing = [f"{name}: {ours} in A, {theirs} in B" for name, ours, theirs in found.differences]
-    for title, sentences in [*found.sentences, ("What differs around them", differing or ["Nothing that was recorded."])]:
-        console.print()
-        console.print(Text(title, style="bold"))
-        for sentence in sentences:
-            console.print(Padding(Text(tables.one_line(sentence)), (0, 0, 0, 2), expand=False))
+    around = ("What differs around them", differing or ["Nothing that was recorded."])
+    tables.print_sections(console, [*found.sentences, around])
     console.print()
 
 
@@ -162,7 +154,7 @@ def _sentences(
 
 def _speed(ours: Summary, theirs: Summary, ratio: Ratio) -> str:
     times = f"B is {interval_words(ratio)} times as fast as A"
-    doubt = " Other work disturbed it: do not rely on this." if ours.disturbed or theirs.disturbed else ""
+    doubt = DISTURBED if ours.disturbed or theirs.disturbed else ""
     if ratio.n < VERDICT_PAIRS or ratio.low is None or ratio.high is None:
         return f"{ours.name}: too few repeats to tell ({ratio.n} of {VERDICT_PAIRS}); {times} here.{doubt}"
     unclear = "no difference shown; " if ratio.low <= 1.0 <= ratio.high else ""

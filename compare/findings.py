@@ -27,7 +27,7 @@ SLOWED_BELOW = 0.9
 """Clock over that of the fastest row with as many cores from which a row is said to have been slowed."""
 
 
-_DISTURBED = " Other work disturbed it: do not rely on this."
+DISTURBED = " Other work disturbed it: do not rely on this."
 
 
 class Findings(BaseModel):
@@ -167,7 +167,7 @@ def _frameworks(judged: Family) -> list[str]:
     sentences: list[str] = []
     for first, second, seconds in judged.frameworks:
         configuration = first.name.removeprefix(f"{first.framework} ")
-        doubt = _DISTURBED if first.disturbed or second.disturbed else ""
+        doubt = DISTURBED if first.disturbed or second.disturbed else ""
         sentences.append(f"{configuration}: {statistics.faster(seconds, first.framework, second.framework)}.{doubt}")
     return sentences
 
@@ -176,7 +176,7 @@ def _pays(summary: Summary, speedup: Judged, summaries: Sequence[Summary]) -> st
     cores = f"{summary.cores} core{'s' if summary.cores > 1 else ''}"
     times = f"{interval_words(speedup.ratio)} times serial on {cores}"
     involved = (each for each in summaries if each is summary or _is_serial_of(each, summary))
-    doubt = _DISTURBED if any(each.disturbed for each in involved) else ""
+    doubt = DISTURBED if any(each.disturbed for each in involved) else ""
     return f"{summary.name}: {statistics.pays(speedup)}; {times}{statistics.surety(speedup)}.{doubt}"
 
 

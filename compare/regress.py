@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from common import results
@@ -269,16 +268,8 @@ def print_to(console: Console, judged: Judgement) -> None:
     style = {EXIT_OK: "bold green", EXIT_REGRESSION: "bold red"}.get(judged.exit_code, "bold yellow")
     console.print(Text(headline(judged), style=style))
     console.print(Text(tables.one_line(_sides(judged)), style="dim"))
-    for table in change_tables(judged):
-        console.print()
-        console.print(tables.to_rich(table, console.width))
-        if note := tables.note_on_terminal(table, console.width, "--markdown and --json"):
-            console.print(Text(note, style="dim"))
-    for title, sentences in sections(judged):
-        console.print()
-        console.print(Text(title, style="bold"))
-        for sentence in sentences:
-            console.print(Padding(Text(tables.one_line(sentence)), (0, 0, 0, 2), expand=False))
+    tables.print_all(console, change_tables(judged), where="--markdown and --json")
+    tables.print_sections(console, sections(judged))
 
 
 def _interleaved(revision: str, settings: Preset, frameworks: Sequence[str], out: Path | None, criteria: Criteria) -> Judgement:

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from common import results
@@ -114,18 +113,8 @@ def console() -> Console:
 def print_to(console: Console, report: Report) -> None:
     """Tables, and under them what they say."""
     console.print(Text(content.heading(report)))
-    for table in tables.on_terminal(report.summaries):
-        console.print()
-        console.print(tables.to_rich(table, console.width))
-        left_out = tables.left_out(table, console.width)
-        note = f"{table.note} Too wide for this terminal, in report.md: {', '.join(left_out)}." if left_out else table.note
-        if note:
-            console.print(Text(note.strip(), style="dim"))
-    for title, sentences in content.sections(report):
-        console.print()
-        console.print(Text(title, style="bold"))
-        for sentence in sentences:
-            console.print(Padding(Text(tables.one_line(sentence)), (0, 0, 0, 2), expand=False))
+    tables.print_all(console, tables.on_terminal(report.summaries), where=REPORT_FILE)
+    tables.print_sections(console, content.sections(report))
     console.print()
 
 

@@ -15,6 +15,8 @@ from typing import Any
 import pandas as pd
 from rich import box
 from rich.cells import cell_len
+from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -634,6 +636,24 @@ def note_on_terminal(table: Table, width: int, where: str) -> str:
     headings = left_out(table, width)
     more = f"Too wide for this terminal, in {where}: {', '.join(headings)}." if headings else ""
     return f"{table.note} {more}".strip()
+
+
+def print_all(console: Console, made: Sequence[Table], *, where: str) -> None:
+    """Print tables with their notes; columns that find no room stand in `where`."""
+    for table in made:
+        console.print()
+        console.print(to_rich(table, console.width))
+        if note := note_on_terminal(table, console.width, where):
+            console.print(Text(note, style="dim"))
+
+
+def print_sections(console: Console, sections: Sequence[tuple[str, Sequence[str]]]) -> None:
+    """Print sentences under their headings."""
+    for title, sentences in sections:
+        console.print()
+        console.print(Text(title, style="bold"))
+        for sentence in sentences:
+            console.print(Padding(Text(one_line(sentence)), (0, 0, 0, 2), expand=False))
 
 
 def _fitting(table: Table, width: int) -> list[tuple[Column, list[str]]]:

@@ -127,7 +127,7 @@ def torch_home() -> Path:
 
 def key(**identity: Any) -> str:
     """The name of an entry: SHA-256 over all that decides what is in it."""
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+    return results.digest(identity)
 
 
 def fetch(root: Path, kind: str, key: str, build: Callable[[BinaryIO], Side]) -> Entry:
@@ -358,7 +358,7 @@ def _seal(folder: Path, side: Side, **more: str) -> None:
         **more,
     }
     results.write_atomically(folder / "arrays.npz", arrays.getvalue())
-    results.write_atomically(folder / "entry.json", json.dumps({"record": record, "sha256": _sha256_of_record(record)}))
+    results.write_atomically(folder / "entry.json", json.dumps({"record": record, "sha256": results.digest(record)}))
 
 
 def _sync(file: BinaryIO) -> None:
@@ -422,7 +422,7 @@ def _read(place: Path, held: Held) -> tuple[Side, dict[str, Any], bool]:
     """(what stands beside the large file, its record, whether that file has the time of its record); else one of _TORN."""
     stored: dict[str, Any] = json.loads((place / "entry.json").read_text("utf-8"))
     record: dict[str, Any] = stored["record"]
-    if stored["sha256"] != _sha256_of_record(record) or record["version"] != _ENTRY_VERSION:
+    if stored["sha256"] != results.digest(record) or record["version"] != _ENTRY_VERSION:
         raise ValueError("the record is torn or of another version")
     content = (place / "arrays.npz").read_bytes()
     if hashlib.sha256(content).hexdigest() != record["arrays_sha256"]:
@@ -456,7 +456,3 @@ def _read_header(file: BinaryIO) -> tuple[int, ...]:
 def _sha256_of_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sha256_of_record(record: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()

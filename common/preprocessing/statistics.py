@@ -91,7 +91,7 @@ def store(sums: Sums, key: str, *, cache_dir: str | None = None) -> Path:
         "squares": list(sums.squares),
         **statistics(sums)._asdict(),
     }
-    results.write_atomically(path, json.dumps({"record": record, "sha256": _sha256(record)}, indent=1) + "\n")
+    results.write_atomically(path, json.dumps({"record": record, "sha256": results.digest(record)}, indent=1) + "\n")
     return path
 
 
@@ -113,13 +113,9 @@ def _read(path: Path) -> Sums | None:
     try:
         stored: dict[str, Any] = json.loads(path.read_text("utf-8"))
         record: dict[str, Any] = stored["record"]
-        if stored["sha256"] != _sha256(record) or record["version"] != _VERSION:
+        if stored["sha256"] != results.digest(record) or record["version"] != _VERSION:
             return None
         values, squares = record["values"], record["squares"]
         return Sums(record["pixels"], (values[0], values[1], values[2]), (squares[0], squares[1], squares[2]))
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return None
-
-
-def _sha256(record: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
