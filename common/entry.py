@@ -158,7 +158,7 @@ def main(
     keeps_memory = machine.keep_freed_memory()
     twin = load_twin()
     try:
-        refusal = spec.check_against(read, twin.describe(), int(os.environ["LOCAL_WORLD_SIZE"]) if is_rank else None)
+        refusal = spec.check_against(read, twin.describe(), meeting.replicas_that_share_gpus() if is_rank else None)
     except spec.SpecError as error:
         refusal = str(error)
     if refusal is not None:

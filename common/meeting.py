@@ -58,6 +58,23 @@ def on_one_host() -> bool:
     return os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
 
 
+def replicas_that_share_gpus() -> int:
+    """Replicas that see the GPUs of this process: those on this machine, unless an outer launcher gave each a GPU of its own.
+
+    Such a launcher (`srun --gpus-per-task=1`) hides the other GPUs from a rank; a user who hides them from the launcher of
+    this suite leaves one GPU to all its ranks.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    if _PASSWORD_VARIABLE not in os.environ and visible != [""] and len(visible) == 1:
+        return 1
+    return int(os.environ["LOCAL_WORLD_SIZE"])
+
+
+def own_gpu() -> int:
+    """Index of this rank's GPU among those that it sees."""
+    return int(os.environ["LOCAL_RANK"]) if replicas_that_share_gpus() > 1 else 0
+
+
 def place() -> tuple[str, int]:
     """(address, port) at which the ranks of this run meet: rank 0's."""
     return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])

@@ -536,7 +536,7 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
 
     Args:
         spec: the run to judge.
-        replicas_here: those on this machine, where an outer launcher has placed them; None: as `hosts` has them.
+        replicas_here: those that share its devices, where an outer launcher has placed them; None: as `hosts` has them.
         description: the twin's `describe` JSON: `modes` {name: {"available": bool, "reason": str,
             "max_replicas": int | None (on one machine), "batch_norm_statistics": [...]}}, `options`
             {name: {"values": [...], "default": ...}}, with "modes": [...] where a switch is not for all of them.

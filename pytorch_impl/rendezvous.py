@@ -42,7 +42,7 @@ def join(spec: Spec) -> None:
 
     cuda = torch.cuda.is_available()
     if cuda:
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))  # from now on "cuda" is this rank's own
+        torch.cuda.set_device(meeting.own_gpu())  # from now on "cuda" is this rank's own
     if spec.mode == "parameter_server":
         return
     for backend in ("GLOO", "NCCL"):

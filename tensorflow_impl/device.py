@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from common import machine
+from common import machine, meeting
 from common.spec import Spec
 from tensorflow_impl import rendezvous
 
@@ -98,7 +98,7 @@ def configure(spec: Spec) -> None:
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * in_process)
     if "RANK" in os.environ and (found := tf.config.list_physical_devices("GPU")):
         # A worker of the strategy takes every GPU that it sees for a replica of its own.
-        tf.config.set_visible_devices(found[int(os.environ["LOCAL_RANK"])], "GPU")
+        tf.config.set_visible_devices(found[meeting.own_gpu()], "GPU")
     for gpu in tf.config.get_visible_devices("GPU"):
         tf.config.experimental.set_memory_growth(gpu, True)
     # float32 means float32: the reduced precision of tensor cores is a switch, never a default.

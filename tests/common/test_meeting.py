@@ -187,3 +187,24 @@ def test_ranks_that_have_the_same_go_on(place: int) -> None:
         return np.broadcast_to(values[0], values.shape)
 
     entry._agree(SimpleNamespace(total=same), {"data": "the same"})  # pyright: ignore[reportPrivateUsage, reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("environment", "sharing", "gpu"),
+    [
+        ({}, 4, 2),
+        ({"CUDA_VISIBLE_DEVICES": ""}, 4, 2),
+        ({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, 4, 2),
+        ({"CUDA_VISIBLE_DEVICES": "2"}, 1, 0),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-8932f937"}, 1, 0),
+        ({"CUDA_VISIBLE_DEVICES": "0", "CONVTWINS_MEETING": "a word"}, 4, 2),
+    ],
+)
+def test_a_launcher_may_give_each_rank_a_gpu_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], sharing: int, gpu: int
+) -> None:
+    for name in ("CUDA_VISIBLE_DEVICES", "CONVTWINS_MEETING"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in ({"LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4"} | environment).items():
+        monkeypatch.setenv(name, value)
+    assert (meeting.replicas_that_share_gpus(), meeting.own_gpu()) == (sharing, gpu)

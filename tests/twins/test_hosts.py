@@ -42,9 +42,10 @@ def over(hosts: list[str]) -> tuple[str, ...]:
 
 
 def test_a_run_over_two_hosts_trains_what_a_run_on_one_does(start: Any, hosts: list[str]) -> None:
-    apart = start("apart", RANKS | {"hosts": hosts}, over(hosts), CONVTWINS_RSH=SHELL).end()
+    run = start("apart", RANKS | {"hosts": hosts}, over(hosts), CONVTWINS_RSH=SHELL)
+    apart = run.end()
     together = start("together", RANKS).end()
-    assert apart.status == together.status == "ok", apart.reason
+    assert apart.status == together.status == "ok", f"{apart.reason}\n{run.log}"
     assert apart.order_hash == together.order_hash
     assert [each.train for each in apart.epochs] == [each.train for each in together.epochs]
     assert apart.predictions_hash == together.predictions_hash
