@@ -41,6 +41,7 @@ def over(hosts: list[str]) -> tuple[str, ...]:
     return tuple(SHELL.replace("{host}", hosts[0]).split())
 
 
+@pytest.mark.slow
 def test_a_run_over_two_hosts_trains_what_a_run_on_one_does(start: Any, hosts: list[str]) -> None:
     run = start("apart", RANKS | {"hosts": hosts}, over(hosts), CONVTWINS_RSH=SHELL)
     apart = run.end()
