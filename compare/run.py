@@ -155,6 +155,8 @@ def run(request: Request, *, as_json: bool, show: Callable[..., object] = report
     """
     code = 0
     with interruptible(), display(Console(stderr=True)) as shown:
+        if request.out is not None:
+            store.refuse_used(request.out, request.lay_out(request.settings, request.frameworks), request.settings.seeds)
         wanted = judged(request, shown)
         folder = request.out or _default_folder(wanted)
         with store.locked(folder):
