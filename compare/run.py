@@ -6,7 +6,6 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -300,8 +299,8 @@ def judged(request: Request, shown: Display) -> Comparison:
     settings = request.settings
     rows = request.lay_out(settings, request.frameworks)
     shown.say("asking the frameworks what they can do here")
-    with ThreadPoolExecutor() as pool:
-        descriptions = dict(zip(request.frameworks, pool.map(launch.describe, request.frameworks), strict=True))
+    with launch.asked(request.frameworks) as answer:
+        descriptions = {framework: answer(framework) for framework in request.frameworks}
     rows = matrix.judge(rows, descriptions, oversubscribe=request.oversubscribe)
     shown.say("reading the data")
     run_spec = rows[0].spec
