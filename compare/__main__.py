@@ -7,7 +7,7 @@ import os
 import sys
 from typing import NoReturn
 
-from compare.interrupt import ended_at_once
+from compare.interrupt import Interrupted, ended_at_once, interruptible
 
 with ended_at_once():  # the commands take a second to import
     import typer
@@ -78,4 +78,9 @@ class _Output(io.TextIOWrapper):
 if __name__ == "__main__":
     sys.stdout = _Output(sys.stdout.buffer, sys.stdout.encoding, sys.stdout.errors, line_buffering=sys.stdout.isatty())
     completion.prepare()
-    app(prog_name="python -m compare", complete_var=completion.VARIABLE)
+    try:
+        with interruptible():
+            app(prog_name="python -m compare", complete_var=completion.VARIABLE)
+    except Interrupted as interruption:  # outside of what the command itself tidies up
+        print(interruption.words, file=sys.stderr)
+        sys.exit(interruption.exit_code)

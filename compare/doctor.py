@@ -7,8 +7,7 @@ import os
 import resource
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,8 +18,8 @@ from rich.text import Text
 
 from common import machine, spec
 from common.preprocessing import cache as store
-from compare import cache, launch, matrix, report, tables
-from compare.interrupt import Interrupted, interruptible
+from compare import cache, exits, launch, matrix, report, tables
+from compare.interrupt import interruptible
 from compare.launch import LaunchError
 from compare.tables import Column, Table
 
@@ -48,11 +47,8 @@ _BUSY = 0.5
 
 def command(as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False) -> None:
     """Say what this machine has for a comparison: frameworks, devices, modes, threads, memory, disk, caches."""
-    try:
-        with interruptible():
-            found = examine(list(launch.FRAMEWORKS))
-    except Interrupted as interruption:
-        raise typer.Exit(interruption.exit_code) from None
+    with exits.told(), interruptible():
+        found = examine(list(launch.FRAMEWORKS))
     if as_json:
         typer.echo(json.dumps(found, indent=1))
     else:
@@ -62,8 +58,8 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="Print everythi
 
 def examine(frameworks: Sequence[str]) -> dict[str, Any]:
     """Everything that is known of this machine, JSON-ready; each framework is asked in a process of its own."""
-    with ThreadPoolExecutor() as pool:
-        asked = list(pool.map(_framework, frameworks))
+    with launch.asked(frameworks) as answer:
+        asked = [_framework(name, answer) for name in frameworks]
     memory = psutil.virtual_memory()
     found: dict[str, Any] = {
         **machine.describe(),
@@ -141,9 +137,9 @@ def _modes(frameworks: Sequence[dict[str, Any]]) -> Table | None:
     return Table("modes", "Modes, with 2 replicas; what becomes of a run that is cut short", columns, rows)
 
 
-def _framework(framework: str) -> dict[str, Any]:
+def _framework(framework: str, answer: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
     try:
-        description = launch.describe(framework)
+        description = answer(framework)
     except LaunchError as error:
         return {"framework": framework, "error": str(error)}
     rows = matrix.judge(matrix.rows({}, [framework], list(spec.VARIANTS), 2), {framework: description})

@@ -29,8 +29,6 @@ class Code:
 
 
 _POLL_SECONDS = 0.25
-_INTERRUPTED_GRACE_SECONDS = 0.5
-"""For a process that is ended by Ctrl-C: it has nothing to write, and who pressed it waits."""
 _REASON_LENGTH = 300
 _FULL_BYTES = 2**20
 """Free on a disk that is full."""
@@ -57,7 +55,7 @@ def execute(row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None
     try:
         hang = _wait(process, row.spec.hang_seconds, directory, watch)
     except BaseException:
-        launch.stop(process, grace_seconds=_INTERRUPTED_GRACE_SECONDS)
+        launch.stop(process, grace_seconds=launch.INTERRUPTED_GRACE_SECONDS)
         _seal(row, repeat, folder, "killed", "interrupted")
         raise
     launch.stop(process)

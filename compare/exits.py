@@ -26,7 +26,7 @@ def told() -> Generator[None]:
     try:
         yield
     except Interrupted as interruption:
-        raise typer.Exit(interruption.exit_code) from None
+        code, words = interruption.exit_code, interruption.words
     except (SpecError, FolderError) as error:
         code, words = USAGE, str(error)
     except DataRefused as error:

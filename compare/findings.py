@@ -243,7 +243,7 @@ def _troubles(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
                 f"{summary.name}: {summary.timed_steps} timed batches, of {summary.steps_needed} that show a steady pace: rely "
                 "on no rate of it, and make it longer with --epochs."
             )
-        if summary.repeats_done and summary.part == "training" and summary.cores_used is None:
+        if summary.unwatched:
             sentences.append(f"{summary.name}: too short to tell whether other work disturbed it: rely on no time of it.")
         if summary.exceeds_budget:
             sentences.append(f"{summary.name}: used {summary.cores_used:.2f} cores of a budget of {summary.cores}.")

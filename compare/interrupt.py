@@ -9,10 +9,14 @@ from contextlib import contextmanager
 from types import FrameType
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
+_WORDS = "Interrupted."
 
 
 class Interrupted(BaseException):
     """SIGINT or SIGTERM arrived."""
+
+    words = _WORDS
+    """What the command says of it in the end."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -34,9 +38,10 @@ def interruptible() -> Generator[None]:
 
 @contextmanager
 def ended_at_once() -> Generator[None]:
-    """Let SIGINT or SIGTERM end the process without a word, where there is nothing to tidy up or to keep."""
+    """Let SIGINT or SIGTERM end the process where there is nothing to tidy up or to keep."""
 
     def end(number: int, frame: FrameType | None) -> None:
+        os.write(2, f"{_WORDS}\n".encode())
         os._exit(128 + number)  # an exception may be lost in what imports raise and catch
 
     with _handled_by(end):

@@ -12,8 +12,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +44,8 @@ os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 """
 
 _GRACE_SECONDS = 5.0
+INTERRUPTED_GRACE_SECONDS = 0.5
+"""For a process that is ended by Ctrl-C: it has nothing to write, and who pressed it waits."""
 _DESCRIBE_SECONDS = 300.0
 _LAST_LINES = 8
 
@@ -53,40 +54,70 @@ class LaunchError(RuntimeError):
     """A twin cannot be started, or does not answer as agreed."""
 
 
-@cache
+DESCRIPTIONS: dict[str, dict[str, Any]] = {}
+"""What frameworks have said of themselves: asked once per process, for importing a framework takes seconds."""
+
+
 def describe(framework: str) -> dict[str, Any]:
     """What a framework says of itself on this machine: versions, devices, modes, options.
-
-    Asked once per process, for importing a framework takes seconds.
 
     Raises:
         LaunchError: the twin failed, hung, or printed something else than a JSON object.
     """
-    command = _command(framework, ["describe"])
+    with asked([framework]) as answer:
+        return answer(framework)
+
+
+@contextlib.contextmanager
+def asked(frameworks: Sequence[str]) -> Generator[Callable[[str], dict[str, Any]]]:
+    """Ask frameworks to describe themselves, side by side; none is waited for where the block is left by an exception.
+
+    Yields:
+        What returns the answer of one of them, as `describe` does.
+    """
+    with contextlib.ExitStack() as started:
+        asked: dict[str, subprocess.Popen[str]] = {}
+        for framework in frameworks:
+            if framework not in DESCRIPTIONS:
+                asked[framework] = started.enter_context(_asked(framework))
+                started.callback(asked[framework].kill)
+
+        def answer(framework: str) -> dict[str, Any]:
+            if framework not in DESCRIPTIONS:
+                DESCRIPTIONS[framework] = _answer(framework, asked[framework])
+            return DESCRIPTIONS[framework]
+
+        yield answer
+
+
+def _asked(framework: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        _command(framework, ["describe"]),
+        env=_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+
+
+def _answer(framework: str, process: subprocess.Popen[str]) -> dict[str, Any]:
     try:
-        answer = subprocess.run(
-            command,
-            check=False,
-            env=_environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_DESCRIBE_SECONDS,
-        )
+        printed, said = process.communicate(timeout=_DESCRIBE_SECONDS)
     except subprocess.TimeoutExpired:
         raise LaunchError(f"{framework} gave no description in {_DESCRIBE_SECONDS:.0f} s. Run: {_shown(framework)}") from None
-    last_lines = "\n".join(answer.stderr.splitlines()[-_LAST_LINES:])
-    if answer.returncode != 0:
-        ending = exit_words(answer.returncode)
+    last_lines = "\n".join(said.splitlines()[-_LAST_LINES:])
+    if process.returncode != 0:
+        ending = exit_words(process.returncode)
         raise LaunchError(f"{framework} cannot describe itself ({ending}). Run: {_shown(framework)}\n{last_lines}".rstrip())
     try:
-        description = json.loads(answer.stdout)
+        description = json.loads(printed)
     except json.JSONDecodeError:
         description = None
     if not isinstance(description, dict):
         raise LaunchError(
-            f"{framework} must describe itself as a JSON object. Received: {answer.stdout[:200]!r}. Run: {_shown(framework)}\n"
+            f"{framework} must describe itself as a JSON object. Received: {printed[:200]!r}. Run: {_shown(framework)}\n"
             f"{last_lines}".rstrip()
         )
     return description
@@ -176,8 +207,10 @@ def call(framework: str, arguments: Sequence[str], *, log: Path, hang_seconds: f
     try:
         folder = log.with_suffix(".stacks")
         hang = wait(process, poll_seconds=1.0, watch=lambda: None, hang_seconds=hang_seconds, folder=folder)
-    finally:
-        stop(process)
+    except BaseException:
+        stop(process, grace_seconds=INTERRUPTED_GRACE_SECONDS)
+        raise
+    stop(process)
     if hang is not None:
         with log.open("a", encoding="utf-8") as file:
             file.write(f"{hang}\n")

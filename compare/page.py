@@ -106,13 +106,13 @@ def _marks(report: Report) -> list[dict[str, str]]:
     verdict = comparison.proof.verdict if comparison.proof else "not examined"
     whole = sum(summary.status == "ok" for summary in summaries)
     enough = comparison.repeats >= VERDICT_PAIRS
+    timed, tone = ("comparable", "good") if report.findings.comparable else ("not comparable", "bad")
+    doubtful = sum(summary.in_doubt for summary in summaries)
+    if doubtful and report.findings.comparable:
+        timed, tone = f"times in doubt in {doubtful} of {len(summaries)} rows", "warn"
     return [
         {"what": "Same training", "said": verdict, "tone": TONES.get(verdict, "warn")},
-        {
-            "what": "Timed runs",
-            "said": "comparable" if report.findings.comparable else "not comparable",
-            "tone": "good" if report.findings.comparable else "bad",
-        },
+        {"what": "Timed runs", "said": timed, "tone": tone},
         {
             "what": "Rows that ended well",
             "said": f"{whole} of {len(summaries)}",

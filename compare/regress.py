@@ -288,8 +288,8 @@ def _interleaved(revision: str, settings: Preset, frameworks: Sequence[str], out
     try:
         with interruptible(), display(Console(stderr=True)) as shown:
             interleave.measure(revision, request, folder, shown)
-    except Interrupted:
-        typer.echo(f"Interrupted. The other checkout is removed; what was measured is in {folder}.", err=True)
+    except Interrupted as interruption:
+        interruption.words = f"Interrupted. The other checkout is removed; what was measured is in {folder}."
         raise
     judged = judge_stored(folder, None, criteria)
     results.write_atomically(folder / JSON_FILE, to_json(judged) + "\n")

@@ -6,7 +6,6 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -155,6 +154,8 @@ def run(request: Request, *, as_json: bool, show: Callable[..., object] = report
     """
     code = 0
     with interruptible(), display(Console(stderr=True)) as shown:
+        if request.out is not None:
+            store.refuse_used(request.out, request.lay_out(request.settings, request.frameworks), request.settings.seeds)
         wanted = judged(request, shown)
         folder = request.out or _default_folder(wanted)
         with store.locked(folder):
@@ -298,8 +299,8 @@ def judged(request: Request, shown: Display) -> Comparison:
     settings = request.settings
     rows = request.lay_out(settings, request.frameworks)
     shown.say("asking the frameworks what they can do here")
-    with ThreadPoolExecutor() as pool:
-        descriptions = dict(zip(request.frameworks, pool.map(launch.describe, request.frameworks), strict=True))
+    with launch.asked(request.frameworks) as answer:
+        descriptions = {framework: answer(framework) for framework in request.frameworks}
     rows = matrix.judge(rows, descriptions, oversubscribe=request.oversubscribe)
     shown.say("reading the data")
     run_spec = rows[0].spec

@@ -190,7 +190,8 @@ def _try_here(frameworks: Sequence[str]) -> Selftest:
     """The real trials, as any comparison is run.
 
     Raises:
-        SpecError, DataRefused, LaunchError, FolderError, Interrupted: as `run.run`, the last also during the trials.
+        SpecError, DataRefused, LaunchError, FolderError, Interrupted: as `run.run`.
+        typer.Exit: it was interrupted during the trials, and has said so.
     """
     seen: list[Report] = []
 
@@ -202,7 +203,7 @@ def _try_here(frameworks: Sequence[str]) -> Selftest:
         request = run.Request(settings, list(frameworks), Path(folder) / "runs", prove=False, lay_out=rows)
         code = run.run(request, as_json=False, show=keep)
     if code >= 128:
-        raise run.Interrupted(code - 128)
+        raise typer.Exit(code)
     return judge(seen[0])
 
 

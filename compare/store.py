@@ -156,6 +156,25 @@ def locked(folder: Path) -> Generator[None]:
         lock.release()
 
 
+def refuse_used(folder: Path, rows: Sequence[Row], seeds: Sequence[int]) -> None:
+    """Refuse a folder at once for what shows before anything is prepared; `claim` judges the rest.
+
+    Args:
+        folder: that is to be written to; may be missing.
+        rows: of the comparison to come, as they are laid out: their `framework_options` are not judged yet, and refuse nothing.
+        seeds: of its repeats.
+
+    Raises:
+        FolderError: another comparison runs in it, or it holds one of other rows or seeds, or files of another kind.
+    """
+    if not folder.exists():
+        return
+    with locked(folder):
+        if _holds_plan(folder):
+            stored = read_plan(folder)
+            _refuse_other(folder, _other_rows(stored, rows, seeds, but_for="framework_options."))
+
+
 def claim(folder: Path, wanted: Comparison) -> Comparison:
     """Take a locked folder for a comparison, new or the same again.
 
@@ -165,25 +184,37 @@ def claim(folder: Path, wanted: Comparison) -> Comparison:
     Raises:
         FolderError: the folder holds another comparison, or files of another kind.
     """
-    if not (folder / PLAN_FILE).exists():
-        others = sorted(path.name for path in folder.iterdir() if path.name != _LOCK_FILE)
-        if others:
-            raise FolderError(
-                f"{folder} holds files that are no comparison's ({others[0]}). Choose an empty folder with --out."
-            )
+    if not _holds_plan(folder):
         return wanted
     stored = read_plan(folder)
-    difference = _difference(stored, wanted)
-    if difference:
-        raise FolderError(
-            f"{folder} holds the results of another comparison ({difference}). Choose another --out, or remove it."
-        )
+    _refuse_other(folder, _difference(stored, wanted))
     return stored.model_copy(
         update={
             "repeats": max(stored.repeats, wanted.repeats),
             "target_accuracy": wanted.target_accuracy or stored.target_accuracy,
         }
     )
+
+
+def _holds_plan(folder: Path) -> bool:
+    """Whether a folder holds a comparison; else it must be empty.
+
+    Raises:
+        FolderError: it is not.
+    """
+    if (folder / PLAN_FILE).exists():
+        return True
+    others = sorted(path.name for path in folder.iterdir() if path.name != _LOCK_FILE)
+    if others:
+        raise FolderError(f"{folder} holds files that are no comparison's ({others[0]}). Choose an empty folder with --out.")
+    return False
+
+
+def _refuse_other(folder: Path, difference: str | None) -> None:
+    if difference:
+        raise FolderError(
+            f"{folder} holds the results of another comparison ({difference}). Choose another --out, or remove it."
+        )
 
 
 def write_plan(folder: Path, comparison: Comparison) -> None:
@@ -292,18 +323,8 @@ def _damaged(path: str, numbers: Sequence[int]) -> str:
 
 def _difference(stored: Comparison, wanted: Comparison) -> str | None:
     """What makes two comparisons different ones; None where the one can go on as the other."""
-    if (stored_ids := _ids(stored.rows)) != (wanted_ids := _ids(wanted.rows)):
-        return f"its rows are {', '.join(stored_ids)}; asked for: {', '.join(wanted_ids)}"
-    if stored.seeds != wanted.seeds:
-        return f"its seeds are {_listed(stored.seeds)}; asked for: {_listed(wanted.seeds)}"
-    for before, now in zip(stored.rows, wanted.rows, strict=True):
-        there, asked = flat(before.spec.model_dump(mode="json")), flat(now.spec.model_dump(mode="json"))
-        differing = [field for field in {**there, **asked} if there.get(field) != asked.get(field)]
-        if differing:
-            return f"of {now.id}, " + "; ".join(
-                f"{field} is {json.dumps(there.get(field))} there, asked for: {json.dumps(asked.get(field))}"
-                for field in differing
-            )
+    if other := _other_rows(stored, wanted.rows, wanted.seeds):
+        return other
     if stored.data_hash != wanted.data_hash:
         return "its data had other content"
     if stored.versions != wanted.versions:
@@ -313,6 +334,23 @@ def _difference(stored: Comparison, wanted: Comparison) -> str | None:
     for fact in _FACTS:
         if stored.machine.get(fact) != wanted.machine.get(fact):
             return f"{fact} was {stored.machine.get(fact)} there and is {wanted.machine.get(fact)} now"
+    return None
+
+
+def _other_rows(stored: Comparison, rows: Sequence[Row], seeds: Sequence[int], but_for: str | None = None) -> str | None:
+    """How its rows and seeds differ from those asked for; None where it is by nothing but fields that start with `but_for`."""
+    if (stored_ids := _ids(stored.rows)) != (wanted_ids := _ids(rows)):
+        return f"its rows are {', '.join(stored_ids)}; asked for: {', '.join(wanted_ids)}"
+    if stored.seeds != list(seeds):
+        return f"its seeds are {_listed(stored.seeds)}; asked for: {_listed(seeds)}"
+    for before, now in zip(stored.rows, rows, strict=True):
+        there, asked = flat(before.spec.model_dump(mode="json")), flat(now.spec.model_dump(mode="json"))
+        differing = [field for field in {**there, **asked} if there.get(field) != asked.get(field)]
+        if any(but_for is None or not field.startswith(but_for) for field in differing):
+            return f"of {now.id}, " + "; ".join(
+                f"{field} is {json.dumps(there.get(field))} there, asked for: {json.dumps(asked.get(field))}"
+                for field in differing
+            )
     return None
 
 

@@ -200,6 +200,16 @@ class Summary(_Frozen):
     def disturbed(self) -> bool:
         return self.stolen or (self.cores_lost is not None and self.cores_lost > DISTURBED_FROM)
 
+    @property
+    def unwatched(self) -> bool:
+        """Whether it was too short to tell whether other work disturbed it."""
+        return bool(self.repeats_done) and self.part == "training" and self.cores_used is None
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether no time of it is to be relied on, for any of these reasons."""
+        return self.disturbed or self.too_short or self.unwatched
+
 
 class Family(NamedTuple):
     """All ratios of a report that get a verdict, judged together."""

@@ -35,6 +35,8 @@ _WIDE = 110
 """Characters from which a terminal shows the wide columns too."""
 _LEAST_WORD = 16
 """Characters to which a word may be shortened where a terminal is too narrow."""
+_BEYOND = 1.02
+"""Parts over their whole from which a note says so: below that, it is the rounding of medians."""
 _SHORT = {"train": "train", "validation": "valid.", "test": "test", "accuracy": "acc.", "loss": "loss"}
 _CONTROL = re.compile(r"(?:\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069])+")
 _LATEX = {
@@ -349,10 +351,36 @@ def step_table(summaries: Sequence[Summary]) -> list[Table]:
         "replica's), the exchange alone. Exposed: the step beyond compute; hidden: the exchange beyond that; idle: the mean "
         "wait for the slowest replica. To device, forward, backward, optimizer: of compute, the slowest process's, timed "
         "afterwards. MiB sent: all replicas, by formula."
-        + " Idle by formula: of S equal stages and M micro-batches, (S - 1) / (M + S - 1) of the step."
-        * piped
+        + " Idle by formula: of S equal stages and M micro-batches, (S - 1) / (M + S - 1) of the step." * piped
+        + "".join(f" {remark}" for remark in _beyond_their_whole(summaries))
     )
     return [Table("step_parts", "Where a step's time goes, in milliseconds", columns, rows, note=note)]
+
+
+def _beyond_their_whole(summaries: Sequence[Summary]) -> list[str]:
+    """Why parts of a step that are timed apart add up to more than it, of rows where they do."""
+    computing: dict[str, float] = {}
+    pieces: dict[str, float] = {}
+    for summary in summaries:
+        if (parts := summary.step_parts) is not None:
+            whole = parts.step_seconds if parts.compute_seconds is None else parts.compute_seconds
+            apart = (parts.transfer_seconds, parts.forward_seconds, parts.backward_seconds, parts.optimizer_seconds)
+            computing[summary.name] = whole / parts.step_seconds
+            pieces[summary.name] = sum(seconds for seconds in apart if seconds is not None) / whole
+    remarks = (
+        ("Compute is longer than the step in", computing, "that is noise, and exposed is told as 0."),
+        (
+            "Pieces add up to more than compute in",
+            pieces,
+            "each is waited for by itself, outside the step and at another moment. Read them as shares.",
+        ),
+    )
+    return [f"{what} {rows}: {why}" for what, times, why in remarks if (rows := _rows_above(times, _BEYOND))]
+
+
+def _rows_above(times: Mapping[str, float | None], most: float) -> str:
+    """Names of the rows above it, each with how many times its whole it is: `pytorch serial, 2 cores (1.25 times)`."""
+    return "; ".join(f"{name} ({each:.2f} times)" for name, each in times.items() if round(each or 0.0, 2) > most)
 
 
 def target_table(summaries: Sequence[Summary]) -> list[Table]:
@@ -404,13 +432,21 @@ def limit_table(summaries: Sequence[Summary]) -> list[Table]:
         if summary.limit is not None:
             row |= summary.limit.model_dump()
         rows.append(row)
-    known = any(summary.limit and summary.limit.matrix_fraction is not None for summary in summaries)
-    note = (
-        "Operations (of convolutions and dense layers) and bytes by formula, forward and backward. Rates: NumPy's matrix "
-        "product and copy on as many cores of this machine, before the runs. Bytes above the copy rate came from caches."
-        if known
-        else "Operations and bytes by formula. What these devices can do was not measured."
-    )
+    limits = {summary.name: summary.limit for summary in summaries if summary.limit}
+    if any(each.matrix_fraction is not None for each in limits.values()):
+        note = (
+            "Operations (of convolutions and dense layers) and bytes by formula, forward and backward. Rates: NumPy's matrix "
+            "product and copy on as many cores of this machine, before the runs."
+        )
+        if above := _rows_above({name: each.matrix_fraction for name, each in limits.items()}, 1.0):
+            note += (
+                f" Above the matrix rate: {above}: the framework's own library is faster than NumPy's or needs fewer "
+                "operations than the formula counts, or the machine was busier when its rate was measured."
+            )
+        if above := _rows_above({name: each.copy_fraction for name, each in limits.items()}, 1.0):
+            note += f" Above the copy rate: {above}: bytes came from caches, or layers are fused and moved fewer."
+    else:
+        note = "Operations and bytes by formula. What these devices can do was not measured."
     return [Table("limit", "Where is the limit?", columns, rows, note=note)]
 
 

@@ -14,9 +14,9 @@ def fake_twins(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     monkeypatch.setattr(launch, "FRAMEWORKS", {"left": "tests.compare.twins.left", "right": "tests.compare.twins.right"})
     monkeypatch.setattr(spec, "available_cores", lambda: 4)
     monkeypatch.setattr(rates, "measured", _rates)
-    launch.describe.cache_clear()
+    launch.DESCRIPTIONS.clear()
     yield monkeypatch
-    launch.describe.cache_clear()
+    launch.DESCRIPTIONS.clear()
 
 
 def _rates(cores: int) -> Rates:

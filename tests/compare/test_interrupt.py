@@ -33,12 +33,15 @@ def started(tmp_path: Path, *arguments: str) -> subprocess.Popen[bytes]:
         "HANGING_PID": str(tmp_path / "pid"),
         "CONVTWINS_CACHE": str(tmp_path / "cache"),
     }
-    return subprocess.Popen([sys.executable, "-c", script], cwd=launch.PROJECT_ROOT, env=environment)
+    return subprocess.Popen([sys.executable, "-c", script], cwd=launch.PROJECT_ROOT, env=environment, stderr=subprocess.PIPE)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize("command", [("parity", "--no-remember", "--modes", "serial"), ("models", "--model", "simple_cnn")])
-def test_an_interrupt_ends_the_twin_and_leaves_no_temporary_folder(
+@pytest.mark.parametrize(
+    "command",
+    [("parity", "--no-remember", "--modes", "serial"), ("models", "--model", "simple_cnn"), ("run", "--modes", "serial")],
+)
+def test_an_interrupt_ends_the_twin_says_so_and_leaves_no_temporary_folder(
     command: tuple[str, ...], number: signal.Signals, code: int, tmp_path: Path
 ) -> None:
     process = started(tmp_path, *command)
@@ -48,16 +51,39 @@ def test_an_interrupt_ends_the_twin_and_leaves_no_temporary_folder(
         time.sleep(0.05)
     twin = int(pid.read_text())
     process.send_signal(number)
-    assert process.wait(60) == code
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said.splitlines()[-1]) == (code, b"Interrupted.")
     assert list((tmp_path / "temporary").glob("convtwins-*")) == []
     assert not psutil.pid_exists(twin) or psutil.Process(twin).status() == psutil.STATUS_ZOMBIE
 
 
-def test_an_interrupt_while_the_commands_are_imported_ends_without_a_word(tmp_path: Path) -> None:
+def test_an_interrupt_while_the_commands_are_imported_ends_with_one_line(tmp_path: Path) -> None:
     """The interrupt comes from the first package that is imported, so that it is never too late."""
     (tmp_path / "typer.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-m", "compare", "--help"], cwd=launch.PROJECT_ROOT, env=environment, capture_output=True, check=False
     )
-    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"Interrupted.\n")
+
+
+def test_an_interrupt_where_a_command_has_nothing_to_tidy_up_ends_with_one_line(tmp_path: Path) -> None:
+    """It comes while the words of the command are read, by a spec file that nobody ever writes."""
+    pipe = tmp_path / "spec.yaml"
+    os.mkfifo(pipe)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "compare", "run", "--spec", str(pipe)],
+        cwd=launch.PROJECT_ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    while process.poll() is None:
+        try:
+            writing = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+            break
+        except OSError:  # nobody reads yet
+            time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    printed, said = process.communicate(timeout=60)
+    os.close(writing)
+    assert (process.returncode, printed, said) == (130, b"", b"Interrupted.\n")

@@ -18,7 +18,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A twin named `scripted`, found in the working directory; write its code to the path."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launch, "FRAMEWORKS", {"scripted": "scripted_twin"})
-    launch.describe.cache_clear()
+    launch.DESCRIPTIONS.clear()
     return tmp_path / "scripted_twin.py"
 
 

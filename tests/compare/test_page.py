@@ -4,12 +4,14 @@ import re
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import matplotlib as mpl
 import pytest
 from matplotlib.figure import Figure
 
+from common.results import Noise
 from compare import content, inline, page
 from compare.content import Report
 from compare.findings import findings
@@ -92,6 +94,24 @@ def test_the_verdict_stands_before_every_table() -> None:
     html = page.to_html(of(made.repeated()), Path("out"), {})
     assert html.index("Which framework is faster?") < html.index("<table")
     assert html.index("data_parallel x2: pytorch is ") < html.index("<table")
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, '<b class="good">comparable</b>'),
+        ({"cores_of_others": 1.5, "machine": {"logical_cores": 2}}, '<b class="warn">times in doubt in 1 of 4 rows</b>'),
+        ({"noise": Noise(cores_stolen=0.5)}, '<b class="warn">times in doubt in 1 of 4 rows</b>'),
+        ({"cores_used": None}, '<b class="warn">times in doubt in 1 of 4 rows</b>'),
+        ({"data_hash": "other", "cores_used": None}, '<b class="bad">not comparable</b>'),
+    ],
+)
+def test_runs_whose_times_are_in_doubt_are_not_called_comparable(changed: dict[str, Any], said: str) -> None:
+    stored = made.repeated(1)
+    row = stored.comparison.rows[0]
+    stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update=changed)
+    html = page.to_html(of(stored), Path("out"), {})
+    assert f"<span>Timed runs</span>{said}" in html
 
 
 def test_the_certificate_shows_difference_step_and_tolerance() -> None:

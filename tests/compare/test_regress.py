@@ -215,10 +215,12 @@ def test_other_work_or_data_or_another_device_is_an_error(tmp_path: Path) -> Non
     before = kept.folder(tmp_path / "before", {"pytorch": 4.0})
     row = made.row("pytorch")
     larger = row.model_copy(update={"spec": row.spec.model_copy(update={"global_batch_size": 128})})
+    fewer = row.model_copy(update={"spec": row.spec.with_fields(data={"limit": 100})})
     for number, (options, said) in enumerate(
         [
             ({"rows": [larger]}, "did other work: global_batch_size was 64 and is 128"),
-            ({"data_hash": "other"}, "their data has other content"),
+            ({"rows": [fewer], "data_hash": "of 100"}, "did other work: data.limit was None and is 100"),
+            ({"data_hash": "other"}, "their data has other content. Received: digits and digits"),
             ({"changed": {"device": "cuda"}}, "ran on another device: cpu before, cuda now"),
         ]
     ):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -230,6 +231,26 @@ def test_a_second_comparison_in_the_same_folder_at_the_same_time_is_refused(
             [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )
     assert "Another comparison is running in out. Wait for it, or choose another --out." in second.stderr
+
+
+@pytest.mark.parametrize("use", ["running", "another comparison", "other files"])
+def test_a_folder_in_use_is_refused_before_anything_is_prepared(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, use: str
+) -> None:
+    out = tmp_path / "out"
+    assert compare_quick(out).exit_code == 0
+    if use == "other files":
+        (out / store.PLAN_FILE).rename(out / "thesis.json")
+    fake_twins.setattr(run, "judged", pytest.fail)
+    asked = ("--seed", "7") if use == "another comparison" else ()
+    with store.locked(out) if use == "running" else nullcontext():
+        done = compare_quick(out, *asked)
+    said = {
+        "running": "Another comparison is running in",
+        "another comparison": "(of left-serial-1core, seed is 0 there, asked for: 7)",
+        "other files": "holds files that are no comparison's",
+    }
+    assert done.exit_code == 2 and said[use] in done.stderr
 
 
 @pytest.mark.parametrize(

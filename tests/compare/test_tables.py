@@ -143,6 +143,33 @@ def test_markdown_and_json_show_where_a_steps_time_goes() -> None:
     assert (plain["rows"][1]["backward_milliseconds"], plain["rows"][3]["pieces"]) == (14.5, "sent in between")
 
 
+def test_parts_that_add_up_to_more_than_their_whole_are_remarked_on() -> None:
+    stored = made.profiled()
+    (plain,) = tables.step_table(summarize(stored))
+    assert "longer than the step" not in plain.note and "add up to more" not in plain.note  # 1 % is rounding
+    (run,) = stored.runs["pytorch-data_parallel-2"].values()
+    assert run.step_parts is not None
+    longer = run.step_parts.model_copy(update={"compute_seconds": 0.04, "forward_seconds": 0.03})
+    stored.runs["pytorch-data_parallel-2"][0] = run.model_copy(update={"step_parts": longer})
+    (table,) = tables.step_table(summarize(stored))
+    assert table.note.removeprefix(plain.note) == (
+        " Compute is longer than the step in pytorch data_parallel x2 (1.28 times): that is noise, and exposed is told as 0. "
+        "Pieces add up to more than compute in pytorch data_parallel x2 (1.18 times): each is waited for by itself, outside "
+        "the step and at another moment. Read them as shares."
+    )
+
+
+def test_rates_above_the_machines_measured_ones_are_remarked_on() -> None:
+    stored = made.observed()
+    (plain,) = tables.limit_table(summarize(stored))
+    assert "Above the matrix rate" not in plain.note  # 1.00 is not above
+    slow = {2: stored.comparison.rates[2].model_copy(update={"float32_gflops": 640.0})}
+    stored = stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"rates": slow})})
+    (table,) = tables.limit_table(summarize(stored))
+    assert "Above the matrix rate: pytorch data_parallel x2 (1.50 times): the framework's own library" in table.note
+    assert "Above the copy rate: pytorch data_parallel x2 (1.02 times): bytes came from caches" in table.note
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_terminal_shows_the_longest_operations_of_both_frameworks_side_by_side(width: int) -> None:
     (table,) = tables.operation_tables(summarize(made.profiled()))
