@@ -61,6 +61,7 @@ def _assert_agrees_over_frameworks_and_modes(folder: Path, compression: str, mod
     assert np.abs(uncompressed["loss"] - first["loss"]).max() > 1e-6, "compressing changed nothing"
 
 
+@pytest.mark.slow
 def test_a_run_compressed_to_int8_is_the_same_in_both_frameworks_over_processes(tmp_path: Path) -> None:
     _assert_agrees_over_frameworks_and_modes(tmp_path, "int8", ("multi_process",))
 

@@ -116,8 +116,9 @@ def test_a_model_with_batch_norm_is_the_same_training_over_a_parameter_server(tm
 
 
 @pytest.mark.usefixtures("few_steps")
-def test_mini_xception_is_the_same_training_through_a_pipeline_of_three_stages(tmp_path: Path) -> None:
-    proof = prove(tmp_path, "mini_xception", "sgd", ("serial", "pipeline_1f1b"), replicas=3, steps=3)
+@pytest.mark.parametrize("model", ["tests.parity.probe", pytest.param("mini_xception", marks=pytest.mark.slow)])
+def test_a_model_is_the_same_training_through_a_pipeline_of_three_stages(tmp_path: Path, model: str) -> None:
+    proof = prove(tmp_path, model, "sgd", ("serial", "pipeline_1f1b"), replicas=3, steps=3)
     assert_proved(proof)
     _assert_both_are_held_in_mode(proof, "pipeline_1f1b")
 
