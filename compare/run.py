@@ -367,13 +367,15 @@ def _proof(comparison: Comparison, request: Request, folder: Path, shown: Displa
     except (LaunchError, SpecError) as error:
         return ProofRecord(verdict="not proved", sentence=f"the proof broke off: {error}")
     verdicts = {framework: {mode: proof.mode_verdict(framework, mode) for mode in modes} for framework in request.frameworks}
+    rungs, before = [rung.model_dump() for rung in proof.rungs], comparison.proof
+    own = before is not None and proof.remembered and before.rungs == rungs  # from before this comparison was cut short
     return ProofRecord(
         verdict=proof.verdict,
-        sentence=proof.sentence,
+        sentence=before.sentence if before is not None and own else proof.sentence,
         mode_verdicts=verdicts,
         not_claimed=proof.not_claimed,
         held_against=proof.held_against,
-        rungs=[rung.model_dump() for rung in proof.rungs],
+        rungs=rungs,
     )
 
 
