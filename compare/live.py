@@ -131,6 +131,7 @@ class Live:
             marks=marks,
             done=done,
             total=self._total,
+            awaited=not finished and not any(run.epochs for run in self._runs),
             runs=[_line(run, number) for number, run in enumerate(self._runs)],
             charts=[
                 chart
