@@ -346,11 +346,13 @@ def step_table(summaries: Sequence[Summary]) -> list[Table]:
                 row["expected_idle_milliseconds"] = 1e3 * summary.expected_idle * summary.step_parts.step_seconds
         rows.append(row)
     steps = max(summary.step_parts.steps for summary in summaries if summary.step_parts)
+    inseparable = any(summary.step_parts and summary.step_parts.not_separable for summary in summaries)
     note = (
-        f"Medians of {steps} steps each after the training, in turn: whole ones, ones without exchange (compute: the slowest "
-        "replica's), the exchange alone. Exposed: the step beyond compute; hidden: the exchange beyond that; idle: the mean "
-        "wait for the slowest replica. To device, forward, backward, optimizer: of compute, the slowest process's, timed "
-        "afterwards. MiB sent: all replicas, by formula."
+        f"Medians of {steps} steps each, after the training and in turn. Step: a whole one. Compute: one without exchange, the "
+        "slowest replica's. Exposed: what a step takes beyond compute. Hidden: what the exchange alone takes beyond that. "
+        "Idle: how long a replica waits for the slowest one, in the mean. To device, forward, backward, optimizer: of compute, "
+        "the slowest process's, timed afterwards. MiB sent: by all replicas in a step, by formula."
+        + " Not separable: why a part that is missing (-) cannot be timed by itself." * inseparable
         + " Idle by formula: of S equal stages and M micro-batches, (S - 1) / (M + S - 1) of the step." * piped
         + "".join(f" {remark}" for remark in _beyond_their_whole(summaries))
     )
