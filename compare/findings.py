@@ -171,9 +171,8 @@ def _equal(groups: Sequence[Sequence[RunResult]], what: str, pick: Callable[[Run
 def _frameworks(judged: Family) -> list[str]:
     sentences: list[str] = []
     for first, second, seconds in judged.frameworks:
-        configuration = first.name.removeprefix(f"{first.framework} ")
         doubt = DISTURBED if first.disturbed or second.disturbed else ""
-        sentences.append(f"{configuration}: {statistics.faster(seconds, first.framework, second.framework)}.{doubt}")
+        sentences.append(f"{first.configuration}: {statistics.faster(seconds, first.framework, second.framework)}.{doubt}")
     return sentences
 
 
