@@ -57,7 +57,9 @@ def test_the_page_shows_progress_curves_and_the_time_left_and_then_points_to_the
     assert "Runs 1 of 3 Elapsed 1:00 Left, about 2:00" in text_of(path)
     assert "a (1 of 2) ok 2 0.5000 0.7500 2.00 60.0" in text_of(path)
     shown.end(made.bad(made.row("pytorch"), "killed", "interrupted", 1))
+    shown.say("report")
     shown.finish("Interrupted.")
+    assert "report " not in text_of(path).partition("Interrupted.")[0]
     assert "refresh" not in path.read_text("utf-8") and 'href="report.html"' in path.read_text("utf-8")
     assert "Interrupted." in text_of(path) and "a (2 of 2) killed" in text_of(path)
 
