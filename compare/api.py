@@ -83,7 +83,7 @@ def plot(results: Results, name: str) -> Plot:
         raise ValueError(f"plot is unknown. Received: {name!r}. Use one of {', '.join(plots.names())}.")
     with mpl.rc_context(plots.SETTINGS):
         figure = Plot(figsize=(9, 5), layout="constrained")
-        if not plots.draw(name, figure, results.report.summaries):
+        if not plots.draw(name, figure, results.report.summaries, results.report.stored.comparison.class_names):
             raise ValueError(f"there is nothing to plot. Received: {name}. See `results.runs` for what was run.")
         return figure
 
@@ -111,3 +111,8 @@ def plot_speedup(results: Results) -> Plot:
 def plot_input(results: Results) -> Plot:
     """Images per second of the input alone, by its number of workers."""
     return plot(results, "images_per_second")
+
+
+def plot_confusion(results: Results) -> Plot:
+    """What each class of the test split was taken for, a matrix for each row."""
+    return plot(results, plots.CONFUSION)

@@ -35,6 +35,8 @@ _WIDE = 110
 """Characters from which a terminal shows the wide columns too."""
 _LEAST_WORD = 16
 """Characters to which a word may be shortened where a terminal is too narrow."""
+_CLASS_NAME = 28
+"""Characters of a class's name around a matrix."""
 _BEYOND = 1.02
 """Parts over their whole from which a note says so: below that, it is the rounding of medians."""
 _SHORT = {"train": "train", "validation": "valid.", "test": "test", "accuracy": "acc.", "loss": "loss"}
@@ -559,20 +561,50 @@ def class_table(summaries: Sequence[Summary], class_names: Sequence[str]) -> lis
         Column("recall", "recall", 4),
         Column("f1", "F1", 4),
     )
-    names = dict(enumerate(class_names))
     rows: list[dict[str, Cell]] = []
     for summary in summaries:
+        names = named(class_names, len(summary.confusion or []))
         for label, true in enumerate(summary.confusion or []):
             hits = true[label]
             examples, predicted = sum(true), sum(row[label] for row in summary.confusion or [])
             rows.append(
                 run_cells(summary)
-                | {"class": names.get(label, str(label)), "examples": examples}
+                | {"class": names[label], "examples": examples}
                 | {"precision": hits / predicted if predicted else None, "recall": hits / examples if examples else None}
                 | {"f1": 2 * hits / (examples + predicted) if examples + predicted else None}
             )
     note = "Test split, examples of all repeats. Precision: of what was taken for the class; recall: of what is of the class."
     return [Table("classes", "Precision and recall by class", columns, rows, note=note)] if rows else []
+
+
+def confusion_table(summaries: Sequence[Summary], class_names: Sequence[str]) -> list[Table]:
+    """How often each class was taken for which: one table, or none where no run has counted it.
+
+    Args:
+        summaries: of all rows.
+        class_names: by class id.
+    """
+    names = named(class_names, max((len(summary.confusion or []) for summary in summaries), default=0))
+    columns = (*RUN, Column("class", "true class"), *(Column(f"predicted {name}", name) for name in names))
+    rows: list[dict[str, Cell]] = [
+        run_cells(summary)
+        | {"class": names[label]}
+        | {f"predicted {name}": count for name, count in zip(names, counts, strict=True)}
+        for summary in summaries
+        for label, counts in enumerate(summary.confusion or [])
+    ]
+    note = "Test split, examples of all repeats: rows are the true class, columns what it was taken for."
+    return [Table("confusion", "Confusion", columns, rows, note=note)] if rows else []
+
+
+def named(class_names: Sequence[str], number: int) -> list[str]:
+    """The names of so many classes, by class id; its id where one has none."""
+    return [*class_names[:number], *map(str, range(len(class_names), number))]
+
+
+def headings(class_names: Sequence[str], number: int) -> list[str]:
+    """The same in short, and visible whatever they are."""
+    return [shortened(visible(name), _CLASS_NAME) for name in named(class_names, number)]
 
 
 def proof_tables(proof: Mapping[str, Any]) -> list[Table]:

@@ -199,6 +199,13 @@ def test_a_folder_that_is_no_path_is_refused_in_words(folder: Any) -> None:
         api.load(folder)
 
 
+def test_a_notebook_gets_a_confusion_matrix_of_each_row(tmp_path: Path) -> None:
+    figure = api.plot_confusion(api.load(made.stored_in(made.hostile(3), tmp_path)))
+    assert [axis.get_title() for axis in figure.axes] == [
+        f"{framework} {mode}" for framework in ("pytorch", "tensorflow") for mode in ("serial, 2 cores", "data_parallel x2")
+    ]
+
+
 def test_a_notebook_gets_tidy_frames_and_figures(results: api.Results) -> None:
     assert len(results.runs) == len(results.summaries) == 4 and len(results.epochs) == 12
     seconds = results.epochs.groupby(["framework", "cores"]).seconds.median()
