@@ -25,11 +25,11 @@ CONFUSION = "confusion"
 FONT_FILE = Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
 """Which all pictures are written in."""
 
-_CLASS_SIDE, _LEAST_SIDE, _MOST_SIDE = 0.3, 3.0, 9.0
+_CLASS_SIDE, _LEAST_SIDE, _MOST_SIDE = 0.24, 2.4, 6.0
 """Inches of a class, and of a whole confusion matrix."""
-_ACROSS, _AROUND = 18.0, 3.0
+_ACROSS, _AROUND = 12.0, 2.5
 """Inches of matrices side by side, and of their titles and names."""
-_MOST_COUNTED, _MOST_NAMED = 15, 60
+_MOST_COUNTED, _MOST_NAMED = 15, 50
 """Classes up to which counts and names can be read."""
 
 # Okabe & Ito's palette, told apart with every kind of colour blindness; yellow is left out, too pale for lines.
@@ -268,14 +268,14 @@ def _confusion(figure: Figure, summaries: Sequence[Summary], class_names: Sequen
         axis.set_title(name, fontsize=9)
         axis.grid(visible=False)
         if size <= _MOST_COUNTED:
-            for (true, taken), count in np.ndenumerate(counts):
+            for true, taken in np.argwhere(counts):
                 colour = "white" if shares[true, taken] > 0.5 else "black"
-                axis.text(taken, true, f"{count:d}" if count else "", ha="center", va="center", fontsize=7, color=colour)
+                text = axis.text(taken, true, str(counts[true, taken]), ha="center", va="center", fontsize=6, color=colour)
+                text.set_in_layout(False)
+        lowest, leftmost = place + columns >= len(matrices), place % columns == 0  # ticks take most of the time to draw
         if size <= _MOST_NAMED:
-            axis.set_xticks(range(size), names, rotation=90, fontsize=7)
-            axis.set_yticks(range(size), names, fontsize=7)
-        below = place + columns < len(matrices)
-        axis.tick_params(labelbottom=not below, labelleft=place % columns == 0)
+            axis.set_xticks(range(size) if lowest else [], names if lowest else [], rotation=90, fontsize=6)
+            axis.set_yticks(range(size) if leftmost else [], names if leftmost else [], fontsize=6)
     figure.suptitle("Confusion (test split, examples of all repeats; colour: share of the true class)", fontsize=11)
     ids = "" if size <= _MOST_NAMED else ", by its id"
     figure.supxlabel(f"taken for{ids}", fontsize=10)

@@ -90,7 +90,7 @@ def test_a_confusion_matrix_of_each_row_is_drawn_under_the_names_of_its_classes(
         assert min(image.size) > 500 and max(image.size) < 8000
     drawn = (tmp_path / "confusion.svg").read_text()
     assert drawn.count("serial, 2 cores<") == 2 and drawn.count("data_parallel x2<") == 2
-    assert ("javascript:alert(1)" in drawn) == (len(made.HOSTILE) <= num_classes < 60)
+    assert ("javascript:alert(1)" in drawn) == (len(made.HOSTILE) <= num_classes < 50)
     assert (">3<" in drawn) == (num_classes <= 15)
 
 
@@ -100,5 +100,5 @@ def test_seven_matrices_stand_in_two_lines_each_column_with_its_classes_below() 
     seven = [summary.model_copy(update={"id": f"row {number}", "shares_name": True}) for number in range(7)]
     assert plots.draw(plots.CONFUSION, figure, seven, ["a", "b", "c"])
     FigureCanvasAgg(figure).draw()
-    below = [any(label.get_visible() for label in axis.get_xticklabels()) for axis in figure.axes]
-    assert below == [False, *[True] * 6]
+    below = [[label.get_text() for label in axis.get_xticklabels()] for axis in figure.axes]
+    assert below == [[], [], *[["a", "b", "c"]] * 5]
