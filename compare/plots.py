@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -257,8 +258,8 @@ def _confusion(figure: Figure, summaries: Sequence[Summary], class_names: Sequen
     size = max(map(len, matrices.values()))
     names = labels(tables.headings(class_names, size))
     side = min(max(_LEAST_SIDE, _CLASS_SIDE * size), _MOST_SIDE)
-    columns = min(len(matrices), int(_ACROSS / side))
-    lines = -(-len(matrices) // columns)
+    lines = math.ceil(len(matrices) / int(_ACROSS / side))
+    columns = math.ceil(len(matrices) / lines)
     figure.set_size_inches(columns * side + _AROUND, lines * side + _AROUND)
     figure.set_layout_engine("compressed")  # of axes whose sides are equal
     for place, (name, counts) in enumerate(matrices.items()):
