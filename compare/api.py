@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 
 from compare import content, plots, report, tidy
 from compare.report import Report
+from compare.store import FolderError
 
 
 class Plot(Figure):
@@ -63,9 +64,13 @@ def load(folder: str | Path) -> Results:
     """Read the results folder of a comparison, finished or not.
 
     Raises:
-        FolderError: the folder holds no comparison.
+        FolderError: the folder holds no comparison, or is no path.
     """
-    return Results(report.read(Path(folder)))
+    try:
+        path = Path(folder)
+    except TypeError:
+        raise FolderError(f"folder must be a path. Received: {folder!r}. Name the folder that `run` printed.") from None
+    return Results(report.read(path))
 
 
 def plot(results: Results, name: str) -> Plot:
@@ -78,7 +83,7 @@ def plot(results: Results, name: str) -> Plot:
         raise ValueError(f"plot is unknown. Received: {name!r}. Use one of {', '.join(plots.names())}.")
     with mpl.rc_context(plots.SETTINGS):
         figure = Plot(figsize=(9, 5), layout="constrained")
-        if not plots.draw(name, figure, results.report.summaries):
+        if not plots.draw(name, figure, results.report.summaries, results.report.stored.comparison.class_names):
             raise ValueError(f"there is nothing to plot. Received: {name}. See `results.runs` for what was run.")
         return figure
 
@@ -106,3 +111,8 @@ def plot_speedup(results: Results) -> Plot:
 def plot_input(results: Results) -> Plot:
     """Images per second of the input alone, by its number of workers."""
     return plot(results, "images_per_second")
+
+
+def plot_confusion(results: Results) -> Plot:
+    """What each class of the test split was taken for, a matrix for each row."""
+    return plot(results, plots.CONFUSION)

@@ -16,10 +16,11 @@ from common.training import relative_difference
 from compare import content, page, store, tables
 from compare.content import Report
 from compare.findings import DISTURBED
+from compare.measurements import OF_THE_PLACE
 from compare.statistics import VERDICT_PAIRS, Ratio, interval_words, unpaired_ratio
 from compare.store import FolderError
 from compare.summary import Summary, epoch_seconds, measured
-from compare.tables import Cell, Column, Table
+from compare.tables import RUN, Cell, Column, Table, run_cells
 
 KIND = "side by side"
 PAGE_FILE, REPORT_FILE, RESULTS_FILE = "beside.html", "beside.md", "beside.json"
@@ -28,6 +29,8 @@ _TABLES = "tables"
 _MACHINE = ("processor", "logical_cores", "memory_mib")
 """Recorded facts that tell one machine from another."""
 _OF_ITS_OWN = ("made at",)
+_OF_AN_EPOCH = ("model", "global_batch_size")
+"""Fields of a spec that make an epoch of the same data another amount of work."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +62,13 @@ def pair(folders: tuple[Path, Path], reports: tuple[Report, Report]) -> Pair:
     machines = [report.stored.comparison.machine for report in reports]
     same_machine = all(machines[0].get(fact) == machines[1].get(fact) for fact in _MACHINE)
     matched = [(ours[row_id], theirs[row_id]) for row_id in both]
-    ratios = {row_id: _ratio(reports, row_id) for row_id in both}
+    unlike = {row_id: _unlike(reports, row_id) for row_id in both}
+    ratios = {row_id: None if unlike[row_id] else _ratio(reports, row_id) for row_id in both}
     return Pair(
         folders=folders,
         reports=reports,
         same_machine=same_machine,
-        sentences=_sentences(reports, matched, ratios, same_machine),
+        sentences=_sentences(reports, matched, ratios, unlike, same_machine),
         tables=[_seconds(matched, ratios), _scores(matched), _states(matched)],
         differences=[*_environments(reports), *_specs(reports, both)],
     )
@@ -111,6 +115,20 @@ def to_plain(found: Pair) -> dict[str, Any]:
     }
 
 
+def _unlike(reports: tuple[Report, Report], row_id: str) -> list[str]:
+    """What makes a row's epoch other work in A than in B: fields of its spec, or its data; nothing where it is the same."""
+    ours, theirs = (_fields(report)[row_id] for report in reports)
+    same_data = len({report.stored.comparison.data_hash for report in reports}) == 1
+    names = [name for name in ours if name in _OF_AN_EPOCH or (name.startswith("data.") and not same_data)]
+    differing = [name for name in names if ours[name] != theirs.get(name) and name not in OF_THE_PLACE]
+    return differing if same_data or differing else ["content of the data"]
+
+
+def _fields(report: Report) -> dict[str, dict[str, Any]]:
+    """Row id: the fields of its spec."""
+    return {row.id: store.flat(row.spec.model_dump(mode="json")) for row in report.stored.comparison.rows}
+
+
 def _ratio(reports: tuple[Report, Report], row_id: str) -> Ratio | None:
     """Seconds of an epoch in A over those in B: how many times as fast B is."""
     seconds: list[list[float]] = []
@@ -124,15 +142,18 @@ def _sentences(
     reports: tuple[Report, Report],
     matched: Sequence[tuple[Summary, Summary]],
     ratios: dict[str, Ratio | None],
+    unlike: dict[str, list[str]],
     same_machine: bool,
 ) -> list[tuple[str, list[str]]]:
     speed = ["The machines differ: a ratio of their times is one of the machines, too, and nothing is said about speed."]
     if same_machine:
-        speed = [_speed(*each, ratio) for each in matched if (ratio := ratios[each[0].id]) is not None]
-        speed.append(
-            "A and B were run apart, and are not paired: what changed on the machine between them is in these ratios. "
-            "Only runs that are interleaved tell that apart. Each interval stands for itself, at 95 %."
-        )
+        speed = [_no_verdict(*each, unlike[each[0].id]) for each in matched if unlike[each[0].id]]
+        if known := [_speed(*each, ratio) for each in matched if (ratio := ratios[each[0].id]) is not None]:
+            speed += [
+                *known,
+                "A and B were run apart, and are not paired: what changed on the machine between them is in these ratios. "
+                "Only runs that are interleaved tell that apart. Each interval stands for itself, at 95 %.",
+            ]
     ours, theirs = ([summary.id for summary in report.summaries] for report in reports)
     alone = (("A", ours, theirs), ("B", theirs, ours))
     missing = [
@@ -161,6 +182,12 @@ def _speed(ours: Summary, theirs: Summary, ratio: Ratio) -> str:
     return f"{ours.name}: {unclear}{times}.{doubt}"
 
 
+def _no_verdict(ours: Summary, theirs: Summary, unlike: Sequence[str]) -> str:
+    paces = [1e3 / each.images_per_second.median for each in (ours, theirs) if each.images_per_second]
+    by_image = f" An image took {paces[0]:.3g} ms in A and {paces[1]:.3g} ms in B." if len(paces) == 2 else ""
+    return f"{ours.name}: no verdict: epochs of A and B are not the same work (other {', '.join(unlike)}).{by_image}"
+
+
 def _first_losses(matched: Sequence[tuple[Summary, Summary]]) -> list[str]:
     """Before any update: equal where data, weights and order are the same, but for rounding."""
     losses = {ours.name: (ours.first_step_loss, theirs.first_step_loss) for ours, theirs in matched}
@@ -173,9 +200,6 @@ def _first_losses(matched: Sequence[tuple[Summary, Summary]]) -> list[str]:
     return differing or [f"The first losses of A and B are the same numbers in all {len(known)} rows."] * bool(known)
 
 
-_RUN = (Column("framework", "framework"), Column("run", "mode"))
-
-
 def _of_both(key: str, heading: str, digits: int | None = None, *, interval: bool = False) -> tuple[Column, Column]:
     return (
         Column(f"{key}_a", f"{heading}, A", digits, interval=interval),
@@ -183,20 +207,16 @@ def _of_both(key: str, heading: str, digits: int | None = None, *, interval: boo
     )
 
 
-def _name(summary: Summary) -> dict[str, Cell]:
-    return {"framework": summary.framework, "run": summary.name.removeprefix(f"{summary.framework} ")}
-
-
 def _seconds(matched: Sequence[tuple[Summary, Summary]], ratios: dict[str, Ratio | None]) -> Table:
     columns = (
-        *_RUN,
+        *RUN,
         *_of_both("epoch_seconds", "s per epoch", 3, interval=True),
         Column("ratio", "A over B", 2, interval=True),
         *_of_both("wall_seconds", "wall s", 1, interval=True),
         *_of_both("peak_memory_mib", "peak MiB", 0),
     )
     rows = [
-        _name(ours)
+        run_cells(ours)
         | {"epoch_seconds_a": ours.epoch_seconds, "epoch_seconds_b": theirs.epoch_seconds, "ratio": ratios[ours.id]}
         | {"wall_seconds_a": ours.wall_seconds, "wall_seconds_b": theirs.wall_seconds}
         | {"peak_memory_mib_a": ours.peak_memory_mib, "peak_memory_mib_b": theirs.peak_memory_mib}
@@ -204,14 +224,14 @@ def _seconds(matched: Sequence[tuple[Summary, Summary]], ratios: dict[str, Ratio
     ]
     note = (
         "Median over repeats (25 % to 75 % quantile). A over B: geometric means of the seconds per epoch, unpaired (95 % Welch "
-        "interval)."
+        "interval); none where an epoch of A is other work than one of B."
     )
     return Table("beside_seconds", "Times", columns, rows, note=note)
 
 
 def _scores(matched: Sequence[tuple[Summary, Summary]]) -> Table:
     columns = (
-        *_RUN,
+        *RUN,
         *_of_both("accuracy", "test accuracy", 4, interval=True),
         Column("difference", "B - A", 4),
         *_of_both("loss", "test loss", 4, interval=True),
@@ -221,7 +241,7 @@ def _scores(matched: Sequence[tuple[Summary, Summary]]) -> Table:
     for ours, theirs in matched:
         a, b = ours.test.accuracy, theirs.test.accuracy
         rows.append(
-            _name(ours)
+            run_cells(ours)
             | {"accuracy_a": a, "accuracy_b": b, "difference": b.median - a.median if a and b else None}
             | {"loss_a": ours.test.loss, "loss_b": theirs.test.loss}
             | {"first_step_loss_a": ours.first_step_loss, "first_step_loss_b": theirs.first_step_loss}
@@ -230,9 +250,9 @@ def _scores(matched: Sequence[tuple[Summary, Summary]]) -> Table:
 
 
 def _states(matched: Sequence[tuple[Summary, Summary]]) -> Table:
-    columns = (*_RUN, *_of_both("status", "status"), *_of_both("repeats", "repeats"), *_of_both("parity", "same training"))
+    columns = (*RUN, *_of_both("status", "status"), *_of_both("repeats", "repeats"), *_of_both("parity", "same training"))
     rows: list[dict[str, Cell]] = [
-        _name(ours)
+        run_cells(ours)
         | {"status_a": ours.status, "status_b": theirs.status}
         | {"repeats_a": ours.repeats_done, "repeats_b": theirs.repeats_done}
         | {"parity_a": ours.parity, "parity_b": theirs.parity}
@@ -252,9 +272,7 @@ def _environments(reports: tuple[Report, Report]) -> list[tuple[str, str, str]]:
 
 def _specs(reports: tuple[Report, Report], both: Sequence[str]) -> list[tuple[str, str, str]]:
     """Fields of the matched rows' specs; of all rows alike once, else row by row."""
-    specs = [
-        {row.id: store.flat(row.spec.model_dump(mode="json")) for row in report.stored.comparison.rows} for report in reports
-    ]
+    specs = [_fields(report) for report in reports]
     found: dict[tuple[str, str, str], list[str]] = {}
     for row_id in both:
         ours, theirs = (each[row_id] for each in specs)

@@ -16,7 +16,7 @@ from rich.text import Text
 from common import results, spec
 from common.datasets import DataRefused, Dataset, Manifest, leaves
 from common.spec import SpecError
-from compare import data_report, exits, sheet, store, tables
+from compare import data_report, exits, plots, sheet, store, tables
 from compare.data_report import BALANCE_NAME, COUNTS_FILE, SHEET_FILE
 from compare.exploration import KIND, Exploration, explore, to_plain
 from compare.interrupt import interruptible
@@ -112,7 +112,7 @@ def run(wanted: spec.Spec, out: Path | None, *, as_json: bool) -> int:
 def _write(folder: Path, exploration: Exploration, dataset: Dataset | None, manifest: Manifest | None) -> None:
     """Write everything to a folder; what an earlier exploration left there is replaced."""
     _refuse_other_folder(folder)
-    class_names = sheet.labels([tables.visible(each.name) for each in exploration.classes])
+    class_names = plots.labels([tables.visible(each.name) for each in exploration.classes])
     counts = {split: [each.counts[split] for each in exploration.classes] for split in exploration.splits}
     files: dict[str, str | bytes] = {COUNTS_FILE: data_report.counts_csv(exploration)}
     for suffix, content in sheet.class_balance(

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from common.datasets.dataset import MAX_NAMED, listed
-from compare import sheet, tables
+from compare import plots, sheet, tables
 from compare.exploration import ClassCount, Exploration, FileFacts
 from compare.tables import Cell, Column, Table
 
@@ -56,7 +56,7 @@ def to_markdown(exploration: Exploration, *, has_sheet: bool) -> str:
         if len(exploration.classes) > sheet.MAX_CLASSES:
             lines += [f"The sample sheet shows the first {sheet.MAX_CLASSES} classes.", ""]
     names = [tables.visible(each.name) for each in exploration.classes]
-    unlike = [f"{label} is {name}" for label, name in zip(sheet.labels(names), names, strict=True) if label != name]
+    unlike = [f"{label} is {name}" for label, name in zip(plots.labels(names), names, strict=True) if label != name]
     if unlike:
         lines += [tables.escaped(f"The font of the pictures lacks letters of some names: {listed(unlike)}."), ""]
     return "\n".join(lines)

@@ -28,8 +28,6 @@ TONES = {
 """Words of a cell that a colour helps to find."""
 _LONG = 44
 """Characters from which a cell's text is broken into lines."""
-_NAME = 28
-"""Characters of a class's name in a matrix."""
 _FIRST, _CURVES = ("comparison", "accuracy"), ("loss", "accuracy")
 _PROOF, _CLASSES, _FOLDED = ("proof", "claims"), ("classes",), ("seconds", "epochs")
 
@@ -44,13 +42,13 @@ def to_html(report: Report, folder: Path, drawn: Mapping[str, str]) -> str:
     Args:
         report: what it says.
         folder: where the results lie, for the commands.
-        drawn: the plots, SVG files by name.
+        drawn: the plots, SVG files by name; confusion stands here as tables.
     """
     comparison = report.stored.comparison
     grids = {table.name: table for table in content.documents(report)}
     folded = [name for name in grids if name in (*_FIRST[:1], *_FOLDED) or name.startswith("epoch_")]
     apart = {*_FIRST, *_PROOF, *_CLASSES, *folded}
-    pictures = {name: inline.svg(source, name.replace("_", " ")) for name, source in drawn.items()}
+    pictures = {name: inline.svg(source, name.replace("_", " ")) for name, source in drawn.items() if name != plots.CONFUSION}
     heats = [_heat(summary, comparison.class_names) for summary in report.summaries if summary.confusion]
     title = tables.one_line(f"{comparison.rows[0].spec.model} on {comparison.data_name}")
     return render(
@@ -182,10 +180,9 @@ def _for_script(number: float) -> str:
 def _heat(summary: Summary, class_names: Sequence[str]) -> dict[str, Any]:
     """A confusion matrix; the share of a row that a cell has, in tenths rounded up, is its colour."""
     counts = summary.confusion or []
-    names = dict(enumerate(class_names))
     return {
         "title": summary.name,
-        "names": [tables.shortened(tables.visible(names.get(label, str(label))), _NAME) for label in range(len(counts))],
+        "names": tables.headings(class_names, len(counts)),
         "rows": [[(count, math.ceil(10 * count / max(sum(row), 1))) for count in row] for row in counts],
     }
 

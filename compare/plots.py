@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import get_font
 from matplotlib.ticker import MaxNLocator
 
 from common.results import Phases
+from compare import tables
 from compare.statistics import Ratio
 from compare.summary import FAILURES, Epoch, Summary
 
 FORMATS = ("png", "svg")
+CONFUSION = "confusion"
+"""Name of the plot that shows class names, too."""
+FONT_FILE = Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
+"""Which all pictures are written in."""
+
+_CLASS_SIDE, _LEAST_SIDE, _MOST_SIDE = 0.24, 2.4, 6.0
+"""Inches of a class, and of a whole confusion matrix."""
+_ACROSS, _AROUND = 12.0, 2.5
+"""Inches of matrices side by side, and of their titles and names."""
+_MOST_COUNTED, _MOST_NAMED = 15, 50
+"""Classes up to which counts and names can be read."""
 
 # Okabe & Ito's palette, told apart with every kind of colour blindness; yellow is left out, too pale for lines.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
@@ -35,8 +50,13 @@ SETTINGS: dict[Any, Any] = {
 }
 
 
-def write(summaries: Sequence[Summary], folder: Path) -> list[Path]:
+def write(summaries: Sequence[Summary], folder: Path, class_names: Sequence[str] = ()) -> list[Path]:
     """Write every plot that the figures allow; a plot with nothing to show is not made.
+
+    Args:
+        summaries: of all rows.
+        folder: made where it is missing.
+        class_names: by class id; ids stand for those that are not in it.
 
     Returns:
         The files written.
@@ -44,10 +64,10 @@ def write(summaries: Sequence[Summary], folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     files: list[Path] = []
     with mpl.rc_context(SETTINGS):
-        for name, draw in _PLOTS.items():
+        for name in names():
             figure = Figure(figsize=(9, 5), layout="constrained")
             FigureCanvasAgg(figure)
-            if not draw(figure, [summary for summary in summaries if shown(summary)]):
+            if not draw(name, figure, summaries, class_names):
                 continue
             absent = left_out(summaries)
             if absent:
@@ -58,12 +78,19 @@ def write(summaries: Sequence[Summary], folder: Path) -> list[Path]:
 
 def names() -> tuple[str, ...]:
     """Of all plots that there are."""
-    return tuple(_PLOTS)
+    return (*_PLOTS, CONFUSION)
 
 
-def draw(name: str, figure: Figure, summaries: Sequence[Summary]) -> bool:
+def draw(name: str, figure: Figure, summaries: Sequence[Summary], class_names: Sequence[str] = ()) -> bool:
     """Draw one plot into a figure, within SETTINGS; False where there is nothing to show."""
-    return _PLOTS[name](figure, [summary for summary in summaries if shown(summary)])
+    drawn = [summary for summary in summaries if shown(summary)]
+    return _confusion(figure, drawn, class_names) if name == CONFUSION else _PLOTS[name](figure, drawn)
+
+
+def labels(class_names: Sequence[str]) -> list[str]:
+    """What names the classes in pictures, by class id: `class 3` where the font lacks a letter of the name."""
+    known = get_font(FONT_FILE).get_charmap().keys()
+    return [name if known >= set(map(ord, name)) else f"class {number}" for number, name in enumerate(class_names)]
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
@@ -224,6 +251,39 @@ def _input(figure: Figure, summaries: Sequence[Summary]) -> bool:
     return True
 
 
+def _confusion(figure: Figure, summaries: Sequence[Summary], class_names: Sequence[str]) -> bool:
+    matrices = {summary.name: np.array(summary.confusion) for summary in summaries if summary.confusion}
+    if not matrices:
+        return False
+    size = max(map(len, matrices.values()))
+    names = labels(tables.headings(class_names, size))
+    side = min(max(_LEAST_SIDE, _CLASS_SIDE * size), _MOST_SIDE)
+    lines = math.ceil(len(matrices) / int(_ACROSS / side))
+    columns = math.ceil(len(matrices) / lines)
+    figure.set_size_inches(columns * side + _AROUND, lines * side + _AROUND)
+    figure.set_layout_engine("compressed")  # of axes whose sides are equal
+    for place, (name, counts) in enumerate(matrices.items()):
+        axis = figure.add_subplot(lines, columns, place + 1)
+        shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+        axis.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
+        axis.set_title(name, fontsize=9)
+        axis.grid(visible=False)
+        if size <= _MOST_COUNTED:
+            for true, taken in np.argwhere(counts):
+                colour = "white" if shares[true, taken] > 0.5 else "black"
+                text = axis.text(taken, true, str(counts[true, taken]), ha="center", va="center", fontsize=6, color=colour)
+                text.set_in_layout(False)
+        lowest, leftmost = place + columns >= len(matrices), place % columns == 0  # ticks take most of the time to draw
+        if size <= _MOST_NAMED:
+            axis.set_xticks(range(size) if lowest else [], names if lowest else [], rotation=90, fontsize=6)
+            axis.set_yticks(range(size) if leftmost else [], names if leftmost else [], fontsize=6)
+    figure.suptitle("Confusion (test split, examples of all repeats; colour: share of the true class)", fontsize=11)
+    ids = "" if size <= _MOST_NAMED else ", by its id"
+    figure.supxlabel(f"taken for{ids}", fontsize=10)
+    figure.supylabel(f"true class{ids}", fontsize=10)
+    return True
+
+
 _PLOTS: dict[str, Callable[[Figure, Sequence[Summary]], bool]] = {
     "loss": _loss,
     "accuracy": _accuracy,
@@ -238,14 +298,14 @@ _PLOTS: dict[str, Callable[[Figure, Sequence[Summary]], bool]] = {
 def _styles(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
     """A colour for each mode, line and marker for each framework; thick to thin, for twins lie on each other."""
     frameworks = list(dict.fromkeys(summary.framework for summary in summaries))
-    modes = list(dict.fromkeys(summary.name.removeprefix(summary.framework) for summary in summaries))
+    modes = list(dict.fromkeys(summary.configuration for summary in summaries))
     styles: list[dict[str, Any]] = []
     for index, summary in enumerate(summaries):
         framework = frameworks.index(summary.framework)
         thickness = 1.0 - index / max(len(summaries), 2)
         styles.append(
             {
-                "color": COLOURS[modes.index(summary.name.removeprefix(summary.framework)) % len(COLOURS)],
+                "color": COLOURS[modes.index(summary.configuration) % len(COLOURS)],
                 "linestyle": _LINE_STYLES[framework % len(_LINE_STYLES)],
                 "marker": MARKERS[framework % len(MARKERS)],
                 "markerfacecolor": "white" if framework else None,

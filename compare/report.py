@@ -78,11 +78,12 @@ def write(report: Report, folder: Path, *, source: Path | None = None) -> str | 
     """
     stored, summaries = report.stored, report.summaries
     try:
-        for table in content.documents(report):
+        class_names = stored.comparison.class_names
+        for table in (*content.documents(report), *tables.confusion_table(summaries, class_names)):
             tables.write(table, folder / TABLES_FOLDER)
         for name, frame in (("runs", tidy.runs(stored)), ("epochs", tidy.epochs(stored))):
             results.write_atomically(folder / TABLES_FOLDER / f"{name}.csv", tables.frame_to_csv(frame))
-        drawn = plots.write(summaries, folder / PLOTS_FOLDER)
+        drawn = plots.write(summaries, folder / PLOTS_FOLDER, class_names)
         pictures = {path.stem: path.read_text("utf-8") for path in drawn if path.suffix == ".svg"}
         results.write_atomically(folder / PAGE_FILE, page.to_html(report, source or folder, pictures))
         results.write_atomically(folder / REPORT_FILE, _markdown(report, source or folder, list(pictures)))

@@ -6,7 +6,6 @@ import io
 import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -14,13 +13,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.font_manager import get_font
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from common.datasets.dataset import Images
-from compare.plots import COLOURS, FORMATS, SETTINGS
+from compare.plots import COLOURS, FONT_FILE, FORMATS, SETTINGS
 from compare.tables import shortened
 
 MAX_CLASSES = 60
@@ -33,15 +31,8 @@ _LABEL_PX = 230
 _LABEL_CHARACTERS = 26
 _MAX_NAMED_BARS = 100
 _MAX_NAME = 40
-_FONT_FILE = Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
 _COLOURS: dict[str, str] = dict(zip(("train", "validation", "test", "all"), (*COLOURS[:3], COLOURS[0]), strict=True))
 _SETTINGS: dict[Any, Any] = {**SETTINGS, "axes.grid": False}
-
-
-def labels(class_names: Sequence[str]) -> list[str]:
-    """What names the classes in pictures, by class id: `class 3` where the font lacks a letter of the name."""
-    known = get_font(_FONT_FILE).get_charmap().keys()
-    return [name if known >= set(map(ord, name)) else f"class {number}" for number, name in enumerate(class_names)]
 
 
 def sample_sheet(images: Images, labels: NDArray[np.int64], captions: Sequence[str]) -> bytes:
@@ -129,4 +120,4 @@ def _cell(pixels: NDArray[np.uint8]) -> Image.Image:
 
 def _font(size: int) -> ImageFont.FreeTypeFont:
     """DejaVu Sans, which comes with matplotlib and knows more scripts than Pillow's own."""
-    return ImageFont.truetype(_FONT_FILE, size)
+    return ImageFont.truetype(FONT_FILE, size)

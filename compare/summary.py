@@ -166,6 +166,11 @@ class Summary(_Frozen):
         return self.fed_name if self.input == "inline" else f"{self.fed_name}, {self.workers} {kind}"
 
     @property
+    def configuration(self) -> str:
+        """The name without its framework."""
+        return self.name.removeprefix(f"{self.framework} ")
+
+    @property
     def fed_name(self) -> str:
         """What its rows with other numbers of input workers share of the name."""
         if self.mode == "serial":

@@ -18,7 +18,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from common.datasets import decode, leaves
-from compare import duplicates, exploration, sheet, tables
+from compare import duplicates, exploration, plots, sheet, tables
 from compare.__main__ import app
 from tests.common.made_up_data import cifar_binary, image, tree, write_folder
 
@@ -352,7 +352,7 @@ def test_an_interrupt_while_leaves_are_made_is_answered_and_leaves_nothing(
 
 def test_names_that_the_pictures_cannot_show_are_numbered_and_told(tmp_path: Path) -> None:
     names = ["слива", "日本語の葉", "🍅"]
-    assert sheet.labels(names) == ["слива", "class 1", "class 2"]
+    assert plots.labels(names) == ["слива", "class 1", "class 2"]
     explore(write_folder(tmp_path / "leaves", tree(*names, images=12)), "--out", tmp_path / "out")
     report = (tmp_path / "out" / "report.md").read_text()
     assert "lacks letters of some names: class 1 is 日本語の葉, class 2 is 🍅." in report

@@ -12,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from common.results import Noise
-from compare import content, inline, page
+from compare import content, inline, page, report
 from compare.content import Report
 from compare.findings import findings
 from compare.plots import SETTINGS
@@ -126,6 +126,15 @@ def test_confusion_is_coloured_by_the_share_of_its_row() -> None:
     html = page.to_html(of(stored), Path("out"), {})
     assert '<tr><th scope="row">0</th><td class="s9">9</td><td class="s1">1</td></tr>' in html
     assert '<tr><th scope="row">1</th><td></td><td></td></tr>' in html
+
+
+def test_the_picture_of_the_confusion_stands_beside_the_page_and_its_tables_in_it(tmp_path: Path) -> None:
+    made_report = of(made.hostile())
+    assert report.write(made_report, tmp_path) is None
+    assert 'aria-label="confusion"' not in (tmp_path / "report.html").read_text("utf-8")
+    assert "![confusion](plots/confusion.png)" in (tmp_path / "report.md").read_text("utf-8")
+    assert {path.name for path in (tmp_path / "plots").glob("confusion.*")} == {"confusion.png", "confusion.svg"}
+    assert {path.suffix for path in (tmp_path / "tables").glob("confusion.*")} == {".csv", ".md", ".tex"}
 
 
 def test_the_matrices_of_all_repeats_are_added_up() -> None:

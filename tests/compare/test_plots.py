@@ -79,3 +79,26 @@ def test_a_comparison_of_failures_alone_has_no_plots(tmp_path: Path) -> None:
         update={"comparison": made.comparison(rows), "runs": {rows[0].id: {0: made.bad(rows[0], "failed", "why", 1)}}}
     )
     assert plots.write(summarize(stored), tmp_path) == []
+
+
+@pytest.mark.parametrize("num_classes", [3, len(made.HOSTILE), 120])
+def test_a_confusion_matrix_of_each_row_is_drawn_under_the_names_of_its_classes(tmp_path: Path, num_classes: int) -> None:
+    stored = made.hostile(num_classes)
+    files = plots.write(summarize(stored), tmp_path, stored.comparison.class_names)
+    assert {path.name for path in files} >= {"confusion.png", "confusion.svg"}
+    with Image.open(tmp_path / "confusion.png") as image:
+        assert min(image.size) > 500 and max(image.size) < 8000
+    drawn = (tmp_path / "confusion.svg").read_text()
+    assert drawn.count("serial, 2 cores<") == 2 and drawn.count("data_parallel x2<") == 2
+    assert ("javascript:alert(1)" in drawn) == (len(made.HOSTILE) <= num_classes < 50)
+    assert (">3<" in drawn) == (num_classes <= 15)
+
+
+def test_seven_matrices_stand_in_two_lines_each_column_with_its_classes_below() -> None:
+    figure = Figure(layout="constrained")
+    (summary,) = summarize(made.hostile(3))[:1]
+    seven = [summary.model_copy(update={"id": f"row {number}", "shares_name": True}) for number in range(7)]
+    assert plots.draw(plots.CONFUSION, figure, seven, ["a", "b", "c"])
+    FigureCanvasAgg(figure).draw()
+    below = [[label.get_text() for label in axis.get_xticklabels()] for axis in figure.axes]
+    assert below == [[], [], [], *[["a", "b", "c"]] * 4]

@@ -106,6 +106,23 @@ def test_precision_and_recall_are_those_of_scikit_learn() -> None:
     assert [row["examples"] for row in table.rows[:4]] == support.tolist()
 
 
+def test_a_confusion_matrix_is_a_row_of_numbers_for_each_true_class_under_safe_names() -> None:
+    stored = made.repeated(2)
+    for repeats in stored.runs.values():
+        for repeat, run in repeats.items():
+            repeats[repeat] = run.model_copy(update={"confusion": [[3, 1, 0], [0, 2, 0], [0, 0, 0]]})
+    (table,) = tables.confusion_table(summarize(stored), ["=cat", "a,b"])
+    lines = tables.to_csv(table).splitlines()
+    assert lines[0] == 'framework,run,class,predicted =cat,"predicted a,b",predicted 2'
+    assert lines[1:4] == [
+        'pytorch,"serial, 2 cores",\'=cat,6,2,0',
+        'pytorch,"serial, 2 cores","a,b",0,4,0',
+        'pytorch,"serial, 2 cores",2,0,0,0',
+    ]
+    assert len(lines) == 1 + 3 * len(stored.comparison.rows)
+    assert tables.confusion_table(summarize(made.repeated(1)), ["a"]) == []
+
+
 def test_a_proof_of_nothing_has_no_table() -> None:
     assert tables.proof_tables({"rungs": [], "mode_verdicts": {}, "not_claimed": {}}) == []
 
@@ -141,6 +158,10 @@ def test_markdown_and_json_show_where_a_steps_time_goes() -> None:
     assert plain["rows"][1]["communication_exposed_milliseconds"] == 6.25
     assert plain["rows"][3]["not_separable"] == "the framework computes and sends in one"
     assert (plain["rows"][1]["backward_milliseconds"], plain["rows"][3]["pieces"]) == (14.5, "sent in between")
+    said = "Not separable: why a part that is missing (-) cannot be timed by itself."
+    assert said in table.note
+    separable = [summary for summary in summarize(stored) if summary.framework == "pytorch"]
+    assert said not in tables.step_table(separable)[0].note
 
 
 def test_parts_that_add_up_to_more_than_their_whole_are_remarked_on() -> None:
