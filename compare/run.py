@@ -297,6 +297,8 @@ def judged(request: Request, shown: Display) -> Comparison:
         SpecError, DataRefused, LaunchError: something is refused.
     """
     settings = request.settings
+    if settings.repeats > store.MOST_REPEATS:
+        raise SpecError(f"A row has at most {store.MOST_REPEATS} runs. Received: {settings.repeats}. Ask for fewer.")
     rows = request.lay_out(settings, request.frameworks)
     shown.say("asking the frameworks what they can do here")
     with launch.asked(request.frameworks) as answer:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import filelock
 import pydantic
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from common import checkpoint, results
 from common.rates import Rates
@@ -25,6 +25,9 @@ RUNS_FOLDER = "runs"
 LOG_FILE = "log.txt"
 SPEC_FILE = "spec.json"
 _LOCK_FILE = ".lock"
+
+MOST_REPEATS = 10_000
+"""More are a slip of the hand, or a plan that would keep its reader busy for ever."""
 
 _FACTS = ("processor", "logical_cores", "python")
 """What must be the same for two runs to stand in one table."""
@@ -61,7 +64,7 @@ class Comparison(_Frozen):
     """UTC, ISO 8601."""
     argv: list[str]
     rows: list[Row]
-    repeats: int
+    repeats: int = Field(ge=1, le=MOST_REPEATS)
     data_name: str
     data_hash: str
     data_notes: list[str] = []
@@ -108,7 +111,15 @@ class Stored(_Frozen):
 
 
 def run_folder(folder: Path, row_id: str, repeat: int) -> Path:
-    return folder / RUNS_FOLDER / f"{row_id}-r{repeat}"
+    """The folder of one run.
+
+    Raises:
+        FolderError: it would lie elsewhere than among the comparison's runs.
+    """
+    runs = folder / RUNS_FOLDER
+    if (made := runs / f"{row_id}-r{repeat}").parent != runs:
+        raise FolderError(f"A row's id must be a plain file name. Received: {row_id!r}. Run the comparison in another folder.")
+    return made
 
 
 def refuse_others(folder: Path, record: str, kind: str, what: str, *, own: Collection[str] = ()) -> None:

@@ -22,6 +22,7 @@ from common import checkpoint, results
 from common.results import EpochRecord, RunResult
 from compare import launch, store
 from compare.__main__ import app
+from tests.compare import made
 from tests.compare.conftest import behave
 
 DRIVER = textwrap.dedent(
@@ -297,6 +298,39 @@ def test_a_flipped_digit_of_the_plan_is_named(fake_twins: pytest.MonkeyPatch, tm
     plan.write_text(plan.read_text().replace('"seed": 0', '"seed": 1', 1))
     done = compare("run", "--resume", tmp_path / "out")
     assert done.exit_code == 2 and "compare.json was changed since it was written" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("id", value) for value in ("pytorch-x/../../../README", "/tmp/x", "..", "a\nb", "")),
+        ("framework", "../x"),
+        ("repeats", 10**9),
+        ("repeats", 0),
+    ],
+)
+def test_a_plan_from_elsewhere_leads_to_no_other_folder_and_keeps_nobody_busy_for_ever(
+    tmp_path: Path, field: str, value: str | int
+) -> None:
+    made.stored_in(made.repeated(1), tmp_path / "out")
+    path = tmp_path / "out" / store.PLAN_FILE
+    plan = json.loads(path.read_text())
+    plan.pop("sha256")  # a plan without one is taken as it is
+    (plan if field == "repeats" else plan["rows"][0])[field] = value
+    path.write_text(json.dumps(plan))
+    before = sorted(tmp_path.rglob("*"))
+    for words in (("report", tmp_path / "out", "--out", tmp_path / "a" / "b"), ("run", "--resume", tmp_path / "out")):
+        done = compare(*words)
+        assert done.exit_code == 2 and "compare.json is not a whole comparison" in done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+    if field == "id":
+        with pytest.raises(store.FolderError, match="must be a plain file name"):
+            store.run_folder(tmp_path, f"{value}/x", 0)
+
+
+def test_repeats_have_a_limit(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    done = compare("run", "--frameworks", "left", *SETTINGS, "--repeats", "10001", "--out", tmp_path / "out")
+    assert done.exit_code == 2 and "at most 10000 runs. Received: 10001." in done.stderr
 
 
 # A full disk.
