@@ -22,6 +22,8 @@ Status = Literal["ok", "failed", "diverged", "killed", "not parallel", "not avai
 RESULT_FILE = "result.json"
 EVENTS_FILE = "events.jsonl"
 _CHECKSUM = "sha256"
+_PARTIAL = ".partial"
+"""The end of the names of files that are being written; the first letter is a point."""
 TRACE_FILE = "trace.json.gz"
 
 
@@ -338,9 +340,9 @@ def digest(values: dict[str, Any]) -> str:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace a file whole or not at all, also when the power fails in between."""
+    """Replace a file whole or not at all, also when the power fails in between: then the one before may stand."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PARTIAL)
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -352,3 +354,9 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def sweep(folder: Path) -> None:
+    """Remove what kills in the middle of `write_atomically` left in a folder, and below it, that nobody writes to."""
+    for temporary in folder.rglob(f".*{_PARTIAL}"):
+        temporary.unlink(missing_ok=True)

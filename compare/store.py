@@ -187,7 +187,7 @@ def refuse_used(folder: Path, rows: Sequence[Row], seeds: Sequence[int]) -> None
 
 
 def claim(folder: Path, wanted: Comparison) -> Comparison:
-    """Take a locked folder for a comparison, new or the same again.
+    """Take a locked folder for a comparison, new or the same again; what a kill left half written in it is removed.
 
     Returns:
         The comparison to go on with: the stored one where it is the same, with the larger number of repeats.
@@ -196,9 +196,11 @@ def claim(folder: Path, wanted: Comparison) -> Comparison:
         FolderError: the folder holds another comparison, or files of another kind.
     """
     if not _holds_plan(folder):
+        results.sweep(folder)
         return wanted
     stored = read_plan(folder)
     _refuse_other(folder, _difference(stored, wanted))
+    results.sweep(folder)
     return stored.model_copy(
         update={
             "repeats": max(stored.repeats, wanted.repeats),
@@ -208,14 +210,14 @@ def claim(folder: Path, wanted: Comparison) -> Comparison:
 
 
 def _holds_plan(folder: Path) -> bool:
-    """Whether a folder holds a comparison; else it must be empty.
+    """Whether a folder holds a comparison; else it must be empty, but for hidden files.
 
     Raises:
         FolderError: it is not.
     """
     if (folder / PLAN_FILE).exists():
         return True
-    others = sorted(path.name for path in folder.iterdir() if path.name != _LOCK_FILE)
+    others = sorted(path.name for path in folder.glob("[!.]*"))
     if others:
         raise FolderError(f"{folder} holds files that are no comparison's ({others[0]}). Choose an empty folder with --out.")
     return False
