@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from common import results
 from common.results import Phases
 from compare.statistics import Ratio
 from compare.summary import FAILURES, Epoch, Summary
@@ -36,18 +38,19 @@ SETTINGS: dict[Any, Any] = {
 
 
 def write(summaries: Sequence[Summary], folder: Path) -> list[Path]:
-    """Write every plot that the figures allow; a plot with nothing to show is not made.
+    """Write every plot that the figures allow; one with nothing to show is not made, and removed where it was before.
 
     Returns:
         The files written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     files: list[Path] = []
     with mpl.rc_context(SETTINGS):
         for name, draw in _PLOTS.items():
             figure = Figure(figsize=(9, 5), layout="constrained")
             FigureCanvasAgg(figure)
             if not draw(figure, [summary for summary in summaries if shown(summary)]):
+                for path in _files(folder, name):
+                    path.unlink(missing_ok=True)
                 continue
             absent = left_out(summaries)
             if absent:
@@ -67,12 +70,18 @@ def draw(name: str, figure: Figure, summaries: Sequence[Summary]) -> bool:
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write one plot in every format; call it within SETTINGS."""
-    files = [folder / f"{name}.{suffix}" for suffix in FORMATS]
+    """Write one plot in every format, each file whole or not at all; call it within SETTINGS."""
+    files = _files(folder, name)
     for path in files:
+        drawn = io.BytesIO()
         metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-        figure.savefig(path, dpi=150, bbox_inches="tight", metadata=metadata)
+        figure.savefig(drawn, format=path.suffix[1:], dpi=150, bbox_inches="tight", metadata=metadata)
+        results.write_atomically(path, drawn.getvalue())
     return files
+
+
+def _files(folder: Path, name: str) -> list[Path]:
+    return [folder / f"{name}.{suffix}" for suffix in FORMATS]
 
 
 def shown(summary: Summary) -> bool:

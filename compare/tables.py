@@ -742,8 +742,14 @@ def _is_whole(column: Column) -> bool:
 
 def write(table: Table, folder: Path) -> None:
     """Write a table in every form: Markdown, CSV and LaTeX."""
-    for suffix, form in (("md", to_markdown), ("csv", to_csv), ("tex", to_latex)):
+    for suffix, form in _FORMS.items():
         results.write_atomically(folder / f"{table.name}.{suffix}", form(table))
+
+
+def remove(name: str, folder: Path) -> None:
+    """Remove every form of a table."""
+    for suffix in _FORMS:
+        (folder / f"{name}.{suffix}").unlink(missing_ok=True)
 
 
 def to_markdown(table: Table) -> str:
@@ -813,6 +819,9 @@ def to_latex(table: Table) -> str:
         r"\end{table}",
     ]
     return "\n".join(lines) + "\n"
+
+
+_FORMS: dict[str, Callable[[Table], str]] = {"md": to_markdown, "csv": to_csv, "tex": to_latex}
 
 
 def to_plain(table: Table) -> dict[str, Any]:

@@ -79,3 +79,23 @@ def test_a_comparison_of_failures_alone_has_no_plots(tmp_path: Path) -> None:
         update={"comparison": made.comparison(rows), "runs": {rows[0].id: {0: made.bad(rows[0], "failed", "why", 1)}}}
     )
     assert plots.write(summarize(stored), tmp_path) == []
+
+
+def test_a_plot_with_nothing_left_to_show_is_removed_and_other_files_stay(tmp_path: Path) -> None:
+    plots.write(summarize(made.troubled()), tmp_path)
+    (tmp_path / "scaling.png").touch()
+    plots.write(summarize(made.repeated()), tmp_path)
+    assert {path.stem for path in tmp_path.iterdir()} == {*NAMES, "scaling"}
+
+
+def test_a_plot_that_does_not_fit_on_the_disk_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plots.write(summarize(made.repeated()), tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        plots.write(summarize(made.troubled()), tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
