@@ -198,6 +198,11 @@ def code_digest(folders: Sequence[Path]) -> str:
     return sha256.hexdigest()
 
 
+def git_environment() -> dict[str, str]:
+    """This process's environment without what git sets for its hooks, and would take for its own place."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith("GIT_CONFIG")}
+
+
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -211,9 +216,9 @@ def _commit() -> dict[str, Any]:
         return {"commit": None, "dirty": None}
 
     def git(*arguments: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(PROJECT_ROOT), *arguments], capture_output=True, text=True, check=True, timeout=10
-        ).stdout.strip()
+        command = ["git", "-C", str(PROJECT_ROOT), *arguments]
+        done = subprocess.run(command, env=git_environment(), capture_output=True, text=True, check=True, timeout=10)
+        return done.stdout.strip()
 
     try:
         return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
