@@ -342,3 +342,9 @@ def test_of_runs_that_went_on_from_a_checkpoint_no_phase_and_no_memory_is_judged
     lost = {"import", "build", "first_step", "evaluation", "wall"}
     assert before.samples.keys() - now.samples.keys() == {*(f"{name}_seconds" for name in lost), "peak_memory_mib"}
     assert {"epoch_seconds", "test_accuracy"} <= now.samples.keys()
+
+
+def test_where_there_is_no_verdict_the_markdown_says_why(tmp_path: Path) -> None:
+    summary = tmp_path / "summary.md"
+    assert compare(tmp_path / "nowhere", "--markdown", summary).exit_code == 2
+    assert summary.read_text().startswith("## No verdict\n\nThere is no baseline at ")
