@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
 from common import checkpoint, results
+from common.checkpoint import CheckpointError
 from common.rates import Rates
 from common.results import ResultError, RunResult
 from common.work import Work
@@ -204,9 +206,17 @@ def claim(folder: Path, wanted: Comparison) -> Comparison:
     return stored.model_copy(
         update={
             "repeats": max(stored.repeats, wanted.repeats),
+            "argv": _with_repeats(stored.argv, wanted.repeats) if wanted.repeats > stored.repeats else stored.argv,
             "target_accuracy": wanted.target_accuracy or stored.target_accuracy,
         }
     )
+
+
+def _with_repeats(argv: Sequence[str], repeats: int) -> list[str]:
+    """A comparison's command with another number of repeats."""
+    option = "--repeats"
+    others = [word for before, word in zip(["", *argv], argv, strict=False) if option not in (before, word.partition("=")[0])]
+    return [*others, option, str(repeats)]
 
 
 def _holds_plan(folder: Path) -> bool:
@@ -320,9 +330,20 @@ def attempts(directory: Path) -> list[Path]:
 
 
 def resumable(directory: Path) -> Path | None:
-    """The earlier attempt to go on from: the last one with a checkpoint, else the last one; None where there is none."""
+    """The earlier attempt to go on from: the last one with a whole checkpoint, else the last one; None where there is none."""
     found = attempts(directory)
-    return next((attempt for attempt in found if (attempt / checkpoint.FILE).exists()), next(iter(found), None))
+    return next(filter(_has_whole_checkpoint, found), next(iter(found), None))
+
+
+def _has_whole_checkpoint(attempt: Path) -> bool:
+    if not (attempt / checkpoint.FILE).exists():
+        return False
+    try:
+        checkpoint.load(attempt)
+    except CheckpointError as error:
+        print(f"Not gone on from: {error}.", file=sys.stderr)
+        return False
+    return True
 
 
 def _attempt(directory: Path, number: int) -> Path:

@@ -323,6 +323,23 @@ def test_a_flipped_digit_of_the_plan_is_named(fake_twins: pytest.MonkeyPatch, tm
     assert done.exit_code == 2 and "compare.json was changed since it was written" in done.stderr
 
 
+def test_where_the_last_checkpoint_is_damaged_the_one_before_is_gone_on_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, older, newer, empty = (tmp_path / name for name in ("run", "run.attempt1", "run.attempt2", "run.attempt3"))
+    for attempt in (older, newer, empty):
+        attempt.mkdir()
+    for attempt in (older, newer):
+        checkpoint.save(made.checkpoint(), attempt)
+    assert store.resumable(run) == newer
+    path = newer / checkpoint.FILE
+    path.write_bytes(path.read_bytes()[:-7])
+    assert store.resumable(run) == older
+    assert f"Not gone on from: {path} is torn" in capsys.readouterr().err
+    (older / checkpoint.FILE).unlink()
+    assert store.resumable(run) == empty  # which says why it starts over
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
