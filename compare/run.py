@@ -170,6 +170,9 @@ def run(request: Request, *, as_json: bool, show: Callable[..., object] = report
                 _run_all(comparison, folder, shown, live)
             except Interrupted as interruption:
                 code = interruption.exit_code
+            except BaseException:
+                live.finish("Broken off by an error.")
+                raise
             shown.say("report")
             made = report.read(folder)
             unwritten = report.write(made, folder)
