@@ -799,7 +799,8 @@ def frame_to_csv(frame: pd.DataFrame) -> str:
 def to_latex(table: Table) -> str:
     r"""A floating table for a paper, with the columns that a terminal shows: a page is no wider.
 
-    It needs `\usepackage[T1]{fontenc}` and `\usepackage{booktabs}`; an interval is written `1.62 (1.58--1.66)`.
+    It needs `\usepackage[T1]{fontenc}` and `\usepackage{booktabs}`, for names in other scripts than Latin XeLaTeX or LuaLaTeX;
+    an interval is written `1.62 (1.58--1.66)`.
     """
     columns = [column for column in table.columns if column.terminal]
     layout = "".join("l" if _is_text(table, column) else "r" for column in columns)
