@@ -34,6 +34,12 @@ CASES: dict[str, dict[str, Any]] = {
     "native adam": {"optimizer": {"name": "adam", "learning_rate": 1e-3, "native": True}},
     "input by dask": {"input": "dask", "workers": 1, "dask": {"chunk_images": 5, "order": "chunks"}},
     "data_parallel": {"mode": "data_parallel", "batch_norm_statistics": "synchronised"},
+    "data_parallel, each replica with its own statistics": {"mode": "data_parallel"},
+    "data_parallel, compressed without feedback": {
+        "mode": "data_parallel",
+        "communication": {"compression": "int8", "error_feedback": False},
+    },
+    "float32": {"precision": "float32"},
 }
 
 
