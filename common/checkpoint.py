@@ -21,7 +21,7 @@ from common.results import EpochRecord, Phases
 from common.spec import Spec
 
 FILE = "checkpoint.safetensors"
-_VERSION = "1"
+_VERSION = "2"
 _IDS = "ids"
 _STATE = "state/"
 
@@ -44,21 +44,41 @@ class Identity(BaseModel):
     """Of the initial weights."""
 
 
+class Usage(BaseModel):
+    """What a run and everything else used of the machine during its timed training, in seconds of CPUs."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    wall: float = 0.0
+    own: float = 0.0
+    """Of all processes of the run."""
+    whole: float = 0.0
+    """Of whatever ran on the machine."""
+    held: float = 0.0
+    """Of whatever ran on the CPUs that the run is held to."""
+    stolen: float = 0.0
+    """Of these CPUs, by the hypervisor, for other machines; part of `held`."""
+
+    def plus(self, other: Usage) -> Usage:
+        return Usage(**{name: seconds + getattr(other, name) for name, seconds in self})
+
+
 class Progress(BaseModel):
-    """What a run has measured so far."""
+    """What a run has measured so far, in all its attempts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
     identity: Identity
     epochs: list[EpochRecord]
     phases: Phases
-    """Of all attempts, see `Phases`."""
     first_step_loss: float
     resumes: int
     """How often it had gone on from a checkpoint before this one was made."""
-    cpu_seconds: float
-    busy_seconds: float
-    timed_seconds: float
+    usage: Usage
+    load_start: float | None
+    frequency_start_mhz: float | None
+    peak_memory_mib: float
+    """All processes of the run summed."""
 
 
 class Checkpoint(NamedTuple):

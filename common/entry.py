@@ -154,7 +154,8 @@ def main(
         results.clear(arguments.out)
     if environments and not is_rank:
         return _launch(framework, read, arguments, words, environments, rendezvous.WAITING, started)
-    machine.hold_to(_cpus(read))
+    cpus = machine.cpu_budget(read.cores)
+    machine.hold_to(_own_cpus(cpus, read))
     keeps_memory = machine.keep_freed_memory()
     twin = load_twin()
     try:
@@ -166,17 +167,26 @@ def main(
         return EXIT_USAGE
     if arguments.command == "trace":
         return _trace(framework, twin, read, arguments.out, arguments.reverse_batches)
-    return _run(framework, twin, read, arguments, started, keeps_memory)
+    return _run(framework, twin, read, arguments, started, cpus, keeps_memory)
 
 
-def _run(framework: str, twin: Twin, read: Spec, arguments: argparse.Namespace, started: float, keeps_memory: bool) -> int:
+def _run(
+    framework: str,
+    twin: Twin,
+    read: Spec,
+    arguments: argparse.Namespace,
+    started: float,
+    cpus: list[int],
+    keeps_memory: bool,
+) -> int:
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
     twin.configure(read)
     stopwatch = timing.Stopwatch(twin.synchronize, started)
-    run = Run(framework, read, twin.versions, out, arguments.repeat, stopwatch)
+    run = Run(framework, read, twin.versions, out, arguments.repeat, stopwatch, cpus)
     allocator = "keeps freed pages" if keeps_memory else "the system's default"
-    run.know(machine={**machine.describe(), "allocator": allocator})
+    held = {"cpus": cpus, "physical_cores": machine.physical_cores(cpus)}
+    run.know(machine={**machine.describe(), "allocator": allocator, **held})
     status: results.Status = "ok"
     reason = None
     code = EXIT_OK
@@ -358,9 +368,8 @@ def _seal(framework: str, read: Spec, out: Path, repeat: int, failure: processes
         results.save(written.model_copy(update={"reason": f"{failure.words}; rank 0: {written.reason}"}), out)
 
 
-def _cpus(read: Spec) -> list[int]:
+def _own_cpus(cpus: list[int], read: Spec) -> list[int]:
     """The CPUs of this process: the whole budget, or for a rank its own share where there is one for each."""
-    cpus = machine.cpu_budget(read.cores)
     share = read.cores // read.replicas
     if "RANK" not in os.environ or share == 0:
         return cpus

@@ -8,6 +8,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ PROJECT_ROOT = Path(__file__).resolve().parent.parent
 
 COMPANION_VARIABLE = "CONVTWINS_COMPANION"
 """The id of a process that this one counts to its family: a server that all ranks of a run share."""
+
+_CPUS = "/sys/devices/system/cpu"
 
 # glibc's mallopt(3) parameters.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
@@ -46,8 +49,34 @@ def keep_freed_memory() -> bool:
 
 
 def cpu_budget(cores: int) -> list[int]:
-    """The CPUs that a run of so many cores is held to: the first of those that this process may use."""
-    return sorted(os.sched_getaffinity(0))[:cores] if hasattr(os, "sched_getaffinity") else list(range(cores))
+    """The CPUs that a run of so many cores is held to, threads of one physical core side by side.
+
+    They are the first of those that this process may use: one of each physical core, before a second thread of any.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return list(range(cores))
+    threads: dict[int, list[int]] = {}
+    turn: dict[int, int] = {}
+    for cpu in sorted(os.sched_getaffinity(0)):
+        of_its_core = threads.setdefault(_physical_core(cpu), [])
+        turn[cpu] = len(of_its_core)
+        of_its_core.append(cpu)
+    chosen = sorted(turn, key=lambda cpu: turn[cpu])[:cores]
+    return [cpu for of_its_core in threads.values() for cpu in of_its_core if cpu in chosen]
+
+
+def physical_cores(cpus: Sequence[int]) -> int:
+    """How many physical cores these CPUs are threads of."""
+    return len(set(map(_physical_core, cpus)))
+
+
+def _physical_core(cpu: int) -> int:
+    """The first of the CPUs that are threads of the same core; the CPU itself where the system does not say."""
+    try:
+        siblings = Path(_CPUS, f"cpu{cpu}", "topology", "thread_siblings_list").read_text(encoding="ascii")
+    except OSError:
+        return cpu
+    return int(re.split("[,-]", siblings.strip())[0])
 
 
 def hold_to(cpus: list[int]) -> None:
@@ -82,17 +111,30 @@ def cpu_seconds() -> float:
     return total
 
 
-def busy_cpu_seconds() -> float:
-    """CPU time that the whole machine has spent on anything, this process or others."""
-    times = psutil.cpu_times()
+def busy_cpu_seconds(cpus: Sequence[int] | None = None) -> float:
+    """CPU time spent on anything, this process or others: of these CPUs, or of the whole machine."""
+    return sum(map(_busy, _cpu_times(cpus)))
+
+
+def stolen_cpu_seconds(cpus: Sequence[int] | None = None) -> float:
+    """CPU time that a hypervisor gave to other machines while these CPUs, or any of this one's, wanted it.
+
+    0 where there is none or it does not say.
+    """
+    return sum(getattr(times, "steal", 0.0) for times in _cpu_times(cpus))
+
+
+def _cpu_times(cpus: Sequence[int] | None) -> list[Any]:
+    if cpus is None:
+        return [psutil.cpu_times()]
+    each = psutil.cpu_times(percpu=True)
+    return [each[cpu] for cpu in cpus if cpu < len(each)]
+
+
+def _busy(times: Any) -> float:
     idle = times.idle + getattr(times, "iowait", 0.0)
     guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # counted in user and nice already
     return sum(times) - idle - guests
-
-
-def stolen_cpu_seconds() -> float:
-    """CPU time that a hypervisor gave to other machines while this one wanted it; 0 where there is none or it does not say."""
-    return getattr(psutil.cpu_times(), "steal", 0.0)
 
 
 def load() -> float | None:
@@ -156,6 +198,11 @@ def code_digest(folders: Sequence[Path]) -> str:
     return sha256.hexdigest()
 
 
+def git_environment() -> dict[str, str]:
+    """This process's environment without what git sets for its hooks, and would take for its own place."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith("GIT_CONFIG")}
+
+
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -169,9 +216,9 @@ def _commit() -> dict[str, Any]:
         return {"commit": None, "dirty": None}
 
     def git(*arguments: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(PROJECT_ROOT), *arguments], capture_output=True, text=True, check=True, timeout=10
-        ).stdout.strip()
+        command = ["git", "-C", str(PROJECT_ROOT), *arguments]
+        done = subprocess.run(command, env=git_environment(), capture_output=True, text=True, check=True, timeout=10)
+        return done.stdout.strip()
 
     try:
         return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}

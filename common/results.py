@@ -22,6 +22,8 @@ Status = Literal["ok", "failed", "diverged", "killed", "not parallel", "not avai
 RESULT_FILE = "result.json"
 EVENTS_FILE = "events.jsonl"
 _CHECKSUM = "sha256"
+_PARTIAL = ".partial"
+"""The end of the names of files that are being written; the first letter is a point."""
 TRACE_FILE = "trace.json.gz"
 
 
@@ -59,12 +61,14 @@ class EpochRecord(_Frozen):
     """None where only a part was run. Over the epoch, each batch scored before its update, with augmentation and dropout."""
     validation: Metrics | None
     timed_seconds: float
-    """Wall time of the epoch's timed steps; a process's first step is left out (see phases.first_step_seconds)."""
+    """Wall time of the epoch's timed steps; a process's first step is left out."""
     timed_steps: int
     timed_images: int
     input_wait_seconds: float
     """The part of timed_seconds in which the training loop waited for its next batch."""
     evaluation_seconds: float
+    first_step_seconds: float | None = None
+    """Of the process that began with this epoch; None in all others."""
 
     @property
     def seconds(self) -> float:
@@ -173,7 +177,10 @@ class Noise(_Frozen):
     """Mean clock of the CPUs that the run was held to."""
     frequency_end_mhz: float | None = None
     cores_stolen: float | None = None
-    """During training, of the machine's own by its hypervisor, for others; part of cores_of_others."""
+    """During training, of those that the run was held to by the hypervisor, for other machines; part of cores_taken."""
+    cores_taken: float | None = None
+    """During training, of the CPUs that the run was held to, by everything else; None also where the run was on several
+    machines."""
 
 
 class RunResult(_Frozen):
@@ -202,7 +209,7 @@ class RunResult(_Frozen):
     """Mean loss of the first batch before any update, to full precision: equal in both frameworks up to rounding."""
     phases: Phases | None = None
     peak_memory_mib: float | None = None
-    """Largest resident memory of the run, its ranks and workers summed."""
+    """Largest resident memory of the run, its ranks and workers summed; of a resumed run, of its largest attempt."""
     device_peak_memory_mib: float | None = None
     order_hash: str | None = None
     """SHA-256 over the int64 ids of the training examples in the order in which they were trained on."""
@@ -338,9 +345,9 @@ def digest(values: dict[str, Any]) -> str:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace a file whole or not at all, also when the power fails in between."""
+    """Replace a file whole or not at all, also when the power fails in between: then the one before may stand."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PARTIAL)
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -352,3 +359,9 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def sweep(folder: Path) -> None:
+    """Remove what kills in the middle of `write_atomically` left in a folder, and below it, that nobody writes to."""
+    for temporary in folder.rglob(f".*{_PARTIAL}"):
+        temporary.unlink(missing_ok=True)

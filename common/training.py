@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from common import checkpoint, machine, meeting, metrics, profiling, results, watchdog
 from common.batches import Plan, order_digest
-from common.checkpoint import Checkpoint, CheckpointError, Identity, Progress
+from common.checkpoint import Checkpoint, CheckpointError, Identity, Progress, Usage
 from common.datasets import Dataset, Split
 from common.profiling import Recording
 from common.results import EpochRecord, Metrics, Noise, Phases, RunResult, Status, StepParts
@@ -166,17 +166,23 @@ class Run:
     """One training run as it goes: what has been measured so far, and the result made of it."""
 
     def __init__(
-        self, framework: str, spec: Spec, versions: dict[str, str], out: Path, repeat: int, stopwatch: Stopwatch
+        self,
+        framework: str,
+        spec: Spec,
+        versions: dict[str, str],
+        out: Path,
+        repeat: int,
+        stopwatch: Stopwatch,
+        cpus: Sequence[int] | None = None,
     ) -> None:
         self._spec = spec
         self._out = out
         self._stopwatch = stopwatch
         self._epochs: list[EpochRecord] = []
         self._order: list[npt.NDArray[np.int64]] = []
-        self._cpu_seconds = 0.0
-        self._busy_seconds = 0.0
-        self._timed_seconds = 0.0
-        self._stolen_seconds = 0.0
+        self._cpus = machine.cpu_budget(spec.cores) if cpus is None else cpus  # of all ranks
+        self._usage = Usage()
+        self._peak_memory_mib = 0.0
         self._load, self._frequency_mhz = machine.load(), machine.frequency_mhz()
         self._first_batch: Batch | None = None
         self._first_epoch = 1
@@ -196,22 +202,24 @@ class Run:
         self._facts.update(facts)
 
     def result(self, status: Status, reason: str | None = None) -> RunResult:
-        others = self._over_time(max(self._busy_seconds - self._cpu_seconds, 0.0))
+        used = self._usage
+        # Of this machine alone is known how busy it was; the ranks' own seconds are those of all machines.
+        here = meeting.on_one_host()
         return RunResult(
             status=status,
             reason=reason,
             epochs=self._epochs,
             phases=self._phases or self._phases_so_far(),
             order_hash=order_digest(np.concatenate(self._order)) if self._order else None,
-            cores_used=self._over_time(self._cpu_seconds),
-            # Of this machine alone is known how busy it was; the ranks' own seconds are those of all machines.
-            cores_of_others=others if meeting.on_one_host() else None,
+            cores_used=self._over_time(used.own),
+            cores_of_others=self._over_time(max(used.whole - used.own, 0.0)) if here else None,
             noise=Noise(
                 load_start=self._load,
                 load_end=machine.load(),
                 frequency_start_mhz=self._frequency_mhz,
                 frequency_end_mhz=machine.frequency_mhz(),
-                cores_stolen=self._over_time(self._stolen_seconds),
+                cores_stolen=self._over_time(used.stolen),
+                cores_taken=self._over_time(max(used.held - used.own, 0.0)) if here else None,
             ),
             **self._facts,
         )
@@ -245,8 +253,8 @@ class Run:
                 saved = time.monotonic()
         with self._stopwatch.phase("evaluation"):
             test, predictions = evaluate(trainer, dataset.test, self._spec.global_batch_size)
-        memory = trainer.total(np.array([machine.peak_memory_mib()]))
-        self.know(test=test, predictions_hash=order_digest(predictions), peak_memory_mib=float(memory[0]))
+        self._know_memory(trainer)
+        self.know(test=test, predictions_hash=order_digest(predictions))
         self.know(confusion=metrics.confusion(dataset.test.labels, predictions, len(dataset.class_names)))
         self.know(**trainer.report(dataset.test))
 
@@ -285,8 +293,8 @@ class Run:
         self._order = [found.ids]
         self._epochs = list(progress.epochs)
         self._earlier = progress.phases
-        self._cpu_seconds, self._busy_seconds = progress.cpu_seconds, progress.busy_seconds
-        self._timed_seconds = progress.timed_seconds
+        self._usage, self._peak_memory_mib = progress.usage, progress.peak_memory_mib
+        self._load, self._frequency_mhz = progress.load_start, progress.frequency_start_mhz
         self.know(first_step_loss=progress.first_step_loss, resumes=progress.resumes + 1)
         self._event("first_step", seconds=progress.phases.first_step_seconds, loss=progress.first_step_loss)
         for record in progress.epochs:
@@ -309,9 +317,10 @@ class Run:
             phases=self._phases_so_far(),
             first_step_loss=self._facts["first_step_loss"],
             resumes=self._facts.get("resumes", 0),
-            cpu_seconds=self._cpu_seconds,
-            busy_seconds=self._busy_seconds,
-            timed_seconds=self._timed_seconds,
+            usage=self._usage,
+            load_start=self._load,
+            frequency_start_mhz=self._frequency_mhz,
+            peak_memory_mib=self._peak_memory_mib,
         )
         try:
             checkpoint.save(Checkpoint(progress, np.concatenate(self._order), trainer.state()), self._out)
@@ -342,11 +351,11 @@ class Run:
             watchdog.stepped()
             ids.append(batch.ids)
 
-        timed = range(steps)
+        timed, first_step_seconds = range(steps), None
         if epoch == self._first_epoch:  # of this process, which has to compile it
             with self._stopwatch.phase("first_step") as timer:
                 train(timer, 0)
-            timed = range(1, steps)
+            timed, first_step_seconds = range(1, steps), timer.seconds
             if epoch == 1:
                 first_loss = float(trainer.all_reduce(trainer.fetch([outputs[0][0]]).astype(np.float64))[0])
                 self.know(first_step_loss=first_loss)
@@ -379,6 +388,7 @@ class Run:
             timed_images=sum(batch_sizes[step] for step in timed),
             input_wait_seconds=timer.input_wait_seconds,
             evaluation_seconds=evaluation.seconds,
+            first_step_seconds=first_step_seconds,
         )
         self._epochs.append(record)
         self._event("epoch", **record.model_dump())
@@ -386,16 +396,24 @@ class Run:
     @contextmanager
     def _timed(self, trainer: Trainer) -> Generator[Timer]:
         """Training time, with what these processes and everybody else used of the machine meanwhile."""
-        own, busy, stolen = machine.cpu_seconds(), machine.busy_cpu_seconds(), machine.stolen_cpu_seconds()
+        before = self._used_so_far()
         with self._stopwatch.phase("training") as timer:
             yield timer
-        self._cpu_seconds += float(trainer.total(np.array([machine.cpu_seconds() - own]))[0])
-        self._busy_seconds += machine.busy_cpu_seconds() - busy
-        self._stolen_seconds += machine.stolen_cpu_seconds() - stolen
-        self._timed_seconds += timer.seconds
+        spent = {name: seconds - getattr(before, name) for name, seconds in self._used_so_far()}
+        spent["own"], memory = map(float, trainer.total(np.array([spent["own"], machine.peak_memory_mib()])))
+        self._peak_memory_mib = max(self._peak_memory_mib, memory)
+        self._usage = self._usage.plus(Usage(**spent | {"wall": timer.seconds}))
+
+    def _used_so_far(self) -> Usage:
+        return Usage(
+            own=machine.cpu_seconds(),
+            whole=machine.busy_cpu_seconds(),
+            held=machine.busy_cpu_seconds(self._cpus),
+            stolen=machine.stolen_cpu_seconds(self._cpus),
+        )
 
     def _over_time(self, seconds: float) -> float | None:
-        return seconds / self._timed_seconds if self._timed_seconds >= LEAST_TIMED_SECONDS else None
+        return seconds / self._usage.wall if self._usage.wall >= LEAST_TIMED_SECONDS else None
 
     def _run_part(self, trainer: Trainer, plan: Plan, batches: Iterator[Batch]) -> None:
         """The input path or the model by itself, step by step as in training; nothing is learned and nothing scored.
@@ -450,8 +468,11 @@ class Run:
                 )
                 self._epochs.append(record)
                 self._event("epoch", **record.model_dump())
-        memory = trainer.total(np.array([machine.peak_memory_mib()]))
-        self.know(peak_memory_mib=float(memory[0]))
+        self._know_memory(trainer)
+
+    def _know_memory(self, trainer: Trainer) -> None:
+        now = float(trainer.total(np.array([machine.peak_memory_mib()]))[0])
+        self.know(peak_memory_mib=max(self._peak_memory_mib, now))
 
     def _event(self, event: str, **values: Any) -> None:
         watchdog.reached()

@@ -108,6 +108,16 @@ def plot_speedup(results: Results) -> Plot:
     return plot(results, "speedup")
 
 
+def plot_efficiency(results: Results) -> Plot:
+    """Parallel efficiency of each row: its speed-up over the ratio of cores."""
+    return plot(results, "efficiency")
+
+
+def plot_phases(results: Results) -> Plot:
+    """Wall seconds of each row by phase."""
+    return plot(results, "phases")
+
+
 def plot_input(results: Results) -> Plot:
     """Images per second of the input alone, by its number of workers."""
     return plot(results, "images_per_second")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from pathlib import Path
@@ -148,9 +147,7 @@ def _files_csv(manifest: Manifest) -> str:
         frame[name] = list(map(tables.visible, frame[name]))
     for name in ("file_sha256", "pixel_sha256"):
         frame[name] = frame[name].replace("0" * 64, "")  # of files that could not be read or decoded
-    buffer = io.StringIO()
-    frame.to_csv(buffer, index=False, lineterminator="\n")
-    return buffer.getvalue()
+    return tables.frame_to_csv(frame)
 
 
 def _write_leaves(source: str, folder: Path) -> int:

@@ -63,7 +63,8 @@ def examine(frameworks: Sequence[str]) -> dict[str, Any]:
     memory = psutil.virtual_memory()
     found: dict[str, Any] = {
         **machine.describe(),
-        "cores_allowed": spec.available_cores(),
+        "cores_allowed": (allowed := spec.available_cores()),
+        "threads": {"of_a_run": allowed, "physical_cores": machine.physical_cores(machine.cpu_budget(allowed))},
         "load": os.getloadavg()[0],
         "memory_free_mib": memory.available // _MIB,
         "allocator": "keeps freed pages in every run" if machine.keep_freed_memory() else "the system's default",
@@ -84,6 +85,12 @@ def print_to(console: Console, found: dict[str, Any]) -> None:
     )
     memory = f"{found['memory_free_mib']:,} of {found['memory_mib']:,} MiB of memory free"
     say(console, f"{memory}; allocator: {found['allocator']}; {found['open_files']:,} open files")
+    threads = found["threads"]
+    say(
+        console,
+        f"threads: {threads['of_a_run']} in a run, shared by its replicas, on {threads['physical_cores']} physical cores; "
+        "fewer with --cores, never by OMP_NUM_THREADS and its like, which no run is given",
+    )
     say(console, f"{found['system']}, Python {found['python']}")
     tools = ", ".join(f"{name} {'found' if path else 'missing'}" for name, path in found["tools"].items())
     say(console, f"{tools}; commit {found['commit'] or 'unknown'}{' with changes' if found['dirty'] else ''}")

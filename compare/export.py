@@ -12,11 +12,10 @@ from typing import Annotated
 import typer
 
 from common.results import Metrics, RunResult
-from compare import store, tables
+from compare import exits, store, tables
 from compare.store import FolderError, Stored
 
 EXTRAS_FILE = "requirements-tracking.txt"
-EXIT_USAGE = 2
 
 _MLFLOW_LENGTH = 6000
 """Characters that MLflow keeps of a parameter."""
@@ -43,10 +42,10 @@ def command(
         count = export(stored, to, out)
     except (ExportError, FolderError) as error:
         typer.echo(str(error), err=True)
-        raise typer.Exit(EXIT_USAGE) from None
+        raise typer.Exit(exits.USAGE) from None
     except OSError as error:
         typer.echo(f"{out} cannot be written ({error}). Free space, or choose another --out.", err=True)
-        raise typer.Exit(EXIT_USAGE) from None
+        raise typer.Exit(exits.USAGE) from None
     typer.echo(f"{count} run{'s' if count != 1 else ''} written. Look at them with: {_VIEWERS[to].format(out=out)}")
 
 

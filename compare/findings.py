@@ -256,8 +256,24 @@ def _breakdown(run: RunResult) -> str | None:
     return None
 
 
+def _shared_cores(stored: Stored) -> list[str]:
+    """Budgets that were threads of fewer physical cores."""
+    budgets = {
+        (len(run.machine["cpus"]), run.machine["physical_cores"])
+        for runs in stored.runs.values()
+        for run in runs.values()
+        if "physical_cores" in run.machine
+    }
+    return [
+        f"A budget of {cores} cores was {cores} hardware threads of {physical} physical core{'s' if physical > 1 else ''}: two "
+        "threads of a core do less than two cores."
+        for cores, physical in sorted(budgets)
+        if physical < cores
+    ]
+
+
 def _troubles(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
-    sentences = [f"Set aside: {reason}" for reason in stored.set_aside]
+    sentences = [*(f"Set aside: {reason}" for reason in stored.set_aside), *_shared_cores(stored)]
     for row, summary in zip(stored.comparison.rows, summaries, strict=True):
         sentences += _cut_short(summary, list(stored.runs[summary.id].values()))
         if summary.status in FAILURES:
@@ -292,7 +308,8 @@ def _noise(stored: Stored, summary: Summary, alike: Sequence[Summary]) -> list[s
     noise, sentences = summary.noise, list[str]()
     if summary.stolen:
         sentences.append(
-            f"{summary.name}: the hypervisor took {noise.cores_stolen:.2f} cores from this machine: rely on no time of it."
+            f"{summary.name}: the hypervisor took {noise.cores_stolen:.2f} cores of its budget of {summary.cores}: rely on no "
+            "time of it."
         )
     cores = stored.comparison.machine.get("logical_cores")
     if noise.load_start is not None and cores and noise.load_start > CROWDED_FROM * cores:

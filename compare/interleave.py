@@ -32,8 +32,6 @@ LOCK_FILE = "requirements.lock"
 
 _NAME_DEFAULTS = "from common import spec; print(spec.Spec().to_json())"
 _GIT_SECONDS = 300.0
-_OF_HOOKS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
-"""What git sets for its hooks, and would take for its own setting."""
 
 
 class RevisionError(SpecError):
@@ -164,15 +162,20 @@ def _plan_of(base: Checkout, head: Comparison) -> Comparison:
 
 def _fields(base: Checkout, revision: str) -> dict[str, Any]:
     """The spec of the base with all its defaults, as nested plain values."""
-    answer = subprocess.run(
-        [sys.executable, "-c", _NAME_DEFAULTS],
-        check=False,
-        cwd=base.root,
-        env={**os.environ, "PYTHONPATH": str(base.root), "PYTHONSAFEPATH": "1"},
-        capture_output=True,
-        text=True,
-        timeout=_GIT_SECONDS,
-    )
+    try:
+        answer = subprocess.run(
+            [sys.executable, "-c", _NAME_DEFAULTS],
+            check=False,
+            cwd=base.root,
+            env={**os.environ, "PYTHONPATH": str(base.root), "PYTHONSAFEPATH": "1"},
+            capture_output=True,
+            text=True,
+            timeout=_GIT_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise RevisionError(
+            f"{revision} did not say within {_GIT_SECONDS:.0f} s what its runs are made of. Choose a newer base."
+        ) from None
     if answer.returncode:
         last = answer.stderr.strip().rpartition("\n")[2]
         raise RevisionError(f"{revision} cannot say what its runs are made of ({last}). Choose a newer base.")
@@ -232,11 +235,14 @@ def git(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run git on the suite's own checkout.
 
     Raises:
-        RevisionError: it cannot be started.
+        RevisionError: it cannot be started, or does not end.
     """
-    environment = {name: value for name, value in os.environ.items() if name not in _OF_HOOKS}
     command = ["git", "-C", str(machine.PROJECT_ROOT), "-c", "core.hooksPath=/dev/null", *arguments]
     try:
-        return subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=_GIT_SECONDS)
+        return subprocess.run(
+            command, check=False, env=machine.git_environment(), capture_output=True, text=True, timeout=_GIT_SECONDS
+        )
     except OSError as error:
         raise RevisionError(f"git cannot be started ({error.strerror}). Install it.") from None
+    except subprocess.TimeoutExpired:
+        raise RevisionError(f"git {arguments[0]} took more than {_GIT_SECONDS:.0f} s. Try it by hand, then again.") from None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from common import architectures, spec
 from common.batches import Plan
@@ -13,15 +13,18 @@ from common.datasets import Dataset
 from common.spec import Spec
 from compare import launch, words
 
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+"""A word that names a file or folder where it is put, and leads to no other."""
+
 
 class Row(BaseModel):
     """One configuration of one framework, run once for each repeat."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    id: str
+    id: FileName
     """Name of the row in folders and tables, e.g. `pytorch-data_parallel-2replicas`."""
-    framework: str
+    framework: FileName
     spec: Spec
     unavailable: str | None = None
     """`not available: ...` where this machine cannot do it, `not parallel: ...` where it would only carry the name; such a row

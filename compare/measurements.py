@@ -44,16 +44,21 @@ class Metric:
     pick: Callable[[RunResult], float | None]
 
 
+def _phase(name: str) -> Callable[[RunResult], float | None]:
+    """Seconds of a phase; None of a run that went on from a checkpoint, whose phases are those of several processes."""
+    return lambda run: getattr(run.phases, name) if run.phases and not run.resumes else None
+
+
 METRICS: dict[str, Metric] = {
     "epoch_seconds": Metric("seconds per epoch", 3, lambda run: _paced(run, epoch_seconds)),
     "images_per_second": Metric("images/s", 1, lambda run: _paced(run, images_per_second)),
-    "first_step_seconds": Metric("first step seconds", 3, lambda run: run.phases and run.phases.first_step_seconds),
-    "import_seconds": Metric("import seconds", 2, lambda run: run.phases and run.phases.import_seconds),
-    "build_seconds": Metric("build seconds", 2, lambda run: run.phases and run.phases.build_seconds),
-    "evaluation_seconds": Metric("evaluation seconds", 3, lambda run: run.phases and run.phases.evaluation_seconds),
-    "wall_seconds": Metric("wall seconds", 2, lambda run: run.phases and run.phases.wall_seconds),
-    "peak_memory_mib": Metric("peak memory MiB", 0, lambda run: run.peak_memory_mib),
-    "device_peak_memory_mib": Metric("device memory MiB", 0, lambda run: run.device_peak_memory_mib),
+    "first_step_seconds": Metric("first step seconds", 3, _phase("first_step_seconds")),
+    "import_seconds": Metric("import seconds", 2, _phase("import_seconds")),
+    "build_seconds": Metric("build seconds", 2, _phase("build_seconds")),
+    "evaluation_seconds": Metric("evaluation seconds", 3, _phase("evaluation_seconds")),
+    "wall_seconds": Metric("wall seconds", 2, _phase("wall_seconds")),
+    "peak_memory_mib": Metric("peak memory MiB", 0, lambda run: None if run.resumes else run.peak_memory_mib),
+    "device_peak_memory_mib": Metric("device memory MiB", 0, lambda run: None if run.resumes else run.device_peak_memory_mib),
     "test_accuracy": Metric("test accuracy", 4, lambda run: run.test and run.test.accuracy),
     "test_loss": Metric("test loss", 4, lambda run: run.test and run.test.loss),
 }

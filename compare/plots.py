@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import get_font
 from matplotlib.ticker import MaxNLocator
 
+from common import results
 from common.results import Phases
 from compare import tables
 from compare.statistics import Ratio
@@ -51,7 +53,7 @@ SETTINGS: dict[Any, Any] = {
 
 
 def write(summaries: Sequence[Summary], folder: Path, class_names: Sequence[str] = ()) -> list[Path]:
-    """Write every plot that the figures allow; a plot with nothing to show is not made.
+    """Write every plot that the figures allow; one with nothing to show is not made, and removed where it was before.
 
     Args:
         summaries: of all rows.
@@ -61,13 +63,14 @@ def write(summaries: Sequence[Summary], folder: Path, class_names: Sequence[str]
     Returns:
         The files written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     files: list[Path] = []
     with mpl.rc_context(SETTINGS):
         for name in names():
             figure = Figure(figsize=(9, 5), layout="constrained")
             FigureCanvasAgg(figure)
             if not draw(name, figure, summaries, class_names):
+                for path in _files(folder, name):
+                    path.unlink(missing_ok=True)
                 continue
             absent = left_out(summaries)
             if absent:
@@ -94,12 +97,18 @@ def labels(class_names: Sequence[str]) -> list[str]:
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write one plot in every format; call it within SETTINGS."""
-    files = [folder / f"{name}.{suffix}" for suffix in FORMATS]
+    """Write one plot in every format, each file whole or not at all; call it within SETTINGS."""
+    files = _files(folder, name)
     for path in files:
+        drawn = io.BytesIO()
         metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-        figure.savefig(path, dpi=150, bbox_inches="tight", metadata=metadata)
+        figure.savefig(drawn, format=path.suffix[1:], dpi=150, bbox_inches="tight", metadata=metadata)
+        results.write_atomically(path, drawn.getvalue())
     return files
+
+
+def _files(folder: Path, name: str) -> list[Path]:
+    return [folder / f"{name}.{suffix}" for suffix in FORMATS]
 
 
 def shown(summary: Summary) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import fnmatch
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -15,10 +16,12 @@ from rich.console import Console
 from rich.text import Text
 
 from common import results
+from common.datasets import DataRefused
 from common.spec import SpecError
 from compare import exits, interleave, launch, matrix, measurements, presets, regression, report, run, tables
 from compare.interleave import BASE, HEAD, MARK_FILE
 from compare.interrupt import Interrupted, interruptible
+from compare.launch import LaunchError
 from compare.matrix import Row
 from compare.measurements import METRICS, MORE_IS_BETTER, SECONDS, Measured
 from compare.presets import Preset
@@ -76,7 +79,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Compare stored results, or two revisions; exit code 3 on a regression, 2 where none can be told."""
-    with exits.told():
+    with exits.told(), _told_in(markdown):
         criteria = Criteria(
             threshold=part("--threshold", threshold),
             accuracy_threshold=part("--accuracy-threshold", accuracy_threshold),
@@ -295,6 +298,17 @@ def _interleaved(revision: str, settings: Preset, frameworks: Sequence[str], out
     results.write_atomically(folder / JSON_FILE, to_json(judged) + "\n")
     results.write_atomically(folder / MARKDOWN_FILE, to_markdown(judged))
     return judged
+
+
+@contextmanager
+def _told_in(markdown: Path | None) -> Generator[None]:
+    """Let the file that the report would be in say why there is none."""
+    try:
+        yield
+    except (SpecError, DataRefused, LaunchError, FolderError, OSError) as error:
+        if markdown is not None:
+            _append(markdown, f"## No verdict\n\n{tables.escaped(str(error))}\n")
+        raise
 
 
 def _append(path: Path, text: str) -> str | None:

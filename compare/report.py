@@ -71,6 +71,8 @@ def _two(folder: Path, other: Path, out: Path | None, *, as_json: bool) -> int:
 def write(report: Report, folder: Path, *, source: Path | None = None) -> str | None:
     """Write a report's page, report.md, tables, plots and results.json; why that failed, where it did.
 
+    Tables and plots of the report before, of which this one has nothing to say, are removed.
+
     Args:
         report: what is written.
         folder: where to.
@@ -79,7 +81,10 @@ def write(report: Report, folder: Path, *, source: Path | None = None) -> str | 
     stored, summaries = report.stored, report.summaries
     try:
         class_names = stored.comparison.class_names
-        for table in (*content.documents(report), *tables.confusion_table(summaries, class_names)):
+        documents = [*content.documents(report), *tables.confusion_table(summaries, class_names)]
+        for name in _tables_before(folder) - {table.name for table in documents}:
+            tables.remove(name, folder / TABLES_FOLDER)
+        for table in documents:
             tables.write(table, folder / TABLES_FOLDER)
         for name, frame in (("runs", tidy.runs(stored)), ("epochs", tidy.epochs(stored))):
             results.write_atomically(folder / TABLES_FOLDER / f"{name}.csv", tables.frame_to_csv(frame))
@@ -91,6 +96,16 @@ def write(report: Report, folder: Path, *, source: Path | None = None) -> str | 
     except OSError as error:
         return f"The report cannot be written to {folder} ({error}). Free space there, or copy the folder."
     return None
+
+
+def _tables_before(folder: Path) -> set[str]:
+    """The names of the tables that an earlier report wrote here."""
+    try:
+        made = json.loads((folder / RESULTS_FILE).read_bytes())["tables"]
+        names = {str(table["name"]) for table in made}
+    except (OSError, ValueError, LookupError, TypeError):
+        return set()
+    return {name for name in names if Path(name).name == name}  # whoever wrote them: no other folder's files
 
 
 def show(report: Report, folder: Path, *, as_json: bool) -> None:

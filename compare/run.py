@@ -170,6 +170,9 @@ def run(request: Request, *, as_json: bool, show: Callable[..., object] = report
                 _run_all(comparison, folder, told)
             except Interrupted as interruption:
                 code = interruption.exit_code
+            except BaseException:
+                live.finish("Broken off by an error.")
+                raise
             told.say("report")
             made = report.read(folder)
             unwritten = report.write(made, folder)
@@ -297,6 +300,8 @@ def judged(request: Request, shown: Display) -> Comparison:
         SpecError, DataRefused, LaunchError: something is refused.
     """
     settings = request.settings
+    if settings.repeats > store.MOST_REPEATS:
+        raise SpecError(f"A row has at most {store.MOST_REPEATS} runs. Received: {settings.repeats}. Ask for fewer.")
     rows = request.lay_out(settings, request.frameworks)
     shown.say("asking the frameworks what they can do here")
     with launch.asked(request.frameworks) as answer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any, cast
 
 import filelock
 import pydantic
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from common import checkpoint, results
+from common.checkpoint import CheckpointError
 from common.rates import Rates
 from common.results import ResultError, RunResult
 from common.work import Work
@@ -25,6 +27,9 @@ RUNS_FOLDER = "runs"
 LOG_FILE = "log.txt"
 SPEC_FILE = "spec.json"
 _LOCK_FILE = ".lock"
+
+MOST_REPEATS = 10_000
+"""More are a slip of the hand, or a plan that would keep its reader busy for ever."""
 
 _FACTS = ("processor", "logical_cores", "python")
 """What must be the same for two runs to stand in one table."""
@@ -61,7 +66,7 @@ class Comparison(_Frozen):
     """UTC, ISO 8601."""
     argv: list[str]
     rows: list[Row]
-    repeats: int
+    repeats: int = Field(ge=1, le=MOST_REPEATS)
     data_name: str
     data_hash: str
     data_notes: list[str] = []
@@ -108,7 +113,15 @@ class Stored(_Frozen):
 
 
 def run_folder(folder: Path, row_id: str, repeat: int) -> Path:
-    return folder / RUNS_FOLDER / f"{row_id}-r{repeat}"
+    """The folder of one run.
+
+    Raises:
+        FolderError: it would lie elsewhere than among the comparison's runs.
+    """
+    runs = folder / RUNS_FOLDER
+    if (made := runs / f"{row_id}-r{repeat}").parent != runs:
+        raise FolderError(f"A row's id must be a plain file name. Received: {row_id!r}. Run the comparison in another folder.")
+    return made
 
 
 def refuse_others(folder: Path, record: str, kind: str, what: str, *, own: Collection[str] = ()) -> None:
@@ -176,7 +189,7 @@ def refuse_used(folder: Path, rows: Sequence[Row], seeds: Sequence[int]) -> None
 
 
 def claim(folder: Path, wanted: Comparison) -> Comparison:
-    """Take a locked folder for a comparison, new or the same again.
+    """Take a locked folder for a comparison, new or the same again; what a kill left half written in it is removed.
 
     Returns:
         The comparison to go on with: the stored one where it is the same, with the larger number of repeats.
@@ -185,26 +198,36 @@ def claim(folder: Path, wanted: Comparison) -> Comparison:
         FolderError: the folder holds another comparison, or files of another kind.
     """
     if not _holds_plan(folder):
+        results.sweep(folder)
         return wanted
     stored = read_plan(folder)
     _refuse_other(folder, _difference(stored, wanted))
+    results.sweep(folder)
     return stored.model_copy(
         update={
             "repeats": max(stored.repeats, wanted.repeats),
+            "argv": _with_repeats(stored.argv, wanted.repeats) if wanted.repeats > stored.repeats else stored.argv,
             "target_accuracy": wanted.target_accuracy or stored.target_accuracy,
         }
     )
 
 
+def _with_repeats(argv: Sequence[str], repeats: int) -> list[str]:
+    """A comparison's command with another number of repeats."""
+    option = "--repeats"
+    others = [word for before, word in zip(["", *argv], argv, strict=False) if option not in (before, word.partition("=")[0])]
+    return [*others, option, str(repeats)]
+
+
 def _holds_plan(folder: Path) -> bool:
-    """Whether a folder holds a comparison; else it must be empty.
+    """Whether a folder holds a comparison; else it must be empty, but for hidden files.
 
     Raises:
         FolderError: it is not.
     """
     if (folder / PLAN_FILE).exists():
         return True
-    others = sorted(path.name for path in folder.iterdir() if path.name != _LOCK_FILE)
+    others = sorted(path.name for path in folder.glob("[!.]*"))
     if others:
         raise FolderError(f"{folder} holds files that are no comparison's ({others[0]}). Choose an empty folder with --out.")
     return False
@@ -307,9 +330,20 @@ def attempts(directory: Path) -> list[Path]:
 
 
 def resumable(directory: Path) -> Path | None:
-    """The earlier attempt to go on from: the last one with a checkpoint, else the last one; None where there is none."""
+    """The earlier attempt to go on from: the last one with a whole checkpoint, else the last one; None where there is none."""
     found = attempts(directory)
-    return next((attempt for attempt in found if (attempt / checkpoint.FILE).exists()), next(iter(found), None))
+    return next(filter(_has_whole_checkpoint, found), next(iter(found), None))
+
+
+def _has_whole_checkpoint(attempt: Path) -> bool:
+    if not (attempt / checkpoint.FILE).exists():
+        return False
+    try:
+        checkpoint.load(attempt)
+    except CheckpointError as error:
+        print(f"Not gone on from: {error}.", file=sys.stderr)
+        return False
+    return True
 
 
 def _attempt(directory: Path, number: int) -> Path:

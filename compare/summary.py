@@ -364,7 +364,9 @@ def _summary(row: Row, stored: Stored) -> Summary:
 
 
 def _cores_lost(result: RunResult) -> float | None:
-    """What others used beyond the cores that the run's budget left to them."""
+    """What others took of the CPUs that the run was held to; of earlier results, what they used beyond those left to them."""
+    if result.noise and result.noise.cores_taken is not None:
+        return result.noise.cores_taken
     logical_cores = result.machine.get("logical_cores")
     if result.cores_of_others is None or not logical_cores:
         return None
@@ -487,11 +489,12 @@ def _over_seeds(results: Sequence[RunResult]) -> Spread | None:
 def until_accuracy(result: RunResult, accuracy: float) -> tuple[float, int] | None:
     """Training seconds and epochs until the validation accuracy was first as high; None where it never was.
 
-    The first step counts, evaluation does not.
+    First steps count, of each process that began until then; evaluation does not.
     """
-    seconds = result.phases.first_step_seconds if result.phases else 0.0
+    told = any(epoch.first_step_seconds is not None for epoch in result.epochs)  # not in results of earlier versions
+    seconds = result.phases.first_step_seconds if result.phases and not told else 0.0
     for epoch in result.epochs:
-        seconds += epoch.timed_seconds
+        seconds += epoch.timed_seconds + (epoch.first_step_seconds or 0.0)
         if epoch.validation is not None and epoch.validation.accuracy >= accuracy:
             return seconds, epoch.epoch
     return None

@@ -40,7 +40,10 @@ _CLASS_NAME = 28
 _BEYOND = 1.02
 """Parts over their whole from which a note says so: below that, it is the rounding of medians."""
 _SHORT = {"train": "train", "validation": "valid.", "test": "test", "accuracy": "acc.", "loss": "loss"}
-_CONTROL = re.compile(r"(?:\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069])+")
+_CONTROL = re.compile(
+    r"(?:\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff])+"
+)
+"""Escape sequences, control characters, and letters that are not seen, but for the joiners that some scripts need."""
 _LATEX = {
     **{letter: rf"\{letter}" for letter in "&%$#_{}"},
     **{letter: f"{{{letter}}}" for letter in "[]*"},  # would belong to the end of the row before them
@@ -53,6 +56,10 @@ _LATEX = {
     "|": r"\textbar{}",
     '"': r"\textquotedbl{}",
 }
+_MARKDOWN = re.compile(r"[\\|`*_<>\[\]#&~$]|:(?=//)|(?<=\bwww)\.", re.IGNORECASE)
+"""Also what GitHub makes more of: entities, formulas, and addresses that become links."""
+_FORMULA = re.compile(r"""(^|[;,"])(\s*)(?=[-=+@\uff1d\uff0b\uff0d\uff20])""")
+"""Where a spreadsheet would take what follows for a formula: it begins a cell, or would begin one if `;` parted them."""
 _LIGATURE = re.compile(r"([-',])(?=\1)")
 
 
@@ -84,6 +91,10 @@ class Table:
     rows: list[dict[str, Cell]]
     spreads_on_terminal: bool = True
     note: str = ""
+
+    def __post_init__(self) -> None:
+        for field in ("title", "note"):  # which may hold text from outside, such as an exception's
+            object.__setattr__(self, field, one_line(getattr(self, field)))
 
 
 RUN = (Column("framework", "framework"), Column("run", "mode"))
@@ -771,58 +782,65 @@ def _is_whole(column: Column) -> bool:
 
 def write(table: Table, folder: Path) -> None:
     """Write a table in every form: Markdown, CSV and LaTeX."""
-    for suffix, form in (("md", to_markdown), ("csv", to_csv), ("tex", to_latex)):
+    for suffix, form in _FORMS.items():
         results.write_atomically(folder / f"{table.name}.{suffix}", form(table))
+
+
+def remove(name: str, folder: Path) -> None:
+    """Remove every form of a table."""
+    for suffix in _FORMS:
+        (folder / f"{name}.{suffix}").unlink(missing_ok=True)
 
 
 def to_markdown(table: Table) -> str:
     """A GitHub-flavoured Markdown table under its heading."""
     lines = [
-        f"### {table.title}",
+        f"### {escaped(table.title)}",
         "",
         _markdown_row([column.heading for column in table.columns]),
         _markdown_row(["---" if _is_text(table, column) else "---:" for column in table.columns], escape=False),
         *(_markdown_row([written(row.get(column.key), column) for column in table.columns]) for row in table.rows),
     ]
     if table.note:
-        lines += ["", table.note]
+        lines += ["", escaped(table.note)]
     return "\n".join(lines) + "\n"
 
 
 def to_csv(table: Table) -> str:
     """Full precision; a spread or a ratio takes three columns: its value, `_low` and `_high`.
 
-    Text that a spreadsheet would run as a formula is given an apostrophe in front.
+    All text is quoted, and what a spreadsheet would run as a formula is given an apostrophe in front.
     """
     output = io.StringIO()
-    writer = csv.writer(output, lineterminator="\n")
+    writer = csv.writer(output, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
     header: list[str] = []
     for column in table.columns:
         header += [column.key, f"{column.key}_low", f"{column.key}_high"] if column.interval else [column.key]
     writer.writerow([_csv_text(word) for word in header])
     for row in table.rows:
-        cells: list[str] = []
+        cells: list[str | float | None] = []
         for column in table.columns:
             cell = row.get(column.key)
             if isinstance(cell, Spread | Ratio):
-                value = cell.median if isinstance(cell, Spread) else cell.value
-                cells += [_csv_number(value), _csv_number(cell.low), _csv_number(cell.high)]
+                cells += [cell.median if isinstance(cell, Spread) else cell.value, cell.low, cell.high]
             else:
-                plain = _csv_text(cell) if isinstance(cell, str) else _csv_number(cell)
-                cells += [plain, "", ""] if column.interval else [plain]
+                text = _csv_text(cell) if isinstance(cell, str) else cell
+                cells += [text, None, None] if column.interval else [text]
         writer.writerow(cells)
     return output.getvalue()
 
 
 def frame_to_csv(frame: pd.DataFrame) -> str:
     """A frame at full precision, its text as safe as that of `to_csv`."""
-    return frame.map(lambda cell: _csv_text(cell) if isinstance(cell, str) else cell).to_csv(index=False)
+    safe = frame.map(lambda cell: _csv_text(cell) if isinstance(cell, str) else cell)
+    return safe.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC)
 
 
 def to_latex(table: Table) -> str:
     r"""A floating table for a paper, with the columns that a terminal shows: a page is no wider.
 
-    It needs `\usepackage[T1]{fontenc}` and `\usepackage{booktabs}`; an interval is written `1.62 (1.58--1.66)`.
+    It needs `\usepackage[T1]{fontenc}` and `\usepackage{booktabs}`, for names in other scripts than Latin XeLaTeX or LuaLaTeX;
+    an interval is written `1.62 (1.58--1.66)`.
     """
     columns = [column for column in table.columns if column.terminal]
     layout = "".join("l" if _is_text(table, column) else "r" for column in columns)
@@ -842,6 +860,9 @@ def to_latex(table: Table) -> str:
         r"\end{table}",
     ]
     return "\n".join(lines) + "\n"
+
+
+_FORMS: dict[str, Callable[[Table], str]] = {"md": to_markdown, "csv": to_csv, "tex": to_latex}
 
 
 def to_plain(table: Table) -> dict[str, Any]:
@@ -892,7 +913,7 @@ def one_line(text: str) -> str:
 
 def escaped(text: str) -> str:
     """Text for Markdown, on one line, that means itself."""
-    return re.sub(r"([\\|`*_<>\[\]])", r"\\\1", one_line(text))
+    return _MARKDOWN.sub(r"\\\g<0>", one_line(text))
 
 
 def escaped_latex(text: str) -> str:
@@ -934,9 +955,4 @@ def _markdown_row(cells: Sequence[str], escape: bool = True) -> str:
 
 
 def _csv_text(text: str) -> str:
-    text = one_line(text)
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
-
-
-def _csv_number(value: float | None) -> str:
-    return "" if value is None else repr(value)
+    return _FORMULA.sub(r"\1\2'", one_line(text))

@@ -1,6 +1,7 @@
 """Seconds of one training step of each twin, for history (`make bench`); a verdict between the twins needs `compare run`."""
 
 import importlib
+from functools import cache
 from typing import Any
 
 import pytest
@@ -10,15 +11,18 @@ from common import architectures, datasets, spec, weights
 from common.batches import Plan
 
 
+@cache  # once a process, whichever model comes first
+def settle_threads(framework: str) -> None:
+    importlib.import_module(f"{framework}_impl.device").configure(spec.build({}))
+
+
 @pytest.mark.parametrize("model", ["simple_cnn", "mini_xception", "resnet18"])
 def test_seconds_of_a_serial_training_step(benchmark: BenchmarkFixture, framework: str, model: str) -> None:
     what = spec.build({"model": model, "global_batch_size": 64, "steps": 1})
     dataset = datasets.load(what.data, seed=what.seed)
     architecture = architectures.resolve(model, len(dataset.class_names), dataset.image_size)
     plan = Plan(what, architecture, len(dataset.train))
-    device = importlib.import_module(f"{framework}_impl.device")
-    if model == "simple_cnn":  # threads are settled once a process
-        device.configure(what)
+    settle_threads(framework)
     trainer = importlib.import_module(f"{framework}_impl.parallel").build(
         what, architecture, plan, dataset, weights.initial(architecture, what.seed)
     )

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from collections import namedtuple
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError
@@ -43,8 +44,35 @@ def child(code: str) -> Generator[tuple[int, str]]:
 def test_the_budget_is_the_first_of_the_cpus_that_this_process_may_use(
     monkeypatch: pytest.MonkeyPatch, cores: int, expected: list[int]
 ) -> None:
+    monkeypatch.setattr(machine, "_CPUS", "/nowhere")
     monkeypatch.setattr(os, "sched_getaffinity", {0: {11, 5, 2}}.get, raising=False)
     assert machine.cpu_budget(cores) == expected
+    assert machine.physical_cores(expected) == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("siblings", "cores", "expected", "physical"),
+    [
+        (["0-1", "2-3", "4-5"], 2, [0, 2], 2),  # neighbours are threads of one core
+        (["0-1", "2-3", "4-5"], 4, [0, 1, 2, 4], 3),
+        (["0-1", "2-3", "4-5"], 6, [0, 1, 2, 3, 4, 5], 3),
+        (["0,3", "1,4", "2,5"], 3, [0, 1, 2], 3),
+        (["0,3", "1,4", "2,5"], 4, [0, 3, 1, 2], 3),
+        (["0,3", "1,4", "2,5"], 6, [0, 3, 1, 4, 2, 5], 3),  # so that ranks do not share a core
+    ],
+)
+def test_each_physical_core_is_used_before_a_second_thread_of_any(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, siblings: list[str], cores: int, expected: list[int], physical: int
+) -> None:
+    for each in siblings:
+        for cpu in map(int, each.replace("-", ",").split(",")):
+            topology = tmp_path / f"cpu{cpu}" / "topology"
+            topology.mkdir(parents=True)
+            (topology / "thread_siblings_list").write_text(f"{each}\n")
+    monkeypatch.setattr(machine, "_CPUS", str(tmp_path))
+    monkeypatch.setattr(os, "sched_getaffinity", {0: set(range(6))}.get, raising=False)
+    assert machine.cpu_budget(cores) == expected
+    assert machine.physical_cores(expected) == physical
 
 
 def test_without_affinity_the_budget_counts_from_zero(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,6 +172,16 @@ def test_stolen_time_is_what_the_kernel_counts_as_such(monkeypatch: pytest.Monke
     assert machine.stolen_cpu_seconds() == 2.5
     monkeypatch.setattr(psutil, "cpu_times", lambda: SimpleNamespace(user=5.0))
     assert machine.stolen_cpu_seconds() == 0.0
+
+
+def test_of_some_cpus_what_was_done_on_them_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = namedtuple("times", "user system idle iowait steal guest")
+    each = [times(1.0, 0.5, 90.0, 9.0, 0.25, 0.0), times(100.0, 0.0, 0.0, 0.0, 50.0, 0.0), times(4.0, 1.0, 5.0, 0.0, 2.0, 3.0)]
+    monkeypatch.setattr(psutil, "cpu_times", lambda percpu=False: each if percpu else times(*map(sum, zip(*each, strict=True))))
+    assert machine.busy_cpu_seconds([0, 2]) == 1.75 + 7.0  # a guest's time is in the user's
+    assert machine.stolen_cpu_seconds([0, 2]) == 2.25
+    assert machine.busy_cpu_seconds() == 158.75
+    assert machine.busy_cpu_seconds([0, 9]) == 1.75  # a container may show fewer
 
 
 def test_the_clock_is_that_of_the_cpus_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:

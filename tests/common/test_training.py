@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from common import spec, training
+from common import machine, spec, training
 from common.architectures import resolve
 from common.batches import Plan
 from common.datasets import Dataset
@@ -70,3 +70,21 @@ def test_what_others_used_is_known_where_all_ranks_are_on_one_machine(
     result = run.result("ok")
     assert result.cores_used is not None
     assert (result.cores_of_others is not None) == (here == 2)
+
+
+def test_what_others_took_of_the_run_is_what_was_done_on_its_own_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = {"own": 0.25, "held": 1.0, "stolen": 0.125, "whole": 3.0}
+    monkeypatch.setattr(training, "LEAST_TIMED_SECONDS", 0.0)
+    monkeypatch.setattr(machine, "cpu_seconds", lambda: cores["own"] * time.monotonic())
+    monkeypatch.setattr(
+        machine, "busy_cpu_seconds", lambda cpus=None: cores["held" if cpus == [3] else "whole"] * time.monotonic()
+    )
+    monkeypatch.setattr(machine, "stolen_cpu_seconds", lambda cpus: cores["stolen"] * time.monotonic())
+    wanted = spec.build({"part": "input", "epochs": 10, "global_batch_size": 10})
+    run = Run("made up", wanted, {}, tmp_path, 0, Stopwatch(lambda: None, time.time()), [3])
+    run.train(cast(Trainer, Fed(ready=0)), Plan(wanted, resolve("simple_cnn", 10, 32), 50), cast(Dataset, None))
+    result = run.result("ok")
+    assert result.noise is not None
+    assert result.noise.cores_taken == pytest.approx(0.75, rel=0.2)
+    assert result.noise.cores_stolen == pytest.approx(0.125, rel=0.2)
+    assert result.cores_of_others == pytest.approx(2.75, rel=0.2)

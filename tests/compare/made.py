@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from common import results, spec
+from common.checkpoint import Checkpoint, Identity, Progress, Usage
 from common.rates import Rates
 from common.results import EpochRecord, Metrics, Noise, Operation, Phases, RunResult, StepParts, TopOperations
 from common.work import Work
@@ -49,6 +52,20 @@ def good(row: Row, seconds: float, repeat: int = 0, first_step_loss: float = 2.3
         weights_hash="weights",
         data_hash="data",
     )  # fmt: skip
+
+
+def checkpoint() -> Checkpoint:
+    """Of a run after its first epoch."""
+    run = good(row("pytorch"), 1.0)
+    assert run.phases is not None
+    identity = Identity(
+        framework="pytorch", spec=run.spec, repeat=0, versions={}, data_hash="data", weights_hash="weights"
+    )  # fmt: skip
+    progress = Progress(
+        identity=identity, epochs=run.epochs[:1], phases=run.phases, first_step_loss=2.3, resumes=0, usage=Usage(),
+        load_start=None, frequency_start_mhz=None, peak_memory_mib=1.0,
+    )  # fmt: skip
+    return Checkpoint(progress, np.arange(3), {"kernel": np.ones((2, 2))})
 
 
 def bad(row: Row, status: str, reason: str, epochs: int) -> RunResult:

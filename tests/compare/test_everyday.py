@@ -44,9 +44,10 @@ def test_doctor_says_what_is_here_and_what_each_mode_needs(fake_twins: pytest.Mo
     assert modes["pipeline"]["cut_short"] == "starts over"
     assert {each["what"] for each in found["folders"]} >= {"results", "cache", "temporary files"}
     assert all(each["free_mib"] > 0 for each in found["folders"])
+    assert found["threads"]["of_a_run"] == 4 and found["threads"]["physical_cores"] >= 1
     assert found["cores_allowed"] == 4 and found["memory_mib"] >= found["memory_free_mib"] > 0
     said = re.sub(r"\s+", " ", compare("doctor").stdout)
-    assert "not available:" in said and "MiB free" in said and found["allocator"] in said
+    assert "threads: 4 in a run" in said and "not available:" in said and "MiB free" in said and found["allocator"] in said
 
 
 def test_doctor_fails_in_the_words_of_a_framework_that_cannot_start(fake_twins: pytest.MonkeyPatch) -> None:
@@ -213,7 +214,8 @@ def test_a_notebook_gets_tidy_frames_and_figures(results: api.Results) -> None:
     summary = results.summaries.set_index("name").loc["left serial, 2 cores"]
     assert summary.epoch_seconds_median == pytest.approx(1 / 1.2) == 1 / summary.speedup_one_core_value
     assert "Same data in all 4 runs that recorded it." in results.sentences
-    for draw in (api.plot_loss, api.plot_accuracy, api.plot_seconds, api.plot_speedup):
+    plotted = (api.plot_loss, api.plot_accuracy, api.plot_seconds, api.plot_speedup, api.plot_efficiency, api.plot_phases)
+    for draw in plotted:
         assert draw(results)._repr_png_().startswith(b"\x89PNG")  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(ValueError, match=r"nothing to plot\. Received: images_per_second"):
         api.plot_input(results)

@@ -278,3 +278,21 @@ def test_data_named_by_a_relative_path_is_found_from_every_checkout(tmp_path: Pa
     assert whole == {"data": {"source": str(tmp_path / "images"), "limit": 5}, "seed": 1}
     for values in ({}, {"data": {"source": "digits"}}, {"data": {"source": "leaves:images=10"}}):
         assert interleave._with_whole_path(values) == values
+
+
+def test_a_program_that_does_not_end_is_told_as_such(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def never(command: list[str], **options: Any) -> None:
+        raise subprocess.TimeoutExpired(command, options["timeout"])
+
+    monkeypatch.setattr(subprocess, "run", never)
+    with pytest.raises(RevisionError, match="git status took more than 300 s"):
+        interleave.git("status")
+    with pytest.raises(RevisionError, match="main did not say within 300 s"):
+        interleave._fields(interleave.Checkout(tmp_path, "a" * 40), "main")
+
+
+def test_what_git_sets_for_its_hooks_is_not_passed_on_but_its_configuration_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GIT_DIR", "GIT_OBJECT_DIRECTORY", "GIT_CONFIG_COUNT"):
+        monkeypatch.setenv(name, "0")
+    kept = {name for name in machine.git_environment() if name.startswith("GIT_")}
+    assert "GIT_CONFIG_COUNT" in kept and not kept & {"GIT_DIR", "GIT_OBJECT_DIRECTORY"}

@@ -102,3 +102,23 @@ def test_seven_matrices_stand_in_two_lines_each_column_with_its_classes_below() 
     FigureCanvasAgg(figure).draw()
     below = [[label.get_text() for label in axis.get_xticklabels()] for axis in figure.axes]
     assert below == [[], [], [], *[["a", "b", "c"]] * 4]
+
+
+def test_a_plot_with_nothing_left_to_show_is_removed_and_other_files_stay(tmp_path: Path) -> None:
+    plots.write(summarize(made.troubled()), tmp_path)
+    (tmp_path / "scaling.png").touch()
+    plots.write(summarize(made.repeated()), tmp_path)
+    assert {path.stem for path in tmp_path.iterdir()} == {*NAMES, "scaling"}
+
+
+def test_a_plot_that_does_not_fit_on_the_disk_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plots.write(summarize(made.repeated()), tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        plots.write(summarize(made.troubled()), tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -331,3 +331,20 @@ def test_the_report_says_the_verdict_first_on_the_terminal_and_in_markdown(tmp_p
     assert "### Regressions\n\n- pytorch serial, 2 cores: seconds per epoch: 1.200 (" in text
     assert "| run | metric | verdict | times (95 % interval) | p, Holm |" in text
     assert measurements.read(now).commit_name == "aaaaaaaa"
+
+
+def test_of_runs_that_went_on_from_a_checkpoint_no_phase_and_no_memory_is_judged(tmp_path: Path) -> None:
+    whole, resumed = (
+        measurements.read(kept.folder(tmp_path / str(resumes), {"pytorch": 1.0}, changed={"resumes": resumes})).subjects
+        for resumes in (0, 1)
+    )
+    ((before, now),) = zip(whole.values(), resumed.values(), strict=True)
+    lost = {"import", "build", "first_step", "evaluation", "wall"}
+    assert before.samples.keys() - now.samples.keys() == {*(f"{name}_seconds" for name in lost), "peak_memory_mib"}
+    assert {"epoch_seconds", "test_accuracy"} <= now.samples.keys()
+
+
+def test_where_there_is_no_verdict_the_markdown_says_why(tmp_path: Path) -> None:
+    summary = tmp_path / "summary.md"
+    assert compare(tmp_path / "nowhere", "--markdown", summary).exit_code == 2
+    assert summary.read_text().startswith("## No verdict\n\nThere is no baseline at ")

@@ -73,6 +73,18 @@ def test_a_live_page_is_kept_and_points_to_the_report_in_the_end(fake_twins: pyt
     assert page.count("<polyline") == 2 * 4 and all(row.id in page for row in store.read_plan(tmp_path / "out").rows)
 
 
+def test_the_live_page_of_a_comparison_that_breaks_off_loads_itself_no_more(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def breaks(*_: object) -> None:
+        raise ZeroDivisionError
+
+    fake_twins.setattr("compare.execution.execute", breaks)
+    assert isinstance(compare_quick(tmp_path / "out", "--live").exception, ZeroDivisionError)
+    page = (tmp_path / "out" / "live.html").read_text("utf-8")
+    assert "Broken off by an error." in page and 'http-equiv="refresh"' not in page
+
+
 def test_nothing_but_results_goes_to_stdout_and_no_progress_to_a_pipe(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     done = compare_quick(tmp_path / "out", "--json")
     assert done.stderr == ""
@@ -132,6 +144,15 @@ def test_more_repeats_are_added_to_the_same_comparison(fake_twins: pytest.Monkey
     assert compare_quick(tmp_path / "out", "--repeats", "2").exit_code == 0
     stored = store.read(tmp_path / "out")
     assert all(sorted(repeats) == [0, 1] for repeats in stored.runs.values())
+
+
+def test_a_comparison_with_more_repeats_says_so_in_the_command_that_makes_it_again(tmp_path: Path) -> None:
+    stored = made.repeated(5).comparison
+    for argv in (["run", "--repeats", "5", "--data", "x"], ["run", "--repeats=5", "--data", "x"], ["run", "--data", "x"]):
+        store.write_plan(tmp_path, stored.model_copy(update={"argv": argv}))
+        more = stored.model_copy(update={"argv": ["run", "--resume", "out", "--repeats", "10"], "repeats": 10})
+        assert store.claim(tmp_path, more).argv == ["run", "--data", "x", "--repeats", "10"]
+        assert store.claim(tmp_path, stored).argv == argv
 
 
 def test_each_repeat_has_the_seed_of_its_place_in_all_rows_and_the_same_split(

@@ -336,7 +336,7 @@ def _noisy(noise: Noise) -> list[str]:
     [
         (Noise(), []),
         (Noise(load_start=3.9, frequency_end_mhz=2800.0, cores_stolen=0.1), []),
-        (Noise(cores_stolen=0.4), ["the hypervisor took 0.40 cores from this machine: rely on no time of it."]),
+        (Noise(cores_stolen=0.4), ["the hypervisor took 0.40 cores of its budget of 2: rely on no time of it."]),
         (Noise(load_start=7.25), ["began at a load average of 7.2 on 2 logical cores."]),
         (
             Noise(frequency_end_mhz=2000.0),
@@ -346,6 +346,43 @@ def _noisy(noise: Noise) -> list[str]:
 )
 def test_a_noisy_run_says_so(noise: Noise, said: list[str]) -> None:
     assert _noisy(noise) == [f"pytorch serial, 2 cores: {sentence}" for sentence in said]
+
+
+def test_work_on_the_very_cpus_of_a_run_counts_though_others_were_free() -> None:
+    rows = [made.row("pytorch", cores=2)]
+    taken = {"cores_of_others": 1.0, "machine": {"logical_cores": 8}, "noise": Noise(cores_taken=0.9)}
+    run = made.good(rows[0], 1.0).model_copy(update=taken)
+    (summary,) = summarize(
+        made.repeated().model_copy(update={"comparison": made.comparison(rows), "runs": {rows[0].id: {0: run}}})
+    )
+    assert summary.cores_lost == 0.9 and summary.disturbed
+
+
+def test_a_budget_of_threads_that_share_cores_is_said() -> None:
+    stored = made.repeated()
+    first, second, *_ = (row.id for row in stored.comparison.rows)
+    for row, cpus, physical in ((first, [0, 1], 1), (second, [0, 2], 2)):
+        for repeat, run in stored.runs[row].items():
+            machine = {"cpus": cpus, "physical_cores": physical}
+            stored.runs[row][repeat] = run.model_copy(update={"machine": machine})
+    (said,) = (each for each in findings(stored, summarize(stored)).troubles if "hardware threads" in each)
+    assert said == (
+        "A budget of 2 cores was 2 hardware threads of 1 physical core: two threads of a core do less than two cores."
+    )
+
+
+def test_time_to_an_accuracy_holds_the_first_steps_until_then_and_no_later_ones() -> None:
+    run = made.good(made.row("pytorch"), 4.0)
+    first, second = run.epochs
+    epochs = [
+        first.model_copy(update={"first_step_seconds": 1.0}),
+        second.model_copy(update={"first_step_seconds": 8.0}),  # of the process that went on
+    ]
+    assert run.phases is not None
+    phases = run.phases.model_copy(update={"first_step_seconds": 9.0})
+    run = run.model_copy(update={"epochs": epochs, "phases": phases, "resumes": 1})
+    assert until_accuracy(run, 0.5) == (5.0, 1)
+    assert until_accuracy(run, 0.75) == (17.0, 2)
 
 
 def test_stolen_time_takes_the_verdicts_reliability() -> None:

@@ -22,7 +22,9 @@ from common import checkpoint, results
 from common.results import EpochRecord, RunResult
 from compare import launch, store
 from compare.__main__ import app
+from tests.compare import made
 from tests.compare.conftest import behave
+from tests.compare.twins import deadly
 
 DRIVER = textwrap.dedent(
     """
@@ -30,6 +32,8 @@ DRIVER = textwrap.dedent(
     from common import spec
     from compare import launch
     from compare.__main__ import app
+    from tests.compare.twins import deadly
+    deadly.arm()
     kind, *words = sys.argv[1:]
     launch.FRAMEWORKS.clear()
     launch.FRAMEWORKS.update({side: f"tests.compare.twins.{kind}{side}" for side in ("left", "right")})
@@ -61,11 +65,11 @@ def ended(process: subprocess.Popen[str], code: int = 0) -> str:
     return stderr
 
 
-def learning(folder: Path, frameworks: str) -> subprocess.Popen[str]:
+def learning(folder: Path, frameworks: str, **environment: str) -> subprocess.Popen[str]:
     """The comparison of the learning twins in this folder, from its start or from where it stands."""
     if (folder / store.PLAN_FILE).exists():
-        return started("learner_", "run", "--resume", folder)
-    return started("learner_", "run", "--frameworks", frameworks, *LEARNED, "--out", folder)
+        return started("learner_", "run", "--resume", folder, **environment)
+    return started("learner_", "run", "--frameworks", frameworks, *LEARNED, "--out", folder, **environment)
 
 
 def sealed(folder: Path) -> dict[str, bytes]:
@@ -105,7 +109,7 @@ class Checked:
     def check(self) -> None:
         """No finished run was touched, and no record of an epoch says anything else than the reference."""
         assert gone(self.folder), "an orphan"
-        now = sealed(self.folder)
+        now = {name: content for name, content in sealed(self.folder).items() if json.loads(content)["status"] == "ok"}
         assert {name: now.get(name) for name in self._sealed} == self._sealed
         self._sealed = now
         for directory in self.folder.glob("runs/*"):
@@ -133,16 +137,36 @@ class Checked:
         return sum(result.resumes for result in found.values())
 
 
-@pytest.mark.parametrize(("kills", "frameworks"), [(3, "left"), pytest.param(50, "left,right", marks=pytest.mark.slow)])
-def test_sigkill_at_random_moments_loses_no_run_and_no_epoch_and_doubles_none(
-    tmp_path: Path, kills: int, frameworks: str
-) -> None:
+def left_alone(folder: Path, frameworks: str) -> dict[str, RunResult]:
+    """The results of a comparison that nobody kills, by the name of the run."""
+    ended(learning(folder, frameworks))
+    found = {name: results.load(folder / "runs" / name / results.RESULT_FILE) for name in sealed(folder)}
+    assert len(found) == len(frameworks.split(",")) and all(len(result.epochs) == EPOCHS for result in found.values())
+    return found
+
+
+def test_a_kill_in_the_middle_of_any_write_leaves_what_can_be_gone_on_from_and_no_litter(tmp_path: Path) -> None:
+    comparison = Checked(tmp_path / "out", left_alone(tmp_path / "reference", "left"))
+    for moment, code in (
+        ("1 compare.json", -signal.SIGKILL),  # of the comparison: before there is a plan;
+        ("2 checkpoint.safetensors", 1),  # of the run, and the comparison says so and ends;
+        ("1 result.json", -signal.SIGKILL),  # of the run when all its work is done, and of the comparison when it says so;
+        ("1 report.html", -signal.SIGKILL),  # of the comparison when all runs are.
+    ):
+        ended(learning(comparison.folder, "left", **{deadly.VARIABLE: moment}), code)
+        comparison.check()
+        assert list(comparison.folder.rglob(f".{moment.split()[1]}.*")), "nothing was half written"
+    ended(learning(comparison.folder, "left"))
+    assert comparison.verify() == 2
+    assert [path.name for path in comparison.folder.rglob(".*")] == [".lock"]
+
+
+@pytest.mark.slow
+def test_sigkill_at_50_random_moments_loses_no_run_and_no_epoch_and_doubles_none(tmp_path: Path) -> None:
+    kills, frameworks = 50, "left,right"
     begun = time.monotonic()
-    alone = tmp_path / "reference"
-    ended(learning(alone, frameworks))
+    reference = left_alone(tmp_path / "reference", frameworks)
     seconds = time.monotonic() - begun
-    reference = {name: results.load(alone / "runs" / name / results.RESULT_FILE) for name in sealed(alone)}
-    assert len(reference) == len(frameworks.split(",")) and all(len(result.epochs) == EPOCHS for result in reference.values())
     moments = random.Random(kills)
     comparison = Checked(tmp_path / "0", reference)
     killed = resumes = 0
@@ -162,7 +186,7 @@ def test_sigkill_at_random_moments_loses_no_run_and_no_epoch_and_doubles_none(
             comparison = Checked(tmp_path / str(killed), reference)
     ended(learning(comparison.folder, frameworks))
     resumes += comparison.verify()
-    assert resumes > 0 or kills < 10
+    assert resumes > 0
 
 
 def test_ctrl_c_ends_a_run_deaf_to_sigterm_in_5_seconds_with_a_partial_report_and_no_orphan(tmp_path: Path) -> None:
@@ -297,6 +321,56 @@ def test_a_flipped_digit_of_the_plan_is_named(fake_twins: pytest.MonkeyPatch, tm
     plan.write_text(plan.read_text().replace('"seed": 0', '"seed": 1', 1))
     done = compare("run", "--resume", tmp_path / "out")
     assert done.exit_code == 2 and "compare.json was changed since it was written" in done.stderr
+
+
+def test_where_the_last_checkpoint_is_damaged_the_one_before_is_gone_on_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, older, newer, empty = (tmp_path / name for name in ("run", "run.attempt1", "run.attempt2", "run.attempt3"))
+    for attempt in (older, newer, empty):
+        attempt.mkdir()
+    for attempt in (older, newer):
+        checkpoint.save(made.checkpoint(), attempt)
+    assert store.resumable(run) == newer
+    path = newer / checkpoint.FILE
+    path.write_bytes(path.read_bytes()[:-7])
+    assert store.resumable(run) == older
+    assert f"Not gone on from: {path} is torn" in capsys.readouterr().err
+    (older / checkpoint.FILE).unlink()
+    assert store.resumable(run) == empty  # which says why it starts over
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("id", value) for value in ("pytorch-x/../../../README", "/tmp/x", "..", "a\nb", "")),
+        ("framework", "../x"),
+        ("repeats", 10**9),
+        ("repeats", 0),
+    ],
+)
+def test_a_plan_from_elsewhere_leads_to_no_other_folder_and_keeps_nobody_busy_for_ever(
+    tmp_path: Path, field: str, value: str | int
+) -> None:
+    made.stored_in(made.repeated(1), tmp_path / "out")
+    path = tmp_path / "out" / store.PLAN_FILE
+    plan = json.loads(path.read_text())
+    plan.pop("sha256")  # a plan without one is taken as it is
+    (plan if field == "repeats" else plan["rows"][0])[field] = value
+    path.write_text(json.dumps(plan))
+    before = sorted(tmp_path.rglob("*"))
+    for words in (("report", tmp_path / "out", "--out", tmp_path / "a" / "b"), ("run", "--resume", tmp_path / "out")):
+        done = compare(*words)
+        assert done.exit_code == 2 and "compare.json is not a whole comparison" in done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+    if field == "id":
+        with pytest.raises(store.FolderError, match="must be a plain file name"):
+            store.run_folder(tmp_path, f"{value}/x", 0)
+
+
+def test_repeats_have_a_limit(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    done = compare("run", "--frameworks", "left", *SETTINGS, "--repeats", "10001", "--out", tmp_path / "out")
+    assert done.exit_code == 2 and "at most 10000 runs. Received: 10001." in done.stderr
 
 
 # A full disk.

@@ -46,19 +46,22 @@ def test_csv_keeps_full_precision_and_low_and_high() -> None:
 
 
 def test_csv_runs_no_formula_and_keeps_every_row_on_its_line() -> None:
-    hostile = ['=HYPERLINK("x")', "+1", "-1", "@SUM(A1)", "\t=1", "a\nb", "\x1b[31mred"]
+    hostile = ['=HYPERLINK("x")', "+1", "-1", "@SUM(A1)", "\t=1", "a\nb", "\x1b[31mred", "cat;=1+1", 'dog,"@x', "\uff1d1"]
     table = tables.Table("t", "T", (tables.Column("a", "a"),), [{"a": text} for text in hostile])
-    read = [cells[0] for cells in csv.reader(io.StringIO(tables.to_csv(table)))]
-    assert read == ["a", '\'=HYPERLINK("x")', "'+1", "'-1", "'@SUM(A1)", "'=1", "a b", "red"]
+    header, *read = [cells[0] for cells in csv.reader(io.StringIO(tables.to_csv(table)))]
+    assert header == "a"
+    assert read == ['\'=HYPERLINK("x")', "'+1", "'-1", "'@SUM(A1)", "'=1", "a b", "red", "cat;'=1+1", "dog,\"'@x", "'\uff1d1"]
+    where_semicolons_part = list(csv.reader(io.StringIO(tables.to_csv(table)), delimiter=";"))
+    assert not any(cell.startswith(("=", "+", "-", "@")) for cells in where_semicolons_part for cell in cells)
 
 
 def test_csv_leaves_negative_numbers_alone() -> None:
-    assert tables.to_csv(tables.Table("t", "T", (tables.Column("a", "a"),), [{"a": -1.5}, {"a": None}])) == 'a\n-1.5\n""\n'
+    assert tables.to_csv(tables.Table("t", "T", (tables.Column("a", "a"),), [{"a": -1.5}, {"a": None}])) == '"a"\n-1.5\n""\n'
 
 
 def test_frames_run_no_formula_either_and_keep_numbers() -> None:
     frame = pd.DataFrame({"text": ["=1+1", "@x\t", "plain"], "number": [-1.5, 0.1, float("nan")]})
-    assert tables.frame_to_csv(frame) == "text,number\n'=1+1,-1.5\n'@x,0.1\nplain,\n"
+    assert tables.frame_to_csv(frame) == '"text","number"\n"\'=1+1",-1.5\n"\'@x",0.1\n"plain",""\n'
     assert tables.frame_to_csv(pd.DataFrame([])) == "\n"
 
 
@@ -133,6 +136,22 @@ def test_markdown_and_terminal_take_no_markup_from_outside() -> None:
     output = io.StringIO()
     Console(file=output, width=80).print(tables.to_rich(table, 80))
     assert "[red]x[/red] | <b>" in output.getvalue()
+
+
+def test_titles_and_notes_take_no_markup_and_no_escape_sequence_from_outside_either() -> None:
+    hostile = "Error: <img src=x>\n# $x$ &lt; ~~b~~ \x1b[31mred \u200f\u061ca\u200bb http://x www.x.de"
+    table = tables.Table("t", hostile, (tables.Column("a", "a"),), [{"a": hostile}], note=hostile)
+    expected = r"Error: \<img src=x\> \# \$x\$ \&lt; \~\~b\~\~  red  a b http\://x www\.x.de"
+    assert tables.to_markdown(table) == f"### {expected}\n\n| a |\n| --- |\n| {expected} |\n\n{expected}\n"
+    output = io.StringIO()
+    tables.print_all(Console(file=output, width=200), [table], where="report.md")
+    assert "\x1b" not in output.getvalue() and "<img src=x> # $x$ &lt; ~~b~~  red  a b" in output.getvalue()
+
+
+def test_joiners_that_scripts_are_written_with_stay() -> None:
+    assert tables.one_line("\u0645\u06cc\u200c\u0631\u0648\u062f \U0001f469\u200d\U0001f33e") == (
+        "\u0645\u06cc\u200c\u0631\u0648\u062f \U0001f469\u200d\U0001f33e"
+    )
 
 
 def test_json_has_null_where_a_number_is_none() -> None:

@@ -23,7 +23,7 @@ DATA = made.dataset(NETWORK, train=COUNT).train
 FIELDS: dict[str, Any] = {"global_batch_size": COUNT, "optimizer": {"name": "adam", "learning_rate": 0.01}}
 LARGER = made.resolve("simple_cnn")
 """Of milliseconds a step, so that the calls of its pieces are not what is timed."""
-STEPS = 3
+STEPS, ATTEMPTS = 5, 5
 PIECES = ("transfer_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds")
 IN_PROCESS = ["serial", "data_parallel"]
 SERVED = {"mode": "parameter_server", "replicas": 2, "profile_steps": 3}
@@ -47,13 +47,17 @@ def test_the_pieces_of_a_step_make_up_its_computing(twin: Twin, mode: str) -> No
     data = made.dataset(LARGER, train=COUNT)
     trainer = made.trainer(twin, LARGER, data, mode=mode, precision="float32", **FIELDS)
     batch = twin.batch(data.train.images, data.train.labels, made.masks(LARGER, COUNT))
-    parts = profiling.step_parts(trainer, batch, COUNT, STEPS)
-    transfer, forward, backward, optimizer = (getattr(parts, piece) for piece in PIECES)
-    assert transfer > 0.0 and forward > 0.0 and backward > 0.0 and optimizer >= 0.0
-    assert parts.compute_seconds is not None
-    # Medians of a few steps, on a machine that has other work: no more than the order of magnitude.
-    assert 0.2 < (transfer + forward + backward + optimizer) / parts.compute_seconds < 5.0
-    assert forward < 3.0 * parts.compute_seconds
+    sums: list[float] = []
+    for _ in range(ATTEMPTS):  # on a machine that has other work, medians of a few steps may be far off
+        parts = profiling.step_parts(trainer, batch, COUNT, STEPS)
+        transfer, forward, backward, optimizer = (getattr(parts, piece) for piece in PIECES)
+        assert transfer > 0.0 and forward > 0.0 and backward >= 0.0 and optimizer >= 0.0
+        assert parts.compute_seconds is not None
+        sums.append((transfer + forward + backward + optimizer) / parts.compute_seconds)
+        # The backward pass is more than half of a step: where it is forgotten or counted twice, this does not hold.
+        if 0.7 < sums[-1] < 1.3 and backward > 0.5 * forward:
+            return
+    pytest.fail(f"pieces over computing: {sums}")
 
 
 @pytest.mark.parametrize("mode", IN_PROCESS)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common import checkpoint, results, weights
+from common import checkpoint, machine, results, training, weights
 from common.batches import Plan
 from common.results import RunResult
 from common.timing import Stopwatch
@@ -34,6 +34,12 @@ CASES: dict[str, dict[str, Any]] = {
     "native adam": {"optimizer": {"name": "adam", "learning_rate": 1e-3, "native": True}},
     "input by dask": {"input": "dask", "workers": 1, "dask": {"chunk_images": 5, "order": "chunks"}},
     "data_parallel": {"mode": "data_parallel", "batch_norm_statistics": "synchronised"},
+    "data_parallel, each replica with its own statistics": {"mode": "data_parallel"},
+    "data_parallel, compressed without feedback": {
+        "mode": "data_parallel",
+        "communication": {"compression": "int8", "error_feedback": False},
+    },
+    "float32": {"precision": "float32"},
 }
 
 
@@ -104,11 +110,31 @@ def test_a_run_may_be_cut_short_again_and_its_times_are_those_of_its_epochs(
     assert last.epochs[:2] == kept and len(kept) == 2
     # Each process compiles in its first step, which no epoch counts.
     assert [record.steps - record.timed_steps for record in last.epochs] == [1, 0, 1, 1, 0]
+    assert [record.first_step_seconds is not None for record in last.epochs] == [True, False, True, True, False]
     phases = last.phases
     assert phases is not None
     assert sum(record.timed_seconds for record in last.epochs) == pytest.approx(phases.training_seconds, rel=1e-3)
     named = ("import", "build", "first_step", "training", "evaluation", "other")
     assert sum(getattr(phases, f"{name}_seconds") for name in named) == pytest.approx(phases.wall_seconds)
+
+
+def test_what_disturbed_the_attempts_before_is_told_of_the_whole_run(
+    twin: Twin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "LEAST_TIMED_SECONDS", 0.0)
+    with monkeypatch.context() as before:
+        before.setattr(machine, "stolen_cpu_seconds", lambda cpus: 1e3 * time.monotonic())
+        before.setattr(machine, "peak_memory_mib", lambda: 1e6)
+        before.setattr(machine, "load", lambda: 1e3)
+        before.setattr(machine, "frequency_mhz", lambda: 12.0)
+        run(twin, tmp_path / "first", {}, until=2)
+    monkeypatch.setattr(machine, "stolen_cpu_seconds", lambda cpus: 0.0)
+    last = run(twin, tmp_path / "last", {}, earlier=tmp_path / "first")
+    noise = last.noise
+    assert last.resumes == 1 and noise is not None
+    assert (noise.load_start, noise.frequency_start_mhz, last.peak_memory_mib) == (1e3, 12.0, 1e6)
+    assert noise.cores_stolen is not None and noise.cores_stolen > 1.0
+    assert noise.load_end != 1e3 and noise.frequency_end_mhz != 12.0
 
 
 def _torn(path: Path) -> None:

@@ -15,6 +15,7 @@ from common.datasets import Dataset
 from common.spec import Spec
 from common.training import Batch
 from common.weights import Weights
+from tests.compare.twins import deadly
 
 Array = npt.NDArray[Any]
 
@@ -122,5 +123,6 @@ def main(framework: str) -> int:
             versions=description["versions"],
         )
 
+    deadly.arm()
     alone = SimpleNamespace(WAITING="", environments=lambda run: [], adopt=lambda: None)
     return entry.main(framework, load, cast(Any, alone))
