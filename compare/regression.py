@@ -324,7 +324,7 @@ def _status_verdict(before: str, now: str) -> Verdict:
         if now in FAILURES or (before, now) == ("ok", "not parallel"):
             return "regression"
         return "cannot tell" if now in ("not run", "not available") else "no change shown" if before == now else "better"
-    return "better" if now in ("ok", "not parallel") else "cannot tell"
+    return "better" if now in ("ok", "not parallel") and before != "not run" else "cannot tell"
 
 
 def _parity_verdict(before: str, now: str) -> Verdict:

@@ -466,8 +466,10 @@ def limit_table(summaries: Sequence[Summary]) -> list[Table]:
             )
         if above := _rows_above({name: each.copy_fraction for name, each in limits.items()}, 1.0):
             note += f" Above the copy rate: {above}: bytes came from caches, or layers are fused and moved fewer."
+        if unrated := [name for name, each in limits.items() if each.matrix_fraction is None]:
+            note += f" Not measured on a GPU or over several machines: {', '.join(unrated)}."
     else:
-        note = "Operations and bytes by formula. What these devices can do was not measured."
+        note = "Operations and bytes by formula. What these devices can do was not measured: rates are of one CPU."
     return [Table("limit", "Where is the limit?", columns, rows, note=note)]
 
 

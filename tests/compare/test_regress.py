@@ -348,3 +348,7 @@ def test_where_there_is_no_verdict_the_markdown_says_why(tmp_path: Path) -> None
     summary = tmp_path / "summary.md"
     assert compare(tmp_path / "nowhere", "--markdown", summary).exit_code == 2
     assert summary.read_text().startswith("## No verdict\n\nThere is no baseline at ")
+
+
+def test_a_row_that_was_not_run_before_is_not_better_for_being_run() -> None:
+    assert [regression._status_verdict(before, "ok") for before in ("not run", "failed")] == ["cannot tell", "better"]

@@ -208,6 +208,17 @@ def test_rates_above_the_machines_measured_ones_are_remarked_on() -> None:
     (table,) = tables.limit_table(summarize(stored))
     assert "Above the matrix rate: pytorch data_parallel x2 (1.50 times): the framework's own library" in table.note
     assert "Above the copy rate: pytorch data_parallel x2 (1.02 times): bytes came from caches" in table.note
+    assert "Not measured" not in table.note
+
+
+def test_rows_on_a_gpu_are_said_to_have_no_measured_rate() -> None:
+    stored = made.observed()
+    row = stored.comparison.rows[0]
+    for repeat, run in stored.runs[row.id].items():
+        stored.runs[row.id][repeat] = run.model_copy(update={"device": "cuda"})
+    (table,) = tables.limit_table(summarize(stored))
+    assert table.note.endswith("Not measured on a GPU or over several machines: pytorch serial, 2 cores.")
+    assert table.rows[0]["matrix_fraction"] is None
 
 
 @pytest.mark.parametrize("width", [80, 120])
