@@ -16,6 +16,7 @@ from common.training import relative_difference
 from compare import content, page, store, tables
 from compare.content import Report
 from compare.findings import DISTURBED
+from compare.measurements import OF_THE_PLACE
 from compare.statistics import VERDICT_PAIRS, Ratio, interval_words, unpaired_ratio
 from compare.store import FolderError
 from compare.summary import Summary, epoch_seconds, measured
@@ -28,6 +29,8 @@ _TABLES = "tables"
 _MACHINE = ("processor", "logical_cores", "memory_mib")
 """Recorded facts that tell one machine from another."""
 _OF_ITS_OWN = ("made at",)
+_OF_AN_EPOCH = ("model", "global_batch_size")
+"""Fields of a spec that make an epoch of the same data another amount of work."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +62,13 @@ def pair(folders: tuple[Path, Path], reports: tuple[Report, Report]) -> Pair:
     machines = [report.stored.comparison.machine for report in reports]
     same_machine = all(machines[0].get(fact) == machines[1].get(fact) for fact in _MACHINE)
     matched = [(ours[row_id], theirs[row_id]) for row_id in both]
-    ratios = {row_id: _ratio(reports, row_id) for row_id in both}
+    unlike = {row_id: _unlike(reports, row_id) for row_id in both}
+    ratios = {row_id: None if unlike[row_id] else _ratio(reports, row_id) for row_id in both}
     return Pair(
         folders=folders,
         reports=reports,
         same_machine=same_machine,
-        sentences=_sentences(reports, matched, ratios, same_machine),
+        sentences=_sentences(reports, matched, ratios, unlike, same_machine),
         tables=[_seconds(matched, ratios), _scores(matched), _states(matched)],
         differences=[*_environments(reports), *_specs(reports, both)],
     )
@@ -111,6 +115,20 @@ def to_plain(found: Pair) -> dict[str, Any]:
     }
 
 
+def _unlike(reports: tuple[Report, Report], row_id: str) -> list[str]:
+    """What makes a row's epoch other work in A than in B: fields of its spec, or its data; nothing where it is the same."""
+    ours, theirs = (_fields(report)[row_id] for report in reports)
+    same_data = len({report.stored.comparison.data_hash for report in reports}) == 1
+    names = [name for name in ours if name in _OF_AN_EPOCH or (name.startswith("data.") and not same_data)]
+    differing = [name for name in names if ours[name] != theirs.get(name) and name not in OF_THE_PLACE]
+    return differing if same_data or differing else ["content of the data"]
+
+
+def _fields(report: Report) -> dict[str, dict[str, Any]]:
+    """Row id: the fields of its spec."""
+    return {row.id: store.flat(row.spec.model_dump(mode="json")) for row in report.stored.comparison.rows}
+
+
 def _ratio(reports: tuple[Report, Report], row_id: str) -> Ratio | None:
     """Seconds of an epoch in A over those in B: how many times as fast B is."""
     seconds: list[list[float]] = []
@@ -124,15 +142,18 @@ def _sentences(
     reports: tuple[Report, Report],
     matched: Sequence[tuple[Summary, Summary]],
     ratios: dict[str, Ratio | None],
+    unlike: dict[str, list[str]],
     same_machine: bool,
 ) -> list[tuple[str, list[str]]]:
     speed = ["The machines differ: a ratio of their times is one of the machines, too, and nothing is said about speed."]
     if same_machine:
-        speed = [_speed(*each, ratio) for each in matched if (ratio := ratios[each[0].id]) is not None]
-        speed.append(
-            "A and B were run apart, and are not paired: what changed on the machine between them is in these ratios. "
-            "Only runs that are interleaved tell that apart. Each interval stands for itself, at 95 %."
-        )
+        speed = [_no_verdict(*each, unlike[each[0].id]) for each in matched if unlike[each[0].id]]
+        if known := [_speed(*each, ratio) for each in matched if (ratio := ratios[each[0].id]) is not None]:
+            speed += [
+                *known,
+                "A and B were run apart, and are not paired: what changed on the machine between them is in these ratios. "
+                "Only runs that are interleaved tell that apart. Each interval stands for itself, at 95 %.",
+            ]
     ours, theirs = ([summary.id for summary in report.summaries] for report in reports)
     alone = (("A", ours, theirs), ("B", theirs, ours))
     missing = [
@@ -159,6 +180,12 @@ def _speed(ours: Summary, theirs: Summary, ratio: Ratio) -> str:
         return f"{ours.name}: too few repeats to tell ({ratio.n} of {VERDICT_PAIRS}); {times} here.{doubt}"
     unclear = "no difference shown; " if ratio.low <= 1.0 <= ratio.high else ""
     return f"{ours.name}: {unclear}{times}.{doubt}"
+
+
+def _no_verdict(ours: Summary, theirs: Summary, unlike: Sequence[str]) -> str:
+    paces = [1e3 / each.images_per_second.median for each in (ours, theirs) if each.images_per_second]
+    by_image = f" An image took {paces[0]:.3g} ms in A and {paces[1]:.3g} ms in B." if len(paces) == 2 else ""
+    return f"{ours.name}: no verdict: epochs of A and B are not the same work (other {', '.join(unlike)}).{by_image}"
 
 
 def _first_losses(matched: Sequence[tuple[Summary, Summary]]) -> list[str]:
@@ -204,7 +231,7 @@ def _seconds(matched: Sequence[tuple[Summary, Summary]], ratios: dict[str, Ratio
     ]
     note = (
         "Median over repeats (25 % to 75 % quantile). A over B: geometric means of the seconds per epoch, unpaired (95 % Welch "
-        "interval)."
+        "interval); none where an epoch of A is other work than one of B."
     )
     return Table("beside_seconds", "Times", columns, rows, note=note)
 
@@ -252,9 +279,7 @@ def _environments(reports: tuple[Report, Report]) -> list[tuple[str, str, str]]:
 
 def _specs(reports: tuple[Report, Report], both: Sequence[str]) -> list[tuple[str, str, str]]:
     """Fields of the matched rows' specs; of all rows alike once, else row by row."""
-    specs = [
-        {row.id: store.flat(row.spec.model_dump(mode="json")) for row in report.stored.comparison.rows} for report in reports
-    ]
+    specs = [_fields(report) for report in reports]
     found: dict[tuple[str, str, str], list[str]] = {}
     for row_id in both:
         ours, theirs = (each[row_id] for each in specs)

@@ -70,6 +70,48 @@ def test_where_machines_differ_nothing_is_said_about_speed(tmp_path: Path) -> No
     assert "processor: Some CPU in A, Another CPU in B" in done.stdout
 
 
+def changed(stored: Stored, data_hash: str, **fields: Any) -> Stored:
+    """The same comparison with other fields in all specs."""
+    rows = [row.model_copy(update={"spec": row.spec.with_fields(**fields)}) for row in stored.comparison.rows]
+    specs = {row.id: row.spec for row in rows}
+    runs = {
+        row_id: {repeat: run.model_copy(update={"spec": specs[row_id]}) for repeat, run in repeats.items()}
+        for row_id, repeats in stored.runs.items()
+    }
+    plan = stored.comparison.model_copy(update={"rows": rows, "data_hash": data_hash})
+    return stored.model_copy(update={"comparison": plan, "runs": runs})
+
+
+@pytest.mark.parametrize(
+    ("fields", "data_hash", "said"),
+    [
+        ({"data": {"limit": 100}}, "of 100", "data.limit"),
+        ({"data": {"image_size": 16}}, "smaller", "data.image_size"),
+        ({"global_batch_size": 128}, "data", "global_batch_size"),
+        ({}, "other", "content of the data"),
+    ],
+)
+def test_epochs_of_other_work_have_no_ratio_and_no_verdict(
+    tmp_path: Path, fields: dict[str, Any], data_hash: str, said: str
+) -> None:
+    a = made.stored_in(made.repeated(), tmp_path / "a")
+    b = made.stored_in(changed(faster(made.repeated(), 2.0), data_hash, **fields), tmp_path / "b")
+    pair = beside.pair((a, b), (read(a), read(b)))
+    assert dict(pair.sentences)["Which is faster?"][0] == (
+        f"pytorch serial, 2 cores: no verdict: epochs of A and B are not the same work (other {said}). An image took 6.25 ms "
+        "in A and 3.12 ms in B."
+    )
+    assert "times as fast" not in str(pair.sentences) and all(row["ratio"] is None for row in pair.tables[0].rows)
+
+
+def test_the_same_data_in_another_place_and_another_length_are_compared(tmp_path: Path) -> None:
+    a = made.stored_in(made.repeated(), tmp_path / "a")
+    elsewhere = {"data": {"source": "/elsewhere/digits"}, "epochs": 9, "paths": {"cache_dir": "/elsewhere"}}
+    b = made.stored_in(changed(made.repeated(), "data", **elsewhere), tmp_path / "b")
+    said = dict(beside.pair((a, b), (read(a), read(b))).sentences)["Which is faster?"]
+    assert len(said) == 5 and "times as fast" in said[0]
+
+
 def test_out_says_where_and_never_into_one_of_the_two(tmp_path: Path) -> None:
     a, b = (made.stored_in(made.repeated(2), tmp_path / name) for name in "ab")
     out = tmp_path / "out"
