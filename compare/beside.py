@@ -211,7 +211,7 @@ def _of_both(key: str, heading: str, digits: int | None = None, *, interval: boo
 
 
 def _name(summary: Summary) -> dict[str, Cell]:
-    return {"framework": summary.framework, "run": summary.name.removeprefix(f"{summary.framework} ")}
+    return {"framework": summary.framework, "run": summary.configuration}
 
 
 def _seconds(matched: Sequence[tuple[Summary, Summary]], ratios: dict[str, Ratio | None]) -> Table:

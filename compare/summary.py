@@ -31,6 +31,9 @@ _Value = TypeVar("_Value")
 
 FAILURES = ("failed", "diverged", "killed")
 
+_OF_THE_MODE = ("mode", "replicas", "cores", "hosts", "parameter_server", "pipeline", "hybrid")
+"""Fields of a spec in which a serial row may differ from one that is held against it."""
+
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
@@ -166,6 +169,11 @@ class Summary(_Frozen):
         return self.fed_name if self.input == "inline" else f"{self.fed_name}, {self.workers} {kind}"
 
     @property
+    def configuration(self) -> str:
+        """What it shares of the name with the rows of other frameworks that are run alike: `serial, 1 core`."""
+        return self.name.removeprefix(self.framework).lstrip(" -")
+
+    @property
     def fed_name(self) -> str:
         """What its rows with other numbers of input workers share of the name."""
         if self.mode == "serial":
@@ -236,12 +244,11 @@ def summarize(stored: Stored) -> list[Summary]:
 def family(stored: Stored, summaries: Sequence[Summary]) -> Family:
     """Every comparison that is put in words, judged as one family: frameworks against each other, modes against serial."""
     rows = {row.id: row for row in stored.comparison.rows}
-    same = ("mode", "replicas", "cores", "input", "workers", "precision", "device")
     pairs = [
         (first, second, ratio)
         for first, second in combinations(summaries, 2)
-        if first.framework != second.framework
-        and all(getattr(first, field) == getattr(second, field) for field in same)
+        if first.device == second.device
+        and _differ_by_framework(rows[first.id], rows[second.id])
         and (ratio := ratio_of_seconds(stored, slow=rows[second.id], fast=rows[first.id])) is not None
     ]
     modes = [
@@ -297,8 +304,8 @@ def _summary(row: Row, stored: Stored) -> Summary:
     good = list(measured(stored, row).values())
     shown = good or results
     status, reason = _status(row, results, comparison.repeats)
-    one_core = _speedup(stored, _serial(comparison, row, cores=1), row)
-    same_cores = _speedup(stored, _serial(comparison, row, cores=row.spec.cores), row)
+    one_core = _speedup(stored, serial_of(comparison, row, cores=1), row)
+    same_cores = _speedup(stored, serial_of(comparison, row), row)
     parallel = row.spec.mode != "serial"
     return Summary(
         id=row.id,
@@ -381,13 +388,27 @@ def _status(row: Row, results: Sequence[RunResult], repeats: int) -> tuple[str, 
     return "ok", None
 
 
-def _serial(comparison: Comparison, row: Row, cores: int) -> Row | None:
-    """The row that a speed-up of this one is given against."""
+def serial_of(comparison: Comparison, row: Row, *, cores: int | None = None, batch: int | None = None) -> Row | None:
+    """The row that a speed-up of this one is given against: the same work in serial.
+
+    Args:
+        comparison: of the row.
+        row: any; serial on as many cores, itself.
+        cores: of the serial row; None: as many.
+        batch: its global batch; None: the same.
+    """
+    fields = {"cores": cores or row.spec.cores, "global_batch_size": batch or row.spec.global_batch_size}
     for other in comparison.rows:
-        fed_alike = (other.spec.input, other.spec.workers) == (row.spec.input, row.spec.workers)
-        if other.framework == row.framework and other.spec.mode == "serial" and other.spec.cores == cores and fed_alike:
+        alike = row.spec.model_copy(update={name: getattr(other.spec, name) for name in _OF_THE_MODE} | fields)
+        if (other.framework, other.spec.mode) == (row.framework, "serial") and other.spec == alike:
             return other
     return None
+
+
+def _differ_by_framework(one: Row, other: Row) -> bool:
+    """Whether two rows are the same work, done alike, in two frameworks; switches are each framework's own."""
+    alike = one.spec.model_copy(update={"framework_options": other.spec.framework_options})
+    return one.framework != other.framework and alike == other.spec
 
 
 def _speedup(stored: Stored, base: Row | None, row: Row) -> Ratio | None:
@@ -440,12 +461,7 @@ def _parity(comparison: Comparison, row: Row) -> str:
 
 def _first_step_difference(stored: Stored, row: Row) -> float | None:
     """Over all repeats, seed by seed, of the rows that differ from this one by their framework alone."""
-    twins = [
-        other
-        for other in stored.comparison.rows
-        if other.framework != row.framework
-        and other.spec.model_copy(update={"framework_options": row.spec.framework_options}) == row.spec
-    ]
+    twins = [other for other in stored.comparison.rows if _differ_by_framework(row, other)]
     differences = [
         relative_difference(ours, theirs)
         for seed, ours in _first_losses(stored, [row])

@@ -479,7 +479,7 @@ def operation_tables(summaries: Sequence[Summary]) -> list[Table]:
     modes: dict[str, list[Summary]] = {}
     for summary in summaries:
         if summary.top_operations is not None:
-            modes.setdefault(_run_name(summary), []).append(summary)
+            modes.setdefault(summary.configuration, []).append(summary)
     return [_operation_table(mode, own) for mode, own in modes.items()]
 
 
@@ -876,11 +876,7 @@ def _is_text(table: Table, column: Column) -> bool:
 
 
 def _run_cells(summary: Summary) -> dict[str, Cell]:
-    return {"framework": summary.framework, "run": _run_name(summary)}
-
-
-def _run_name(summary: Summary) -> str:
-    return summary.name.removeprefix(f"{summary.framework} ")
+    return {"framework": summary.framework, "run": summary.configuration}
 
 
 def _mib_per_step(summary: Summary) -> float | None:

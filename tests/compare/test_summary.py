@@ -5,7 +5,7 @@ import pytest
 
 from common import spec
 from common.rates import Rates
-from common.results import Noise, StepParts
+from common.results import Noise, RunResult, StepParts
 from common.work import Work
 from compare import tables
 from compare.findings import findings
@@ -14,6 +14,8 @@ from compare.store import Stored
 from compare.summary import Summary, epoch_seconds, images_per_second, limit, summarize, until_accuracy
 from compare.tables import limit_table, target_table
 from tests.compare import made
+
+MODES = ("serial-2", "data_parallel-2")
 
 
 def _by_id(summaries: list[Summary]) -> dict[str, Summary]:
@@ -36,6 +38,37 @@ def test_speedups_are_given_against_one_core_and_the_same_cores() -> None:
     assert parallel.speedup_one_core is not None and parallel.speedup_one_core.value == pytest.approx(2.0)
     assert parallel.speedup_same_cores is not None and parallel.speedup_same_cores.value == pytest.approx(1.25)
     assert parallel.parallel_efficiency == pytest.approx(1.0)  # twice as fast on two cores
+
+
+def _of_two_batches() -> Stored:
+    """Serial and parallel rows, each of two global batches, in two frameworks, as a scaling lays them out."""
+    stored = made.repeated()
+    rows: list[Row] = []
+    runs: dict[str, dict[int, RunResult]] = {}
+    for row in stored.comparison.rows:
+        for batch, slower in ((64, 1.0), (128, 3.0)):
+            spec = row.spec.with_fields(global_batch_size=batch)
+            rows.append(row.model_copy(update={"id": f"{row.id}-batch{batch}", "spec": spec}))
+            runs[rows[-1].id] = {
+                repeat: made.good(rows[-1], slower * epoch_seconds(run), repeat) for repeat, run in stored.runs[row.id].items()
+            }
+    return stored.model_copy(update={"comparison": made.comparison(rows, 5), "runs": runs})
+
+
+def test_rows_of_other_batches_are_never_held_against_each_other() -> None:
+    stored = _of_two_batches()
+    summaries = summarize(stored)
+    found = findings(stored, summaries)
+    assert [each.name for each in found.verdicts] == [
+        *(
+            f"pytorch-{row} against tensorflow-{row}"
+            for row in [f"{each}-batch{batch}" for each in MODES for batch in (64, 128)]
+        ),
+        *(f"{name}-data_parallel-2-batch{batch}" for name in ("pytorch", "tensorflow") for batch in (64, 128)),
+    ]
+    speedups = [each.speedup_same_cores.value for each in summaries if each.speedup_same_cores]
+    assert speedups == pytest.approx([2.0, 2.0, 4.01 / 6.0, 4.01 / 6.0], rel=0.03)
+    assert found.frameworks[1].startswith("serial-2-batch128: no difference shown between")
 
 
 def test_on_accelerators_efficiency_counts_devices() -> None:
