@@ -78,6 +78,10 @@ class Subject(_Frozen):
     """Of each metric that was measured, samples or not."""
     tests: dict[int, Metrics] = {}
     """Scores on the test split, by repeat."""
+    seeds: dict[int, int] = {}
+    """Of each repeat."""
+    predictions: dict[int, str] = {}
+    """Of the test split: their hash, by repeat, where it is known."""
     spec: Spec | None = None
     status: str = "ok"
     """As in `Summary`."""
@@ -232,6 +236,8 @@ def _row(stored: Stored, row: Row, summary: Summary) -> Subject:
         samples=samples,
         spreads={name: _spread(values) for name, values in samples.items()},
         tests={repeat: run.test for repeat, run in sorted(good.items()) if run.test},
+        seeds={repeat: run.spec.seed for repeat, run in sorted(good.items())},
+        predictions={repeat: run.predictions_hash for repeat, run in sorted(good.items()) if run.predictions_hash},
         spec=row.spec,
         status=summary.status,
         reason=summary.reason,

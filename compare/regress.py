@@ -92,7 +92,10 @@ def command(
             raise SpecError(f"--interleaved measures both sides itself. Received also: {baseline}. Leave one of them out.")
         else:
             settings = run.settings(preset, spec_file, {} if preset or spec_file else {"epochs": _EPOCHS}, assignments or [])
-            settings = replace(settings, modes=tuple(variants(modes)), repeats=pairs)
+            first = settings.values.get("seed") or 0
+            settings = run.with_seeds(
+                replace(settings, modes=tuple(variants(modes)), repeats=pairs), tuple(range(first, first + pairs)), pairs
+            )
             judged = _interleaved(revision, settings, names(frameworks), out, criteria)
         if as_json:
             typer.echo(to_json(judged))
@@ -172,7 +175,8 @@ def sections(judged: Judgement) -> list[tuple[str, list[str]]]:
     if not judged.changes:
         untold.append("Nothing was measured on both sides.")
     unsure = [
-        f"{change.name}: {_heading(change)}: {change_words(change)}: more repeats would tell."
+        f"{change.name}: {_heading(change)}: {change_words(change)}: more {'seeds' if _is_accuracy(change) else 'repeats'} "
+        "would tell."
         for change in judged.changes
         if change.not_ruled_out
     ]
@@ -184,6 +188,7 @@ def sections(judged: Judgement) -> list[tuple[str, list[str]]]:
     found = [
         ("Regressions", of("regression")),
         ("Not told", untold),
+        ("Not tested", of("not tested")),
         ("A regression beyond the threshold is not shown, and not ruled out", unsure),
         ("Better", of("better")),
         ("Measured now, and not in the baseline", judged.added),
@@ -196,16 +201,15 @@ def sections(judged: Judgement) -> list[tuple[str, list[str]]]:
 def change_words(change: Change) -> str:
     """`1.120 (1.090 to 1.150) times, p = 0.003`, or the difference of an accuracy."""
     ratio = change.change
-    form = "+.4f" if change.metric == ACCURACY else ".3f"
-    unit = "" if change.metric == ACCURACY else " times"
+    form, unit = ("+.4f", "") if _is_accuracy(change) else (".3f", " times")
     interval = "" if ratio.low is None or ratio.high is None else f" ({ratio.low:{form}} to {ratio.high:{form}})"
     return f"{ratio.value:{form}}{interval}{unit}{'' if change.adjusted_p is None else f', p {_p_words(change.adjusted_p)}'}"
 
 
 def change_tables(judged: Judgement) -> list[Table]:
     """Every figure, before and now; those that hold or do not in a table of their own."""
-    figures = [change for change in judged.changes if change.metric != ACCURACY]
-    scores = [change for change in judged.changes if change.metric == ACCURACY]
+    figures = [change for change in judged.changes if not _is_accuracy(change)]
+    scores = [change for change in judged.changes if _is_accuracy(change)]
     columns = (
         Column("run", "run"),
         Column("metric", "metric"),
@@ -329,6 +333,10 @@ def _heading(change: Change) -> str:
     return "seconds" if change.metric == SECONDS else METRICS[change.metric].heading
 
 
+def _is_accuracy(change: Change) -> bool:
+    return change.metric == ACCURACY
+
+
 def _sides(judged: Judgement) -> str:
     sides = (("Baseline", judged.baseline), ("candidate", judged.candidate))
     said = [f"{word}: {side.source}, {side.commit}, {side.measured_at}" for word, side in sides]
@@ -350,10 +358,15 @@ def _method(judged: Judgement) -> list[str]:
         f"A regression is worse by {worse}, and significantly so: with {level} confidence none of the {judged.tested} tested "
         "figures is called better or worse by chance (Holm). Each interval is that of its figure alone.",
     ]
-    if any(change.metric == ACCURACY for change in judged.changes):
+    if any(map(_is_accuracy, judged.changes)):
         sentences.append(
-            "The interval of an accuracy holds the spread of the repeats and the chance of which examples are in the test "
-            "split. Repeats of one seed say nothing of other seeds."
+            "Accuracies are paired by seed, of each seed the median of its repeats: paired t-tests on their differences. They "
+            "are those of the same test images, and say nothing of others."
+        )
+    elif any(fact.what == METRICS[ACCURACY].heading and fact.verdict != "no change shown" for fact in judged.facts):
+        sentences.append(
+            "Rounding alone moves the accuracy of one seed's training, however often it is repeated: so accuracies are tested "
+            f"over at least {VERDICT_PAIRS} seeds (run --seeds 0,1,2,3,4)."
         )
     return sentences
 
@@ -367,7 +380,7 @@ def _cells(change: Change) -> dict[str, tables.Cell]:
         "p": "-" if change.adjusted_p is None else _p_words(change.adjusted_p).removeprefix("= "),
         "baseline": _spread_words(change.baseline),
         "candidate": _spread_words(change.candidate),
-        "n": f"{change.baseline.n}, {change.candidate.n}" if change.method != "paired" else str(change.change.n),
+        "n": f"{change.baseline.n}, {change.candidate.n}" if change.method == "Welch" else str(change.change.n),
     }
 
 

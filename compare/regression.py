@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import fnmatch
 import math
+import statistics as python_statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from common.results import Metrics
 from compare.measurements import METRICS, SECONDS, Measured, Subject
-from compare.statistics import CONFIDENCE, VERDICT_PAIRS, Estimate, Ratio, Spread, holm, of_differences, of_samples
+from compare.statistics import SIGNIFICANCE, VERDICT_PAIRS, Ratio, Spread, holm, of_differences, of_samples, spread
 from compare.store import FolderError
 from compare.summary import FAILURES
 
-Verdict = Literal["regression", "worse, within the threshold", "no change shown", "better", "too few to tell", "cannot tell"]
+Verdict = Literal[
+    "regression", "worse, within the threshold", "no change shown", "better", "not tested", "too few to tell", "cannot tell"
+]
+"""`not tested`: there is no test of it, and nothing beyond a threshold that one would be needed for."""
 UNTOLD = ("too few to tell", "cannot tell")
 
 ACCURACY = "test_accuracy"
 JUDGED = ("epoch_seconds", "first_step_seconds", "peak_memory_mib")
 """Metrics of a comparison that are judged unless others are named; the accuracy always is."""
+
+Pairs = dict[int, tuple[float, float]]
 
 EXIT_OK, EXIT_UNTOLD, EXIT_REGRESSION = 0, 2, 3
 
@@ -50,7 +55,7 @@ class Change(_Frozen):
     name: str
     metric: str
     method: str
-    """paired or Welch."""
+    """paired, paired by seed, or Welch."""
     baseline: Spread
     candidate: Spread
     change: Ratio
@@ -164,20 +169,6 @@ def judge(baseline: Measured, candidate: Measured, criteria: Criteria, *, paired
     )
 
 
-def with_test_set(estimate: Estimate, before: Metrics, now: Metrics) -> Estimate:
-    """The change of an accuracy, with the chance of which examples are in the test split added to that of the repeats.
-
-    Repeats of one seed hardly differ, which says nothing of how well other images would be told. Both splits are taken for
-    independent; they are the same images, so the error is rather too large than too small. Satterthwaite's (1946) freedom.
-    """
-    if not math.isfinite(estimate.error):
-        return estimate
-    chance = sum(scores.accuracy * (1.0 - scores.accuracy) / scores.num_examples for scores in (before, now))
-    variance = estimate.error**2 + chance
-    freedom = estimate.freedom * (variance / estimate.error**2) ** 2 if estimate.error else math.inf
-    return Estimate(estimate.mean, math.sqrt(variance), freedom)
-
-
 def _refuse_another_machine(baseline: Measured, candidate: Measured) -> None:
     if baseline.kind != candidate.kind:
         raise FolderError(
@@ -219,54 +210,90 @@ def _changes(pairs: Sequence[tuple[Subject, Subject]], criteria: Criteria, *, pa
                 f"{before.name} has no samples in one of the files, which keep statistics alone. Save them, too, with "
                 "--benchmark-save-data."
             )
-        for metric in [SECONDS] if before.spec is None else [*criteria.metrics, ACCURACY]:
-            first, second = (_usable(each.samples.get(metric, {}), metric) for each in (before, now))
+        for metric in [SECONDS] if before.spec is None else criteria.metrics:
+            first, second = (_usable(each.samples.get(metric, {})) for each in (before, now))
             if paired:
                 repeats = sorted(first.keys() & second.keys())
                 first, second = ({repeat: each[repeat] for repeat in repeats} for each in (first, second))
             if first and second:
-                estimate = _estimate(metric, list(first.values()), list(second.values()), paired=paired)
-                if metric == ACCURACY:
-                    estimate = with_test_set(estimate, next(iter(before.tests.values())), next(iter(now.tests.values())))
-                number = min(len(first), len(second))
-                found.append(_change(before, now, metric, estimate, number, paired=paired))
+                found.append(_change(now, metric, list(first.values()), list(second.values()), paired=paired))
+        by_seed = _by_seed(before, now)
+        if _is_tested(by_seed):
+            found.append(_change_of_accuracy(now, by_seed))
     tested = [place for place, change in enumerate(found) if change.change.n >= VERDICT_PAIRS]
     adjusted = dict(zip(tested, holm([found[place].change.p or 0.0 for place in tested]), strict=True))
     return [_judged(change, adjusted.get(place), criteria) for place, change in enumerate(found)]
 
 
-def _usable(samples: Mapping[int, float], metric: str) -> dict[int, float]:
-    """Those that have a logarithm, where one is needed: a figure that the system does not tell may stand as zero."""
-    return {repeat: value for repeat, value in samples.items() if value > 0 or metric == ACCURACY}
+def _usable(samples: Mapping[int, float]) -> dict[int, float]:
+    """Those that have a logarithm: a figure that the system does not tell may stand as zero."""
+    return {repeat: value for repeat, value in samples.items() if value > 0}
 
 
-def _estimate(metric: str, before: Sequence[float], now: Sequence[float], *, paired: bool) -> Estimate:
-    """Of the logarithms, whose difference is that of a ratio; of an accuracy, of the values as they are."""
-    if metric != ACCURACY:
-        before, now = ([math.log(value) for value in values] for values in (before, now))
-    if not paired:
-        return of_samples(before, now)
-    return of_differences([after - earlier for earlier, after in zip(before, now, strict=True)])
+def _by_seed(before: Subject, now: Subject) -> Pairs:
+    """The accuracy of each seed that both have, before and now: the median of its repeats, so that each seed counts once."""
+
+    def medians(subject: Subject) -> dict[int, float]:
+        found: dict[int, list[float]] = {}
+        for repeat, scores in subject.tests.items():
+            found.setdefault(subject.seeds[repeat], []).append(scores.accuracy)
+        return {seed: python_statistics.median(values) for seed, values in found.items()}
+
+    first, second = medians(before), medians(now)
+    return {seed: (first[seed], second[seed]) for seed in sorted(first.keys() & second.keys())}
 
 
-def _change(before: Subject, now: Subject, metric: str, estimate: Estimate, number: int, *, paired: bool) -> Change:
-    ends = (estimate.mean - estimate.half, estimate.mean + estimate.half)
-    value, low, high = (end if metric == ACCURACY else _exp(end) for end in (estimate.mean, *ends))
+def _is_tested(by_seed: Pairs) -> bool:
+    """Whether accuracies differ at all, and over seeds enough to tell a change from what rounding does to each training."""
+    return len(by_seed) >= VERDICT_PAIRS and any(first != second for first, second in by_seed.values())
+
+
+def _change(now: Subject, metric: str, before: Sequence[float], after: Sequence[float], *, paired: bool) -> Change:
+    """Of the logarithms, whose difference is that of a ratio."""
+    logs = [[math.log(value) for value in values] for values in (before, after)]
+    if paired:
+        estimate = of_differences([second - first for first, second in zip(*logs, strict=True)])
+    else:
+        estimate = of_samples(*logs)
+    low, value, high = (_exp(estimate.mean + side * estimate.half) for side in (-1.0, 0.0, 1.0))
+    number = min(len(before), len(after))
     known = math.isfinite(estimate.error)
+    ratio = Ratio(
+        value=value,
+        low=low if known else None,
+        high=high if known else None,
+        n=number,
+        p=estimate.p if known else None,
+    )
+    return _untested(now, metric, "paired" if paired else "Welch", before, after, ratio)
+
+
+def _change_of_accuracy(now: Subject, by_seed: Pairs) -> Change:
+    """Over the seeds, on the same test images."""
+    before, after = ([pair[side] for pair in by_seed.values()] for side in (0, 1))
+    image = 1.0 / next(iter(now.tests.values())).num_examples
+    estimate = of_differences([second - first for first, second in by_seed.values()], rounding=image)
+    ratio = Ratio(
+        value=estimate.mean,
+        low=estimate.mean - estimate.half,
+        high=estimate.mean + estimate.half,
+        n=len(by_seed),
+        p=estimate.p,
+    )
+    return _untested(now, ACCURACY, "paired by seed", before, after, ratio)
+
+
+def _untested(now: Subject, metric: str, method: str, before: Sequence[float], after: Sequence[float], ratio: Ratio) -> Change:
+    was, is_ = spread(before), spread(after)
+    assert was is not None and is_ is not None  # the values are finite, and not none
     return Change(
         id=now.id,
         name=now.name,
         metric=metric,
-        method="paired" if paired else "Welch",
-        baseline=before.spreads[metric],
-        candidate=now.spreads[metric],
-        change=Ratio(
-            value=value,
-            low=low if known else None,
-            high=high if known else None,
-            n=number,
-            p=estimate.p if known else None,
-        ),
+        method=method,
+        baseline=was,
+        candidate=is_,
+        change=ratio,
         adjusted_p=None,
         verdict="too few to tell",
         not_ruled_out=False,
@@ -282,7 +309,7 @@ def _judged(change: Change, p: float | None, criteria: Criteria) -> Change:
         worse, at_worst, threshold = -ratio.value, -ratio.low, criteria.accuracy_threshold
     else:
         worse, at_worst, threshold = ratio.value - 1.0, ratio.high - 1.0, criteria.threshold
-    significant = p < 1.0 - CONFIDENCE
+    significant = p < SIGNIFICANCE
     verdict: Verdict = "no change shown"
     if significant:
         verdict = "better" if worse < 0 else "regression" if worse > threshold else "worse, within the threshold"
@@ -300,10 +327,12 @@ def _facts(before: Subject, now: Subject, criteria: Criteria) -> list[Fact]:
         said = f"{now.status}: {now.reason}" if now.reason else now.status
         add("ended", before.status, said, _status_verdict(before.status, now.status))
     elif before.spec is not None:
-        for metric in (*criteria.metrics, ACCURACY):
+        for metric in criteria.metrics:
             was, is_ = ("measured" if metric in each.samples else "not measured" for each in (before, now))
             if was != is_ or (metric == criteria.metrics[0] and is_ == "not measured"):
                 add(METRICS[metric].heading, was, is_, "cannot tell")
+        if (before.tests or now.tests) and not _is_tested(_by_seed(before, now)):
+            add(METRICS[ACCURACY].heading, *_accuracies(before, now, criteria))
     known = ("proved", "not proved")
     if before.parity in known or now.parity in known:
         was, is_ = before.parity or "not examined", now.parity or "not examined"
@@ -315,6 +344,21 @@ def _facts(before: Subject, now: Subject, criteria: Criteria) -> list[Fact]:
             verdict = "better" if now.first_step_agrees else "regression"
         add("first loss in both frameworks", words[before.first_step_agrees], words[now.first_step_agrees], verdict)
     return facts
+
+
+def _accuracies(before: Subject, now: Subject, criteria: Criteria) -> tuple[str, str, Verdict]:
+    """Accuracies that are not tested: because they are equal, or because they are of too few seeds."""
+    by_seed = _by_seed(before, now)
+    if not by_seed:
+        was, is_ = (f"of seeds {', '.join(map(str, sorted({*each.seeds.values()})))}" for each in (before, now))
+        return was, is_, "cannot tell"
+    was, is_ = (python_statistics.median(pair[side] for pair in by_seed.values()) for side in (0, 1))
+    if all(first == second for first, second in by_seed.values()):
+        same = {*before.predictions.values()} == {*now.predictions.values()} != set()
+        return f"{was:.4f}", f"{is_:.4f}{', by equal predictions' if same else ''}", "no change shown"
+    seeds = f"{len(by_seed)} seed{'s' if len(by_seed) > 1 else ''} of the {VERDICT_PAIRS} that a verdict needs"
+    verdict: Verdict = "cannot tell" if was - is_ > criteria.accuracy_threshold else "not tested"
+    return f"{was:.4f}", f"{is_:.4f}, of {seeds}", verdict
 
 
 def _status_verdict(before: str, now: str) -> Verdict:

@@ -135,7 +135,7 @@ def command(
         if repeats is not None:
             asked = replace(asked, repeats=repeats)
         if seeds is not None:
-            asked = _with_seeds(asked, numbers("--seeds", seeds, least=0), repeats)
+            asked = with_seeds(asked, numbers("--seeds", seeds, least=0), repeats)
         target = _judged_target(target_accuracy)
         request = Request(asked, names(frameworks), out, proof, oversubscribe=oversubscribe, target_accuracy=target, live=live)
         code = do(request, as_json=as_json)
@@ -416,7 +416,7 @@ def _default_folder(comparison: Comparison) -> Path:
     return Path("results") / f"{now:%Y%m%d-%H%M%S}-{comparison.rows[0].spec.model}-{data}"
 
 
-def _with_seeds(settings: Preset, seeds: tuple[int, ...], repeats: int | None) -> Preset:
+def with_seeds(settings: Preset, seeds: tuple[int, ...], repeats: int | None) -> Preset:
     """The settings with a seed for each repeat; the data stay divided by one seed, so that all are scored on the same images.
 
     Args:

@@ -85,14 +85,20 @@ class Estimate(NamedTuple):
         return float(special.stdtrit(self.freedom, 0.5 + CONFIDENCE / 2)) * self.error
 
 
-def of_differences(differences: Sequence[float]) -> Estimate:
-    """The mean of at least one difference of a pair."""
+def of_differences(differences: Sequence[float], *, rounding: float = 0.0) -> Estimate:
+    """The mean of at least one difference of a pair.
+
+    Args:
+        differences: of the pairs.
+        rounding: the step in which both of a pair are known, as an accuracy is to one image: what it hides is in the error
+            (Sheppard 1897), so that a few equal differences do not pass for a sure one.
+    """
     number = len(differences)
     mean = math.fsum(differences) / number
     if number == 1:
         return Estimate(mean, math.inf, 1)
     variance = math.fsum((difference - mean) ** 2 for difference in differences) / (number - 1)
-    return Estimate(mean, math.sqrt(variance / number), number - 1)
+    return Estimate(mean, math.sqrt((variance + rounding**2 / 6) / number), number - 1)
 
 
 def of_samples(before: Sequence[float], now: Sequence[float]) -> Estimate:

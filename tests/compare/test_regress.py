@@ -10,11 +10,9 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 
-from common.results import Metrics
-from compare import measurements, regress, regression, statistics
+from compare import measurements, regress, statistics
 from compare.__main__ import app
 from compare.regression import Criteria, Judgement
-from compare.statistics import Estimate
 from tests.compare import kept, made
 
 BOTH = {"pytorch": 4.0, "tensorflow": 5.0}
@@ -58,15 +56,9 @@ def test_one_sample_has_no_interval() -> None:
     assert math.isinf(statistics.of_differences([1.0]).half) and math.isinf(statistics.of_samples([1.0], [2.0, 3.0]).half)
 
 
-def test_an_accuracy_without_spread_over_repeats_is_as_sure_as_its_test_split_is_large() -> None:
-    def estimate(accuracy: float, examples: int) -> Estimate:
-        before, now = (Metrics(loss=1.0, accuracy=each, num_correct=0, num_examples=examples) for each in (0.9, accuracy))
-        return regression.with_test_set(statistics.of_samples([0.9] * 5, [accuracy] * 5), before, now)
-
-    small, large = estimate(0.88, 360), estimate(0.88, 36000)
-    assert small.error == pytest.approx(math.sqrt(0.9 * 0.1 / 360 + 0.88 * 0.12 / 360))
-    assert small.p == pytest.approx(2 * stats.norm.sf(0.02 / small.error)) and small.p > 0.3
-    assert large.p < 1e-10
+def test_what_rounding_hides_is_in_the_error_of_equal_differences() -> None:
+    estimate = statistics.of_differences([0.01] * 5, rounding=0.01)
+    assert estimate.error == pytest.approx(0.01 / math.sqrt(6 * 5)) and 0.001 < estimate.p < 0.01
 
 
 def test_two_samples_of_the_same_machine_are_called_different_once_in_twenty_times() -> None:
@@ -93,7 +85,7 @@ def test_a_regression_is_larger_than_the_threshold_and_significant(
     assert verdicts(judged) == [verdict, "no change shown"]
     assert judged.exit_code == code
     assert judged.changes[0].change.value == pytest.approx(factor)
-    assert judged.tested == 8  # seconds, first step, memory and accuracy of two rows
+    assert judged.tested == 6  # seconds, first step and memory of two rows
     assert not judged.paired and {change.method for change in judged.changes} == {"Welch"}
 
 
@@ -111,7 +103,7 @@ def test_one_low_p_among_many_figures_is_no_regression(tmp_path: Path) -> None:
     noise = (1.0, 1.06, 0.94, 1.03, 0.97)
     before = kept.folder(tmp_path / "before", BOTH, noise=noise)
     now = kept.folder(tmp_path / "now", {**BOTH, "pytorch": 4.0 * 1.077}, noise=noise)
-    alone = judge(before, now, metrics=("epoch_seconds",), only="pytorch*")
+    alone = judge(before, now, metrics=("epoch_seconds", "wall_seconds"), only="pytorch*")
     assert verdicts(alone) == ["no change shown"] and alone.tested == 2
     (change,) = (change for change in alone.changes if change.metric == "epoch_seconds")
     assert change.change.p is not None and change.change.p < 0.05 < (change.adjusted_p or 0.0)
@@ -145,30 +137,69 @@ def test_a_proof_that_is_lost_is_a_regression_at_any_speed(
 ) -> None:
     first = kept.folder(tmp_path / "before", {"pytorch": 4.0}, verdict=before)
     judged = judge(first, kept.folder(tmp_path / "now", {"pytorch": 2.0}, verdict=now))
-    assert [fact.verdict for fact in judged.facts] == [verdict]
+    assert [fact.verdict for fact in judged.facts if fact.what.startswith("same training")] == [verdict]
     assert judged.exit_code == code
 
 
 def test_first_losses_that_no_longer_agree_are_a_regression(tmp_path: Path) -> None:
     before = kept.folder(tmp_path / "before", BOTH)
     judged = judge(before, kept.folder(tmp_path / "now", BOTH, first_losses={"tensorflow": 2.4}))
-    assert {(fact.baseline, fact.candidate, fact.verdict) for fact in judged.facts} == {
+    assert {(fact.baseline, fact.candidate, fact.verdict) for fact in judged.facts if "first loss" in fact.what} == {
         ("agrees", "does not agree", "regression")
     }
     assert judged.exit_code == 3
 
 
+SEEDS = (0, 1, 2, 3, 4)
+SPREAD = (0.0, 0.004, -0.004, 0.002, -0.002)
+
+
 @pytest.mark.parametrize(
-    ("accuracy", "verdict", "code"), [(0.69, "no change shown", 0), (0.6, "regression", 3), (0.8, "better", 0)]
+    ("lost", "verdict", "code"),
+    [(0.0, "no change shown", 0), (0.005, "worse, within the threshold", 0), (0.05, "regression", 3)],
 )
-def test_lost_accuracy_is_a_regression_where_the_test_split_shows_it(
+def test_accuracy_is_tested_over_seeds(tmp_path: Path, lost: float, verdict: str, code: int) -> None:
+    """Paired by seed: that some seeds are better than others, by much more than is lost, is in both."""
+    of_seed = [0.7, 0.9, 0.75, 0.8, 0.85]
+    now = [accuracy - lost + chance / 2 for accuracy, chance in zip(of_seed, SPREAD, strict=True)]
+    before = kept.folder(tmp_path / "before", {"pytorch": 4.0}, accuracy=of_seed, seeds=SEEDS)
+    judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.0}, accuracy=now, seeds=SEEDS))
+    assert verdicts(judged, "test_accuracy") == [verdict] and judged.exit_code == code
+    (change,) = (change for change in judged.changes if change.metric == "test_accuracy")
+    assert change.change.value == pytest.approx(-lost) and (change.method, change.change.n) == ("paired by seed", 5)
+    (said,) = (sentences for title, sentences in regress.sections(judged) if title == "How it was judged")
+    assert any("paired by seed" in sentence for sentence in said)
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "verdict", "code"), [(0.695, "not tested", 0), (0.6, "cannot tell", 2), (0.8, "not tested", 0)]
+)
+def test_repeats_of_one_seed_are_one_training_and_no_test_of_accuracy(
     tmp_path: Path, accuracy: float, verdict: str, code: int
 ) -> None:
     before = kept.folder(tmp_path / "before", {"pytorch": 4.0})
     judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.0}, accuracy=accuracy))
-    assert verdicts(judged, "test_accuracy") == [verdict] and judged.exit_code == code
-    (change,) = (change for change in judged.changes if change.metric == "test_accuracy")
-    assert change.change.value == pytest.approx(accuracy - 0.7)
+    assert verdicts(judged, "test_accuracy") == [] and judged.exit_code == code
+    (fact,) = judged.facts
+    assert (fact.what, fact.verdict) == ("test accuracy", verdict)
+    assert fact.candidate == f"{accuracy:.4f}, of 1 seed of the 5 that a verdict needs"
+    (said,) = (sentences for title, sentences in regress.sections(judged) if title == "How it was judged")
+    assert any("Rounding alone moves the accuracy" in sentence for sentence in said)
+
+
+def test_equal_predictions_are_no_change_and_nothing_is_left_unsure(tmp_path: Path) -> None:
+    same = {"predictions_hash": "p"}
+    before = kept.folder(tmp_path / "before", {"pytorch": 4.0}, changed=same)
+    judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.0}, changed=same))
+    (fact,) = judged.facts
+    assert (fact.candidate, fact.verdict) == ("0.7000, by equal predictions", "no change shown")
+    assert not any("not ruled out" in title for title, _ in regress.sections(judged))
+
+
+def test_accuracies_of_other_seeds_do_not_compare(tmp_path: Path) -> None:
+    before = kept.folder(tmp_path / "before", {"pytorch": 4.0}, seeds=SEEDS)
+    judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.0}, seeds=(5, 6, 7, 8, 9)))
+    assert [(fact.candidate, fact.verdict) for fact in judged.facts] == [("of seeds 5, 6, 7, 8, 9", "cannot tell")]
 
 
 def test_a_run_that_fails_now_is_a_regression_and_one_that_is_missing_cannot_be_told(tmp_path: Path) -> None:
