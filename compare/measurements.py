@@ -19,7 +19,7 @@ from compare.findings import FIRST_STEP_TOLERANCE
 from compare.matrix import Row
 from compare.statistics import Spread, spread
 from compare.store import FolderError, Stored
-from compare.summary import Summary, epoch_seconds, images_per_second, measured, steps_needed, summarize
+from compare.summary import Summary, epoch_seconds, images_per_second, measured, steps_needed, summarize, times_in_doubt
 
 Kind = Literal["comparison", "benchmarks"]
 
@@ -59,6 +59,9 @@ METRICS: dict[str, Metric] = {
 }
 """Of the runs of a comparison, by name."""
 
+TIMES = tuple(name for name in METRICS if name == "images_per_second" or name.endswith("_seconds"))
+"""Those that other work on the machine makes worse."""
+
 MORE_IS_BETTER = ("images_per_second", "test_accuracy")
 
 
@@ -93,8 +96,8 @@ class Subject(_Frozen):
     device: str | None = None
     hashes: dict[str, list[str]] = {}
     """Of the initial weights and of the order of examples, over the repeats."""
-    disturbed: bool = False
-    """As in `Summary`."""
+    in_doubt: list[int] = []
+    """Repeats whose times are not to be relied on, see `times_in_doubt`."""
 
     @property
     def work(self) -> dict[str, Any]:
@@ -248,7 +251,7 @@ def _row(stored: Stored, row: Row, summary: Summary) -> Subject:
             "initial weights": sorted({run.weights_hash for run in runs if run.weights_hash}),
             "order of examples": sorted({run.order_hash for run in runs if run.order_hash}),
         },
-        disturbed=summary.disturbed,
+        in_doubt=[repeat for repeat, run in sorted(good.items()) if times_in_doubt(run)],
     )
 
 

@@ -58,9 +58,10 @@ def command(
     ] = None,
     threshold: Annotated[str, typer.Option(help="Part by which seconds or MiB must grow.")] = "5%",
     accuracy_threshold: Annotated[str, typer.Option(help="Accuracy, of 100%, that must be lost.")] = "1%",
-    metrics: Annotated[str, typer.Option("--metrics", help=f"Which, with commas, of {', '.join(_CHOICES)}.")] = ",".join(
-        JUDGED
-    ),
+    metrics: Annotated[
+        str | None,
+        typer.Option(help=f"Which, with commas, of {', '.join(_CHOICES)}. Default: {', '.join(JUDGED)}, where measured."),
+    ] = None,
     only: Annotated[str | None, typer.Option(help="Rows or benchmarks whose id matches, e.g. 'pytorch-*'.")] = None,
     revision: Annotated[
         str | None, typer.Option("--interleaved", metavar="REV", help="Measure this revision and the checked-out one in turn.")
@@ -80,7 +81,7 @@ def command(
         criteria = Criteria(
             threshold=part("--threshold", threshold),
             accuracy_threshold=part("--accuracy-threshold", accuracy_threshold),
-            metrics=tuple(chosen("--metrics", names(metrics), _CHOICES)),
+            metrics=None if metrics is None else tuple(chosen("--metrics", names(metrics), _CHOICES)),
             only=only,
         )
         if revision is None:
@@ -356,7 +357,8 @@ def _method(judged: Judgement) -> list[str]:
     sentences = [
         how,
         f"A regression is worse by {worse}, and significantly so: with {level} confidence none of the {judged.tested} tested "
-        "figures is called better or worse by chance (Holm). Each interval is that of its figure alone.",
+        "figures is called better or worse by chance (Holm). Each interval is that of its figure alone. A figure that is the "
+        "same number in every run leaves nothing to be tested.",
     ]
     if any(map(_is_accuracy, judged.changes)):
         sentences.append(
@@ -380,7 +382,7 @@ def _cells(change: Change) -> dict[str, tables.Cell]:
         "p": "-" if change.adjusted_p is None else _p_words(change.adjusted_p).removeprefix("= "),
         "baseline": _spread_words(change.baseline),
         "candidate": _spread_words(change.candidate),
-        "n": f"{change.baseline.n}, {change.candidate.n}" if change.method == "Welch" else str(change.change.n),
+        "n": f"{change.baseline.n}, {change.candidate.n}" if change.baseline.n != change.candidate.n else str(change.change.n),
     }
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from compare.measurements import METRICS, SECONDS, Measured, Subject
+from compare.measurements import METRICS, SECONDS, TIMES, Measured, Subject
 from compare.statistics import SIGNIFICANCE, VERDICT_PAIRS, Ratio, Spread, holm, of_differences, of_samples, spread
 from compare.store import FolderError
 from compare.summary import FAILURES
@@ -43,9 +43,18 @@ class Criteria:
     """Part by which a figure must be worse."""
     accuracy_threshold: float = 0.01
     """Accuracy, in 0..1, that must be lost."""
-    metrics: tuple[str, ...] = JUDGED
+    metrics: tuple[str, ...] | None = None
+    """What is judged, and must have been measured; None: `JUDGED`, of which the first one must."""
     only: str | None = None
     """A pattern of the ids of rows or benchmarks, as of file names; None: all."""
+
+    @property
+    def judged(self) -> tuple[str, ...]:
+        return self.metrics or JUDGED
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        return self.metrics or JUDGED[:1]
 
 
 class Change(_Frozen):
@@ -55,13 +64,13 @@ class Change(_Frozen):
     name: str
     metric: str
     method: str
-    """paired, paired by seed, or Welch."""
+    """paired, paired by seed, Welch, or none: of figures that are the same number in every run."""
     baseline: Spread
     candidate: Spread
     change: Ratio
     """Candidate over baseline, 1: unchanged; of the accuracy, candidate minus baseline. `p` is its own."""
     adjusted_p: float | None
-    """Holm's, corrected for all figures that were tested; None where there are too few samples."""
+    """Holm's, corrected for all figures that were tested; None where there are too few samples, or nothing to be tested."""
     verdict: Verdict
     not_ruled_out: bool
     """No regression was shown, but the interval reaches beyond the threshold."""
@@ -97,7 +106,7 @@ class Judgement(_Frozen):
     threshold: float
     accuracy_threshold: float
     tested: int
-    """Figures with samples enough, which make one family."""
+    """Figures with samples enough, and not the same number in all of them: they make one family."""
     changes: list[Change]
     facts: list[Fact]
     missing: list[str]
@@ -132,6 +141,11 @@ def judge(baseline: Measured, candidate: Measured, criteria: Criteria, *, paired
         FolderError: they do not compare: another machine or device, other data, other work, or nothing in common.
     """
     _refuse_another_machine(baseline, candidate)
+    if baseline.kind == "benchmarks" and criteria.metrics is not None:
+        raise FolderError(
+            f"{baseline.source} holds seconds alone. Received: --metrics {','.join(criteria.metrics)}. Leave it out, or name "
+            "results folders."
+        )
     ids, theirs = (
         [each for each in measured.subjects if criteria.only is None or fnmatch.fnmatchcase(each, criteria.only)]
         for measured in (baseline, candidate)
@@ -162,7 +176,7 @@ def judge(baseline: Measured, candidate: Measured, criteria: Criteria, *, paired
         accuracy_threshold=criteria.accuracy_threshold,
         tested=sum(change.adjusted_p is not None for change in changes),
         changes=changes,
-        facts=[fact for before, now in pairs for fact in _facts(before, now, criteria)],
+        facts=[fact for before, now in pairs for fact in _facts(before, now, criteria, paired=paired)],
         missing=[baseline.subjects[each].name for each in ids if each not in candidate.subjects],
         added=[candidate.subjects[each].name for each in theirs if each not in baseline.subjects],
         cautions=_cautions(baseline, candidate, pairs),
@@ -210,24 +224,32 @@ def _changes(pairs: Sequence[tuple[Subject, Subject]], criteria: Criteria, *, pa
                 f"{before.name} has no samples in one of the files, which keep statistics alone. Save them, too, with "
                 "--benchmark-save-data."
             )
-        for metric in [SECONDS] if before.spec is None else criteria.metrics:
-            first, second = (_usable(each.samples.get(metric, {})) for each in (before, now))
-            if paired:
-                repeats = sorted(first.keys() & second.keys())
-                first, second = ({repeat: each[repeat] for repeat in repeats} for each in (first, second))
+        for metric in [SECONDS] if before.spec is None else criteria.judged:
+            first, second = _samples(before, now, metric, paired=paired)
             if first and second:
-                found.append(_change(now, metric, list(first.values()), list(second.values()), paired=paired))
+                found.append(_change(now, metric, first, second, paired=paired))
         by_seed = _by_seed(before, now)
         if _is_tested(by_seed):
             found.append(_change_of_accuracy(now, by_seed))
-    tested = [place for place, change in enumerate(found) if change.change.n >= VERDICT_PAIRS]
+    tested = [place for place, each in enumerate(found) if each.change.n >= VERDICT_PAIRS and each.method != "none"]
     adjusted = dict(zip(tested, holm([found[place].change.p or 0.0 for place in tested]), strict=True))
     return [_judged(change, adjusted.get(place), criteria) for place, change in enumerate(found)]
 
 
-def _usable(samples: Mapping[int, float]) -> dict[int, float]:
-    """Those that have a logarithm: a figure that the system does not tell may stand as zero."""
-    return {repeat: value for repeat, value in samples.items() if value > 0}
+def _samples(before: Subject, now: Subject, metric: str, *, paired: bool) -> tuple[list[float], list[float]]:
+    """What is compared; of pairs whole ones alone."""
+    first, second = (_usable(each, metric) for each in (before, now))
+    if paired:
+        both = sorted(first.keys() & second.keys())
+        first, second = ({repeat: each[repeat] for repeat in both} for each in (first, second))
+    return list(first.values()), list(second.values())
+
+
+def _usable(subject: Subject, metric: str) -> dict[int, float]:
+    """The figures of the runs that count: no times of disturbed ones, nor zeros, as of what the system does not tell."""
+    doubtful = subject.in_doubt if metric in TIMES else ()
+    samples = subject.samples.get(metric, {})
+    return {repeat: value for repeat, value in samples.items() if value > 0 and repeat not in doubtful}
 
 
 def _by_seed(before: Subject, now: Subject) -> Pairs:
@@ -265,7 +287,9 @@ def _change(now: Subject, metric: str, before: Sequence[float], after: Sequence[
         n=number,
         p=estimate.p if known else None,
     )
-    return _untested(now, metric, "paired" if paired else "Welch", before, after, ratio)
+    inert = len({*before, *after}) == 1 and number >= VERDICT_PAIRS
+    change = _untested(now, metric, "none" if inert else "paired" if paired else "Welch", before, after, ratio)
+    return change.model_copy(update={"verdict": "no change shown"}) if inert else change
 
 
 def _change_of_accuracy(now: Subject, by_seed: Pairs) -> Change:
@@ -317,7 +341,7 @@ def _judged(change: Change, p: float | None, criteria: Criteria) -> Change:
     return change.model_copy(update={"adjusted_p": p, "verdict": verdict, "not_ruled_out": unsure})
 
 
-def _facts(before: Subject, now: Subject, criteria: Criteria) -> list[Fact]:
+def _facts(before: Subject, now: Subject, criteria: Criteria, *, paired: bool) -> list[Fact]:
     facts: list[Fact] = []
 
     def add(what: str, was: str, is_: str, verdict: Verdict) -> None:
@@ -327,9 +351,11 @@ def _facts(before: Subject, now: Subject, criteria: Criteria) -> list[Fact]:
         said = f"{now.status}: {now.reason}" if now.reason else now.status
         add("ended", before.status, said, _status_verdict(before.status, now.status))
     elif before.spec is not None:
-        for metric in criteria.metrics:
-            was, is_ = ("measured" if metric in each.samples else "not measured" for each in (before, now))
-            if was != is_ or (metric == criteria.metrics[0] and is_ == "not measured"):
+        for metric in criteria.judged:
+            was, is_ = (_availability(each, metric) for each in (before, now))
+            if not all(_samples(before, now, metric, paired=paired)) and (
+                metric in criteria.needed or (was, is_) != ("not measured", "not measured")
+            ):
                 add(METRICS[metric].heading, was, is_, "cannot tell")
         if (before.tests or now.tests) and not _is_tested(_by_seed(before, now)):
             add(METRICS[ACCURACY].heading, *_accuracies(before, now, criteria))
@@ -344,6 +370,12 @@ def _facts(before: Subject, now: Subject, criteria: Criteria) -> list[Fact]:
             verdict = "better" if now.first_step_agrees else "regression"
         add("first loss in both frameworks", words[before.first_step_agrees], words[now.first_step_agrees], verdict)
     return facts
+
+
+def _availability(subject: Subject, metric: str) -> str:
+    if not subject.samples.get(metric):
+        return "not measured"
+    return "measured" if _usable(subject, metric) else "measured in no run that can be relied on"
 
 
 def _accuracies(before: Subject, now: Subject, criteria: Criteria) -> tuple[str, str, Verdict]:
@@ -392,8 +424,12 @@ def _cautions(baseline: Measured, candidate: Measured, pairs: Sequence[tuple[Sub
             for what, hashes in before.hashes.items()
             if hashes and now.hashes.get(what) and hashes != now.hashes[what]
         ]
-        if before.disturbed or now.disturbed:
-            said.append(f"{now.name}: other work on the machine took cores of its budget: rely on no time of it.")
+        said += [
+            f"{now.name}: {len(each.in_doubt)} of {len(each.seeds)} runs of the {what} were disturbed by other work, or too "
+            "short to tell: their times do not count."
+            for each, what in ((before, "baseline"), (now, "candidate"))
+            if each.in_doubt
+        ]
     if baseline.kind == "benchmarks":
         said.append(
             "The samples are rounds of one process each: what differs from process to process is in no interval. For a verdict "

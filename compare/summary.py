@@ -373,6 +373,13 @@ def _cores_lost(result: RunResult) -> float | None:
     return max(result.cores_of_others - (logical_cores - result.spec.cores), 0.0)
 
 
+def times_in_doubt(result: RunResult) -> bool:
+    """Whether other work took cores of a run's budget while it trained, or it was too short to know."""
+    unwatched = result.spec.part == "training" and result.cores_used is None
+    taken = (_cores_lost(result), result.noise.cores_stolen if result.noise else None)
+    return unwatched or any((cores or 0.0) > DISTURBED_FROM for cores in taken)
+
+
 def _status(row: Row, results: Sequence[RunResult], repeats: int) -> tuple[str, str | None]:
     if row.unavailable:
         status, _, reason = row.unavailable.partition(": ")

@@ -10,7 +10,8 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 
-from compare import measurements, regress, statistics
+from common import results
+from compare import measurements, regress, statistics, store
 from compare.__main__ import app
 from compare.regression import Criteria, Judgement
 from tests.compare import kept, made
@@ -85,8 +86,9 @@ def test_a_regression_is_larger_than_the_threshold_and_significant(
     assert verdicts(judged) == [verdict, "no change shown"]
     assert judged.exit_code == code
     assert judged.changes[0].change.value == pytest.approx(factor)
-    assert judged.tested == 6  # seconds, first step and memory of two rows
-    assert not judged.paired and {change.method for change in judged.changes} == {"Welch"}
+    assert judged.tested == 2  # seconds of two rows: first step and memory are the same number in every run
+    assert not judged.paired and [change.method for change in judged.changes] == ["Welch", "none", "none"] * 2
+    assert {change.verdict for change in judged.changes if change.method == "none"} == {"no change shown"}
 
 
 def test_a_slowdown_within_the_noise_is_no_regression_but_not_ruled_out(tmp_path: Path) -> None:
@@ -97,6 +99,51 @@ def test_a_slowdown_within_the_noise_is_no_regression_but_not_ruled_out(tmp_path
     assert judged.exit_code == 0
     (said,) = (sentences for title, sentences in regress.sections(judged) if "not ruled out" in title)
     assert said[0].startswith("pytorch serial, 2 cores: seconds per epoch: 1.100 (")
+
+
+DISTURBED = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}}
+
+
+@pytest.mark.parametrize("changed", [DISTURBED, {"cores_used": None}])
+@pytest.mark.parametrize("side", [0, 1])
+def test_times_of_disturbed_runs_are_neither_a_pass_nor_a_regression(
+    tmp_path: Path, side: int, changed: dict[str, Any]
+) -> None:
+    """A baseline that was measured beside another job would let every later slowdown pass."""
+    folders = [
+        kept.folder(tmp_path / str(number), {"pytorch": 4.0 if number else 6.0}, changed=changed if number == side else None)
+        for number in (0, 1)
+    ]
+    judged = judge(*folders)
+    assert verdicts(judged) == [] and judged.exit_code == 2
+    assert {fact.what for fact in judged.facts if fact.verdict == "cannot tell"} == {"seconds per epoch", "first step seconds"}
+    assert verdicts(judged, "peak_memory_mib") == ["no change shown"]
+    (said,) = judged.cautions
+    assert said.startswith(f"pytorch serial, 2 cores: 5 of 5 runs of the {('baseline', 'candidate')[side]} were disturbed")
+
+
+def test_a_disturbed_run_among_enough_others_is_left_out(tmp_path: Path) -> None:
+    noise = (*kept.NOISE, 9.0)
+    before = kept.folder(tmp_path / "before", {"pytorch": 4.0}, noise=noise)
+    spoilt = store.run_folder(before, "pytorch-serial-2", 5)
+    results.save(results.load(spoilt / results.RESULT_FILE).model_copy(update=DISTURBED), spoilt)
+    judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.8}))
+    assert verdicts(judged) == ["regression"] and judged.exit_code == 3
+    (change,) = (change for change in judged.changes if change.metric == "epoch_seconds")
+    assert change.change.value == pytest.approx(1.2) and change.baseline.n == 5
+
+
+def test_a_metric_that_was_asked_for_and_not_measured_is_no_pass(tmp_path: Path) -> None:
+    before, now = (kept.folder(tmp_path / name, {"pytorch": 4.0}) for name in ("before", "now"))
+    assert judge(before, now).exit_code == 0
+    judged = judge(before, now, metrics=("epoch_seconds", "device_peak_memory_mib"))
+    assert judged.exit_code == 2
+    assert [fact.what for fact in judged.facts if fact.verdict == "cannot tell"] == ["device memory MiB"]
+    nothing = judge(before, kept.folder(tmp_path / "zero", {"pytorch": 4.0}, changed={"peak_memory_mib": 0.0}))
+    assert nothing.exit_code == 2
+    benchmarks = [kept.benchmark_file(tmp_path / f"{name}.json", {"test_step": list(kept.NOISE)}) for name in "ab"]
+    done = compare(*benchmarks, "--metrics", "epoch_seconds")
+    assert done.exit_code == 2 and "holds seconds alone. Received: --metrics epoch_seconds" in done.stderr
 
 
 def test_one_low_p_among_many_figures_is_no_regression(tmp_path: Path) -> None:
