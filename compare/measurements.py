@@ -76,9 +76,9 @@ class Subject(_Frozen):
     name: str
     """For a reader."""
     samples: dict[str, dict[int, float]]
-    """metric: {repeat or round: finite value}; a benchmark whose file keeps no samples has none."""
+    """metric: {repeat or file: finite value}; of a benchmark each file's median, for its rounds are of one process."""
     spreads: dict[str, Spread]
-    """Of each metric that was measured, samples or not."""
+    """Of each metric that was measured; of a single benchmark file, over its rounds."""
     tests: dict[int, Metrics] = {}
     """Scores on the test split, by repeat."""
     seeds: dict[int, int] = {}
@@ -96,6 +96,8 @@ class Subject(_Frozen):
     device: str | None = None
     hashes: dict[str, list[str]] = {}
     """Of the initial weights and of the order of examples, over the repeats."""
+    found: dict[str, list[str]] = {}
+    """What its runs say that they worked on, over the repeats: content and amount of the data."""
     in_doubt: list[int] = []
     """Repeats whose times are not to be relied on, see `times_in_doubt`."""
 
@@ -107,7 +109,7 @@ class Subject(_Frozen):
 
 
 class Measured(_Frozen):
-    """One results folder or benchmark file."""
+    """One results folder, benchmark file, or folder of such files."""
 
     source: Path
     kind: Kind
@@ -136,12 +138,15 @@ class Measured(_Frozen):
 
 
 def read(path: Path) -> Measured:
-    """Read a results folder, or a JSON file of pytest-benchmark.
+    """Read a results folder, a JSON file of pytest-benchmark, or a folder of such files, of one build.
 
     Raises:
-        FolderError: it is neither, or cannot be read.
+        FolderError: it is none of them, or cannot be read.
     """
-    return _comparison(path) if path.is_dir() else _benchmarks(path)
+    if not path.is_dir():
+        return _benchmarks(path)
+    files = [] if (path / store.PLAN_FILE).exists() else _benchmark_files(path)
+    return _together(path, [_benchmarks(file) for file in files]) if files else _comparison(path)
 
 
 def read_all(folder: Path) -> Iterator[Measured | FolderError]:
@@ -177,9 +182,13 @@ def newest_beside(baseline: Measured) -> Measured:
 
 
 def _is_kind(path: Path, kind: Kind) -> bool:
-    if kind == "comparison":
-        return (path / store.PLAN_FILE).exists()
-    return path.suffix == ".json" and _is_benchmarks(path)
+    if kind == "comparison" or (path / store.PLAN_FILE).exists():
+        return kind == "comparison" and (path / store.PLAN_FILE).exists()
+    return bool(_benchmark_files(path)) if path.is_dir() else path.suffix == ".json" and _is_benchmarks(path)
+
+
+def _benchmark_files(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.rglob("*.json")) if _is_benchmarks(path)]
 
 
 def _is_benchmarks(path: Path) -> bool:
@@ -251,6 +260,11 @@ def _row(stored: Stored, row: Row, summary: Summary) -> Subject:
             "initial weights": sorted({run.weights_hash for run in runs if run.weights_hash}),
             "order of examples": sorted({run.order_hash for run in runs if run.order_hash}),
         },
+        found={
+            "content of the data": sorted({run.data_hash for run in runs if run.data_hash}),
+            "images of an epoch": sorted({str(epoch.epoch_images) for run in runs for epoch in run.epochs}),
+            "test images": sorted({str(run.test.num_examples) for run in runs if run.test}),
+        },
         in_doubt=[repeat for repeat, run in sorted(good.items()) if times_in_doubt(run)],
     )
 
@@ -298,14 +312,40 @@ def _from_benchmarks(path: Path, values: dict[str, Any]) -> Measured:
 
 def _benchmark(values: dict[str, Any]) -> Subject:
     stats = values["stats"]
-    data = {index: float(seconds) for index, seconds in enumerate(stats.get("data") or [])}
     overall = Spread(median=stats["median"], low=stats["q1"], high=stats["q3"], n=stats["rounds"])
     return Subject(
         id=values["fullname"],
         name=values["name"],
-        samples={SECONDS: data} if data else {},
+        samples={SECONDS: {0: overall.median}},
         spreads={SECONDS: overall},
     )
+
+
+def _together(folder: Path, files: list[Measured]) -> Measured:
+    """Benchmark files of one build, a sample each.
+
+    Raises:
+        FolderError: they are of several commits, machines or versions.
+    """
+    first, *others = files
+    for fact in ("commit_name", "machine_name", "versions"):
+        for other in others:
+            if getattr(other, fact) != getattr(first, fact):
+                raise FolderError(
+                    f"{folder} holds benchmarks of more than one {fact.removesuffix('_name')}. Received: "
+                    f"{first.source.name} and {other.source.name}. Keep the files of each build in a folder of its own."
+                )
+    samples: dict[str, dict[int, float]] = {}
+    for number, file in enumerate(files):
+        for name, subject in file.subjects.items():
+            samples.setdefault(name, {})[number] = subject.samples[SECONDS][0]
+    names = {name: subject.name for file in files for name, subject in file.subjects.items()}
+    subjects = {
+        name: Subject(id=name, name=names[name], samples={SECONDS: values}, spreads={SECONDS: _spread(values)})
+        for name, values in samples.items()
+    }
+    newest = max(file.measured_at for file in files)
+    return first.model_copy(update={"source": folder, "measured_at": newest, "subjects": subjects})
 
 
 def _time(text: str) -> datetime:

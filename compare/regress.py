@@ -52,7 +52,9 @@ _OF_INTERLEAVED = {
 
 def command(
     context: typer.Context,
-    baseline: Annotated[Path | None, typer.Argument(help="What was: a results folder, or a pytest-benchmark file.")] = None,
+    baseline: Annotated[
+        Path | None, typer.Argument(help="What was: a results folder, or a folder of pytest-benchmark files.")
+    ] = None,
     candidate: Annotated[
         Path | None, typer.Argument(help="What is. Default: the newest beside the baseline that measured the same.")
     ] = None,
@@ -113,7 +115,7 @@ def judge_stored(baseline: Path, candidate: Path | None, criteria: Criteria) -> 
     """Hold a stored measurement against an earlier one.
 
     Args:
-        baseline: a results folder, a benchmark file, or, alone, the folder of an interleaved measurement.
+        baseline: a results folder, benchmark files, or, alone, the folder of an interleaved measurement.
         candidate: another of the same kind; None: the newest beside the baseline that measured the same.
         criteria: what counts.
 
@@ -166,8 +168,9 @@ def sections(judged: Judgement) -> list[tuple[str, list[str]]]:
     facts = [
         (fact.verdict, f"{fact.name}: {fact.what}: {fact.baseline} before, {fact.candidate} now.") for fact in judged.facts
     ]
+    samples = "benchmark files" if judged.kind == "benchmarks" else "samples"
     few = [
-        f"{change.name}: {_heading(change)}: {change.change.n} samples of the {VERDICT_PAIRS} that a verdict needs; "
+        f"{change.name}: {_heading(change)}: {change.change.n} of the {VERDICT_PAIRS} {samples} that a verdict needs; "
         f"{change_words(change)}."
         for change in by_verdict.get("too few to tell", [])
     ]
@@ -354,12 +357,18 @@ def _method(judged: Judgement) -> list[str]:
             "tell the change from what else changed meanwhile. --interleaved REV can."
         )
     worse = f"more than {_percent(judged.threshold)} of seconds or MiB, or {_percent(judged.accuracy_threshold)} of accuracy"
-    sentences = [
-        how,
-        f"A regression is worse by {worse}, and significantly so: with {level} confidence none of the {judged.tested} tested "
-        "figures is called better or worse by chance (Holm). Each interval is that of its figure alone. A figure that is the "
-        "same number in every run leaves nothing to be tested.",
-    ]
+    sentences = [how]
+    if judged.tested:
+        sentences.append(
+            f"A regression is worse by {worse}, and significantly so: with {level} confidence none of the {judged.tested} "
+            "tested figures is called better or worse by chance (Holm). Each interval is that of its figure alone. A figure "
+            "that is the same number in every run leaves nothing to be tested."
+        )
+    if judged.kind == "benchmarks":
+        sentences.append(
+            "A sample is the median of a benchmark file: its rounds are of one process, and say nothing of the next one. Each "
+            f"side needs a folder of at least {VERDICT_PAIRS} files."
+        )
     if any(map(_is_accuracy, judged.changes)):
         sentences.append(
             "Accuracies are paired by seed, of each seed the median of its repeats: paired t-tests on their differences. They "

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from compare.measurements import METRICS, SECONDS, TIMES, Measured, Subject
+from compare.measurements import METRICS, SECONDS, TIMES, Kind, Measured, Subject
 from compare.statistics import SIGNIFICANCE, VERDICT_PAIRS, Ratio, Spread, holm, of_differences, of_samples, spread
 from compare.store import FolderError
 from compare.summary import FAILURES
@@ -102,6 +102,7 @@ class Judgement(_Frozen):
     baseline: Side
     candidate: Side
     machine: str
+    kind: Kind
     paired: bool
     threshold: float
     accuracy_threshold: float
@@ -166,11 +167,14 @@ def judge(baseline: Measured, candidate: Measured, criteria: Criteria, *, paired
             f"{baseline.source} and {candidate.source} do not compare: their data has other content. Received: "
             f"{baseline.data_name} and {candidate.data_name}. Measure the same."
         )
+    for before, now in pairs:
+        _refuse_other_data(before, now)
     changes = _changes(pairs, criteria, paired=paired)
     return Judgement(
         baseline=_side(baseline),
         candidate=_side(candidate),
         machine=candidate.machine_name,
+        kind=candidate.kind,
         paired=paired,
         threshold=criteria.threshold,
         accuracy_threshold=criteria.accuracy_threshold,
@@ -216,14 +220,21 @@ def _refuse_other_work(before: Subject, now: Subject) -> None:
         raise FolderError(f"{now.name} did other work: {'; '.join(differing)}. Measure the same.")
 
 
+def _refuse_other_data(before: Subject, now: Subject) -> None:
+    """By what the runs found, whatever was planned: another revision may read the same files in another way."""
+    for what, were in before.found.items():
+        are = now.found.get(what)
+        if were and are and were != are:
+            was, is_ = (", ".join(each[:12] for each in values) for values in (were, are))
+            raise FolderError(
+                f"{now.name} did other work: {what}: {was} before, {is_} now. Times and scores do not "
+                "compare: measure revisions that read the data alike."
+            )
+
+
 def _changes(pairs: Sequence[tuple[Subject, Subject]], criteria: Criteria, *, paired: bool) -> list[Change]:
     found: list[Change] = []
     for before, now in pairs:
-        if before.spec is None and not (before.samples and now.samples):
-            raise FolderError(
-                f"{before.name} has no samples in one of the files, which keep statistics alone. Save them, too, with "
-                "--benchmark-save-data."
-            )
         for metric in [SECONDS] if before.spec is None else criteria.judged:
             first, second = _samples(before, now, metric, paired=paired)
             if first and second:
@@ -277,11 +288,11 @@ def _change(now: Subject, metric: str, before: Sequence[float], after: Sequence[
         estimate = of_differences([second - first for first, second in zip(*logs, strict=True)])
     else:
         estimate = of_samples(*logs)
-    low, value, high = (_exp(estimate.mean + side * estimate.half) for side in (-1.0, 0.0, 1.0))
+    low, high = (_exp(estimate.mean + side * estimate.half) for side in (-1.0, 1.0))
     number = min(len(before), len(after))
     known = math.isfinite(estimate.error)
     ratio = Ratio(
-        value=value,
+        value=_exp(estimate.mean),
         low=low if known else None,
         high=high if known else None,
         n=number,
@@ -430,11 +441,6 @@ def _cautions(baseline: Measured, candidate: Measured, pairs: Sequence[tuple[Sub
             for each, what in ((before, "baseline"), (now, "candidate"))
             if each.in_doubt
         ]
-    if baseline.kind == "benchmarks":
-        said.append(
-            "The samples are rounds of one process each: what differs from process to process is in no interval. For a verdict "
-            "that holds it, use --interleaved."
-        )
     return said
 
 

@@ -16,6 +16,7 @@ from compare.__main__ import app
 from compare.regression import Criteria, Judgement
 from tests.compare import kept, made
 
+EPOCH = made.epoch(1, 4.0).model_copy(update={"epoch_images": 639})
 BOTH = {"pytorch": 4.0, "tensorflow": 5.0}
 
 
@@ -164,6 +165,7 @@ def test_too_few_repeats_are_an_error_not_a_pass(tmp_path: Path, repeats: int, v
     now = kept.folder(tmp_path / "now", {"pytorch": 8.0, "tensorflow": 10.0}, noise=kept.NOISE[:repeats])
     judged = judge(before, now)
     assert set(verdicts(judged)) == {verdict} and judged.exit_code == code
+    assert judged.changes[0].change.value == pytest.approx(2.0, rel=0.01)
     if code == 2:
         assert regress.headline(judged) == "CANNOT TELL whether there is a regression."
 
@@ -299,6 +301,8 @@ def test_other_work_or_data_or_another_device_is_an_error(tmp_path: Path) -> Non
             ({"rows": [larger]}, "did other work: global_batch_size was 64 and is 128"),
             ({"rows": [fewer], "data_hash": "of 100"}, "did other work: data.limit was None and is 100"),
             ({"data_hash": "other"}, "their data has other content. Received: digits and digits"),
+            ({"changed": {"data_hash": "decoded otherwise"}}, "other work: content of the data: data before, decoded othe now"),
+            ({"changed": {"epochs": [EPOCH]}}, "did other work: images of an epoch: 640 before, 639 now"),
             ({"changed": {"device": "cuda"}}, "ran on another device: cpu before, cuda now"),
         ]
     ):
@@ -354,24 +358,44 @@ def test_without_a_candidate_the_newest_later_one_that_measured_the_same_is_take
     assert found["candidate"]["source"] == str(tmp_path / "a") and found["exit_code"] == done.exit_code == 3
 
 
-def test_benchmark_files_are_compared_by_their_rounds(tmp_path: Path) -> None:
-    rounds = [0.010 * factor for factor in kept.NOISE * 2]
-    before = kept.benchmark_file(tmp_path / "0001_a.json", {"test_step[pytorch]": rounds, "test_input": rounds})
-    slower = {"test_step[pytorch]": [1.2 * each for each in rounds], "test_input": rounds}
-    now = kept.benchmark_file(tmp_path / "0002_b.json", slower, measured_at="2026-01-02T00:00:00+00:00")
-    judged = judge(before, None)
-    assert judged.candidate.source == str(now)
-    assert verdicts(judged, "seconds") == ["regression", "no change shown"] and judged.exit_code == 3
-    assert "rounds of one process" in judged.cautions[-1]
+def benchmarks(folder: Path, seconds: float, noise: tuple[float, ...] = kept.NOISE, **rest: Any) -> Path:
+    """A folder of benchmark files, one a process: each has its own layout in memory, which all of its rounds meet."""
+    for number, factor in enumerate(noise):
+        rounds = [seconds * factor * (1.0 + 0.001 * index) for index in range(30)]
+        kept.benchmark_file(folder / "Linux" / f"000{number}_x.json", {"test_step": rounds, "test_input": rounds}, **rest)
+    return folder
 
 
-def test_a_benchmark_file_without_samples_or_of_another_kind_is_an_error(tmp_path: Path) -> None:
-    rounds = {"test_step": list(kept.NOISE)}
-    before = kept.benchmark_file(tmp_path / "a.json", rounds)
-    bare = kept.benchmark_file(tmp_path / "b.json", rounds, keep=False)
-    foreign = kept.benchmark_file(tmp_path / "c.json", rounds, machine={"cpu": {"brand_raw": "Some CPU", "count": 2}})
-    silent = kept.benchmark_file(tmp_path / "d.json", rounds, machine={})
-    assert "--benchmark-save-data" in compare(before, bare).stderr
+def test_rounds_of_one_process_are_one_sample(tmp_path: Path) -> None:
+    """Thirty rounds that hardly differ, of two processes that do: by rounds alone, a sure regression of equal code."""
+    first = kept.benchmark_file(tmp_path / "0001_a.json", {"test_step": [0.0100 + 1e-5 * each for each in range(30)]})
+    rounds = {"test_step": [0.0106 + 1e-5 * each for each in range(30)]}
+    second = kept.benchmark_file(tmp_path / "0002_b.json", rounds, measured_at="2026-01-02T00:00:00+00:00")
+    done = compare(first)
+    assert done.exit_code == 2 and done.stdout.startswith("CANNOT TELL") and str(second) in done.stdout
+    assert "test_step: seconds: 1 of the 5 benchmark files that a verdict needs; 1.059 times." in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(("factor", "verdict", "code"), [(1.0, "no change shown", 0), (1.2, "regression", 3)])
+def test_folders_of_benchmark_files_are_compared_file_by_file(tmp_path: Path, factor: float, verdict: str, code: int) -> None:
+    before = benchmarks(tmp_path / "before", 0.01)
+    now = benchmarks(tmp_path / "now", 0.01 * factor, noise=kept.NOISE[::-1])
+    judged = judge(before, now)
+    assert verdicts(judged, "seconds") == [verdict] * 2 and judged.exit_code == code
+    assert {change.change.n for change in judged.changes} == {5}
+    fewer = judge(before, benchmarks(tmp_path / "fewer", 0.02, noise=(1.0,) * 4))
+    assert fewer.exit_code == 2
+    benchmarks(tmp_path / "fewer", 0.01, noise=(1.0,), commit="b" * 40)
+    with pytest.raises(store.FolderError, match="holds benchmarks of more than one commit"):
+        judge(before, tmp_path / "fewer")
+
+
+def test_a_benchmark_file_of_another_project_or_without_a_machine_or_of_another_kind(tmp_path: Path) -> None:
+    before = benchmarks(tmp_path / "a", 0.01)
+    bare = benchmarks(tmp_path / "b", 0.01, keep=False)
+    foreign = benchmarks(tmp_path / "c", 0.01, machine={"cpu": {"brand_raw": "Some CPU", "count": 2}})
+    silent = benchmarks(tmp_path / "d", 0.01, machine={})
+    assert compare(before, bare).exit_code == 0  # the statistics hold all that counts
     assert compare(before, foreign).exit_code == 0  # of any project, by what pytest-benchmark itself says of the machine
     assert "does not say its processor" in compare(before, silent).stderr
     other_kind = compare(before, kept.folder(tmp_path / "folder", BOTH))
