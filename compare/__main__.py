@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 from typing import NoReturn
 
@@ -30,6 +31,8 @@ with ended_at_once():  # the commands take a second to import
     )
 
 EXIT_UNWRITTEN = 1
+EXIT_UNREAD = 128 + signal.SIGPIPE
+"""The reader of the output has gone, as `head` does: no failure, and no verdict either that 0 would be."""
 
 app = typer.Typer(
     help="Train the same CNN in two frameworks, serially and in parallel; prove it is the same training; compare honestly.",
@@ -70,8 +73,9 @@ class _Output(io.TextIOWrapper):
 
     def _give_up(self, error: OSError) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # what still waits to be written goes nowhere
-        if not isinstance(error, BrokenPipeError):  # a reader that has seen enough
-            print(f"The output cannot be written ({error.strerror}). Free space, or send it elsewhere.", file=sys.stderr)
+        if isinstance(error, BrokenPipeError):
+            raise SystemExit(EXIT_UNREAD) from None
+        print(f"The output cannot be written ({error.strerror}). Free space, or send it elsewhere.", file=sys.stderr)
         raise SystemExit(EXIT_UNWRITTEN) from None
 
 
@@ -80,7 +84,10 @@ if __name__ == "__main__":
     completion.prepare()
     try:
         with interruptible():
-            app(prog_name="python -m compare", complete_var=completion.VARIABLE)
+            try:
+                app(prog_name="python -m compare", complete_var=completion.VARIABLE)
+            finally:
+                sys.stdout.flush()
     except Interrupted as interruption:  # outside of what the command itself tidies up
         print(interruption.words, file=sys.stderr)
         sys.exit(interruption.exit_code)

@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 
 from compare import content, plots, report, tidy
 from compare.report import Report
+from compare.store import FolderError
 
 
 class Plot(Figure):
@@ -63,9 +64,13 @@ def load(folder: str | Path) -> Results:
     """Read the results folder of a comparison, finished or not.
 
     Raises:
-        FolderError: the folder holds no comparison.
+        FolderError: the folder holds no comparison, or is no path.
     """
-    return Results(report.read(Path(folder)))
+    try:
+        path = Path(folder)
+    except TypeError:
+        raise FolderError(f"folder must be a path. Received: {folder!r}. Name the folder that `run` printed.") from None
+    return Results(report.read(path))
 
 
 def plot(results: Results, name: str) -> Plot:

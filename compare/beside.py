@@ -20,7 +20,7 @@ from compare.measurements import OF_THE_PLACE
 from compare.statistics import VERDICT_PAIRS, Ratio, interval_words, unpaired_ratio
 from compare.store import FolderError
 from compare.summary import Summary, epoch_seconds, measured
-from compare.tables import Cell, Column, Table
+from compare.tables import RUN, Cell, Column, Table, run_cells
 
 KIND = "side by side"
 PAGE_FILE, REPORT_FILE, RESULTS_FILE = "beside.html", "beside.md", "beside.json"
@@ -200,9 +200,6 @@ def _first_losses(matched: Sequence[tuple[Summary, Summary]]) -> list[str]:
     return differing or [f"The first losses of A and B are the same numbers in all {len(known)} rows."] * bool(known)
 
 
-_RUN = (Column("framework", "framework"), Column("run", "mode"))
-
-
 def _of_both(key: str, heading: str, digits: int | None = None, *, interval: bool = False) -> tuple[Column, Column]:
     return (
         Column(f"{key}_a", f"{heading}, A", digits, interval=interval),
@@ -210,20 +207,16 @@ def _of_both(key: str, heading: str, digits: int | None = None, *, interval: boo
     )
 
 
-def _name(summary: Summary) -> dict[str, Cell]:
-    return {"framework": summary.framework, "run": summary.configuration}
-
-
 def _seconds(matched: Sequence[tuple[Summary, Summary]], ratios: dict[str, Ratio | None]) -> Table:
     columns = (
-        *_RUN,
+        *RUN,
         *_of_both("epoch_seconds", "s per epoch", 3, interval=True),
         Column("ratio", "A over B", 2, interval=True),
         *_of_both("wall_seconds", "wall s", 1, interval=True),
         *_of_both("peak_memory_mib", "peak MiB", 0),
     )
     rows = [
-        _name(ours)
+        run_cells(ours)
         | {"epoch_seconds_a": ours.epoch_seconds, "epoch_seconds_b": theirs.epoch_seconds, "ratio": ratios[ours.id]}
         | {"wall_seconds_a": ours.wall_seconds, "wall_seconds_b": theirs.wall_seconds}
         | {"peak_memory_mib_a": ours.peak_memory_mib, "peak_memory_mib_b": theirs.peak_memory_mib}
@@ -238,7 +231,7 @@ def _seconds(matched: Sequence[tuple[Summary, Summary]], ratios: dict[str, Ratio
 
 def _scores(matched: Sequence[tuple[Summary, Summary]]) -> Table:
     columns = (
-        *_RUN,
+        *RUN,
         *_of_both("accuracy", "test accuracy", 4, interval=True),
         Column("difference", "B - A", 4),
         *_of_both("loss", "test loss", 4, interval=True),
@@ -248,7 +241,7 @@ def _scores(matched: Sequence[tuple[Summary, Summary]]) -> Table:
     for ours, theirs in matched:
         a, b = ours.test.accuracy, theirs.test.accuracy
         rows.append(
-            _name(ours)
+            run_cells(ours)
             | {"accuracy_a": a, "accuracy_b": b, "difference": b.median - a.median if a and b else None}
             | {"loss_a": ours.test.loss, "loss_b": theirs.test.loss}
             | {"first_step_loss_a": ours.first_step_loss, "first_step_loss_b": theirs.first_step_loss}
@@ -257,9 +250,9 @@ def _scores(matched: Sequence[tuple[Summary, Summary]]) -> Table:
 
 
 def _states(matched: Sequence[tuple[Summary, Summary]]) -> Table:
-    columns = (*_RUN, *_of_both("status", "status"), *_of_both("repeats", "repeats"), *_of_both("parity", "same training"))
+    columns = (*RUN, *_of_both("status", "status"), *_of_both("repeats", "repeats"), *_of_both("parity", "same training"))
     rows: list[dict[str, Cell]] = [
-        _name(ours)
+        run_cells(ours)
         | {"status_a": ours.status, "status_b": theirs.status}
         | {"repeats_a": ours.repeats_done, "repeats_b": theirs.repeats_done}
         | {"parity_a": ours.parity, "parity_b": theirs.parity}

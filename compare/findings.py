@@ -11,7 +11,7 @@ from common.training import relative_difference
 from compare import departures, statistics
 from compare.statistics import Judged, interval_words
 from compare.store import ProofRecord, Stored
-from compare.summary import FAILURES, Family, Summary, family, serial_of
+from compare.summary import FAILURES, Family, Summary, family, measured, serial_of
 
 FIRST_STEP_TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 """Relative difference of the first losses of the timed runs, before any update: rounding, and no more."""
@@ -26,6 +26,11 @@ CROWDED_FROM = 2.0
 SLOWED_BELOW = 0.9
 """Clock over that of the fastest row with as many cores from which a row is said to have been slowed."""
 
+FALLEN_FROM = 0.1
+"""Accuracy below that of its best epoch from which a run is said to have broken down: small splits waver by less."""
+
+RISEN_FROM = 2.0
+"""Training loss over that of its best epoch from which it is, too, where that is also more than it began with."""
 
 DISTURBED = " Other work disturbed it: do not rely on this."
 
@@ -232,14 +237,39 @@ def _cut_short(summary: Summary, runs: Sequence[RunResult]) -> list[str]:
     return [*sentences, *(f"{summary.name}: was cut short and started over: {reason}." for reason in reasons)]
 
 
+def _broke_down(summary: Summary, runs: Sequence[RunResult]) -> list[str]:
+    """Of a row whose scores, which are those of the end, are far from those of its best epoch."""
+    found = [words for run in runs if (words := _breakdown(run))]
+    if not found:
+        return []
+    which = f" in {len(found)} of {len(runs)} repeats" if len(runs) > 1 else ""
+    return [f"{summary.name}: broke down{which}: {found[0]}. Its scores are those of the end: try a smaller learning rate."]
+
+
+def _breakdown(run: RunResult) -> str | None:
+    """How a run ended far from its best epoch, in words; None where it did not."""
+    for split, name in (("validation", "validation"), ("train", "training")):
+        scores = [(record.epoch, found) for record in run.epochs if (found := getattr(record, split)) is not None]
+        if scores:
+            last, end = scores[-1]
+            at, best = max(scores, key=lambda each: each[1].accuracy)
+            if best.accuracy - end.accuracy > FALLEN_FROM:
+                return f"{name} accuracy {best.accuracy:.4f} at epoch {at}, {end.accuracy:.4f} at the last, {last}"
+            at, least = min(scores, key=lambda each: each[1].loss)
+            if split == "train" and end.loss > max(scores[0][1].loss, RISEN_FROM * least.loss):
+                return f"{name} loss {least.loss:.4f} at epoch {at}, {end.loss:.4f} at the last, {last}"
+    return None
+
+
 def _troubles(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
     sentences = [f"Set aside: {reason}" for reason in stored.set_aside]
-    for summary in summaries:
+    for row, summary in zip(stored.comparison.rows, summaries, strict=True):
         sentences += _cut_short(summary, list(stored.runs[summary.id].values()))
         if summary.status in FAILURES:
             sentences.append(f"{summary.name}: {summary.status} after {_epochs(summary.epochs_done)}: {summary.reason}.")
         elif summary.status != "ok":
             sentences.append(f"{summary.name}: {summary.status}: {summary.reason}.")
+        sentences += _broke_down(summary, list(measured(stored, row).values()))
         if summary.repeats_done and summary.oversubscribed:
             sentences.append(f"{summary.name}: oversubscribed, {summary.replicas} replicas on {summary.cores} cores.")
         if summary.too_short:

@@ -62,7 +62,7 @@ class Live:
         self._drawings = 0
 
     def say(self, text: str) -> None:
-        """What is going on before the runs start."""
+        """What is going on before and after the runs."""
         self._said = text
         self._draw(at_once=True)
 
@@ -93,6 +93,7 @@ class Live:
 
     def finish(self, said: str) -> None:
         """The page as it stays: it loads itself no more, and points to the report."""
+        self._said = ""
         self._draw(at_once=True, finished=said)
 
     def _draw(self, *, at_once: bool = False, finished: str | None = None) -> None:
@@ -131,6 +132,7 @@ class Live:
             marks=marks,
             done=done,
             total=self._total,
+            awaited=not finished and not any(run.epochs for run in self._runs),
             runs=[_line(run, number) for number, run in enumerate(self._runs)],
             charts=[
                 chart

@@ -238,14 +238,14 @@ _PLOTS: dict[str, Callable[[Figure, Sequence[Summary]], bool]] = {
 def _styles(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
     """A colour for each mode, line and marker for each framework; thick to thin, for twins lie on each other."""
     frameworks = list(dict.fromkeys(summary.framework for summary in summaries))
-    modes = list(dict.fromkeys(summary.name.removeprefix(summary.framework) for summary in summaries))
+    modes = list(dict.fromkeys(summary.configuration for summary in summaries))
     styles: list[dict[str, Any]] = []
     for index, summary in enumerate(summaries):
         framework = frameworks.index(summary.framework)
         thickness = 1.0 - index / max(len(summaries), 2)
         styles.append(
             {
-                "color": COLOURS[modes.index(summary.name.removeprefix(summary.framework)) % len(COLOURS)],
+                "color": COLOURS[modes.index(summary.configuration) % len(COLOURS)],
                 "linestyle": _LINE_STYLES[framework % len(_LINE_STYLES)],
                 "marker": MARKERS[framework % len(MARKERS)],
                 "markerfacecolor": "white" if framework else None,

@@ -5,12 +5,56 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from common.results import RunResult
+
 _REFRESH_PER_SECOND = 2  # drawing takes CPU time from the runs that are measured
+
+
+class Watcher(Protocol):
+    """Whoever is told how a comparison goes on."""
+
+    def say(self, text: str) -> None: ...
+    def plan(self, jobs: Sequence[str]) -> None: ...
+    def begin(self, name: str, label: str) -> None: ...
+    def watch(self, events: list[dict[str, Any]]) -> None: ...
+    def end(self, result: RunResult) -> None: ...
+
+
+class Watchers:
+    """Several who are told the same."""
+
+    def __init__(self, *watchers: Watcher) -> None:
+        self._watchers = watchers
+
+    def say(self, text: str) -> None:
+        """What is going on before and after the runs."""
+        for watcher in self._watchers:
+            watcher.say(text)
+
+    def plan(self, jobs: Sequence[str]) -> None:
+        """The runs to come, in order, by the name of their row: a row's repeats take about the same time."""
+        for watcher in self._watchers:
+            watcher.plan(jobs)
+
+    def begin(self, name: str, label: str) -> None:
+        """A run starts."""
+        for watcher in self._watchers:
+            watcher.begin(name, label)
+
+    def watch(self, events: list[dict[str, Any]]) -> None:
+        """The running run's events so far."""
+        for watcher in self._watchers:
+            watcher.watch(events)
+
+    def end(self, result: RunResult) -> None:
+        """The run has ended."""
+        for watcher in self._watchers:
+            watcher.end(result)
 
 
 class Display:
@@ -52,8 +96,8 @@ class Display:
                 self._show_left({**self._seconds, self._name: [elapsed * (total - resumed) / own]}, elapsed)
         self._progress.update(self._now, total=total, completed=len(epochs), facts=facts)
 
-    def end(self) -> None:
-        """The run has ended."""
+    def end(self, result: RunResult | None = None) -> None:
+        """The run has ended; what came of it, the tables will tell."""
         self._seconds.setdefault(self._name, []).append(time.monotonic() - self._started)
         self._progress.advance(self._whole)
         self._jobs = self._jobs[1:]

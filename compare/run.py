@@ -24,7 +24,7 @@ from compare.launch import LaunchError
 from compare.live import Live
 from compare.matrix import Row
 from compare.presets import Preset
-from compare.progress import Display, display
+from compare.progress import Display, Watchers, display
 from compare.store import Comparison, ProofRecord
 from compare.words import names, numbers, variants
 
@@ -162,15 +162,15 @@ def run(request: Request, *, as_json: bool, show: Callable[..., object] = report
             comparison = _with_rates(store.claim(folder, wanted), shown)
             store.write_plan(folder, comparison)
             live = Live(folder if request.live else None, f"{comparison.rows[0].spec.model} on {comparison.data_name}")
+            told = Watchers(shown, live)
             try:
-                live.say("Before the runs: what is compared, and whether it is the same training.")
                 if request.prove:  # also of a folder that holds one: what has been proved before is remembered
-                    comparison = _prove(comparison, request, folder, shown)
+                    comparison = _prove(comparison, request, folder, told)
                     store.write_plan(folder, comparison)
-                _run_all(comparison, folder, shown, live)
+                _run_all(comparison, folder, told)
             except Interrupted as interruption:
                 code = interruption.exit_code
-            shown.say("report")
+            told.say("report")
             made = report.read(folder)
             unwritten = report.write(made, folder)
             live.finish("Interrupted." if code else "All runs have ended.")
@@ -340,18 +340,18 @@ def _with_rates(comparison: Comparison, shown: Display) -> Comparison:
     return comparison.model_copy(update={"rates": comparison.rates | found})
 
 
-def _prove(comparison: Comparison, request: Request, folder: Path, shown: Display) -> Comparison:
+def _prove(comparison: Comparison, request: Request, folder: Path, told: Watchers) -> Comparison:
     """The comparison with its proof; a proof that breaks off proves nothing, and the runs go on."""
-    return comparison.model_copy(update={"proof": _proof(comparison, request, folder, shown)})
+    return comparison.model_copy(update={"proof": _proof(comparison, request, folder, told)})
 
 
-def _proof(comparison: Comparison, request: Request, folder: Path, shown: Display) -> ProofRecord:
+def _proof(comparison: Comparison, request: Request, folder: Path, told: Watchers) -> ProofRecord:
     if comparison.rows[0].spec.part != "training":
         return ProofRecord(verdict="not claimed", sentence="a part of the training was run, which learns nothing")
     modes = list(dict.fromkeys(row.spec.variant for row in comparison.rows if row.unavailable is None))
     if len(request.frameworks) < 2 and modes == ["serial"]:
         return ProofRecord(verdict="not claimed", sentence="one framework alone has nothing to be held against")
-    shown.say("proof")
+    told.say("proof")
     serial = {row.framework: row.spec for row in comparison.rows if row.spec.mode == "serial"}  # the last: on most cores
     try:
         base = comparison.rows[0].spec
@@ -361,39 +361,32 @@ def _proof(comparison: Comparison, request: Request, folder: Path, shown: Displa
             modes,
             replicas=request.settings.replicas,
             out=folder / "proof",
-            progress=shown.say,
+            progress=told.say,
             raced=serial,
         )
     except (LaunchError, SpecError) as error:
         return ProofRecord(verdict="not proved", sentence=f"the proof broke off: {error}")
     verdicts = {framework: {mode: proof.mode_verdict(framework, mode) for mode in modes} for framework in request.frameworks}
+    rungs, before = [rung.model_dump() for rung in proof.rungs], comparison.proof
+    own = before is not None and proof.remembered and before.rungs == rungs  # from before this comparison was cut short
     return ProofRecord(
         verdict=proof.verdict,
-        sentence=proof.sentence,
+        sentence=before.sentence if before is not None and own else proof.sentence,
         mode_verdicts=verdicts,
         not_claimed=proof.not_claimed,
         held_against=proof.held_against,
-        rungs=[rung.model_dump() for rung in proof.rungs],
+        rungs=rungs,
     )
 
 
-def _run_all(comparison: Comparison, folder: Path, shown: Display, live: Live) -> None:
+def _run_all(comparison: Comparison, folder: Path, told: Watchers) -> None:
     """Every run that has no good result yet."""
     jobs = _jobs(comparison, folder)
-    shown.plan([row.id for row, _ in jobs])
-    live.plan([row.id for row, _ in jobs])
-
-    def watch(events: list[dict[str, Any]]) -> None:
-        shown.watch(events)
-        live.watch(events)
-
+    told.plan([row.id for row, _ in jobs])
     for row, repeat in jobs:
         label = f"{row.id} ({repeat + 1} of {comparison.repeats})" if comparison.repeats > 1 else row.id
-        shown.begin(row.id, label)
-        live.begin(row.id, label)
-        result = execution.execute(row, repeat, folder, watch)
-        shown.end()
-        live.end(result)
+        told.begin(row.id, label)
+        told.end(execution.execute(row, repeat, folder, told.watch))
 
 
 def _jobs(comparison: Comparison, folder: Path | None) -> list[tuple[Row, int]]:

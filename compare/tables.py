@@ -84,7 +84,13 @@ class Table:
     note: str = ""
 
 
-_RUN = (Column("framework", "framework"), Column("run", "mode"))
+RUN = (Column("framework", "framework"), Column("run", "mode"))
+"""With which the tables of runs begin; see `run_cells`."""
+
+
+def run_cells(summary: Summary) -> dict[str, Cell]:
+    """The cells of RUN."""
+    return {"framework": summary.framework, "run": summary.configuration}
 
 
 def documents(summaries: Sequence[Summary]) -> list[Table]:
@@ -141,7 +147,7 @@ def _filled(made: Sequence[Table]) -> list[Table]:
 
 def main_table(summaries: Sequence[Summary]) -> Table:
     columns = (
-        *_RUN,
+        *RUN,
         Column("implementation", "implementation", terminal=False),
         Column("device", "device", terminal=False),
         Column("replicas", "replicas", terminal=False),
@@ -174,7 +180,7 @@ def main_table(summaries: Sequence[Summary]) -> Table:
         Column("reason", "reason", terminal=False),
     )
     rows = [
-        _run_cells(summary)
+        run_cells(summary)
         | {column.key: getattr(summary, column.key) for column in columns if column.key in Summary.model_fields}
         | {
             f"{split}_{score}": getattr(getattr(summary, split), score)
@@ -203,7 +209,7 @@ def accuracy_table(summaries: Sequence[Summary]) -> Table:
         Column("test_accuracy_over_seeds", "test accuracy over seeds", 4, short="over\nseeds", interval=True),
     )
     columns = (
-        *_RUN,
+        *RUN,
         *(
             Column(f"{split}_{score}", f"{split} {score}", 4, short=f"{_SHORT[split]}\n{_SHORT[score]}", interval=True)
             for split, score in scores
@@ -211,7 +217,7 @@ def accuracy_table(summaries: Sequence[Summary]) -> Table:
         *(over_seeds if seeded else ()),
     )
     rows = [
-        _run_cells(summary)
+        run_cells(summary)
         | {f"{split}_{score}": getattr(getattr(summary, split), score) for split, score in scores}
         | {"seeds": summary.seeds, "test_accuracy_over_seeds": summary.test_accuracy_over_seeds}
         for summary in summaries
@@ -229,14 +235,14 @@ def accuracy_table(summaries: Sequence[Summary]) -> Table:
 
 def seconds_table(summaries: Sequence[Summary]) -> Table:
     columns = (
-        *_RUN,
+        *RUN,
         Column("epoch_seconds", "seconds per epoch", 3, interval=True),
         Column("training_seconds", "training seconds", 2),
         Column("wall_seconds", "wall seconds", 1, interval=True),
         Column("images_per_second", "images/s", 1, interval=True),
     )
     rows = [
-        _run_cells(summary)
+        run_cells(summary)
         | {
             "epoch_seconds": summary.epoch_seconds,
             "training_seconds": summary.phases.training_seconds if summary.phases else None,
@@ -256,7 +262,7 @@ def seconds_table(summaries: Sequence[Summary]) -> Table:
 
 def speedup_table(summaries: Sequence[Summary]) -> Table:
     columns = (
-        *_RUN,
+        *RUN,
         Column("cores", "cores"),
         Column("cores_used", "cores used", 2, short="used"),
         Column("speedup_one_core", "against serial, 1 core", 2, short="vs serial,\n1 core", interval=True),
@@ -265,7 +271,7 @@ def speedup_table(summaries: Sequence[Summary]) -> Table:
         Column("pays", "pays", fold=15),
     )
     rows = [
-        _run_cells(summary)
+        run_cells(summary)
         | {column.key: getattr(summary, column.key) for column in columns if column.key in Summary.model_fields}
         for summary in summaries
     ]
@@ -276,7 +282,7 @@ def phases_table(summaries: Sequence[Summary]) -> Table:
     names = [name for name in Phases.model_fields if name != "input_wait_seconds"]
     short = {"evaluation_seconds": "eval.", "training_seconds": "train"}
     columns = (
-        *_RUN,
+        *RUN,
         *(
             Column(
                 name,
@@ -291,7 +297,7 @@ def phases_table(summaries: Sequence[Summary]) -> Table:
         Column("peak_memory_mib", "peak MiB", 0, wide=True),
     )
     rows: list[dict[str, Cell]] = [
-        _run_cells(summary)
+        run_cells(summary)
         | {name: getattr(summary.phases, name) if summary.phases else None for name in Phases.model_fields}
         | {"peak_memory_mib": summary.peak_memory_mib}
         for summary in summaries
@@ -324,7 +330,7 @@ def step_table(summaries: Sequence[Summary]) -> list[Table]:
     piped = any(summary.step_parts and summary.expected_idle is not None for summary in summaries)
     expected = [Column("expected_idle_milliseconds", "idle by formula", 2, short="idle,\nformula", wide=True)] * piped
     columns = (
-        *_RUN,
+        *RUN,
         *(
             Column(name.replace("_seconds", "_milliseconds"), heading, 2, short=short.get(name, ""), wide=name in short)
             for name, heading in parts.items()
@@ -336,7 +342,7 @@ def step_table(summaries: Sequence[Summary]) -> list[Table]:
     )
     rows: list[dict[str, Cell]] = []
     for summary in summaries:
-        row = _run_cells(summary) | {"mib_per_step": _mib_per_step(summary)}
+        row = run_cells(summary) | {"mib_per_step": _mib_per_step(summary)}
         if summary.step_parts is not None:
             row |= {"not_separable": summary.step_parts.not_separable, "pieces": summary.step_parts.pieces}
             for name in parts:
@@ -346,11 +352,13 @@ def step_table(summaries: Sequence[Summary]) -> list[Table]:
                 row["expected_idle_milliseconds"] = 1e3 * summary.expected_idle * summary.step_parts.step_seconds
         rows.append(row)
     steps = max(summary.step_parts.steps for summary in summaries if summary.step_parts)
+    inseparable = any(summary.step_parts and summary.step_parts.not_separable for summary in summaries)
     note = (
-        f"Medians of {steps} steps each after the training, in turn: whole ones, ones without exchange (compute: the slowest "
-        "replica's), the exchange alone. Exposed: the step beyond compute; hidden: the exchange beyond that; idle: the mean "
-        "wait for the slowest replica. To device, forward, backward, optimizer: of compute, the slowest process's, timed "
-        "afterwards. MiB sent: all replicas, by formula."
+        f"Medians of {steps} steps each, after the training and in turn. Step: a whole one. Compute: one without exchange, the "
+        "slowest replica's. Exposed: what a step takes beyond compute. Hidden: what the exchange alone takes beyond that. "
+        "Idle: how long a replica waits for the slowest one, in the mean. To device, forward, backward, optimizer: of compute, "
+        "the slowest process's, timed afterwards. MiB sent: by all replicas in a step, by formula."
+        + " Not separable: why a part that is missing (-) cannot be timed by itself." * inseparable
         + " Idle by formula: of S equal stages and M micro-batches, (S - 1) / (M + S - 1) of the step." * piped
         + "".join(f" {remark}" for remark in _beyond_their_whole(summaries))
     )
@@ -389,7 +397,7 @@ def target_table(summaries: Sequence[Summary]) -> list[Table]:
     if not targets:
         return []
     columns = (
-        *_RUN,
+        *RUN,
         Column("epoch_seconds", "seconds per epoch", 2, short="s per\nepoch", interval=True),
         Column("target_seconds", "seconds to accuracy", 2, short="s to\naccuracy", interval=True),
         Column("target_epochs", "epochs to accuracy", 1, short="epochs to\naccuracy", interval=True),
@@ -397,7 +405,7 @@ def target_table(summaries: Sequence[Summary]) -> list[Table]:
     )
     rows: list[dict[str, Cell]] = []
     for summary in summaries:
-        row = _run_cells(summary) | {"epoch_seconds": summary.epoch_seconds}
+        row = run_cells(summary) | {"epoch_seconds": summary.epoch_seconds}
         if summary.target is not None and summary.repeats_done:
             row |= {
                 "target_seconds": summary.target.seconds,
@@ -417,7 +425,7 @@ def limit_table(summaries: Sequence[Summary]) -> list[Table]:
     if not any(summary.limit for summary in summaries):
         return []
     columns = (
-        *_RUN,
+        *RUN,
         Column("cores", "cores"),
         Column("gflop_per_image", "GFLOP per image", 4, short="GFLOP\n/image", wide=True),
         Column("mb_per_image", "MB moved per image", 2, short="MB\n/image", wide=True),
@@ -428,7 +436,7 @@ def limit_table(summaries: Sequence[Summary]) -> list[Table]:
     )
     rows: list[dict[str, Cell]] = []
     for summary in summaries:
-        row = _run_cells(summary) | {"cores": summary.cores}
+        row = run_cells(summary) | {"cores": summary.cores}
         if summary.limit is not None:
             row |= summary.limit.model_dump()
         rows.append(row)
@@ -455,7 +463,7 @@ def noise_table(summaries: Sequence[Summary]) -> list[Table]:
     if not any(summary.noise for summary in summaries):
         return []
     columns = (
-        *_RUN,
+        *RUN,
         Column("cores", "cores"),
         Column("cores_used", "cores used", 2),
         Column("cores_lost", "cores lost to others", 2),
@@ -466,7 +474,7 @@ def noise_table(summaries: Sequence[Summary]) -> list[Table]:
         Column("frequency_end_mhz", "MHz at the end", 0),
     )
     rows: list[dict[str, Cell]] = [
-        _run_cells(summary)
+        run_cells(summary)
         | {"cores": summary.cores, "cores_used": summary.cores_used, "cores_lost": summary.cores_lost}
         | (summary.noise.model_dump() if summary.noise else {})
         for summary in summaries
@@ -527,9 +535,9 @@ def _operation_table(mode: str, summaries: Sequence[Summary]) -> Table:
 def epochs_table(summaries: Sequence[Summary]) -> Table:
     """All figures of all epochs, one epoch of one row a line."""
     figures = ("train_loss", "train_accuracy", "validation_loss", "validation_accuracy", "seconds")
-    columns = (*_RUN, Column("epoch", "epoch"), *(Column(name, name.replace("_", " "), 4) for name in figures))
+    columns = (*RUN, Column("epoch", "epoch"), *(Column(name, name.replace("_", " "), 4) for name in figures))
     rows: list[dict[str, Cell]] = [
-        _run_cells(summary) | {"epoch": epoch.epoch} | {name: getattr(epoch, name) for name in figures}
+        run_cells(summary) | {"epoch": epoch.epoch} | {name: getattr(epoch, name) for name in figures}
         for summary in summaries
         for epoch in summary.epochs
     ]
@@ -544,7 +552,7 @@ def class_table(summaries: Sequence[Summary], class_names: Sequence[str]) -> lis
         class_names: by class id.
     """
     columns = (
-        *_RUN,
+        *RUN,
         Column("class", "class"),
         Column("examples", "examples"),
         Column("precision", "precision", 4),
@@ -558,7 +566,7 @@ def class_table(summaries: Sequence[Summary], class_names: Sequence[str]) -> lis
             hits = true[label]
             examples, predicted = sum(true), sum(row[label] for row in summary.confusion or [])
             rows.append(
-                _run_cells(summary)
+                run_cells(summary)
                 | {"class": names.get(label, str(label)), "examples": examples}
                 | {"precision": hits / predicted if predicted else None, "recall": hits / examples if examples else None}
                 | {"f1": 2 * hits / (examples + predicted) if examples + predicted else None}
@@ -625,9 +633,9 @@ def epochs_across(summaries: Sequence[Summary], name: str, title: str, digits: i
     last = max((len(summary.epochs) for summary in summaries), default=0)
     count = min(last, _EPOCHS_ON_TERMINAL)
     shown = [1 + round(index * (last - 1) / max(count - 1, 1)) for index in range(count)]
-    columns = (*_RUN, *(Column(str(epoch), f"epoch {epoch}", digits) for epoch in shown))
+    columns = (*RUN, *(Column(str(epoch), f"epoch {epoch}", digits) for epoch in shown))
     rows = [
-        _run_cells(summary) | {str(epoch.epoch): pick(epoch) for epoch in summary.epochs if epoch.epoch in shown}
+        run_cells(summary) | {str(epoch.epoch): pick(epoch) for epoch in summary.epochs if epoch.epoch in shown}
         for summary in summaries
     ]
     return Table(
@@ -726,7 +734,7 @@ def _least_width(column: Column, cells: Sequence[str]) -> int:
 
 def _is_whole(column: Column) -> bool:
     """Whether its cells stand on one line on the terminal."""
-    return column in _RUN or column.key == "parity"
+    return column in RUN or column.key == "parity"
 
 
 def write(table: Table, folder: Path) -> None:
@@ -873,10 +881,6 @@ def _latex_cell(cell: Cell, column: Column) -> str:
 
 def _is_text(table: Table, column: Column) -> bool:
     return any(isinstance(row.get(column.key), str) for row in table.rows)
-
-
-def _run_cells(summary: Summary) -> dict[str, Cell]:
-    return {"framework": summary.framework, "run": summary.configuration}
 
 
 def _mib_per_step(summary: Summary) -> float | None:

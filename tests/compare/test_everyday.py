@@ -17,6 +17,7 @@ from common import spec
 from common.preprocessing import cache as store
 from compare import api, doctor, estimate, launch, plots
 from compare.__main__ import app
+from compare.store import FolderError
 from tests.compare import made
 from tests.compare.conftest import behave
 
@@ -190,6 +191,12 @@ def test_cache_folders_follow_the_conventions(monkeypatch: pytest.MonkeyPatch) -
 def results(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> api.Results:
     assert compare("run", *QUICK, "--out", tmp_path / "out").exit_code == 0
     return api.load(tmp_path / "out")
+
+
+@pytest.mark.parametrize("folder", [5, None, b"out"])
+def test_a_folder_that_is_no_path_is_refused_in_words(folder: Any) -> None:
+    with pytest.raises(FolderError, match=r"folder must be a path\. Received: "):
+        api.load(folder)
 
 
 def test_a_notebook_gets_tidy_frames_and_figures(results: api.Results) -> None:

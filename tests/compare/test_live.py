@@ -57,9 +57,26 @@ def test_the_page_shows_progress_curves_and_the_time_left_and_then_points_to_the
     assert "Runs 1 of 3 Elapsed 1:00 Left, about 2:00" in text_of(path)
     assert "a (1 of 2) ok 2 0.5000 0.7500 2.00 60.0" in text_of(path)
     shown.end(made.bad(made.row("pytorch"), "killed", "interrupted", 1))
+    shown.say("report")
     shown.finish("Interrupted.")
+    assert "report " not in text_of(path).partition("Interrupted.")[0]
     assert "refresh" not in path.read_text("utf-8") and 'href="report.html"' in path.read_text("utf-8")
     assert "Interrupted." in text_of(path) and "a (2 of 2) killed" in text_of(path)
+
+
+def test_before_the_first_epoch_the_page_says_so_and_shows_no_empty_plot_or_table(tmp_path: Path) -> None:
+    clock = Clock()
+    shown = Live(tmp_path, "T", clock=clock)
+    path = tmp_path / live.PAGE_FILE
+    said = "No epoch has ended yet: curves begin with the first one."
+    shown.plan(["a"])
+    assert said in text_of(path) and "<table" not in path.read_text("utf-8")
+    clock.now = SECONDS
+    shown.begin("a", "a")
+    assert said in text_of(path) and "a running" in text_of(path)
+    clock.now = 2 * SECONDS
+    shown.watch([{"event": "start"}, an_epoch(1, 0.5)])
+    assert said not in text_of(path) and "over 1 epoch " in text_of(path)
 
 
 def test_a_part_alone_has_no_curves_and_no_page_where_none_is_wanted(tmp_path: Path) -> None:

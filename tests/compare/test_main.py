@@ -1,5 +1,7 @@
 """What every command does alike, started as a user starts it."""
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from compare import launch
+from tests.compare import made
 
 FULL = Path("/dev/full")
 
@@ -26,3 +29,23 @@ def test_output_that_cannot_be_written_ends_with_one_line(words: list[str], tmp_
         )
     said = "The output cannot be written (No space left on device). Free space, or send it elsewhere.\n"
     assert (done.returncode, done.stderr) == (1, said)
+
+
+@pytest.mark.parametrize(
+    "words", [["report", "DIR"], ["report", "DIR", "--json"], ["history", "DIR"], ["cache", "--json"], ["--help"]]
+)
+def test_a_reader_that_has_seen_enough_ends_the_command_quietly(words: list[str], tmp_path: Path) -> None:
+    made.stored_in(made.repeated(), tmp_path / "results")
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        done = subprocess.run(
+            [sys.executable, "-m", "compare", *(str(tmp_path / "results") if word == "DIR" else word for word in words)],
+            cwd=launch.PROJECT_ROOT,
+            env={"CONVTWINS_CACHE": str(tmp_path)},
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")

@@ -1,9 +1,12 @@
 import io
+from unittest.mock import MagicMock, call
 
 import pytest
 from rich.console import Console
 
 from compare import progress
+from compare.progress import Display, Watchers
+from tests.compare import made
 
 
 @pytest.mark.parametrize(
@@ -40,3 +43,13 @@ def test_a_pipe_shows_nothing() -> None:
     with progress.display(Console(file=output)) as shown:
         shown.say("anything")
     assert output.getvalue() == ""
+
+
+def test_watchers_are_all_told_the_same_in_the_same_order() -> None:
+    told = [MagicMock(spec=Display), MagicMock(spec=Display)]
+    watchers = Watchers(*told)
+    result = made.good(made.row("pytorch"), 1.0)
+    calls = [call.say("proof"), call.plan(["a"]), call.begin("a", "a (1 of 1)"), call.watch([{}]), call.end(result)]
+    for name, arguments, _ in calls:
+        getattr(watchers, name)(*arguments)
+    assert [watcher.mock_calls for watcher in told] == [calls, calls]

@@ -350,7 +350,7 @@ def test_one_core_has_one_serial_row(fake_twins: pytest.MonkeyPatch) -> None:
     assert [row.id for row in matrix.rows({"cores": 1}, ["left"], ["serial"], 2)] == ["left-serial-1core"]
 
 
-def _stand_in(verdict: str) -> Any:
+def _stand_in(verdict: str, *, remembered: bool = False) -> Any:
     def prove(timed: Spec, frameworks: list[str], modes: list[str], **settings: Any) -> Any:
         settings["progress"]("rung 5")
         rung = parity.Rung(
@@ -358,8 +358,9 @@ def _stand_in(verdict: str) -> Any:
             step=49, tolerance=1e-12, reason="rounding", status="passed",
         )  # fmt: skip
         return SimpleNamespace(
-            verdict=verdict, sentence="losses agree within 3e-15", rungs=[rung], not_claimed={"data_parallel": "why not"},
-            held_against={"pipeline": "serial in parts"}, mode_verdict=lambda framework, mode: verdict,
+            verdict=verdict, sentence=f"losses agree within 3e-15{', remembered' * remembered}", rungs=[rung],
+            not_claimed={"data_parallel": "why not"}, held_against={"pipeline": "serial in parts"},
+            mode_verdict=lambda framework, mode: verdict, remembered=remembered,
         )  # fmt: skip
 
     return prove
@@ -379,6 +380,21 @@ def test_the_verdict_of_the_proof_stands_with_the_table(
     assert "losses differ between the frameworks by at most 8.7e-08" in done.stdout
     proof = store.read_plan(tmp_path / "out").proof
     assert proof is not None and proof.rungs[0]["max_relative_difference"] == 3e-15
+
+
+@pytest.mark.parametrize("at_first", [False, True])
+def test_a_comparison_that_goes_on_says_remembered_only_of_a_proof_that_another_one_has_made(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, at_first: bool
+) -> None:
+    arguments = [argument for argument in QUICK if argument != "--no-proof"]
+    said: list[str] = []
+    for remembered in (at_first, True):
+        fake_twins.setattr(parity, "prove", _stand_in("proved", remembered=remembered))
+        assert compare("run", *arguments, "--out", tmp_path / "out").exit_code == 0
+        proof = store.read_plan(tmp_path / "out").proof
+        assert proof is not None
+        said.append(proof.sentence)
+    assert said == [f"losses agree within 3e-15{', remembered' * at_first}"] * 2
 
 
 def test_a_proof_that_breaks_off_proves_nothing_and_the_runs_go_on(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -472,3 +472,37 @@ def test_a_run_too_short_to_know_of_other_work_says_so() -> None:
     stored = stored.model_copy(update={"runs": stored.runs | {row.id: short}})
     told = "pytorch serial, 2 cores: too short to tell whether other work disturbed it: rely on no time of it."
     assert findings(stored, summarize(stored)).troubles.count(told) == 1
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "losses", "said"),
+    [
+        ((0.5, 0.9, 0.85), (1.0, 0.3, 0.4), None),  # wavers
+        ((0.5, 0.9, 0.1), (1.0, 0.3, 9.0), "validation accuracy 0.9000 at epoch 2, 0.1000 at the last, 3"),
+        ((0.1, 0.1, 0.1), (2.3, 2.2, 2.4), None),  # has never learnt
+        ((0.1, 0.1, 0.1), (2.3, 2.2, 50.0), "training loss 2.2000 at epoch 2, 50.0000 at the last, 3"),
+        ((0.5, 0.9, 0.9), (1.0, 0.01, 0.1), None),  # ten times nothing
+    ],
+)
+def test_a_training_that_breaks_down_in_the_end_gets_a_caution(
+    accuracies: tuple[float, ...], losses: tuple[float, ...], said: str | None
+) -> None:
+    stored = made.repeated(3)
+    row = stored.comparison.rows[0]
+    scores = zip(accuracies, losses, strict=True)
+    epochs = [made.epoch(number, 1.0, accuracy, loss) for number, (accuracy, loss) in enumerate(scores, start=1)]
+    for repeat in (0, 2):
+        stored.runs[row.id][repeat] = stored.runs[row.id][repeat].model_copy(update={"epochs": epochs})
+    expected = f"pytorch serial, 2 cores: broke down in 2 of 3 repeats: {said}. Its scores are those of the end: "
+    troubles = findings(stored, summarize(stored)).troubles
+    assert troubles == ([] if said is None else [f"{expected}try a smaller learning rate."])
+
+
+def test_a_run_without_a_validation_split_that_breaks_down_gets_a_caution_too() -> None:
+    stored = made.repeated(1)
+    row = stored.comparison.rows[0]
+    epochs = [made.epoch(number, 1.0, accuracy) for number, accuracy in ((1, 0.9), (2, 0.2))]
+    epochs = [epoch.model_copy(update={"validation": None}) for epoch in epochs]
+    stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update={"epochs": epochs})
+    (caution,) = findings(stored, summarize(stored)).troubles
+    assert "broke down: training accuracy 0.9000 at epoch 1, 0.2000 at the last, 2." in caution

@@ -141,6 +141,10 @@ def test_markdown_and_json_show_where_a_steps_time_goes() -> None:
     assert plain["rows"][1]["communication_exposed_milliseconds"] == 6.25
     assert plain["rows"][3]["not_separable"] == "the framework computes and sends in one"
     assert (plain["rows"][1]["backward_milliseconds"], plain["rows"][3]["pieces"]) == (14.5, "sent in between")
+    said = "Not separable: why a part that is missing (-) cannot be timed by itself."
+    assert said in table.note
+    separable = [summary for summary in summarize(stored) if summary.framework == "pytorch"]
+    assert said not in tables.step_table(separable)[0].note
 
 
 def test_parts_that_add_up_to_more_than_their_whole_are_remarked_on() -> None:
