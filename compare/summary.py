@@ -431,12 +431,13 @@ def ratio_of_seconds(stored: Stored, slow: Row, fast: Row) -> Ratio | None:
 
 def pairs_of_seconds(stored: Stored, slow: Row, fast: Row) -> list[tuple[float, float]]:
     """Epoch seconds of two rows, repeat by repeat; a row not parallel as asked, or too short, has none."""
-    ours, theirs = _comparable(stored, fast), _comparable(stored, slow)
+    ours, theirs = comparable(stored, fast), comparable(stored, slow)
     both = sorted(ours.keys() & theirs.keys())
     return [(epoch_seconds(theirs[repeat]), epoch_seconds(ours[repeat])) for repeat in both]
 
 
-def _comparable(stored: Stored, row: Row) -> dict[int, RunResult]:
+def comparable(stored: Stored, row: Row) -> dict[int, RunResult]:
+    """The repeats of a row whose seconds may stand in a ratio: those that were parallel as asked, and long enough."""
     return {
         repeat: result
         for repeat, result in measured(stored, row).items()
