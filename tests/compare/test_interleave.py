@@ -187,8 +187,8 @@ def test_a_slowdown_between_two_revisions_is_a_regression(
     warm, measured = stand_in[:4], stand_in[4:]
     pytorch, tensorflow = "pytorch-serial-2", "tensorflow-serial-2"
     assert warm == [(state, row, 0) for row in (pytorch, tensorflow) for state in ("before", "now")]
-    assert [state for state, row, _ in measured if row == pytorch] == ["before", "now", "now", "before"] * 2 + ["before", "now"]
-    assert len(measured) == 2 * 2 * 5
+    assert [state for state, row, _ in measured if row == pytorch] == ["before", "now", "now", "before"] * 3
+    assert len(measured) == 2 * 2 * 6
     kept = json.loads((out / "regress.json").read_text())
     assert kept["paired"] and kept["exit_code"] == 3
     assert [kept[side]["commit"] for side in ("baseline", "candidate")] == [
@@ -197,7 +197,7 @@ def test_a_slowdown_between_two_revisions_is_a_regression(
     assert (out / "regress.md").read_text().startswith("## REGRESSION")
     for side in ("base", "head"):  # each pair has a seed of its own, the same in both
         runs = store.read(out / side).runs[pytorch]
-        assert {repeat: run.spec.seed for repeat, run in runs.items()} == {repeat: repeat + 7 for repeat in range(5)}
+        assert {repeat: run.spec.seed for repeat, run in runs.items()} == {repeat: repeat + 7 for repeat in range(6)}
         assert json.loads((out / side / "runs" / f"{pytorch}-r3" / "spec.json").read_text())["seed"] == 10
     assert store.read_plan(out / "base").machine["commit"] == git(repository, "rev-parse", "before")
     assert regress(out).exit_code == 3  # judged again from what is stored
