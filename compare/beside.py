@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from common import results
+from common import machine, results
 from common.training import relative_difference
 from compare import content, page, store, tables
 from compare.content import Report
@@ -26,8 +26,6 @@ KIND = "side by side"
 PAGE_FILE, REPORT_FILE, RESULTS_FILE = "beside.html", "beside.md", "beside.json"
 
 _TABLES = "tables"
-_MACHINE = ("processor", "logical_cores", "memory_mib")
-"""Recorded facts that tell one machine from another."""
 _OF_ITS_OWN = ("made at",)
 _OF_NO_EPOCH = (*OF_THE_PLACE, "epochs", "steps", "seed", "checkpoint_seconds")
 """Fields of a spec that leave an epoch the same work; so do a framework's own switches."""
@@ -59,8 +57,7 @@ def pair(folders: tuple[Path, Path], reports: tuple[Report, Report]) -> Pair:
             f"{folders[0]} and {folders[1]} have no row in common. Received: {', '.join(ours)}; and {', '.join(theirs)}. "
             "Name two comparisons of the same frameworks and modes."
         )
-    machines = [report.stored.comparison.machine for report in reports]
-    same_machine = all(machines[0].get(fact) == machines[1].get(fact) for fact in _MACHINE)
+    same_machine = not machine.differences(*(report.stored.comparison.machine for report in reports))
     matched = [(ours[row_id], theirs[row_id]) for row_id in both]
     unlike = {row_id: _unlike(reports, ours[row_id], theirs[row_id]) for row_id in both}
     ratios = {row_id: ratio for row_id in both if not unlike[row_id] and (ratio := _ratio(reports, row_id)) is not None}

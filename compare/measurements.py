@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from common import machine
 from common.results import Metrics, RunResult
 from common.spec import Spec
 from compare import store
@@ -31,8 +32,6 @@ SECONDS = "seconds"
 
 OF_THE_PLACE = ("data.source", "paths.cache_dir", "hang_seconds", "profile_steps")
 """Fields of a spec that leave its work as it is; the data is known by its content."""
-
-_FACTS = ("processor", "logical_cores")
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ class Measured(_Frozen):
     dirty: bool
     """Whether tracked files had changes that are in no commit."""
     machine: dict[str, Any]
-    """processor, logical_cores."""
+    """`machine.IDENTITY`, so far as it is known."""
     versions: dict[str, str]
     """Of Python, the system and the frameworks."""
     data_name: str | None
@@ -209,17 +208,17 @@ def _tried(path: Path) -> Measured | FolderError:
 def _comparison(folder: Path) -> Measured:
     stored = store.read(folder)
     comparison = stored.comparison
-    machine = comparison.machine
+    own = comparison.machine
     packages = {name: version for versions in comparison.versions.values() for name, version in versions.items()}
-    system = {name: str(machine[name]) for name in ("python", "system") if machine.get(name)}
+    system = {name: str(own[name]) for name in ("python", "system") if own.get(name)}
     return Measured(
         source=folder,
         kind="comparison",
         measured_at=_time(comparison.created_at),
-        commit=machine.get("commit"),
+        commit=own.get("commit"),
         committed_at=None,
-        dirty=bool(machine.get("dirty")),
-        machine={fact: machine.get(fact) for fact in _FACTS},
+        dirty=bool(own.get("dirty")),
+        machine={fact: own.get(fact) for fact in machine.IDENTITY},
         versions=system | packages,
         data_name=comparison.data_name,
         data_hash=comparison.data_hash,
@@ -298,7 +297,8 @@ def _from_benchmarks(path: Path, values: dict[str, Any]) -> Measured:
         commit=commit["id"] if known else None,
         committed_at=_time(commit["time"]) if known and commit.get("time") else None,
         dirty=bool(commit.get("dirty")),
-        machine={
+        machine={fact: own.get(fact) for fact in machine.IDENTITY}
+        | {
             "processor": own.get("processor") or cpu.get("brand_raw"),
             "logical_cores": own.get("logical_cores") or cpu.get("count"),
         },

@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from common import machine
 from compare.measurements import METRICS, SECONDS, TIMES, Kind, Measured, Subject
 from compare.statistics import SIGNIFICANCE, VERDICT_PAIRS, Ratio, Spread, holm, of_differences, of_samples, spread
 from compare.store import FolderError
@@ -193,16 +194,20 @@ def _refuse_another_machine(baseline: Measured, candidate: Measured) -> None:
             f"{baseline.source} and {candidate.source} do not compare: one is a comparison's folder, the other a benchmark's "
             "file. Name two of a kind."
         )
-    for fact, before in baseline.machine.items():
-        now, name = candidate.machine[fact], fact.replace("_", " ")
-        for measured, value in ((baseline, before), (candidate, now)):
-            if not value:
-                raise FolderError(f"{measured.source} does not say its {name}, so nothing can be compared with it.")
-        if before != now:
-            raise FolderError(
-                f"{baseline.source} and {candidate.source} were measured on different machines: {name} was {before} and is "
-                f"{now}. Measure both on one machine, with --interleaved REV."
-            )
+    for measured in (baseline, candidate):
+        for fact in ("processor", "logical_cores"):
+            if not measured.machine[fact]:
+                raise FolderError(f"{measured.source} does not say its {_words(fact)}, so nothing can be compared with it.")
+    if differing := machine.differences(baseline.machine, candidate.machine):
+        fact = differing[0]
+        raise FolderError(
+            f"{baseline.source} and {candidate.source} were measured on different machines: {_words(fact)} was "
+            f"{baseline.machine[fact]} and is {candidate.machine[fact]}. Measure both on one machine, with --interleaved REV."
+        )
+
+
+def _words(fact: str) -> str:
+    return fact.replace("_", " ").replace(" mib", " MiB")
 
 
 def _refuse_other_work(before: Subject, now: Subject) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -319,7 +319,7 @@ def judged(request: Request, shown: Display) -> Comparison:
         trainable_values=sum(parameter.size for parameter in architecture.parameters() if parameter.trainable),
         code_hash=parity.code_digest(request.frameworks, run_spec.model),
         versions={framework: description["versions"] for framework, description in descriptions.items()},
-        machine=machine.describe(),
+        machine=machine.describe() | {"gpus": _gpus(descriptions)},
         seeds=list(settings.seeds),
         target_accuracy=request.target_accuracy,
         work=work.count(architecture),
@@ -327,6 +327,12 @@ def judged(request: Request, shown: Display) -> Comparison:
         prove=request.prove,
         oversubscribe=request.oversubscribe,
     )
+
+
+def _gpus(descriptions: Mapping[str, dict[str, Any]]) -> list[str] | None:
+    """As the first framework names them that sees any."""
+    seen = [[each["name"] for each in description["devices"] if each["kind"] != "cpu"] for description in descriptions.values()]
+    return next(filter(None, seen), None)
 
 
 def _with_rates(comparison: Comparison, shown: Display) -> Comparison:

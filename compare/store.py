@@ -12,7 +12,7 @@ import filelock
 import pydantic
 from pydantic import BaseModel, ConfigDict
 
-from common import checkpoint, results
+from common import checkpoint, machine, results
 from common.rates import Rates
 from common.results import ResultError, RunResult
 from common.work import Work
@@ -25,9 +25,6 @@ RUNS_FOLDER = "runs"
 LOG_FILE = "log.txt"
 SPEC_FILE = "spec.json"
 _LOCK_FILE = ".lock"
-
-_FACTS = ("processor", "logical_cores", "python")
-"""What must be the same for two runs to stand in one table."""
 
 
 class FolderError(ValueError):
@@ -331,7 +328,7 @@ def _difference(stored: Comparison, wanted: Comparison) -> str | None:
         return "it ran other versions of the frameworks"
     if stored.code_hash != wanted.code_hash:
         return "the code has been changed since"
-    for fact in _FACTS:
+    for fact in (*machine.differences(stored.machine, wanted.machine), "python"):
         if stored.machine.get(fact) != wanted.machine.get(fact):
             return f"{fact} was {stored.machine.get(fact)} there and is {wanted.machine.get(fact)} now"
     return None

@@ -71,6 +71,16 @@ def test_where_machines_differ_nothing_is_said_about_speed(tmp_path: Path) -> No
     assert "processor: Some CPU in A, Another CPU in B" in done.stdout
 
 
+def test_machines_of_one_kind_are_two_machines_and_a_folder_of_one_is_not_gone_on_with_on_the_other(tmp_path: Path) -> None:
+    here, there = ({"processor": "Some CPU", "gpus": ["H100"], "host": host} for host in "ab")
+    plan = made.repeated().comparison.model_copy(update={"machine": here})
+    a = made.stored_in(made.repeated().model_copy(update={"comparison": plan}), tmp_path / "a")
+    b = made.stored_in(faster(made.repeated(), 2.0, machine=there), tmp_path / "b")
+    assert not beside.pair((a, b), (read(a), read(b))).same_machine
+    with pytest.raises(store.FolderError, match="host was a there and is b now"):
+        store.claim(a, plan.model_copy(update={"machine": there}))
+
+
 def changed(stored: Stored, data_hash: str, **fields: Any) -> Stored:
     """The same comparison with other fields in all specs."""
     rows = [row.model_copy(update={"spec": row.spec.with_fields(**fields)}) for row in stored.comparison.rows]

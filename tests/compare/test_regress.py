@@ -270,13 +270,15 @@ def test_a_run_that_fails_now_is_a_regression_and_one_that_is_missing_cannot_be_
     [
         ({"processor": "Another CPU"}, "different machines: processor was Some CPU and is Another CPU"),
         ({"logical_cores": 4}, "different machines: logical cores was 2 and is 4"),
+        ({"host": "b", "gpus": ["H100"]}, "different machines: host was a and is b"),
+        ({"gpus": ["H200"]}, "different machines: gpus was ['H100'] and is ['H200']"),
         ({"processor": ""}, "does not say its processor"),
         ({"logical_cores": None}, "does not say its logical cores"),
     ],
 )
 def test_another_machine_is_an_error(tmp_path: Path, machine: dict[str, Any], said: str) -> None:
-    before = kept.folder(tmp_path / "before", BOTH)
-    done = compare(before, kept.folder(tmp_path / "now", BOTH, machine=machine))
+    before = kept.folder(tmp_path / "before", BOTH, machine={"host": "a", "gpus": ["H100"]})
+    done = compare(before, kept.folder(tmp_path / "now", BOTH, machine={"host": "a"} | machine))
     assert done.exit_code == 2 and said in done.stderr and done.stdout == ""
 
 
