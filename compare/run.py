@@ -253,10 +253,15 @@ def stored_request(folder: Path, repeats: int | None = None) -> Request:
 def order(rows: Sequence[Row], repeats: int) -> list[tuple[Row, int]]:
     """The runs in the order in which they are made: A B, then B A, and so on.
 
-    So a machine that grows warmer or busier favours no row.
+    So a machine that grows warmer or busier favours no row. Rows that differ by their framework alone follow one another, so
+    that little has changed on the machine between the two that are compared most.
     """
     runnable = [row for row in rows if row.unavailable is None]
-    return [(row, repeat) for repeat in range(repeats) for row in (runnable if repeat % 2 == 0 else reversed(runnable))]
+    ordered: list[Row] = []
+    for row in runnable:
+        if row not in ordered:
+            ordered += [row, *(other for other in runnable if matrix.differ_by_framework(row, other))]
+    return [(row, repeat) for repeat in range(repeats) for row in (ordered if repeat % 2 == 0 else reversed(ordered))]
 
 
 def settings(preset: str | None, spec_file: Path | None, options: dict[str, Any], assignments: list[str]) -> Preset:

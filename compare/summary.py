@@ -17,6 +17,7 @@ from common.sharding import micro_batches
 from common.spec import Spec
 from common.stages import idle_fraction
 from common.training import relative_difference
+from compare import matrix
 from compare.matrix import Row
 from compare.statistics import Judged, Ratio, Spread, paired_ratio, pays, spread, verdicts
 from compare.store import Comparison, Stored
@@ -248,7 +249,7 @@ def family(stored: Stored, summaries: Sequence[Summary]) -> Family:
         (first, second, ratio)
         for first, second in combinations(summaries, 2)
         if first.device == second.device
-        and _differ_by_framework(rows[first.id], rows[second.id])
+        and matrix.differ_by_framework(rows[first.id], rows[second.id])
         and (ratio := ratio_of_seconds(stored, slow=rows[second.id], fast=rows[first.id])) is not None
     ]
     modes = [
@@ -412,12 +413,6 @@ def serial_of(comparison: Comparison, row: Row, *, cores: int | None = None, bat
     return None
 
 
-def _differ_by_framework(one: Row, other: Row) -> bool:
-    """Whether two rows are the same work, done alike, in two frameworks; switches are each framework's own."""
-    alike = one.spec.model_copy(update={"framework_options": other.spec.framework_options})
-    return one.framework != other.framework and alike == other.spec
-
-
 def _speedup(stored: Stored, base: Row | None, row: Row) -> Ratio | None:
     if base is None or base.id == row.id:
         return None
@@ -469,7 +464,7 @@ def _parity(comparison: Comparison, row: Row) -> str:
 
 def _first_step_difference(stored: Stored, row: Row) -> float | None:
     """Over all repeats, seed by seed, of the rows that differ from this one by their framework alone."""
-    twins = [other for other in stored.comparison.rows if _differ_by_framework(row, other)]
+    twins = [other for other in stored.comparison.rows if matrix.differ_by_framework(row, other)]
     differences = [
         relative_difference(ours, theirs)
         for seed, ours in _first_losses(stored, [row])

@@ -76,11 +76,11 @@ def test_a_dry_run_measures_a_few_steps_and_leaves_nothing(fake_twins: pytest.Mo
     assert done.exit_code == 0, done.output
     plain = json.loads(done.stdout)
     order = [(each["row"], each["repeat"]) for each in plain["runs"]]
-    rows = [f"{framework}-serial-{cores}" for framework in ("left", "right") for cores in ("1core", "2cores")]
+    rows = [f"{framework}-serial-{cores}" for cores in ("1core", "2cores") for framework in ("left", "right")]
     assert order == [*((row, 0) for row in rows), *((row, 1) for row in reversed(rows))]
     assert all(each["source"] == "8 steps measured now" for each in plain["runs"])
     # A fake takes 1 s for an epoch of 20 steps and 1258 images on one core, `right` 2 s; here are 10 epochs of 256 images.
-    left, right = (next(each["seconds"] for each in plain["runs"] if each["row"] == row) for row in (rows[0], rows[2]))
+    left, right = (next(each["seconds"] for each in plain["runs"] if each["row"] == row) for row in rows[:2])
     paced = 10 * 256 / 1258
     assert right - left == pytest.approx(paced, rel=1e-6)
     assert plain["seconds"] == pytest.approx(sum(each["seconds"] for each in plain["runs"]))
