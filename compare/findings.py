@@ -203,6 +203,8 @@ def _scores(summary: Summary) -> list[str]:
     if target is not None and summary.repeats_done:
         repeats = f"{target.reached} of {summary.repeats_done} repeats"
         said = f"validation accuracy {target.accuracy:g} was not reached in {_epochs(summary.epochs_done)}"
+        if target.reached:
+            said = f"validation accuracy {target.accuracy:g} was reached in {repeats}, which leaves no median"
         if target.seconds is not None and target.epochs is not None:
             seconds, epochs = target.seconds, target.epochs
             spread = f" ({seconds.low:.2f} to {seconds.high:.2f})" if seconds.n > 1 else ""

@@ -138,6 +138,18 @@ def spread(values: Sequence[float]) -> Spread | None:
     return Spread(median=median, low=low, high=high, n=len(finite))
 
 
+def spread_with_later(values: Sequence[float], later: int) -> Spread | None:
+    """The same over these finite values and so many that are larger than all of them, by how much is not known.
+
+    Returns:
+        None where one of the quantiles is not known.
+    """
+    number = len(values) + later
+    if not values or math.ceil(0.75 * (number - 1)) >= len(values):
+        return None
+    return spread([*values, *[max(values)] * later])
+
+
 def paired_ratio(pairs: Sequence[tuple[float, float]]) -> Ratio | None:
     """How many times the first of each pair is the second.
 

@@ -19,7 +19,7 @@ from common.stages import idle_fraction
 from common.training import relative_difference
 from compare import matrix
 from compare.matrix import Row
-from compare.statistics import Judged, Ratio, Spread, paired_ratio, pays, spread, verdicts
+from compare.statistics import Judged, Ratio, Spread, paired_ratio, pays, spread, spread_with_later, verdicts
 from compare.store import Comparison, Stored
 
 BUDGET_TOLERANCE = 1.05
@@ -64,9 +64,10 @@ class Target(_Frozen):
 
     accuracy: float
     reached: int
-    """Repeats that reached it; the spreads are theirs."""
+    """Repeats that reached it."""
     seconds: Spread | None
-    """Training time until then, the first step's in it, evaluation apart."""
+    """Training time until then, the first step's in it, evaluation apart; over all repeats, those that did not reach it
+    counted as later than all others, and None where that leaves a quantile open: else few quick ones would pass for all."""
     epochs: Spread | None
 
 
@@ -518,8 +519,8 @@ def _target(results: Sequence[RunResult], accuracy: float | None) -> Target | No
     return Target(
         accuracy=accuracy,
         reached=len(reached),
-        seconds=spread([seconds for seconds, _ in reached]),
-        epochs=spread([epochs for _, epochs in reached]),
+        seconds=spread_with_later([seconds for seconds, _ in reached], len(results) - len(reached)),
+        epochs=spread_with_later([epochs for _, epochs in reached], len(results) - len(reached)),
     )
 
 

@@ -20,6 +20,15 @@ def test_spread_of_nothing_is_none() -> None:
     assert spread([math.nan, math.inf]) is None
 
 
+@pytest.mark.parametrize(("later", "quantiles"), [(0, (1.75, 2.5, 3.25)), (1, (2.0, 3.0, 4.0)), (2, None), (4, None)])
+def test_values_that_are_later_than_all_others_shift_the_quantiles(
+    later: int, quantiles: tuple[float, float, float] | None
+) -> None:
+    found = statistics.spread_with_later([4.0, 1.0, 3.0, 2.0], later)
+    assert (found and (found.low, found.median, found.high)) == quantiles
+    assert statistics.spread_with_later([], 3) is None
+
+
 def test_paired_ratio_is_the_t_interval_of_the_logarithms() -> None:
     pairs = [(2.0, 1.0), (2.2, 1.0), (1.9, 1.0), (2.1, 1.0), (2.05, 1.0)]
     found = paired_ratio(pairs)

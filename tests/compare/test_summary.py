@@ -324,13 +324,29 @@ def test_repeats_that_never_reach_the_accuracy_are_counted() -> None:
     summaries = summarize(stored)
     target = summaries[0].target
     assert target is not None and target.seconds is not None
-    assert (target.reached, target.seconds.n, summaries[0].repeats_done) == (4, 4, 5)
+    assert (target.reached, target.seconds.n, summaries[0].repeats_done) == (4, 5, 5)
     said = findings(stored, summaries).scores
     assert said[0].startswith(
-        "pytorch serial, 2 cores: validation accuracy 0.75 after 8.21 s (8.15 to 8.27) and 2 epochs, in 4 of"
+        "pytorch serial, 2 cores: validation accuracy 0.75 after 8.25 s (8.17 to 8.33) and 2 epochs, in 4 of"
     )
     (table,) = target_table(summaries)
     assert [row["reached"] for row in table.rows] == ["4 of 5", "5 of 5", "5 of 5", "5 of 5"]
+
+
+def test_a_few_quick_repeats_do_not_pass_for_all() -> None:
+    stored = made.repeated()
+    row = stored.comparison.rows[0]
+    for repeat in (1, 2, 4):
+        run = stored.runs[row.id][repeat]
+        stored.runs[row.id][repeat] = run.model_copy(update={"epochs": run.epochs[:1]})
+    stored = stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"target_accuracy": 0.75})})
+    summaries = summarize(stored)
+    target = summaries[0].target
+    assert target is not None and (target.reached, target.seconds, target.epochs) == (2, None, None)
+    assert findings(stored, summaries).scores[0] == (
+        "pytorch serial, 2 cores: validation accuracy 0.75 was reached in 2 of 5 repeats, which leaves no median; 4.00 s per "
+        "epoch."
+    )
 
 
 def test_the_phases_of_a_row_are_those_of_one_repeat_and_add_up() -> None:
