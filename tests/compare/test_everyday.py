@@ -101,6 +101,19 @@ def test_a_dry_run_of_stored_results_measures_nothing_and_names_what_is_unknown(
     assert f"stored in {out}" in re.sub(r"\s+", "", said).replace("storedin", "stored in ")
 
 
+def test_stored_times_are_those_of_runs_of_the_same_kind_and_of_the_middle_one(tmp_path: Path) -> None:
+    stored = made.repeated()
+    known = estimate.stored(made.stored_in(stored, tmp_path))
+    row = stored.comparison.rows[0]
+    longer = row.model_copy(update={"spec": row.spec.with_fields(epochs=9, seed=1, data={"limit": 100})})
+    found = known(longer)
+    assert isinstance(found, tuple) and found[0].phases is not None and found[0].phases.wall_seconds == 3.5 + 2 * 4.0
+    for other in ({"data": {"image_size": 256}}, {"augmentation": {"rotation_degrees": 10.0}}, {"optimizer": {"name": "adam"}}):
+        assert known(row.model_copy(update={"spec": row.spec.with_fields(**other)})) == (
+            f"unknown: {tmp_path} has no run of this kind"
+        )
+
+
 def test_a_dry_run_of_a_folder_lists_what_is_missing(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out = tmp_path / "out"
     behave(fake_twins, right__serial__2="kill")
