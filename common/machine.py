@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
+import hmac
 import importlib.metadata
 import os
 import platform
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,11 @@ COMPANION_VARIABLE = "CONVTWINS_COMPANION"
 """The id of a process that this one counts to its family: a server that all ranks of a run share."""
 
 _CPUS = "/sys/devices/system/cpu"
+IDENTITY = ("processor", "cores", "logical_cores", "memory_mib", "gpus", "host")
+"""Recorded facts that tell one machine from another."""
+_SAME_MEMORY = 0.02
+"""Part of it that another kernel may keep for itself."""
+_HOST_FILE = Path("/etc/machine-id")
 
 # glibc's mallopt(3) parameters.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
@@ -178,10 +184,25 @@ def describe() -> dict[str, Any]:
         "cores": psutil.cpu_count(logical=False) or 0,
         "logical_cores": psutil.cpu_count() or 0,
         "memory_mib": round(psutil.virtual_memory().total / 2**20),
+        "host": _host(),
         "system": platform.platform(),
         "python": sys.version.split()[0],
         **_commit(),
     }
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Those of IDENTITY in which two records of a machine differ; what one of them does not know is passed over."""
+
+    def differs(fact: str) -> bool:
+        ours, theirs = one.get(fact), other.get(fact)
+        if ours is None or theirs is None:
+            return False
+        if fact == "memory_mib":
+            return abs(ours - theirs) > _SAME_MEMORY * max(ours, theirs)
+        return ours != theirs
+
+    return [fact for fact in IDENTITY if differs(fact)]
 
 
 def versions(*packages: str) -> dict[str, str]:
@@ -201,6 +222,15 @@ def code_digest(folders: Sequence[Path]) -> str:
 def git_environment() -> dict[str, str]:
     """This process's environment without what git sets for its hooks, and would take for its own place."""
     return {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith("GIT_CONFIG")}
+
+
+def _host() -> str | None:
+    """By which machines of one kind are told apart: a keyed digest, for the id itself is not to be shown (machine-id(5))."""
+    try:
+        identity = _HOST_FILE.read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+    return hmac.new(identity.encode(), b"convtwins", "sha256").hexdigest()[:16] if identity else None
 
 
 def _processor() -> str:

@@ -11,26 +11,24 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from common import results
+from common import machine, results
 from common.training import relative_difference
 from compare import content, page, store, tables
 from compare.content import Report
 from compare.findings import DISTURBED
 from compare.measurements import OF_THE_PLACE
-from compare.statistics import VERDICT_PAIRS, Ratio, interval_words, unpaired_ratio
+from compare.statistics import VERDICT_PAIRS, Judged, Ratio, family_words, interval_words, surety, unpaired_ratio, verdicts
 from compare.store import FolderError
-from compare.summary import Summary, epoch_seconds, measured
+from compare.summary import Summary, comparable, epoch_seconds
 from compare.tables import RUN, Cell, Column, Table, run_cells
 
 KIND = "side by side"
 PAGE_FILE, REPORT_FILE, RESULTS_FILE = "beside.html", "beside.md", "beside.json"
 
 _TABLES = "tables"
-_MACHINE = ("processor", "logical_cores", "memory_mib")
-"""Recorded facts that tell one machine from another."""
 _OF_ITS_OWN = ("made at",)
-_OF_AN_EPOCH = ("model", "global_batch_size")
-"""Fields of a spec that make an epoch of the same data another amount of work."""
+_OF_NO_EPOCH = (*OF_THE_PLACE, "epochs", "steps", "seed", "checkpoint_seconds")
+"""Fields of a spec that leave an epoch the same work; so do a framework's own switches."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +57,10 @@ def pair(folders: tuple[Path, Path], reports: tuple[Report, Report]) -> Pair:
             f"{folders[0]} and {folders[1]} have no row in common. Received: {', '.join(ours)}; and {', '.join(theirs)}. "
             "Name two comparisons of the same frameworks and modes."
         )
-    machines = [report.stored.comparison.machine for report in reports]
-    same_machine = all(machines[0].get(fact) == machines[1].get(fact) for fact in _MACHINE)
+    same_machine = not machine.differences(*(report.stored.comparison.machine for report in reports))
     matched = [(ours[row_id], theirs[row_id]) for row_id in both]
-    unlike = {row_id: _unlike(reports, row_id) for row_id in both}
-    ratios = {row_id: None if unlike[row_id] else _ratio(reports, row_id) for row_id in both}
+    unlike = {row_id: _unlike(reports, ours[row_id], theirs[row_id]) for row_id in both}
+    ratios = {row_id: ratio for row_id in both if not unlike[row_id] and (ratio := _ratio(reports, row_id)) is not None}
     return Pair(
         folders=folders,
         reports=reports,
@@ -115,13 +112,20 @@ def to_plain(found: Pair) -> dict[str, Any]:
     }
 
 
-def _unlike(reports: tuple[Report, Report], row_id: str) -> list[str]:
-    """What makes a row's epoch other work in A than in B: fields of its spec, or its data; nothing where it is the same."""
-    ours, theirs = (_fields(report)[row_id] for report in reports)
+def _unlike(reports: tuple[Report, Report], ours: Summary, theirs: Summary) -> list[str]:
+    """What makes a row's epoch other work in A than in B: fields of its spec, its data, its device."""
+    before, now = (_fields(report)[ours.id] for report in reports)
     same_data = len({report.stored.comparison.data_hash for report in reports}) == 1
-    names = [name for name in ours if name in _OF_AN_EPOCH or (name.startswith("data.") and not same_data)]
-    differing = [name for name in names if ours[name] != theirs.get(name) and name not in OF_THE_PLACE]
-    return differing if same_data or differing else ["content of the data"]
+    differing = [
+        name
+        for name in {**before, **now}
+        if before.get(name) != now.get(name)
+        and name not in _OF_NO_EPOCH
+        and not name.startswith(("framework_options.", "data.") if same_data else "framework_options.")
+    ]
+    if not same_data and not any(name.startswith("data.") for name in differing):
+        differing.append("content of the data")
+    return differing + ["device"] * (ours.device != theirs.device)
 
 
 def _fields(report: Report) -> dict[str, dict[str, Any]]:
@@ -134,26 +138,28 @@ def _ratio(reports: tuple[Report, Report], row_id: str) -> Ratio | None:
     seconds: list[list[float]] = []
     for report in reports:
         (row,) = (row for row in report.stored.comparison.rows if row.id == row_id)
-        seconds.append([epoch_seconds(run) for run in measured(report.stored, row).values() if run.status == "ok"])
+        seconds.append([epoch_seconds(run) for run in comparable(report.stored, row).values()])
     return unpaired_ratio(*seconds)
 
 
 def _sentences(
     reports: tuple[Report, Report],
     matched: Sequence[tuple[Summary, Summary]],
-    ratios: dict[str, Ratio | None],
+    ratios: dict[str, Ratio],
     unlike: dict[str, list[str]],
     same_machine: bool,
 ) -> list[tuple[str, list[str]]]:
     speed = ["The machines differ: a ratio of their times is one of the machines, too, and nothing is said about speed."]
     if same_machine:
         speed = [_no_verdict(*each, unlike[each[0].id]) for each in matched if unlike[each[0].id]]
-        if known := [_speed(*each, ratio) for each in matched if (ratio := ratios[each[0].id]) is not None]:
-            speed += [
-                *known,
+        judged = {each.name: each for each in verdicts(list(ratios.items()))}
+        speed += [_speed(*each, judged[each[0].id]) for each in matched if each[0].id in judged]
+        if judged:
+            speed += filter(None, [family_words(list(judged.values()), "Welch's t-tests on the logarithms of the seconds")])
+            speed.append(
                 "A and B were run apart, and are not paired: what changed on the machine between them is in these ratios. "
-                "Only runs that are interleaved tell that apart. Each interval stands for itself, at 95 %.",
-            ]
+                "Only runs that are interleaved tell that apart."
+            )
     ours, theirs = ([summary.id for summary in report.summaries] for report in reports)
     alone = (("A", ours, theirs), ("B", theirs, ours))
     missing = [
@@ -173,13 +179,14 @@ def _sentences(
     return [(title, sentences) for title, sentences in parts if sentences]
 
 
-def _speed(ours: Summary, theirs: Summary, ratio: Ratio) -> str:
-    times = f"B is {interval_words(ratio)} times as fast as A"
+def _speed(ours: Summary, theirs: Summary, judged: Judged) -> str:
+    """Of seconds in A over those in B."""
+    times = f"B is {interval_words(judged.ratio)} times as fast as A"
     doubt = DISTURBED if ours.disturbed or theirs.disturbed else ""
-    if ratio.n < VERDICT_PAIRS or ratio.low is None or ratio.high is None:
-        return f"{ours.name}: too few repeats to tell ({ratio.n} of {VERDICT_PAIRS}); {times} here.{doubt}"
-    unclear = "no difference shown; " if ratio.low <= 1.0 <= ratio.high else ""
-    return f"{ours.name}: {unclear}{times}.{doubt}"
+    if judged.verdict == "too few repeats to tell":
+        return f"{ours.name}: {judged.verdict} ({judged.ratio.n} of {VERDICT_PAIRS}); {times} here.{doubt}"
+    unclear = f"{judged.verdict}; " if judged.verdict == "no difference shown" else ""
+    return f"{ours.name}: {unclear}{times}{surety(judged)}.{doubt}"
 
 
 def _no_verdict(ours: Summary, theirs: Summary, unlike: Sequence[str]) -> str:
@@ -207,7 +214,7 @@ def _of_both(key: str, heading: str, digits: int | None = None, *, interval: boo
     )
 
 
-def _seconds(matched: Sequence[tuple[Summary, Summary]], ratios: dict[str, Ratio | None]) -> Table:
+def _seconds(matched: Sequence[tuple[Summary, Summary]], ratios: dict[str, Ratio]) -> Table:
     columns = (
         *RUN,
         *_of_both("epoch_seconds", "s per epoch", 3, interval=True),
@@ -217,7 +224,7 @@ def _seconds(matched: Sequence[tuple[Summary, Summary]], ratios: dict[str, Ratio
     )
     rows = [
         run_cells(ours)
-        | {"epoch_seconds_a": ours.epoch_seconds, "epoch_seconds_b": theirs.epoch_seconds, "ratio": ratios[ours.id]}
+        | {"epoch_seconds_a": ours.epoch_seconds, "epoch_seconds_b": theirs.epoch_seconds, "ratio": ratios.get(ours.id)}
         | {"wall_seconds_a": ours.wall_seconds, "wall_seconds_b": theirs.wall_seconds}
         | {"peak_memory_mib_a": ours.peak_memory_mib, "peak_memory_mib_b": theirs.peak_memory_mib}
         for ours, theirs in matched

@@ -11,7 +11,7 @@ from common.training import relative_difference
 from compare import departures, statistics
 from compare.statistics import Judged, interval_words
 from compare.store import ProofRecord, Stored
-from compare.summary import FAILURES, Family, Summary, family, measured
+from compare.summary import FAILURES, Family, Summary, family, measured, serial_of
 
 FIRST_STEP_TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 """Relative difference of the first losses of the timed runs, before any update: rounding, and no more."""
@@ -69,7 +69,7 @@ def findings(stored: Stored, summaries: Sequence[Summary]) -> Findings:
         sameness=_sameness(stored, summaries),
         comparable=comparable,
         frameworks=_frameworks(judged),
-        modes=[_pays(summary, judged.modes[summary.id], summaries) for summary in summaries if summary.id in judged.modes],
+        modes=_modes(stored, summaries, judged),
         verdicts=judged.judged,
         surety=[sentence] if (sentence := statistics.family_words(judged.judged)) else [],
         scores=[sentence for summary in summaries for sentence in _scores(summary)],
@@ -176,16 +176,21 @@ def _frameworks(judged: Family) -> list[str]:
     return sentences
 
 
-def _pays(summary: Summary, speedup: Judged, summaries: Sequence[Summary]) -> str:
+def _modes(stored: Stored, summaries: Sequence[Summary], judged: Family) -> list[str]:
+    by_id = {summary.id: summary for summary in summaries}
+    sentences: list[str] = []
+    for row in stored.comparison.rows:
+        serial = serial_of(stored.comparison, row)
+        if row.id in judged.modes and serial is not None:
+            sentences.append(_pays(by_id[row.id], judged.modes[row.id], by_id[serial.id]))
+    return sentences
+
+
+def _pays(summary: Summary, speedup: Judged, serial: Summary) -> str:
     cores = f"{summary.cores} core{'s' if summary.cores > 1 else ''}"
     times = f"{interval_words(speedup.ratio)} times serial on {cores}"
-    involved = (each for each in summaries if each is summary or _is_serial_of(each, summary))
-    doubt = DISTURBED if any(each.disturbed for each in involved) else ""
+    doubt = DISTURBED if summary.disturbed or serial.disturbed else ""
     return f"{summary.name}: {statistics.pays(speedup)}; {times}{statistics.surety(speedup)}.{doubt}"
-
-
-def _is_serial_of(other: Summary, summary: Summary) -> bool:
-    return other.mode == "serial" and (other.framework, other.cores) == (summary.framework, summary.cores)
 
 
 def _scores(summary: Summary) -> list[str]:
@@ -198,6 +203,8 @@ def _scores(summary: Summary) -> list[str]:
     if target is not None and summary.repeats_done:
         repeats = f"{target.reached} of {summary.repeats_done} repeats"
         said = f"validation accuracy {target.accuracy:g} was not reached in {_epochs(summary.epochs_done)}"
+        if target.reached:
+            said = f"validation accuracy {target.accuracy:g} was reached in {repeats}, which leaves no median"
         if target.seconds is not None and target.epochs is not None:
             seconds, epochs = target.seconds, target.epochs
             spread = f" ({seconds.low:.2f} to {seconds.high:.2f})" if seconds.n > 1 else ""

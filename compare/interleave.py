@@ -120,9 +120,10 @@ def measure(revision: str, request: Request, out: Path, shown: Display) -> None:
         if not rows:
             raise RevisionError(f"{head.rows[0].id}: {head.rows[0].unavailable}. Choose rows that this machine can do.")
         known = _fields(base, revision)
-        specs = {row.id: json.dumps(_fitting(row, known, revision)) for row in rows}
+        for row in rows:
+            _fitting(row, known, revision)  # or it is refused, before anything is run
         codes = {
-            BASE: Code(base.root, lambda row: specs[row.id]),
+            BASE: Code(base.root, lambda row: json.dumps(_fitting(row, known, revision))),
             HEAD: Code(machine.PROJECT_ROOT, lambda row: row.spec.to_json()),
         }
         _warm_up(rows, codes, revision, shown)
@@ -135,7 +136,7 @@ def measure(revision: str, request: Request, out: Path, shown: Display) -> None:
         shown.plan([row.id for row, _, _ in jobs])
         for row, pair, side in jobs:
             shown.begin(row.id, f"{row.id}, {side} ({pair + 1} of {head.repeats})")
-            execution.execute(row, pair, out / side, shown.watch, codes[side])
+            execution.execute(head.of_repeat(row, pair), pair, out / side, shown.watch, codes[side])
             shown.end()
 
 

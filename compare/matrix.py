@@ -68,6 +68,12 @@ def fed(values: dict[str, Any], workers: int) -> dict[str, Any]:
     return {**values, "input": "workers" if chosen == "inline" and workers else chosen, "workers": workers}
 
 
+def differ_by_framework(one: Row, other: Row) -> bool:
+    """Whether two rows are the same work, done alike, in two frameworks; switches are each framework's own."""
+    alike = one.spec.model_copy(update={"framework_options": other.spec.framework_options})
+    return one.framework != other.framework and alike == other.spec
+
+
 def judge(made: Sequence[Row], descriptions: Mapping[str, dict[str, Any]], *, oversubscribe: bool = False) -> list[Row]:
     """Hold every row against its framework, and give each framework those of the switches that it has.
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from common import machine
 from common.results import Metrics, RunResult
 from common.spec import Spec
 from compare import store
@@ -19,7 +20,7 @@ from compare.findings import FIRST_STEP_TOLERANCE
 from compare.matrix import Row
 from compare.statistics import Spread, spread
 from compare.store import FolderError, Stored
-from compare.summary import Summary, epoch_seconds, images_per_second, measured, steps_needed, summarize
+from compare.summary import Summary, epoch_seconds, images_per_second, measured, steps_needed, summarize, times_in_doubt
 
 Kind = Literal["comparison", "benchmarks"]
 
@@ -31,8 +32,6 @@ SECONDS = "seconds"
 
 OF_THE_PLACE = ("data.source", "paths.cache_dir", "hang_seconds", "profile_steps")
 """Fields of a spec that leave its work as it is; the data is known by its content."""
-
-_FACTS = ("processor", "logical_cores")
 
 
 @dataclass(frozen=True)
@@ -64,6 +63,9 @@ METRICS: dict[str, Metric] = {
 }
 """Of the runs of a comparison, by name."""
 
+TIMES = tuple(name for name in METRICS if name == "images_per_second" or name.endswith("_seconds"))
+"""Those that other work on the machine makes worse."""
+
 MORE_IS_BETTER = ("images_per_second", "test_accuracy")
 
 
@@ -78,11 +80,15 @@ class Subject(_Frozen):
     name: str
     """For a reader."""
     samples: dict[str, dict[int, float]]
-    """metric: {repeat or round: finite value}; a benchmark whose file keeps no samples has none."""
+    """metric: {repeat or file: finite value}; of a benchmark each file's median, for its rounds are of one process."""
     spreads: dict[str, Spread]
-    """Of each metric that was measured, samples or not."""
+    """Of each metric that was measured; of a single benchmark file, over its rounds."""
     tests: dict[int, Metrics] = {}
     """Scores on the test split, by repeat."""
+    seeds: dict[int, int] = {}
+    """Of each repeat."""
+    predictions: dict[int, str] = {}
+    """Of the test split: their hash, by repeat, where it is known."""
     spec: Spec | None = None
     status: str = "ok"
     """As in `Summary`."""
@@ -94,8 +100,10 @@ class Subject(_Frozen):
     device: str | None = None
     hashes: dict[str, list[str]] = {}
     """Of the initial weights and of the order of examples, over the repeats."""
-    disturbed: bool = False
-    """As in `Summary`."""
+    found: dict[str, list[str]] = {}
+    """What its runs say that they worked on, over the repeats: content and amount of the data."""
+    in_doubt: list[int] = []
+    """Repeats whose times are not to be relied on, see `times_in_doubt`."""
 
     @property
     def work(self) -> dict[str, Any]:
@@ -105,7 +113,7 @@ class Subject(_Frozen):
 
 
 class Measured(_Frozen):
-    """One results folder or benchmark file."""
+    """One results folder, benchmark file, or folder of such files."""
 
     source: Path
     kind: Kind
@@ -116,7 +124,7 @@ class Measured(_Frozen):
     dirty: bool
     """Whether tracked files had changes that are in no commit."""
     machine: dict[str, Any]
-    """processor, logical_cores."""
+    """`machine.IDENTITY`, so far as it is known."""
     versions: dict[str, str]
     """Of Python, the system and the frameworks."""
     data_name: str | None
@@ -134,12 +142,15 @@ class Measured(_Frozen):
 
 
 def read(path: Path) -> Measured:
-    """Read a results folder, or a JSON file of pytest-benchmark.
+    """Read a results folder, a JSON file of pytest-benchmark, or a folder of such files, of one build.
 
     Raises:
-        FolderError: it is neither, or cannot be read.
+        FolderError: it is none of them, or cannot be read.
     """
-    return _comparison(path) if path.is_dir() else _benchmarks(path)
+    if not path.is_dir():
+        return _benchmarks(path)
+    files = [] if (path / store.PLAN_FILE).exists() else _benchmark_files(path)
+    return _together(path, [_benchmarks(file) for file in files]) if files else _comparison(path)
 
 
 def read_all(folder: Path) -> Iterator[Measured | FolderError]:
@@ -175,9 +186,13 @@ def newest_beside(baseline: Measured) -> Measured:
 
 
 def _is_kind(path: Path, kind: Kind) -> bool:
-    if kind == "comparison":
-        return (path / store.PLAN_FILE).exists()
-    return path.suffix == ".json" and _is_benchmarks(path)
+    if kind == "comparison" or (path / store.PLAN_FILE).exists():
+        return kind == "comparison" and (path / store.PLAN_FILE).exists()
+    return bool(_benchmark_files(path)) if path.is_dir() else path.suffix == ".json" and _is_benchmarks(path)
+
+
+def _benchmark_files(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.rglob("*.json")) if _is_benchmarks(path)]
 
 
 def _is_benchmarks(path: Path) -> bool:
@@ -198,17 +213,17 @@ def _tried(path: Path) -> Measured | FolderError:
 def _comparison(folder: Path) -> Measured:
     stored = store.read(folder)
     comparison = stored.comparison
-    machine = comparison.machine
+    own = comparison.machine
     packages = {name: version for versions in comparison.versions.values() for name, version in versions.items()}
-    system = {name: str(machine[name]) for name in ("python", "system") if machine.get(name)}
+    system = {name: str(own[name]) for name in ("python", "system") if own.get(name)}
     return Measured(
         source=folder,
         kind="comparison",
         measured_at=_time(comparison.created_at),
-        commit=machine.get("commit"),
+        commit=own.get("commit"),
         committed_at=None,
-        dirty=bool(machine.get("dirty")),
-        machine={fact: machine.get(fact) for fact in _FACTS},
+        dirty=bool(own.get("dirty")),
+        machine={fact: own.get(fact) for fact in machine.IDENTITY},
         versions=system | packages,
         data_name=comparison.data_name,
         data_hash=comparison.data_hash,
@@ -237,6 +252,8 @@ def _row(stored: Stored, row: Row, summary: Summary) -> Subject:
         samples=samples,
         spreads={name: _spread(values) for name, values in samples.items()},
         tests={repeat: run.test for repeat, run in sorted(good.items()) if run.test},
+        seeds={repeat: run.spec.seed for repeat, run in sorted(good.items())},
+        predictions={repeat: run.predictions_hash for repeat, run in sorted(good.items()) if run.predictions_hash},
         spec=row.spec,
         status=summary.status,
         reason=summary.reason,
@@ -247,7 +264,12 @@ def _row(stored: Stored, row: Row, summary: Summary) -> Subject:
             "initial weights": sorted({run.weights_hash for run in runs if run.weights_hash}),
             "order of examples": sorted({run.order_hash for run in runs if run.order_hash}),
         },
-        disturbed=summary.disturbed,
+        found={
+            "content of the data": sorted({run.data_hash for run in runs if run.data_hash}),
+            "images of an epoch": sorted({str(epoch.epoch_images) for run in runs for epoch in run.epochs}),
+            "test images": sorted({str(run.test.num_examples) for run in runs if run.test}),
+        },
+        in_doubt=[repeat for repeat, run in sorted(good.items()) if times_in_doubt(run)],
     )
 
 
@@ -280,7 +302,8 @@ def _from_benchmarks(path: Path, values: dict[str, Any]) -> Measured:
         commit=commit["id"] if known else None,
         committed_at=_time(commit["time"]) if known and commit.get("time") else None,
         dirty=bool(commit.get("dirty")),
-        machine={
+        machine={fact: own.get(fact) for fact in machine.IDENTITY}
+        | {
             "processor": own.get("processor") or cpu.get("brand_raw"),
             "logical_cores": own.get("logical_cores") or cpu.get("count"),
         },
@@ -294,14 +317,40 @@ def _from_benchmarks(path: Path, values: dict[str, Any]) -> Measured:
 
 def _benchmark(values: dict[str, Any]) -> Subject:
     stats = values["stats"]
-    data = {index: float(seconds) for index, seconds in enumerate(stats.get("data") or [])}
     overall = Spread(median=stats["median"], low=stats["q1"], high=stats["q3"], n=stats["rounds"])
     return Subject(
         id=values["fullname"],
         name=values["name"],
-        samples={SECONDS: data} if data else {},
+        samples={SECONDS: {0: overall.median}},
         spreads={SECONDS: overall},
     )
+
+
+def _together(folder: Path, files: list[Measured]) -> Measured:
+    """Benchmark files of one build, a sample each.
+
+    Raises:
+        FolderError: they are of several commits, machines or versions.
+    """
+    first, *others = files
+    for fact in ("commit_name", "machine_name", "versions"):
+        for other in others:
+            if getattr(other, fact) != getattr(first, fact):
+                raise FolderError(
+                    f"{folder} holds benchmarks of more than one {fact.removesuffix('_name')}. Received: "
+                    f"{first.source.name} and {other.source.name}. Keep the files of each build in a folder of its own."
+                )
+    samples: dict[str, dict[int, float]] = {}
+    for number, file in enumerate(files):
+        for name, subject in file.subjects.items():
+            samples.setdefault(name, {})[number] = subject.samples[SECONDS][0]
+    names = {name: subject.name for file in files for name, subject in file.subjects.items()}
+    subjects = {
+        name: Subject(id=name, name=names[name], samples={SECONDS: values}, spreads={SECONDS: _spread(values)})
+        for name, values in samples.items()
+    }
+    newest = max(file.measured_at for file in files)
+    return first.model_copy(update={"source": folder, "measured_at": newest, "subjects": subjects})
 
 
 def _time(text: str) -> datetime:

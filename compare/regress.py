@@ -27,7 +27,7 @@ from compare.measurements import METRICS, MORE_IS_BETTER, SECONDS, Measured
 from compare.presets import Preset
 from compare.progress import display
 from compare.regression import ACCURACY, EXIT_OK, EXIT_REGRESSION, JUDGED, UNTOLD, Change, Criteria, Judgement
-from compare.statistics import CONFIDENCE, VERDICT_PAIRS, Spread
+from compare.statistics import CONFIDENCE, VERDICT_PAIRS, Spread, p_words, resolution_words
 from compare.store import FolderError
 from compare.tables import Column, Table
 from compare.words import chosen, names, variants
@@ -35,7 +35,8 @@ from compare.words import chosen, names, variants
 JSON_FILE, MARKDOWN_FILE = "regress.json", "regress.md"
 """What `--interleaved` leaves beside its runs."""
 
-PAIRS = 5
+PAIRS = 6
+"""One more than a verdict needs: in the family of two rows five find a tenth in less than 90 % of cases."""
 _EPOCHS = 4
 """Of an interleaved run, unless it is told: a few seconds a run, the median of a few epochs."""
 
@@ -55,15 +56,18 @@ _OF_INTERLEAVED = {
 
 def command(
     context: typer.Context,
-    baseline: Annotated[Path | None, typer.Argument(help="What was: a results folder, or a pytest-benchmark file.")] = None,
+    baseline: Annotated[
+        Path | None, typer.Argument(help="What was: a results folder, or a folder of pytest-benchmark files.")
+    ] = None,
     candidate: Annotated[
         Path | None, typer.Argument(help="What is. Default: the newest beside the baseline that measured the same.")
     ] = None,
     threshold: Annotated[str, typer.Option(help="Part by which seconds or MiB must grow.")] = "5%",
     accuracy_threshold: Annotated[str, typer.Option(help="Accuracy, of 100%, that must be lost.")] = "1%",
-    metrics: Annotated[str, typer.Option("--metrics", help=f"Which, with commas, of {', '.join(_CHOICES)}.")] = ",".join(
-        JUDGED
-    ),
+    metrics: Annotated[
+        str | None,
+        typer.Option(help=f"Which, with commas, of {', '.join(_CHOICES)}. Default: {', '.join(JUDGED)}, where measured."),
+    ] = None,
     only: Annotated[str | None, typer.Option(help="Rows or benchmarks whose id matches, e.g. 'pytorch-*'.")] = None,
     revision: Annotated[
         str | None, typer.Option("--interleaved", metavar="REV", help="Measure this revision and the checked-out one in turn.")
@@ -83,7 +87,7 @@ def command(
         criteria = Criteria(
             threshold=part("--threshold", threshold),
             accuracy_threshold=part("--accuracy-threshold", accuracy_threshold),
-            metrics=tuple(chosen("--metrics", names(metrics), _CHOICES)),
+            metrics=None if metrics is None else tuple(chosen("--metrics", names(metrics), _CHOICES)),
             only=only,
         )
         if revision is None:
@@ -95,7 +99,10 @@ def command(
             raise SpecError(f"--interleaved measures both sides itself. Received also: {baseline}. Leave one of them out.")
         else:
             settings = run.settings(preset, spec_file, {} if preset or spec_file else {"epochs": _EPOCHS}, assignments or [])
-            settings = replace(settings, modes=tuple(variants(modes)), repeats=pairs)
+            first = settings.values.get("seed") or 0
+            settings = run.with_seeds(
+                replace(settings, modes=tuple(variants(modes)), repeats=pairs), tuple(range(first, first + pairs)), pairs
+            )
             judged = _interleaved(revision, settings, names(frameworks), out, criteria)
         if as_json:
             typer.echo(to_json(judged))
@@ -112,7 +119,7 @@ def judge_stored(baseline: Path, candidate: Path | None, criteria: Criteria) -> 
     """Hold a stored measurement against an earlier one.
 
     Args:
-        baseline: a results folder, a benchmark file, or, alone, the folder of an interleaved measurement.
+        baseline: a results folder, benchmark files, or, alone, the folder of an interleaved measurement.
         candidate: another of the same kind; None: the newest beside the baseline that measured the same.
         criteria: what counts.
 
@@ -165,8 +172,9 @@ def sections(judged: Judgement) -> list[tuple[str, list[str]]]:
     facts = [
         (fact.verdict, f"{fact.name}: {fact.what}: {fact.baseline} before, {fact.candidate} now.") for fact in judged.facts
     ]
+    samples = "benchmark files" if judged.kind == "benchmarks" else "samples"
     few = [
-        f"{change.name}: {_heading(change)}: {change.change.n} samples of the {VERDICT_PAIRS} that a verdict needs; "
+        f"{change.name}: {_heading(change)}: {change.change.n} of the {VERDICT_PAIRS} {samples} that a verdict needs; "
         f"{change_words(change)}."
         for change in by_verdict.get("too few to tell", [])
     ]
@@ -175,7 +183,8 @@ def sections(judged: Judgement) -> list[tuple[str, list[str]]]:
     if not judged.changes:
         untold.append("Nothing was measured on both sides.")
     unsure = [
-        f"{change.name}: {_heading(change)}: {change_words(change)}: more repeats would tell."
+        f"{change.name}: {_heading(change)}: {change_words(change)}: more {'seeds' if _is_accuracy(change) else 'repeats'} "
+        "would tell."
         for change in judged.changes
         if change.not_ruled_out
     ]
@@ -187,6 +196,7 @@ def sections(judged: Judgement) -> list[tuple[str, list[str]]]:
     found = [
         ("Regressions", of("regression")),
         ("Not told", untold),
+        ("Not tested", of("not tested")),
         ("A regression beyond the threshold is not shown, and not ruled out", unsure),
         ("Better", of("better")),
         ("Measured now, and not in the baseline", judged.added),
@@ -199,16 +209,15 @@ def sections(judged: Judgement) -> list[tuple[str, list[str]]]:
 def change_words(change: Change) -> str:
     """`1.120 (1.090 to 1.150) times, p = 0.003`, or the difference of an accuracy."""
     ratio = change.change
-    form = "+.4f" if change.metric == ACCURACY else ".3f"
-    unit = "" if change.metric == ACCURACY else " times"
+    form, unit = ("+.4f", "") if _is_accuracy(change) else (".3f", " times")
     interval = "" if ratio.low is None or ratio.high is None else f" ({ratio.low:{form}} to {ratio.high:{form}})"
-    return f"{ratio.value:{form}}{interval}{unit}{'' if change.adjusted_p is None else f', p {_p_words(change.adjusted_p)}'}"
+    return f"{ratio.value:{form}}{interval}{unit}{'' if change.adjusted_p is None else f', p {p_words(change.adjusted_p)}'}"
 
 
 def change_tables(judged: Judgement) -> list[Table]:
     """Every figure, before and now; those that hold or do not in a table of their own."""
-    figures = [change for change in judged.changes if change.metric != ACCURACY]
-    scores = [change for change in judged.changes if change.metric == ACCURACY]
+    figures = [change for change in judged.changes if not _is_accuracy(change)]
+    scores = [change for change in judged.changes if _is_accuracy(change)]
     columns = (
         Column("run", "run"),
         Column("metric", "metric"),
@@ -343,6 +352,10 @@ def _heading(change: Change) -> str:
     return "seconds" if change.metric == SECONDS else METRICS[change.metric].heading
 
 
+def _is_accuracy(change: Change) -> bool:
+    return change.metric == ACCURACY
+
+
 def _sides(judged: Judgement) -> str:
     sides = (("Baseline", judged.baseline), ("candidate", judged.candidate))
     said = [f"{word}: {side.source}, {side.commit}, {side.measured_at}" for word, side in sides]
@@ -359,15 +372,28 @@ def _method(judged: Judgement) -> list[str]:
             "tell the change from what else changed meanwhile. --interleaved REV can."
         )
     worse = f"more than {_percent(judged.threshold)} of seconds or MiB, or {_percent(judged.accuracy_threshold)} of accuracy"
-    sentences = [
-        how,
-        f"A regression is worse by {worse}, and significantly so: with {level} confidence none of the {judged.tested} tested "
-        "figures is called better or worse by chance (Holm). Each interval is that of its figure alone.",
-    ]
-    if any(change.metric == ACCURACY for change in judged.changes):
+    sentences = [how]
+    tested = [change.change for change in judged.changes if change.adjusted_p is not None and not _is_accuracy(change)]
+    if judged.tested:
         sentences.append(
-            "The interval of an accuracy holds the spread of the repeats and the chance of which examples are in the test "
-            "split. Repeats of one seed say nothing of other seeds."
+            f"A regression is worse by {worse}, and significantly so: with {level} confidence none of the {judged.tested} "
+            "tested figures is called better or worse by chance (Holm). Each interval is that of its figure alone. A figure "
+            f"that is the same number in every run leaves nothing to be tested.{resolution_words(tested, judged.tested)}"
+        )
+    if judged.kind == "benchmarks":
+        sentences.append(
+            "A sample is the median of a benchmark file: its rounds are of one process, and say nothing of the next one. Each "
+            f"side needs a folder of at least {VERDICT_PAIRS} files."
+        )
+    if any(map(_is_accuracy, judged.changes)):
+        sentences.append(
+            "Accuracies are paired by seed, of each seed the median of its repeats: paired t-tests on their differences. They "
+            "are those of the same test images, and say nothing of others."
+        )
+    elif any(fact.what == METRICS[ACCURACY].heading and fact.verdict != "no change shown" for fact in judged.facts):
+        sentences.append(
+            "Rounding alone moves the accuracy of one seed's training, however often it is repeated: so accuracies are tested "
+            f"over at least {VERDICT_PAIRS} seeds (run --seeds 0,1,2,3,4)."
         )
     return sentences
 
@@ -378,10 +404,10 @@ def _cells(change: Change) -> dict[str, tables.Cell]:
         "metric": _heading(change),
         "verdict": f"{change.verdict}{', not ruled out' if change.not_ruled_out else ''}",
         "change": change.change,
-        "p": "-" if change.adjusted_p is None else _p_words(change.adjusted_p).removeprefix("= "),
+        "p": "-" if change.adjusted_p is None else p_words(change.adjusted_p).removeprefix("= "),
         "baseline": _spread_words(change.baseline),
         "candidate": _spread_words(change.candidate),
-        "n": f"{change.baseline.n}, {change.candidate.n}" if change.method != "paired" else str(change.change.n),
+        "n": f"{change.baseline.n}, {change.candidate.n}" if change.baseline.n != change.candidate.n else str(change.change.n),
     }
 
 
@@ -391,10 +417,6 @@ def _spread_words(spread: Spread) -> str:
 
 def _figure(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def _p_words(p: float) -> str:
-    return "< 0.001" if p < 0.001 else f"= {p:.3f}"
 
 
 def _percent(part: float) -> str:

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import fnmatch
 import math
+import statistics as python_statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from common.results import Metrics
-from compare.measurements import METRICS, SECONDS, Measured, Subject
-from compare.statistics import CONFIDENCE, VERDICT_PAIRS, Estimate, Ratio, Spread, holm, of_differences, of_samples
+from common import machine
+from compare.measurements import METRICS, SECONDS, TIMES, Kind, Measured, Subject
+from compare.statistics import SIGNIFICANCE, VERDICT_PAIRS, Ratio, Spread, holm, of_differences, of_samples, spread
 from compare.store import FolderError
 from compare.summary import FAILURES
 
-Verdict = Literal["regression", "worse, within the threshold", "no change shown", "better", "too few to tell", "cannot tell"]
+Verdict = Literal[
+    "regression", "worse, within the threshold", "no change shown", "better", "not tested", "too few to tell", "cannot tell"
+]
+"""`not tested`: there is no test of it, and nothing beyond a threshold that one would be needed for."""
 UNTOLD = ("too few to tell", "cannot tell")
 
 ACCURACY = "test_accuracy"
 JUDGED = ("epoch_seconds", "first_step_seconds", "peak_memory_mib")
 """Metrics of a comparison that are judged unless others are named; the accuracy always is."""
+
+Pairs = dict[int, tuple[float, float]]
 
 EXIT_OK, EXIT_UNTOLD, EXIT_REGRESSION = 0, 2, 3
 
@@ -38,9 +44,18 @@ class Criteria:
     """Part by which a figure must be worse."""
     accuracy_threshold: float = 0.01
     """Accuracy, in 0..1, that must be lost."""
-    metrics: tuple[str, ...] = JUDGED
+    metrics: tuple[str, ...] | None = None
+    """What is judged, and must have been measured; None: `JUDGED`, of which the first one must."""
     only: str | None = None
     """A pattern of the ids of rows or benchmarks, as of file names; None: all."""
+
+    @property
+    def judged(self) -> tuple[str, ...]:
+        return self.metrics or JUDGED
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        return self.metrics or JUDGED[:1]
 
 
 class Change(_Frozen):
@@ -50,13 +65,13 @@ class Change(_Frozen):
     name: str
     metric: str
     method: str
-    """paired or Welch."""
+    """paired, paired by seed, Welch, or none: of figures that are the same number in every run."""
     baseline: Spread
     candidate: Spread
     change: Ratio
     """Candidate over baseline, 1: unchanged; of the accuracy, candidate minus baseline. `p` is its own."""
     adjusted_p: float | None
-    """Holm's, corrected for all figures that were tested; None where there are too few samples."""
+    """Holm's, corrected for all figures that were tested; None where there are too few samples, or nothing to be tested."""
     verdict: Verdict
     not_ruled_out: bool
     """No regression was shown, but the interval reaches beyond the threshold."""
@@ -88,11 +103,12 @@ class Judgement(_Frozen):
     baseline: Side
     candidate: Side
     machine: str
+    kind: Kind
     paired: bool
     threshold: float
     accuracy_threshold: float
     tested: int
-    """Figures with samples enough, which make one family."""
+    """Figures with samples enough, and not the same number in all of them: they make one family."""
     changes: list[Change]
     facts: list[Fact]
     missing: list[str]
@@ -127,6 +143,11 @@ def judge(baseline: Measured, candidate: Measured, criteria: Criteria, *, paired
         FolderError: they do not compare: another machine or device, other data, other work, or nothing in common.
     """
     _refuse_another_machine(baseline, candidate)
+    if baseline.kind == "benchmarks" and criteria.metrics is not None:
+        raise FolderError(
+            f"{baseline.source} holds seconds alone. Received: --metrics {','.join(criteria.metrics)}. Leave it out, or name "
+            "results folders."
+        )
     ids, theirs = (
         [each for each in measured.subjects if criteria.only is None or fnmatch.fnmatchcase(each, criteria.only)]
         for measured in (baseline, candidate)
@@ -147,35 +168,24 @@ def judge(baseline: Measured, candidate: Measured, criteria: Criteria, *, paired
             f"{baseline.source} and {candidate.source} do not compare: their data has other content. Received: "
             f"{baseline.data_name} and {candidate.data_name}. Measure the same."
         )
+    for before, now in pairs:
+        _refuse_other_data(before, now)
     changes = _changes(pairs, criteria, paired=paired)
     return Judgement(
         baseline=_side(baseline),
         candidate=_side(candidate),
         machine=candidate.machine_name,
+        kind=candidate.kind,
         paired=paired,
         threshold=criteria.threshold,
         accuracy_threshold=criteria.accuracy_threshold,
         tested=sum(change.adjusted_p is not None for change in changes),
         changes=changes,
-        facts=[fact for before, now in pairs for fact in _facts(before, now, criteria)],
+        facts=[fact for before, now in pairs for fact in _facts(before, now, criteria, paired=paired)],
         missing=[baseline.subjects[each].name for each in ids if each not in candidate.subjects],
         added=[candidate.subjects[each].name for each in theirs if each not in baseline.subjects],
         cautions=_cautions(baseline, candidate, pairs),
     )
-
-
-def with_test_set(estimate: Estimate, before: Metrics, now: Metrics) -> Estimate:
-    """The change of an accuracy, with the chance of which examples are in the test split added to that of the repeats.
-
-    Repeats of one seed hardly differ, which says nothing of how well other images would be told. Both splits are taken for
-    independent; they are the same images, so the error is rather too large than too small. Satterthwaite's (1946) freedom.
-    """
-    if not math.isfinite(estimate.error):
-        return estimate
-    chance = sum(scores.accuracy * (1.0 - scores.accuracy) / scores.num_examples for scores in (before, now))
-    variance = estimate.error**2 + chance
-    freedom = estimate.freedom * (variance / estimate.error**2) ** 2 if estimate.error else math.inf
-    return Estimate(estimate.mean, math.sqrt(variance), freedom)
 
 
 def _refuse_another_machine(baseline: Measured, candidate: Measured) -> None:
@@ -184,16 +194,20 @@ def _refuse_another_machine(baseline: Measured, candidate: Measured) -> None:
             f"{baseline.source} and {candidate.source} do not compare: one is a comparison's folder, the other a benchmark's "
             "file. Name two of a kind."
         )
-    for fact, before in baseline.machine.items():
-        now, name = candidate.machine[fact], fact.replace("_", " ")
-        for measured, value in ((baseline, before), (candidate, now)):
-            if not value:
-                raise FolderError(f"{measured.source} does not say its {name}, so nothing can be compared with it.")
-        if before != now:
-            raise FolderError(
-                f"{baseline.source} and {candidate.source} were measured on different machines: {name} was {before} and is "
-                f"{now}. Measure both on one machine, with --interleaved REV."
-            )
+    for measured in (baseline, candidate):
+        for fact in ("processor", "logical_cores"):
+            if not measured.machine[fact]:
+                raise FolderError(f"{measured.source} does not say its {_words(fact)}, so nothing can be compared with it.")
+    if differing := machine.differences(baseline.machine, candidate.machine):
+        fact = differing[0]
+        raise FolderError(
+            f"{baseline.source} and {candidate.source} were measured on different machines: {_words(fact)} was "
+            f"{baseline.machine[fact]} and is {candidate.machine[fact]}. Measure both on one machine, with --interleaved REV."
+        )
+
+
+def _words(fact: str) -> str:
+    return fact.replace("_", " ").replace(" mib", " MiB")
 
 
 def _refuse_other_work(before: Subject, now: Subject) -> None:
@@ -211,62 +225,115 @@ def _refuse_other_work(before: Subject, now: Subject) -> None:
         raise FolderError(f"{now.name} did other work: {'; '.join(differing)}. Measure the same.")
 
 
+def _refuse_other_data(before: Subject, now: Subject) -> None:
+    """By what the runs found, whatever was planned: another revision may read the same files in another way."""
+    for what, were in before.found.items():
+        are = now.found.get(what)
+        if were and are and were != are:
+            was, is_ = (", ".join(each[:12] for each in values) for values in (were, are))
+            raise FolderError(
+                f"{now.name} did other work: {what}: {was} before, {is_} now. Times and scores do not "
+                "compare: measure revisions that read the data alike."
+            )
+
+
 def _changes(pairs: Sequence[tuple[Subject, Subject]], criteria: Criteria, *, paired: bool) -> list[Change]:
     found: list[Change] = []
     for before, now in pairs:
-        if before.spec is None and not (before.samples and now.samples):
-            raise FolderError(
-                f"{before.name} has no samples in one of the files, which keep statistics alone. Save them, too, with "
-                "--benchmark-save-data."
-            )
-        for metric in [SECONDS] if before.spec is None else [*criteria.metrics, ACCURACY]:
-            first, second = (_usable(each.samples.get(metric, {}), metric) for each in (before, now))
-            if paired:
-                repeats = sorted(first.keys() & second.keys())
-                first, second = ({repeat: each[repeat] for repeat in repeats} for each in (first, second))
+        for metric in [SECONDS] if before.spec is None else criteria.judged:
+            first, second = _samples(before, now, metric, paired=paired)
             if first and second:
-                estimate = _estimate(metric, list(first.values()), list(second.values()), paired=paired)
-                if metric == ACCURACY:
-                    estimate = with_test_set(estimate, next(iter(before.tests.values())), next(iter(now.tests.values())))
-                number = min(len(first), len(second))
-                found.append(_change(before, now, metric, estimate, number, paired=paired))
-    tested = [place for place, change in enumerate(found) if change.change.n >= VERDICT_PAIRS]
+                found.append(_change(now, metric, first, second, paired=paired))
+        by_seed = _by_seed(before, now)
+        if _is_tested(by_seed):
+            found.append(_change_of_accuracy(now, by_seed))
+    tested = [place for place, each in enumerate(found) if each.change.n >= VERDICT_PAIRS and each.method != "none"]
     adjusted = dict(zip(tested, holm([found[place].change.p or 0.0 for place in tested]), strict=True))
     return [_judged(change, adjusted.get(place), criteria) for place, change in enumerate(found)]
 
 
-def _usable(samples: Mapping[int, float], metric: str) -> dict[int, float]:
-    """Those that have a logarithm, where one is needed: a figure that the system does not tell may stand as zero."""
-    return {repeat: value for repeat, value in samples.items() if value > 0 or metric == ACCURACY}
+def _samples(before: Subject, now: Subject, metric: str, *, paired: bool) -> tuple[list[float], list[float]]:
+    """What is compared; of pairs whole ones alone."""
+    first, second = (_usable(each, metric) for each in (before, now))
+    if paired:
+        both = sorted(first.keys() & second.keys())
+        first, second = ({repeat: each[repeat] for repeat in both} for each in (first, second))
+    return list(first.values()), list(second.values())
 
 
-def _estimate(metric: str, before: Sequence[float], now: Sequence[float], *, paired: bool) -> Estimate:
-    """Of the logarithms, whose difference is that of a ratio; of an accuracy, of the values as they are."""
-    if metric != ACCURACY:
-        before, now = ([math.log(value) for value in values] for values in (before, now))
-    if not paired:
-        return of_samples(before, now)
-    return of_differences([after - earlier for earlier, after in zip(before, now, strict=True)])
+def _usable(subject: Subject, metric: str) -> dict[int, float]:
+    """The figures of the runs that count: no times of disturbed ones, nor zeros, as of what the system does not tell."""
+    doubtful = subject.in_doubt if metric in TIMES else ()
+    samples = subject.samples.get(metric, {})
+    return {repeat: value for repeat, value in samples.items() if value > 0 and repeat not in doubtful}
 
 
-def _change(before: Subject, now: Subject, metric: str, estimate: Estimate, number: int, *, paired: bool) -> Change:
-    ends = (estimate.mean - estimate.half, estimate.mean + estimate.half)
-    value, low, high = (end if metric == ACCURACY else _exp(end) for end in (estimate.mean, *ends))
+def _by_seed(before: Subject, now: Subject) -> Pairs:
+    """The accuracy of each seed that both have, before and now: the median of its repeats, so that each seed counts once."""
+
+    def medians(subject: Subject) -> dict[int, float]:
+        found: dict[int, list[float]] = {}
+        for repeat, scores in subject.tests.items():
+            found.setdefault(subject.seeds[repeat], []).append(scores.accuracy)
+        return {seed: python_statistics.median(values) for seed, values in found.items()}
+
+    first, second = medians(before), medians(now)
+    return {seed: (first[seed], second[seed]) for seed in sorted(first.keys() & second.keys())}
+
+
+def _is_tested(by_seed: Pairs) -> bool:
+    """Whether accuracies differ at all, and over seeds enough to tell a change from what rounding does to each training."""
+    return len(by_seed) >= VERDICT_PAIRS and any(first != second for first, second in by_seed.values())
+
+
+def _change(now: Subject, metric: str, before: Sequence[float], after: Sequence[float], *, paired: bool) -> Change:
+    """Of the logarithms, whose difference is that of a ratio."""
+    logs = [[math.log(value) for value in values] for values in (before, after)]
+    if paired:
+        estimate = of_differences([second - first for first, second in zip(*logs, strict=True)])
+    else:
+        estimate = of_samples(*logs)
+    low, high = (_exp(estimate.mean + side * estimate.half) for side in (-1.0, 1.0))
+    number = min(len(before), len(after))
     known = math.isfinite(estimate.error)
+    ratio = Ratio(
+        value=_exp(estimate.mean),
+        low=low if known else None,
+        high=high if known else None,
+        n=number,
+        p=estimate.p if known else None,
+    )
+    inert = len({*before, *after}) == 1 and number >= VERDICT_PAIRS
+    change = _untested(now, metric, "none" if inert else "paired" if paired else "Welch", before, after, ratio)
+    return change.model_copy(update={"verdict": "no change shown"}) if inert else change
+
+
+def _change_of_accuracy(now: Subject, by_seed: Pairs) -> Change:
+    """Over the seeds, on the same test images."""
+    before, after = ([pair[side] for pair in by_seed.values()] for side in (0, 1))
+    image = 1.0 / next(iter(now.tests.values())).num_examples
+    estimate = of_differences([second - first for first, second in by_seed.values()], rounding=image)
+    ratio = Ratio(
+        value=estimate.mean,
+        low=estimate.mean - estimate.half,
+        high=estimate.mean + estimate.half,
+        n=len(by_seed),
+        p=estimate.p,
+    )
+    return _untested(now, ACCURACY, "paired by seed", before, after, ratio)
+
+
+def _untested(now: Subject, metric: str, method: str, before: Sequence[float], after: Sequence[float], ratio: Ratio) -> Change:
+    was, is_ = spread(before), spread(after)
+    assert was is not None and is_ is not None  # the values are finite, and not none
     return Change(
         id=now.id,
         name=now.name,
         metric=metric,
-        method="paired" if paired else "Welch",
-        baseline=before.spreads[metric],
-        candidate=now.spreads[metric],
-        change=Ratio(
-            value=value,
-            low=low if known else None,
-            high=high if known else None,
-            n=number,
-            p=estimate.p if known else None,
-        ),
+        method=method,
+        baseline=was,
+        candidate=is_,
+        change=ratio,
         adjusted_p=None,
         verdict="too few to tell",
         not_ruled_out=False,
@@ -282,7 +349,7 @@ def _judged(change: Change, p: float | None, criteria: Criteria) -> Change:
         worse, at_worst, threshold = -ratio.value, -ratio.low, criteria.accuracy_threshold
     else:
         worse, at_worst, threshold = ratio.value - 1.0, ratio.high - 1.0, criteria.threshold
-    significant = p < 1.0 - CONFIDENCE
+    significant = p < SIGNIFICANCE
     verdict: Verdict = "no change shown"
     if significant:
         verdict = "better" if worse < 0 else "regression" if worse > threshold else "worse, within the threshold"
@@ -290,7 +357,7 @@ def _judged(change: Change, p: float | None, criteria: Criteria) -> Change:
     return change.model_copy(update={"adjusted_p": p, "verdict": verdict, "not_ruled_out": unsure})
 
 
-def _facts(before: Subject, now: Subject, criteria: Criteria) -> list[Fact]:
+def _facts(before: Subject, now: Subject, criteria: Criteria, *, paired: bool) -> list[Fact]:
     facts: list[Fact] = []
 
     def add(what: str, was: str, is_: str, verdict: Verdict) -> None:
@@ -300,10 +367,14 @@ def _facts(before: Subject, now: Subject, criteria: Criteria) -> list[Fact]:
         said = f"{now.status}: {now.reason}" if now.reason else now.status
         add("ended", before.status, said, _status_verdict(before.status, now.status))
     elif before.spec is not None:
-        for metric in (*criteria.metrics, ACCURACY):
-            was, is_ = ("measured" if metric in each.samples else "not measured" for each in (before, now))
-            if was != is_ or (metric == criteria.metrics[0] and is_ == "not measured"):
+        for metric in criteria.judged:
+            was, is_ = (_availability(each, metric) for each in (before, now))
+            if not all(_samples(before, now, metric, paired=paired)) and (
+                metric in criteria.needed or (was, is_) != ("not measured", "not measured")
+            ):
                 add(METRICS[metric].heading, was, is_, "cannot tell")
+        if (before.tests or now.tests) and not _is_tested(_by_seed(before, now)):
+            add(METRICS[ACCURACY].heading, *_accuracies(before, now, criteria))
     known = ("proved", "not proved")
     if before.parity in known or now.parity in known:
         was, is_ = before.parity or "not examined", now.parity or "not examined"
@@ -315,6 +386,27 @@ def _facts(before: Subject, now: Subject, criteria: Criteria) -> list[Fact]:
             verdict = "better" if now.first_step_agrees else "regression"
         add("first loss in both frameworks", words[before.first_step_agrees], words[now.first_step_agrees], verdict)
     return facts
+
+
+def _availability(subject: Subject, metric: str) -> str:
+    if not subject.samples.get(metric):
+        return "not measured"
+    return "measured" if _usable(subject, metric) else "measured in no run that can be relied on"
+
+
+def _accuracies(before: Subject, now: Subject, criteria: Criteria) -> tuple[str, str, Verdict]:
+    """Accuracies that are not tested: because they are equal, or because they are of too few seeds."""
+    by_seed = _by_seed(before, now)
+    if not by_seed:
+        was, is_ = (f"of seeds {', '.join(map(str, sorted({*each.seeds.values()})))}" for each in (before, now))
+        return was, is_, "cannot tell"
+    was, is_ = (python_statistics.median(pair[side] for pair in by_seed.values()) for side in (0, 1))
+    if all(first == second for first, second in by_seed.values()):
+        same = {*before.predictions.values()} == {*now.predictions.values()} != set()
+        return f"{was:.4f}", f"{is_:.4f}{', by equal predictions' if same else ''}", "no change shown"
+    seeds = f"{len(by_seed)} seed{'s' if len(by_seed) > 1 else ''} of the {VERDICT_PAIRS} that a verdict needs"
+    verdict: Verdict = "cannot tell" if was - is_ > criteria.accuracy_threshold else "not tested"
+    return f"{was:.4f}", f"{is_:.4f}, of {seeds}", verdict
 
 
 def _status_verdict(before: str, now: str) -> Verdict:
@@ -348,13 +440,12 @@ def _cautions(baseline: Measured, candidate: Measured, pairs: Sequence[tuple[Sub
             for what, hashes in before.hashes.items()
             if hashes and now.hashes.get(what) and hashes != now.hashes[what]
         ]
-        if before.disturbed or now.disturbed:
-            said.append(f"{now.name}: other work on the machine took cores of its budget: rely on no time of it.")
-    if baseline.kind == "benchmarks":
-        said.append(
-            "The samples are rounds of one process each: what differs from process to process is in no interval. For a verdict "
-            "that holds it, use --interleaved."
-        )
+        said += [
+            f"{now.name}: {len(each.in_doubt)} of {len(each.seeds)} runs of the {what} were disturbed by other work, or too "
+            "short to tell: their times do not count."
+            for each, what in ((before, "baseline"), (now, "candidate"))
+            if each.in_doubt
+        ]
     return said
 
 

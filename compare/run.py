@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -135,7 +135,7 @@ def command(
         if repeats is not None:
             asked = replace(asked, repeats=repeats)
         if seeds is not None:
-            asked = _with_seeds(asked, numbers("--seeds", seeds, least=0), repeats)
+            asked = with_seeds(asked, numbers("--seeds", seeds, least=0), repeats)
         target = _judged_target(target_accuracy)
         request = Request(asked, names(frameworks), out, proof, oversubscribe=oversubscribe, target_accuracy=target, live=live)
         code = do(request, as_json=as_json)
@@ -256,10 +256,15 @@ def stored_request(folder: Path, repeats: int | None = None) -> Request:
 def order(rows: Sequence[Row], repeats: int) -> list[tuple[Row, int]]:
     """The runs in the order in which they are made: A B, then B A, and so on.
 
-    So a machine that grows warmer or busier favours no row.
+    So a machine that grows warmer or busier favours no row. Rows that differ by their framework alone follow one another, so
+    that little has changed on the machine between the two that are compared most.
     """
     runnable = [row for row in rows if row.unavailable is None]
-    return [(row, repeat) for repeat in range(repeats) for row in (runnable if repeat % 2 == 0 else reversed(runnable))]
+    ordered: list[Row] = []
+    for row in runnable:
+        if row not in ordered:
+            ordered += [row, *(other for other in runnable if matrix.differ_by_framework(row, other))]
+    return [(row, repeat) for repeat in range(repeats) for row in (ordered if repeat % 2 == 0 else reversed(ordered))]
 
 
 def settings(preset: str | None, spec_file: Path | None, options: dict[str, Any], assignments: list[str]) -> Preset:
@@ -324,7 +329,7 @@ def judged(request: Request, shown: Display) -> Comparison:
         trainable_values=sum(parameter.size for parameter in architecture.parameters() if parameter.trainable),
         code_hash=parity.code_digest(request.frameworks, run_spec.model),
         versions={framework: description["versions"] for framework, description in descriptions.items()},
-        machine=machine.describe(),
+        machine=machine.describe() | {"gpus": _gpus(descriptions)},
         seeds=list(settings.seeds),
         target_accuracy=request.target_accuracy,
         work=work.count(architecture),
@@ -332,6 +337,12 @@ def judged(request: Request, shown: Display) -> Comparison:
         prove=request.prove,
         oversubscribe=request.oversubscribe,
     )
+
+
+def _gpus(descriptions: Mapping[str, dict[str, Any]]) -> list[str] | None:
+    """As the first framework names them that sees any."""
+    seen = [[each["name"] for each in description["devices"] if each["kind"] != "cpu"] for description in descriptions.values()]
+    return next(filter(None, seen), None)
 
 
 def _with_rates(comparison: Comparison, shown: Display) -> Comparison:
@@ -414,7 +425,7 @@ def _default_folder(comparison: Comparison) -> Path:
     return Path("results") / f"{now:%Y%m%d-%H%M%S}-{comparison.rows[0].spec.model}-{data}"
 
 
-def _with_seeds(settings: Preset, seeds: tuple[int, ...], repeats: int | None) -> Preset:
+def with_seeds(settings: Preset, seeds: tuple[int, ...], repeats: int | None) -> Preset:
     """The settings with a seed for each repeat; the data stay divided by one seed, so that all are scored on the same images.
 
     Args:

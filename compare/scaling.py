@@ -33,6 +33,7 @@ from compare.summary import (
     oversubscribed,
     pairs_of_seconds,
     ratio_of_seconds,
+    serial_of,
     spread_median,
 )
 from compare.tables import Column, Table
@@ -512,17 +513,8 @@ def _status(stored: Stored, row: Row) -> str:
     return bad[0] if bad else "ok" if len(found) == stored.comparison.repeats else "not run"
 
 
-def _serial(stored: Stored, row: Row, cores: int, batch: int | None) -> Row | None:
-    for other in stored.comparison.rows:
-        alike = (other.framework, other.spec.mode, other.spec.cores) == (row.framework, "serial", cores)
-        fed = (other.spec.input, other.spec.workers) == (row.spec.input, row.spec.workers)
-        if alike and fed and other.spec.global_batch_size == batch:
-            return other
-    return None
-
-
 def _gain(stored: Stored, row: Row, *, cores: int, batch: int | None) -> Ratio | None:
-    base = _serial(stored, row, cores, batch)
+    base = serial_of(stored.comparison, row, cores=cores, batch=batch)
     return ratio_of_seconds(stored, slow=base, fast=row) if base else None
 
 
@@ -552,7 +544,7 @@ def _laws(stored: Stored, points: Sequence[Point]) -> list[Law]:
 def _gains(stored: Stored, point: Point) -> list[float]:
     """The speed-up over serial on one core, repeat by repeat."""
     (row,) = [row for row in stored.comparison.rows if row.id == point.id]
-    base = _serial(stored, row, cores=1, batch=_base_batch(stored))
+    base = serial_of(stored.comparison, row, cores=1, batch=_base_batch(stored))
     return [serial / own for serial, own in pairs_of_seconds(stored, slow=base, fast=row)] if base else []
 
 

@@ -34,8 +34,13 @@ NOISE = 0.02
 DRIFT = 0.3
 """The same of what both runs of a pair meet alike: a machine that grows warmer or busier."""
 SLOWDOWN = 1.10
-FAMILY = 4
-"""Comparisons with the same serial runs, judged together."""
+TREND = 0.003
+"""By which a run is slower than its neighbour before it; the next repeat goes the other way round."""
+FAMILY = 8
+"""Comparisons that are judged together: as many as `run` makes of both frameworks when it is told nothing else."""
+
+ALARMS = statistics.SIGNIFICANCE
+"""Part of comparisons of equal runs that are called different, by chance."""
 
 LEAST_P = 0.001
 """Of equal runs: a verdict on them is one trial in twenty's by chance, a p below this one in a thousand's."""
@@ -81,7 +86,7 @@ class Selftest(BaseModel):
 def command(
     frameworks: Annotated[str, typer.Option(help="For the trials on this machine, with commas.")] = ",".join(launch.FRAMEWORKS),
     simulate_only: Annotated[bool, typer.Option("--simulate-only", help="No trials on this machine: seconds.")] = False,
-    trials: Annotated[int, typer.Option(min=1000, help="Comparisons to simulate of each kind.")] = TRIALS,
+    trials: Annotated[int, typer.Option(min=1000, help="Comparisons to simulate; of families, a quarter.")] = TRIALS,
     seed: Annotated[int, typer.Option(min=0, help="Of the simulation.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
@@ -100,38 +105,59 @@ def simulate(trials: int, seed: int) -> list[Check]:
     """How often the verdicts of a report are wrong where the truth is known: times with log-normal noise, in pairs.
 
     Args:
-        trials: comparisons of each kind.
+        trials: single comparisons of each kind; families, a quarter as many.
         seed: of the noise.
     """
     generator = np.random.default_rng(seed)
+    least = math.expm1(statistics.least_found(NOISE * math.sqrt(2 / VERDICT_PAIRS), VERDICT_PAIRS - 1, FAMILY))
     equal = _simulated(generator, trials, 1)
     slower = _simulated(generator, trials, 1, SLOWDOWN)
-    families = _simulated(generator, trials, FAMILY)
+    number = trials // 4
+    families = _simulated(generator, number, FAMILY)
+    with_slower = _simulated(generator, number, FAMILY, 1.0 + least)
     alarms = _share(equal, lambda judged: judged[0].verdict in ("above", "below"))
-    found = _share(slower, lambda judged: judged[0].verdict == "above")
     any_alarm = _share(families, lambda judged: any(each.verdict in ("above", "below") for each in judged))
     alone = _share(families, lambda judged: any((each.ratio.p or 0.0) < statistics.SIGNIFICANCE for each in judged))
-    add = partial(Check, where="simulated", n=trials)
+    found, found_among = (_share(each, lambda judged: judged[0].verdict == "above") for each in (slower, with_slower))
+    around, most = _tolerance(ALARMS, trials), ALARMS + _tolerance(ALARMS, number)
+    least_power = statistics.POWER - _tolerance(statistics.POWER, number)
+    add = partial(Check, where="simulated")
     return [
         add(
             what=f"equal runs called different, {VERDICT_PAIRS} pairs",
+            n=trials,
             found=f"{alarms:.2%}",
-            required="4 to 6 %",
-            passed=0.04 <= alarms <= 0.06,
+            required=f"{100 * (ALARMS - around):.3g} to {100 * (ALARMS + around):.3g} %",
+            passed=abs(alarms - ALARMS) <= around,
         ),
         add(
             what=f"slowdowns of {SLOWDOWN - 1:.0%} found, noise {NOISE:.0%}, {VERDICT_PAIRS} pairs",
+            n=trials,
             found=f"{found:.2%}",
-            required="at least 90 %",
-            passed=found >= 0.9,
+            required=f"at least {statistics.POWER:.0%}",
+            passed=found >= statistics.POWER,
         ),
         add(
             what=f"families of {FAMILY} equal comparisons with any called different (uncorrected: {alone:.1%})",
+            n=number,
             found=f"{any_alarm:.2%}",
-            required="at most 6 %",
-            passed=any_alarm <= 0.06,
+            required=f"at most {100 * most:.3g} %",
+            passed=any_alarm <= most,
+        ),
+        add(
+            what=f"slowdowns of {least:.1%} found among {FAMILY} comparisons, which is the least that {VERDICT_PAIRS} pairs of "
+            f"noise {NOISE:.0%} are said to find there",
+            n=number,
+            found=f"{found_among:.2%}",
+            required=f"at least {100 * least_power:.3g} %",
+            passed=found_among >= least_power,
         ),
     ]
+
+
+def _tolerance(rate: float, trials: int) -> float:
+    """How far from a rate so many trials may lie: a hundredth, or, of fewer, what comes by chance once in a thousand times."""
+    return max(0.01, float(special.ndtri(0.9995)) * math.sqrt(rate * (1.0 - rate) / trials))
 
 
 def rows(settings: Preset, frameworks: Sequence[str]) -> list[Row]:
@@ -208,11 +234,16 @@ def _try_here(frameworks: Sequence[str]) -> Selftest:
 
 
 def _simulated(generator: np.random.Generator, trials: int, comparisons: int, slowdown: float = 1.0) -> list[list[Judged]]:
-    """Families of comparisons with the same base, each of pairs of runs that met the same drift, judged as a report does."""
+    """Families of comparisons with the same base, each of pairs of runs that met the same drift, judged as a report does.
+
+    The base is the neighbour of each, before it and then behind it; the first of them is the slower one.
+    """
     noise = generator.normal(0.0, NOISE, (trials, VERDICT_PAIRS, 1 + comparisons))
     drift = generator.normal(0.0, DRIFT, (trials, VERDICT_PAIRS, 1))
+    noise[:, 0::2, 1:] += TREND
+    noise[:, 1::2, 1:] -= TREND
     seconds: npt.NDArray[np.float64] = np.exp(noise + drift)
-    seconds[:, :, 1:] *= slowdown
+    seconds[:, :, 1] *= slowdown
     return [verdicts([(str(number), ratio) for number, ratio in enumerate(_ratios(runs))]) for runs in seconds]
 
 
@@ -252,9 +283,14 @@ def _resolution(stored: Stored, framework: str) -> str | None:
     if len(logs) < VERDICT_PAIRS:
         return None
     deviation, freedom = float(np.std(logs, ddof=1)), len(logs) - 1
-    quantiles = float(special.stdtrit(freedom, 0.5 + statistics.CONFIDENCE / 2) + special.stdtrit(freedom, 0.9))
-    least = math.expm1(quantiles * deviation / math.sqrt(len(logs)))
+    tails = special.chdtri(freedom, (0.5 - statistics.CONFIDENCE / 2, 0.5 + statistics.CONFIDENCE / 2))
+    low, high = (deviation * math.sqrt(freedom / float(tail)) for tail in tails)
+
+    def least(deviation: float, comparisons: int) -> str:
+        return f"{math.expm1(statistics.least_found(deviation / math.sqrt(len(logs)), freedom, comparisons)):.1%}"
+
     return (
-        f"{framework} here: two equal runs differ by {deviation:.1%} (standard deviation); so {len(logs)} pairs find a "
-        f"difference of about {least:.1%} nine times in ten."
+        f"{framework} here: two equal runs differ by {deviation:.1%} (standard deviation; {low:.1%} to {high:.1%}, for so few "
+        f"pairs); so {len(logs)} pairs find a difference of about {least(deviation, 1)} nine times in ten, and of "
+        f"{least(deviation, FAMILY)} among {FAMILY} comparisons; at the most, {least(high, FAMILY)}."
     )

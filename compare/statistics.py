@@ -18,6 +18,12 @@ CONFIDENCE = 0.95
 SIGNIFICANCE = 0.05
 """The p below which a difference is named: what CONFIDENCE leaves."""
 
+POWER = 0.9
+"""How often a difference is found that is said to be found."""
+
+MARGIN = 0.01
+"""A difference that is surely smaller is called so: the layout of memory alone makes as much."""
+
 Verdict = Literal["above", "below", "no difference shown", "too few repeats to tell"]
 """What may be said of a ratio: above or below one, or why neither."""
 
@@ -85,14 +91,20 @@ class Estimate(NamedTuple):
         return float(special.stdtrit(self.freedom, 0.5 + CONFIDENCE / 2)) * self.error
 
 
-def of_differences(differences: Sequence[float]) -> Estimate:
-    """The mean of at least one difference of a pair."""
+def of_differences(differences: Sequence[float], *, rounding: float = 0.0) -> Estimate:
+    """The mean of at least one difference of a pair.
+
+    Args:
+        differences: of the pairs.
+        rounding: the step in which both of a pair are known, as an accuracy is to one image: what it hides is in the error
+            (Sheppard 1897), so that a few equal differences do not pass for a sure one.
+    """
     number = len(differences)
     mean = math.fsum(differences) / number
     if number == 1:
         return Estimate(mean, math.inf, 1)
     variance = math.fsum((difference - mean) ** 2 for difference in differences) / (number - 1)
-    return Estimate(mean, math.sqrt(variance / number), number - 1)
+    return Estimate(mean, math.sqrt((variance + rounding**2 / 6) / number), number - 1)
 
 
 def of_samples(before: Sequence[float], now: Sequence[float]) -> Estimate:
@@ -105,6 +117,18 @@ def of_samples(before: Sequence[float], now: Sequence[float]) -> Estimate:
     return Estimate(mean, math.sqrt(sum(variances)), sum(variances) ** 2 / parts if parts else math.inf)
 
 
+def least_found(error: float, freedom: float, comparisons: int) -> float:
+    """The mean that is found, at the rate of POWER, by the t-test that is the first of so many in Holm's order.
+
+    Args:
+        error: standard error of the mean, as it is estimated.
+        freedom: degrees of freedom of that estimate.
+        comparisons: of the family.
+    """
+    critical = float(special.stdtrit(freedom, 1.0 - SIGNIFICANCE / 2 / comparisons))
+    return float(special.nctdtrinc(freedom, 1.0 - POWER, critical)) * error
+
+
 def spread(values: Sequence[float]) -> Spread | None:
     """Median and quartiles of the finite values; None where there is none."""
     finite = [value for value in values if math.isfinite(value)]
@@ -112,6 +136,18 @@ def spread(values: Sequence[float]) -> Spread | None:
         return None
     low, median, high = (float(quantile) for quantile in np.quantile(finite, (0.25, 0.5, 0.75)))
     return Spread(median=median, low=low, high=high, n=len(finite))
+
+
+def spread_with_later(values: Sequence[float], later: int) -> Spread | None:
+    """The same over these finite values and so many that are larger than all of them, by how much is not known.
+
+    Returns:
+        None where one of the quantiles is not known.
+    """
+    number = len(values) + later
+    if not values or math.ceil(0.75 * (number - 1)) >= len(values):
+        return None
+    return spread([*values, *[max(values)] * later])
 
 
 def paired_ratio(pairs: Sequence[tuple[float, float]]) -> Ratio | None:
@@ -212,7 +248,8 @@ def faster(seconds: Judged, first: str, second: str) -> str:
         return f"{seconds.verdict} ({ratio.n} of {VERDICT_PAIRS}); {quick} {times.value:.2f} times as fast as {slow} here"
     if seconds.verdict == "no difference shown":
         return f"no difference shown between {first} and {second}: {first} {range_words(ratio)} times as fast{surety(seconds)}"
-    return f"{quick} is {range_words(times)} times as fast as {slow}{surety(seconds)}"
+    hardly = f", by less than {MARGIN:.0%}" if times.high is not None and times.high < 1.0 + MARGIN else ""
+    return f"{quick} is {range_words(times)} times as fast as {slow}{hardly}{surety(seconds)}"
 
 
 def pays(speedup: Judged | None) -> str | None:
@@ -225,23 +262,52 @@ def surety(judged: Judged) -> str:
     if judged.p is None or judged.ratio.p is None:
         return ""
     if judged.family == 1:
-        return f" (p {_p_words(judged.p)})"
+        return f" (p {p_words(judged.p)})"
     alone = judged.verdict == "no difference shown" and judged.ratio.p < SIGNIFICANCE
-    by_itself = f"; {_p_words(judged.ratio.p).removeprefix('= ')} by itself" if alone else ""
-    return f" (p {_p_words(judged.p)} among {judged.family} comparisons{by_itself})"
+    by_itself = f"; {p_words(judged.ratio.p).removeprefix('= ')} by itself" if alone else ""
+    return f" (p {p_words(judged.p)} among {judged.family} comparisons{by_itself})"
 
 
-def family_words(judged: Sequence[Judged]) -> str | None:
-    """What stands behind the verdicts of a family, as a sentence; None where none was tested."""
+def resolution(ratios: Sequence[Ratio], comparisons: int) -> float | None:
+    """The difference, as a part, that the middle one of these ratios would have shown; None where none has an interval.
+
+    Args:
+        ratios: those that were tested.
+        comparisons: of their family.
+    """
+    spans = [(math.log(ratio.high / ratio.low) / 2, ratio.n - 1) for ratio in ratios if ratio.low and ratio.high]
+    found = [least_found(half / Estimate(0.0, 1.0, freedom).half, freedom, comparisons) for half, freedom in spans]
+    return math.expm1(float(np.median(found))) if found else None
+
+
+def resolution_words(ratios: Sequence[Ratio], comparisons: int) -> str:
+    """` At the noise that they met, ...`, as the end of a paragraph on what was tested; nothing where that is not known."""
+    least = resolution(ratios, comparisons)
+    return (
+        ""
+        if least is None
+        else f" At the noise that they met, a difference of {100 * least:.2g} % is found in {POWER:.0%} of cases."
+    )
+
+
+def family_words(
+    judged: Sequence[Judged], tests: str = "paired t-tests on the logarithms of the ratios of repeats"
+) -> str | None:
+    """What stands behind the verdicts of a family, as sentences; None where none was tested.
+
+    Args:
+        judged: the family.
+        tests: what its p-values come from.
+    """
     tested = [each for each in judged if each.p is not None]
     if not tested:
         return None
-    level = f"{CONFIDENCE:.0%}"
+    level, found = f"{CONFIDENCE:.0%}", resolution_words([each.ratio for each in tested], len(tested))
     if len(tested) == 1:
-        return f"One comparison was tested, at {level}: paired t-test on the logarithms of the ratios of repeats."
+        return f"One comparison was tested, at {level} ({tests}).{found}"
     return (
-        f"{len(tested)} comparisons make one family: with {level} confidence no difference that it names is false (paired "
-        "t-tests on the logarithms of the ratios of repeats, Holm-corrected). Each interval is that of its comparison alone."
+        f"{len(tested)} comparisons make one family: with {level} confidence no difference that it names is false ({tests}, "
+        f"Holm-corrected). Each interval is that of its comparison alone.{found}"
     )
 
 
@@ -260,17 +326,25 @@ def range_words(ratio: Ratio) -> str:
     """`1.58 to 1.66`, or the value alone where there is no interval."""
     if ratio.low is None or ratio.high is None:
         return f"{ratio.value:.2f}"
-    return f"{ratio.low:.2f} to {ratio.high:.2f}"
+    digits = _digits(ratio.low, ratio.high)
+    return f"{ratio.low:.{digits}f} to {ratio.high:.{digits}f}"
 
 
 def interval_words(ratio: Ratio) -> str:
     """`1.62 (1.58 to 1.66)`, or the value alone where there is no interval."""
     if ratio.low is None or ratio.high is None:
         return f"{ratio.value:.2f}"
-    return f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+    return f"{ratio.value:.{_digits(ratio.low, ratio.high)}f} ({range_words(ratio)})"
 
 
-def _p_words(p: float) -> str:
+def _digits(low: float, high: float) -> int:
+    """Two, or as many as it takes to see on which side of 1 a bound lies."""
+    seen = (digits for digits in range(2, 7) if 1.0 not in (round(low, digits), round(high, digits)))
+    return next(seen, 2)
+
+
+def p_words(p: float) -> str:
+    """`= 0.012`, or `< 0.001`."""
     return "< 0.001" if p < 0.001 else f"= {p:.3f}"
 
 

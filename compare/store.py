@@ -13,7 +13,7 @@ import filelock
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
-from common import checkpoint, results
+from common import checkpoint, machine, results
 from common.checkpoint import CheckpointError
 from common.rates import Rates
 from common.results import ResultError, RunResult
@@ -30,9 +30,6 @@ _LOCK_FILE = ".lock"
 
 MOST_REPEATS = 10_000
 """More are a slip of the hand, or a plan that would keep its reader busy for ever."""
-
-_FACTS = ("processor", "logical_cores", "python")
-"""What must be the same for two runs to stand in one table."""
 
 
 class FolderError(ValueError):
@@ -365,7 +362,7 @@ def _difference(stored: Comparison, wanted: Comparison) -> str | None:
         return "it ran other versions of the frameworks"
     if stored.code_hash != wanted.code_hash:
         return "the code has been changed since"
-    for fact in _FACTS:
+    for fact in (*machine.differences(stored.machine, wanted.machine), "python"):
         if stored.machine.get(fact) != wanted.machine.get(fact):
             return f"{fact} was {stored.machine.get(fact)} there and is {wanted.machine.get(fact)} now"
     return None

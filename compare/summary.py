@@ -17,8 +17,9 @@ from common.sharding import micro_batches
 from common.spec import Spec
 from common.stages import idle_fraction
 from common.training import relative_difference
+from compare import matrix
 from compare.matrix import Row
-from compare.statistics import Judged, Ratio, Spread, paired_ratio, pays, spread, verdicts
+from compare.statistics import Judged, Ratio, Spread, paired_ratio, pays, spread, spread_with_later, verdicts
 from compare.store import Comparison, Stored
 
 BUDGET_TOLERANCE = 1.05
@@ -30,6 +31,9 @@ DISTURBED_FROM = 0.15
 _Value = TypeVar("_Value")
 
 FAILURES = ("failed", "diverged", "killed")
+
+_OF_THE_MODE = ("mode", "replicas", "cores", "hosts", "parameter_server", "pipeline", "hybrid")
+"""Fields of a spec in which a serial row may differ from one that is held against it."""
 
 
 class _Frozen(BaseModel):
@@ -60,9 +64,10 @@ class Target(_Frozen):
 
     accuracy: float
     reached: int
-    """Repeats that reached it; the spreads are theirs."""
+    """Repeats that reached it."""
     seconds: Spread | None
-    """Training time until then, the first step's in it, evaluation apart."""
+    """Training time until then, the first step's in it, evaluation apart; over all repeats, those that did not reach it
+    counted as later than all others, and None where that leaves a quantile open: else few quick ones would pass for all."""
     epochs: Spread | None
 
 
@@ -167,8 +172,8 @@ class Summary(_Frozen):
 
     @property
     def configuration(self) -> str:
-        """The name without its framework."""
-        return self.name.removeprefix(f"{self.framework} ")
+        """What it shares of the name with the rows of other frameworks that are run alike: `serial, 1 core`."""
+        return self.name.removeprefix(self.framework).lstrip(" -")
 
     @property
     def fed_name(self) -> str:
@@ -241,12 +246,11 @@ def summarize(stored: Stored) -> list[Summary]:
 def family(stored: Stored, summaries: Sequence[Summary]) -> Family:
     """Every comparison that is put in words, judged as one family: frameworks against each other, modes against serial."""
     rows = {row.id: row for row in stored.comparison.rows}
-    same = ("mode", "replicas", "cores", "input", "workers", "precision", "device")
     pairs = [
         (first, second, ratio)
         for first, second in combinations(summaries, 2)
-        if first.framework != second.framework
-        and all(getattr(first, field) == getattr(second, field) for field in same)
+        if first.device == second.device
+        and matrix.differ_by_framework(rows[first.id], rows[second.id])
         and (ratio := ratio_of_seconds(stored, slow=rows[second.id], fast=rows[first.id])) is not None
     ]
     modes = [
@@ -302,8 +306,8 @@ def _summary(row: Row, stored: Stored) -> Summary:
     good = list(measured(stored, row).values())
     shown = good or results
     status, reason = _status(row, results, comparison.repeats)
-    one_core = _speedup(stored, _serial(comparison, row, cores=1), row)
-    same_cores = _speedup(stored, _serial(comparison, row, cores=row.spec.cores), row)
+    one_core = _speedup(stored, serial_of(comparison, row, cores=1), row)
+    same_cores = _speedup(stored, serial_of(comparison, row), row)
     parallel = row.spec.mode != "serial"
     return Summary(
         id=row.id,
@@ -373,6 +377,13 @@ def _cores_lost(result: RunResult) -> float | None:
     return max(result.cores_of_others - (logical_cores - result.spec.cores), 0.0)
 
 
+def times_in_doubt(result: RunResult) -> bool:
+    """Whether other work took cores of a run's budget while it trained, or it was too short to know."""
+    unwatched = result.spec.part == "training" and result.cores_used is None
+    taken = (_cores_lost(result), result.noise.cores_stolen if result.noise else None)
+    return unwatched or any((cores or 0.0) > DISTURBED_FROM for cores in taken)
+
+
 def _status(row: Row, results: Sequence[RunResult], repeats: int) -> tuple[str, str | None]:
     if row.unavailable:
         status, _, reason = row.unavailable.partition(": ")
@@ -388,11 +399,19 @@ def _status(row: Row, results: Sequence[RunResult], repeats: int) -> tuple[str, 
     return "ok", None
 
 
-def _serial(comparison: Comparison, row: Row, cores: int) -> Row | None:
-    """The row that a speed-up of this one is given against."""
+def serial_of(comparison: Comparison, row: Row, *, cores: int | None = None, batch: int | None = None) -> Row | None:
+    """The row that a speed-up of this one is given against: the same work in serial.
+
+    Args:
+        comparison: of the row.
+        row: any; serial on as many cores, itself.
+        cores: of the serial row; None: as many.
+        batch: its global batch; None: the same.
+    """
+    fields = {"cores": cores or row.spec.cores, "global_batch_size": batch or row.spec.global_batch_size}
     for other in comparison.rows:
-        fed_alike = (other.spec.input, other.spec.workers) == (row.spec.input, row.spec.workers)
-        if other.framework == row.framework and other.spec.mode == "serial" and other.spec.cores == cores and fed_alike:
+        alike = row.spec.model_copy(update={name: getattr(other.spec, name) for name in _OF_THE_MODE} | fields)
+        if (other.framework, other.spec.mode) == (row.framework, "serial") and other.spec == alike:
             return other
     return None
 
@@ -410,12 +429,13 @@ def ratio_of_seconds(stored: Stored, slow: Row, fast: Row) -> Ratio | None:
 
 def pairs_of_seconds(stored: Stored, slow: Row, fast: Row) -> list[tuple[float, float]]:
     """Epoch seconds of two rows, repeat by repeat; a row not parallel as asked, or too short, has none."""
-    ours, theirs = _comparable(stored, fast), _comparable(stored, slow)
+    ours, theirs = comparable(stored, fast), comparable(stored, slow)
     both = sorted(ours.keys() & theirs.keys())
     return [(epoch_seconds(theirs[repeat]), epoch_seconds(ours[repeat])) for repeat in both]
 
 
-def _comparable(stored: Stored, row: Row) -> dict[int, RunResult]:
+def comparable(stored: Stored, row: Row) -> dict[int, RunResult]:
+    """The repeats of a row whose seconds may stand in a ratio: those that were parallel as asked, and long enough."""
     return {
         repeat: result
         for repeat, result in measured(stored, row).items()
@@ -447,12 +467,7 @@ def _parity(comparison: Comparison, row: Row) -> str:
 
 def _first_step_difference(stored: Stored, row: Row) -> float | None:
     """Over all repeats, seed by seed, of the rows that differ from this one by their framework alone."""
-    twins = [
-        other
-        for other in stored.comparison.rows
-        if other.framework != row.framework
-        and other.spec.model_copy(update={"framework_options": row.spec.framework_options}) == row.spec
-    ]
+    twins = [other for other in stored.comparison.rows if matrix.differ_by_framework(row, other)]
     differences = [
         relative_difference(ours, theirs)
         for seed, ours in _first_losses(stored, [row])
@@ -507,8 +522,8 @@ def _target(results: Sequence[RunResult], accuracy: float | None) -> Target | No
     return Target(
         accuracy=accuracy,
         reached=len(reached),
-        seconds=spread([seconds for seconds, _ in reached]),
-        epochs=spread([epochs for _, epochs in reached]),
+        seconds=spread_with_later([seconds for seconds, _ in reached], len(results) - len(reached)),
+        epochs=spread_with_later([epochs for _, epochs in reached], len(results) - len(reached)),
     )
 
 

@@ -428,7 +428,8 @@ def target_table(summaries: Sequence[Summary]) -> list[Table]:
         rows.append(row)
     note = (
         f"Until validation accuracy {max(targets):g}, looked at after each epoch: training time with the first step, without "
-        "evaluation. Median over the repeats that reached it (25 % to 75 % quantile)."
+        "evaluation. Median over all repeats (25 % to 75 % quantile), those that did not reach it counted as later than the "
+        "others; none where that leaves a quantile open."
     )
     return [Table("time_to_accuracy", "Time to accuracy", columns, rows, spreads_on_terminal=False, note=note)]
 

@@ -26,7 +26,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
     """Add what `compare regress` and `history` tell machines by; the commit stands in `commit_info` already."""
     facts = machine.describe()
-    machine_info["convtwins"] = {name: facts[name] for name in ("processor", "cores", "logical_cores", "memory_mib", "system")}
+    machine_info["convtwins"] = {name: facts.get(name) for name in (*machine.IDENTITY, "system")}
     machine_info["convtwins"]["versions"] = machine.versions("torch", "torchvision", "tensorflow", "keras", "numpy")
 
 

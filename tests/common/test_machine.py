@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import psutil
@@ -212,6 +213,34 @@ def test_a_machine_describes_itself_in_json() -> None:
     assert described["logical_cores"] >= max(described["cores"], 1)
     assert described["memory_mib"] == round(psutil.virtual_memory().total / MIB)
     assert isinstance(described["processor"], str)
+
+
+@pytest.mark.parametrize(
+    ("changed", "differing"),
+    [
+        ({}, []),
+        ({"system": "another kernel", "python": "3.13", "memory_mib": 63_900}, []),
+        ({"host": None, "gpus": None}, []),
+        ({"processor": "Another CPU", "host": "b"}, ["processor", "host"]),
+        ({"gpus": ["H200"]}, ["gpus"]),
+        ({"memory_mib": 32_000}, ["memory_mib"]),
+    ],
+)
+def test_a_machine_is_told_from_another_by_what_both_say(changed: dict[str, Any], differing: list[str]) -> None:
+    one = {"processor": "A CPU", "cores": 4, "logical_cores": 8, "memory_mib": 64_000, "gpus": ["H100"], "host": "a"}
+    assert machine.differences(one, one | changed) == machine.differences(one | changed, one) == differing
+
+
+def test_a_host_is_known_by_a_digest_of_its_id_and_not_by_the_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str | None] = []
+    monkeypatch.setattr(machine, "_HOST_FILE", tmp_path / "machine-id")
+    for written in ("", "0123abcd\n", "0123abce\n"):
+        (tmp_path / "machine-id").write_text(written)
+        seen.append(machine._host())
+    empty, first, second = seen
+    assert empty is None and first and second and first != second and "0123" not in first
+    (tmp_path / "machine-id").unlink()
+    assert machine._host() is None
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")

@@ -25,7 +25,8 @@ def folder(
     created_at: str = "2026-01-01T00:00:00+00:00",
     machine: dict[str, Any] | None = None,
     verdict: str | None = None,
-    accuracy: float = 0.7,
+    accuracy: float | Sequence[float] = 0.7,
+    seeds: Sequence[int] = (),
     first_losses: Mapping[str, float] | None = None,
     rows: Sequence[Row] | None = None,
     changed: Mapping[str, Any] | None = None,
@@ -40,7 +41,8 @@ def folder(
         created_at: of the comparison.
         machine: what it says of the machine beyond MACHINE.
         verdict: of the proof; None: there was none.
-        accuracy: on the test split of 1,000 examples.
+        accuracy: on the test split of 1,000 examples, of all repeats or of each.
+        seeds: of the repeats; none: all have the same.
         first_losses: framework: before any update; 2.3 of those that are not in it.
         rows: one a framework; None: serial on two cores.
         changed: fields of each result.
@@ -50,14 +52,19 @@ def folder(
     modes = {framework: {"serial": verdict} for framework in seconds} if verdict else {}
     proof = ProofRecord(verdict=verdict, sentence="Losses agree.", mode_verdicts=modes) if verdict else None
     comparison = made.comparison(list(rows), repeats=len(noise), proof=proof)
-    own = {"created_at": created_at, "machine": MACHINE | (machine or {}), **plan}
-    store.write_plan(path, comparison.model_copy(update=own))
-    test = Metrics(loss=0.6, accuracy=accuracy, num_correct=round(1000 * accuracy), num_examples=1000)
+    own = {"created_at": created_at, "machine": MACHINE | (machine or {}), "seeds": list(seeds), **plan}
+    comparison = comparison.model_copy(update=own)
+    store.write_plan(path, comparison)
+    accuracies = [accuracy] * len(noise) if isinstance(accuracy, float) else accuracy
     for row in rows:
         for repeat, factor in enumerate(noise):
             first_loss = (first_losses or {}).get(row.framework, 2.3)
             run = made.good(row, seconds[row.framework] * factor, repeat, first_step_loss=first_loss)
-            run = run.model_copy(update={"test": test, **(changed or {})})
+            test = Metrics(
+                loss=0.6, accuracy=accuracies[repeat], num_correct=round(1000 * accuracies[repeat]), num_examples=1000
+            )
+            spec = comparison.of_repeat(row, repeat).spec
+            run = run.model_copy(update={"spec": spec, "test": test, **(changed or {})})
             results.save(run, store.run_folder(path, row.id, repeat))
     return path
 

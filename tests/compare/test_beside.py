@@ -13,6 +13,7 @@ from compare.__main__ import app
 from compare.content import read
 from compare.statistics import Ratio, unpaired_ratio
 from compare.store import Stored
+from compare.summary import epoch_seconds
 from tests.compare import made
 
 
@@ -53,7 +54,7 @@ def test_two_folders_of_one_machine_are_matched_row_by_row_and_left_untouched(tm
     assert seconds["serial, 2 cores"]["epoch_seconds_b"]["median"] == 2.0
     assert seconds["serial, 2 cores"]["ratio"]["value"] == pytest.approx(2.0)
     said = printed["sentences"]["Which is faster?"]
-    assert said[0] == "pytorch serial, 2 cores: B is 2.00 (1.95 to 2.05) times as fast as A."
+    assert said[0] == "pytorch serial, 2 cores: B is 2.00 (1.95 to 2.05) times as fast as A (p < 0.001 among 4 comparisons)."
     assert "not paired" in said[-1]
     assert printed["sentences"]["Is it the same training?"] == [
         "The first losses of A and B are the same numbers in all 4 rows."
@@ -68,6 +69,16 @@ def test_where_machines_differ_nothing_is_said_about_speed(tmp_path: Path) -> No
     assert done.exit_code == 0 and "times as fast" not in done.stdout
     assert "nothing is said about speed" in done.stdout.replace("\n", " ")
     assert "processor: Some CPU in A, Another CPU in B" in done.stdout
+
+
+def test_machines_of_one_kind_are_two_machines_and_a_folder_of_one_is_not_gone_on_with_on_the_other(tmp_path: Path) -> None:
+    here, there = ({"processor": "Some CPU", "gpus": ["H100"], "host": host} for host in "ab")
+    plan = made.repeated().comparison.model_copy(update={"machine": here})
+    a = made.stored_in(made.repeated().model_copy(update={"comparison": plan}), tmp_path / "a")
+    b = made.stored_in(faster(made.repeated(), 2.0, machine=there), tmp_path / "b")
+    assert not beside.pair((a, b), (read(a), read(b))).same_machine
+    with pytest.raises(store.FolderError, match="host was a there and is b now"):
+        store.claim(a, plan.model_copy(update={"machine": there}))
 
 
 def changed(stored: Stored, data_hash: str, **fields: Any) -> Stored:
@@ -88,6 +99,8 @@ def changed(stored: Stored, data_hash: str, **fields: Any) -> Stored:
         ({"data": {"limit": 100}}, "of 100", "data.limit"),
         ({"data": {"image_size": 16}}, "smaller", "data.image_size"),
         ({"global_batch_size": 128}, "data", "global_batch_size"),
+        ({"precision": "float64"}, "data", "precision"),
+        ({"optimizer": {"name": "adam"}}, "data", "optimizer.name"),
         ({}, "other", "content of the data"),
     ],
 )
@@ -107,9 +120,35 @@ def test_epochs_of_other_work_have_no_ratio_and_no_verdict(
 def test_the_same_data_in_another_place_and_another_length_are_compared(tmp_path: Path) -> None:
     a = made.stored_in(made.repeated(), tmp_path / "a")
     elsewhere = {"data": {"source": "/elsewhere/digits"}, "epochs": 9, "paths": {"cache_dir": "/elsewhere"}}
+    elsewhere |= {"framework_options": {"pytorch_switch": "on"}}  # which is what one may want to compare
     b = made.stored_in(changed(made.repeated(), "data", **elsewhere), tmp_path / "b")
     said = dict(beside.pair((a, b), (read(a), read(b))).sentences)["Which is faster?"]
-    assert len(said) == 5 and "times as fast" in said[0]
+    assert len(said) == 6 and "times as fast" in said[0]
+
+
+def test_rows_on_other_devices_have_no_verdict(tmp_path: Path) -> None:
+    theirs = made.repeated()
+    for repeats in theirs.runs.values():
+        repeats.update({repeat: run.model_copy(update={"device": "cuda"}) for repeat, run in repeats.items()})
+    a, b = made.stored_in(made.repeated(), tmp_path / "a"), made.stored_in(theirs, tmp_path / "b")
+    said = dict(beside.pair((a, b), (read(a), read(b))).sentences)["Which is faster?"]
+    assert len(said) == 4 and all("not the same work (other device)" in sentence for sentence in said)
+
+
+def test_one_low_p_among_many_rows_names_no_faster_one(tmp_path: Path) -> None:
+    """Of twelve rows of equal speed, each judged alone, one is called faster in four reports of ten."""
+    theirs = made.repeated()
+    row = theirs.comparison.rows[0]
+    theirs.runs[row.id] = {
+        repeat: made.good(row, 1.025 * epoch_seconds(run), repeat) for repeat, run in theirs.runs[row.id].items()
+    }
+    a, b = made.stored_in(made.repeated(), tmp_path / "a"), made.stored_in(theirs, tmp_path / "b")
+    said = dict(beside.pair((a, b), (read(a), read(b))).sentences)["Which is faster?"]
+    assert said[0] == (
+        "pytorch serial, 2 cores: no difference shown; B is 0.976 (0.953 to 0.998) times as fast as A (p = 0.155 among 4 "
+        "comparisons; 0.039 by itself)."
+    )
+    assert said[4].startswith("4 comparisons make one family") and "Welch's t-tests" in said[4]
 
 
 def test_out_says_where_and_never_into_one_of_the_two(tmp_path: Path) -> None:

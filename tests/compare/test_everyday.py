@@ -77,11 +77,11 @@ def test_a_dry_run_measures_a_few_steps_and_leaves_nothing(fake_twins: pytest.Mo
     assert done.exit_code == 0, done.output
     plain = json.loads(done.stdout)
     order = [(each["row"], each["repeat"]) for each in plain["runs"]]
-    rows = [f"{framework}-serial-{cores}" for framework in ("left", "right") for cores in ("1core", "2cores")]
+    rows = [f"{framework}-serial-{cores}" for cores in ("1core", "2cores") for framework in ("left", "right")]
     assert order == [*((row, 0) for row in rows), *((row, 1) for row in reversed(rows))]
     assert all(each["source"] == "8 steps measured now" for each in plain["runs"])
     # A fake takes 1 s for an epoch of 20 steps and 1258 images on one core, `right` 2 s; here are 10 epochs of 256 images.
-    left, right = (next(each["seconds"] for each in plain["runs"] if each["row"] == row) for row in (rows[0], rows[2]))
+    left, right = (next(each["seconds"] for each in plain["runs"] if each["row"] == row) for row in rows[:2])
     paced = 10 * 256 / 1258
     assert right - left == pytest.approx(paced, rel=1e-6)
     assert plain["seconds"] == pytest.approx(sum(each["seconds"] for each in plain["runs"]))
@@ -100,6 +100,19 @@ def test_a_dry_run_of_stored_results_measures_nothing_and_names_what_is_unknown(
     said = re.sub(r"\s+", " ", done.stdout)
     assert "6 runs: about 0:" in said and "and 2 of which nothing is known" in said
     assert f"stored in {out}" in re.sub(r"\s+", "", said).replace("storedin", "stored in ")
+
+
+def test_stored_times_are_those_of_runs_of_the_same_kind_and_of_the_middle_one(tmp_path: Path) -> None:
+    stored = made.repeated()
+    known = estimate.stored(made.stored_in(stored, tmp_path))
+    row = stored.comparison.rows[0]
+    longer = row.model_copy(update={"spec": row.spec.with_fields(epochs=9, seed=1, data={"limit": 100})})
+    found = known(longer)
+    assert isinstance(found, tuple) and found[0].phases is not None and found[0].phases.wall_seconds == 3.5 + 2 * 4.0
+    for other in ({"data": {"image_size": 256}}, {"augmentation": {"rotation_degrees": 10.0}}, {"optimizer": {"name": "adam"}}):
+        assert known(row.model_copy(update={"spec": row.spec.with_fields(**other)})) == (
+            f"unknown: {tmp_path} has no run of this kind"
+        )
 
 
 def test_a_dry_run_of_a_folder_lists_what_is_missing(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -155,7 +155,8 @@ def stand_in(repository: Path, rows: list[Row], monkeypatch: pytest.MonkeyPatch)
     here = {"processor": "Some CPU", "logical_cores": 2, "commit": git(repository, "rev-parse", "HEAD"), "dirty": False}
 
     def judged(request: run.Request, shown: Any) -> store.Comparison:
-        return made.comparison(rows, request.settings.repeats).model_copy(update={"machine": here})
+        own = {"machine": here, "seeds": list(request.settings.seeds)}
+        return made.comparison(rows, request.settings.repeats).model_copy(update=own)
 
     def execute(row: Row, repeat: int, folder: Path, watch: Any, code: Code) -> RunResult:
         state = (code.root / "state").read_text()
@@ -180,20 +181,24 @@ def test_a_slowdown_between_two_revisions_is_a_regression(
     repository: Path, stand_in: list[tuple[str, str, int]], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    done = regress("--interleaved", "before", "--out", out)
+    done = regress("--interleaved", "before", "--set", "seed=7", "--out", out)
     assert done.exit_code == 3, done.output
     assert done.stdout.startswith("REGRESSION in 2 of ")
     warm, measured = stand_in[:4], stand_in[4:]
     pytorch, tensorflow = "pytorch-serial-2", "tensorflow-serial-2"
     assert warm == [(state, row, 0) for row in (pytorch, tensorflow) for state in ("before", "now")]
-    assert [state for state, row, _ in measured if row == pytorch] == ["before", "now", "now", "before"] * 2 + ["before", "now"]
-    assert len(measured) == 2 * 2 * 5
+    assert [state for state, row, _ in measured if row == pytorch] == ["before", "now", "now", "before"] * 3
+    assert len(measured) == 2 * 2 * 6
     kept = json.loads((out / "regress.json").read_text())
     assert kept["paired"] and kept["exit_code"] == 3
     assert [kept[side]["commit"] for side in ("baseline", "candidate")] == [
         git(repository, "rev-parse", revision)[:8] for revision in ("before", "HEAD")
     ]
     assert (out / "regress.md").read_text().startswith("## REGRESSION")
+    for side in ("base", "head"):  # each pair has a seed of its own, the same in both
+        runs = store.read(out / side).runs[pytorch]
+        assert {repeat: run.spec.seed for repeat, run in runs.items()} == {repeat: repeat + 7 for repeat in range(6)}
+        assert json.loads((out / side / "runs" / f"{pytorch}-r3" / "spec.json").read_text())["seed"] == 10
     assert store.read_plan(out / "base").machine["commit"] == git(repository, "rev-parse", "before")
     assert regress(out).exit_code == 3  # judged again from what is stored
     assert worktrees(repository) == 1

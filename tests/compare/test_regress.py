@@ -10,13 +10,13 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 
-from common.results import Metrics
-from compare import measurements, regress, regression, statistics
+from common import results
+from compare import measurements, regress, statistics, store
 from compare.__main__ import app
 from compare.regression import Criteria, Judgement
-from compare.statistics import Estimate
 from tests.compare import kept, made
 
+EPOCH = made.epoch(1, 4.0).model_copy(update={"epoch_images": 639})
 BOTH = {"pytorch": 4.0, "tensorflow": 5.0}
 
 
@@ -58,15 +58,9 @@ def test_one_sample_has_no_interval() -> None:
     assert math.isinf(statistics.of_differences([1.0]).half) and math.isinf(statistics.of_samples([1.0], [2.0, 3.0]).half)
 
 
-def test_an_accuracy_without_spread_over_repeats_is_as_sure_as_its_test_split_is_large() -> None:
-    def estimate(accuracy: float, examples: int) -> Estimate:
-        before, now = (Metrics(loss=1.0, accuracy=each, num_correct=0, num_examples=examples) for each in (0.9, accuracy))
-        return regression.with_test_set(statistics.of_samples([0.9] * 5, [accuracy] * 5), before, now)
-
-    small, large = estimate(0.88, 360), estimate(0.88, 36000)
-    assert small.error == pytest.approx(math.sqrt(0.9 * 0.1 / 360 + 0.88 * 0.12 / 360))
-    assert small.p == pytest.approx(2 * stats.norm.sf(0.02 / small.error)) and small.p > 0.3
-    assert large.p < 1e-10
+def test_what_rounding_hides_is_in_the_error_of_equal_differences() -> None:
+    estimate = statistics.of_differences([0.01] * 5, rounding=0.01)
+    assert estimate.error == pytest.approx(0.01 / math.sqrt(6 * 5)) and 0.001 < estimate.p < 0.01
 
 
 def test_two_samples_of_the_same_machine_are_called_different_once_in_twenty_times() -> None:
@@ -93,8 +87,9 @@ def test_a_regression_is_larger_than_the_threshold_and_significant(
     assert verdicts(judged) == [verdict, "no change shown"]
     assert judged.exit_code == code
     assert judged.changes[0].change.value == pytest.approx(factor)
-    assert judged.tested == 8  # seconds, first step, memory and accuracy of two rows
-    assert not judged.paired and {change.method for change in judged.changes} == {"Welch"}
+    assert judged.tested == 2  # seconds of two rows: first step and memory are the same number in every run
+    assert not judged.paired and [change.method for change in judged.changes] == ["Welch", "none", "none"] * 2
+    assert {change.verdict for change in judged.changes if change.method == "none"} == {"no change shown"}
 
 
 def test_a_slowdown_within_the_noise_is_no_regression_but_not_ruled_out(tmp_path: Path) -> None:
@@ -107,11 +102,56 @@ def test_a_slowdown_within_the_noise_is_no_regression_but_not_ruled_out(tmp_path
     assert said[0].startswith("pytorch serial, 2 cores: seconds per epoch: 1.100 (")
 
 
+DISTURBED = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}}
+
+
+@pytest.mark.parametrize("changed", [DISTURBED, {"cores_used": None}])
+@pytest.mark.parametrize("side", [0, 1])
+def test_times_of_disturbed_runs_are_neither_a_pass_nor_a_regression(
+    tmp_path: Path, side: int, changed: dict[str, Any]
+) -> None:
+    """A baseline that was measured beside another job would let every later slowdown pass."""
+    folders = [
+        kept.folder(tmp_path / str(number), {"pytorch": 4.0 if number else 6.0}, changed=changed if number == side else None)
+        for number in (0, 1)
+    ]
+    judged = judge(*folders)
+    assert verdicts(judged) == [] and judged.exit_code == 2
+    assert {fact.what for fact in judged.facts if fact.verdict == "cannot tell"} == {"seconds per epoch", "first step seconds"}
+    assert verdicts(judged, "peak_memory_mib") == ["no change shown"]
+    (said,) = judged.cautions
+    assert said.startswith(f"pytorch serial, 2 cores: 5 of 5 runs of the {('baseline', 'candidate')[side]} were disturbed")
+
+
+def test_a_disturbed_run_among_enough_others_is_left_out(tmp_path: Path) -> None:
+    noise = (*kept.NOISE, 9.0)
+    before = kept.folder(tmp_path / "before", {"pytorch": 4.0}, noise=noise)
+    spoilt = store.run_folder(before, "pytorch-serial-2", 5)
+    results.save(results.load(spoilt / results.RESULT_FILE).model_copy(update=DISTURBED), spoilt)
+    judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.8}))
+    assert verdicts(judged) == ["regression"] and judged.exit_code == 3
+    (change,) = (change for change in judged.changes if change.metric == "epoch_seconds")
+    assert change.change.value == pytest.approx(1.2) and change.baseline.n == 5
+
+
+def test_a_metric_that_was_asked_for_and_not_measured_is_no_pass(tmp_path: Path) -> None:
+    before, now = (kept.folder(tmp_path / name, {"pytorch": 4.0}) for name in ("before", "now"))
+    assert judge(before, now).exit_code == 0
+    judged = judge(before, now, metrics=("epoch_seconds", "device_peak_memory_mib"))
+    assert judged.exit_code == 2
+    assert [fact.what for fact in judged.facts if fact.verdict == "cannot tell"] == ["device memory MiB"]
+    nothing = judge(before, kept.folder(tmp_path / "zero", {"pytorch": 4.0}, changed={"peak_memory_mib": 0.0}))
+    assert nothing.exit_code == 2
+    benchmarks = [kept.benchmark_file(tmp_path / f"{name}.json", {"test_step": list(kept.NOISE)}) for name in "ab"]
+    done = compare(*benchmarks, "--metrics", "epoch_seconds")
+    assert done.exit_code == 2 and "holds seconds alone. Received: --metrics epoch_seconds" in done.stderr
+
+
 def test_one_low_p_among_many_figures_is_no_regression(tmp_path: Path) -> None:
     noise = (1.0, 1.06, 0.94, 1.03, 0.97)
     before = kept.folder(tmp_path / "before", BOTH, noise=noise)
     now = kept.folder(tmp_path / "now", {**BOTH, "pytorch": 4.0 * 1.077}, noise=noise)
-    alone = judge(before, now, metrics=("epoch_seconds",), only="pytorch*")
+    alone = judge(before, now, metrics=("epoch_seconds", "wall_seconds"), only="pytorch*")
     assert verdicts(alone) == ["no change shown"] and alone.tested == 2
     (change,) = (change for change in alone.changes if change.metric == "epoch_seconds")
     assert change.change.p is not None and change.change.p < 0.05 < (change.adjusted_p or 0.0)
@@ -125,6 +165,7 @@ def test_too_few_repeats_are_an_error_not_a_pass(tmp_path: Path, repeats: int, v
     now = kept.folder(tmp_path / "now", {"pytorch": 8.0, "tensorflow": 10.0}, noise=kept.NOISE[:repeats])
     judged = judge(before, now)
     assert set(verdicts(judged)) == {verdict} and judged.exit_code == code
+    assert judged.changes[0].change.value == pytest.approx(2.0, rel=0.01)
     if code == 2:
         assert regress.headline(judged) == "CANNOT TELL whether there is a regression."
 
@@ -145,30 +186,69 @@ def test_a_proof_that_is_lost_is_a_regression_at_any_speed(
 ) -> None:
     first = kept.folder(tmp_path / "before", {"pytorch": 4.0}, verdict=before)
     judged = judge(first, kept.folder(tmp_path / "now", {"pytorch": 2.0}, verdict=now))
-    assert [fact.verdict for fact in judged.facts] == [verdict]
+    assert [fact.verdict for fact in judged.facts if fact.what.startswith("same training")] == [verdict]
     assert judged.exit_code == code
 
 
 def test_first_losses_that_no_longer_agree_are_a_regression(tmp_path: Path) -> None:
     before = kept.folder(tmp_path / "before", BOTH)
     judged = judge(before, kept.folder(tmp_path / "now", BOTH, first_losses={"tensorflow": 2.4}))
-    assert {(fact.baseline, fact.candidate, fact.verdict) for fact in judged.facts} == {
+    assert {(fact.baseline, fact.candidate, fact.verdict) for fact in judged.facts if "first loss" in fact.what} == {
         ("agrees", "does not agree", "regression")
     }
     assert judged.exit_code == 3
 
 
+SEEDS = (0, 1, 2, 3, 4)
+SPREAD = (0.0, 0.004, -0.004, 0.002, -0.002)
+
+
 @pytest.mark.parametrize(
-    ("accuracy", "verdict", "code"), [(0.69, "no change shown", 0), (0.6, "regression", 3), (0.8, "better", 0)]
+    ("lost", "verdict", "code"),
+    [(0.0, "no change shown", 0), (0.005, "worse, within the threshold", 0), (0.05, "regression", 3)],
 )
-def test_lost_accuracy_is_a_regression_where_the_test_split_shows_it(
+def test_accuracy_is_tested_over_seeds(tmp_path: Path, lost: float, verdict: str, code: int) -> None:
+    """Paired by seed: that some seeds are better than others, by much more than is lost, is in both."""
+    of_seed = [0.7, 0.9, 0.75, 0.8, 0.85]
+    now = [accuracy - lost + chance / 2 for accuracy, chance in zip(of_seed, SPREAD, strict=True)]
+    before = kept.folder(tmp_path / "before", {"pytorch": 4.0}, accuracy=of_seed, seeds=SEEDS)
+    judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.0}, accuracy=now, seeds=SEEDS))
+    assert verdicts(judged, "test_accuracy") == [verdict] and judged.exit_code == code
+    (change,) = (change for change in judged.changes if change.metric == "test_accuracy")
+    assert change.change.value == pytest.approx(-lost) and (change.method, change.change.n) == ("paired by seed", 5)
+    (said,) = (sentences for title, sentences in regress.sections(judged) if title == "How it was judged")
+    assert any("paired by seed" in sentence for sentence in said)
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "verdict", "code"), [(0.695, "not tested", 0), (0.6, "cannot tell", 2), (0.8, "not tested", 0)]
+)
+def test_repeats_of_one_seed_are_one_training_and_no_test_of_accuracy(
     tmp_path: Path, accuracy: float, verdict: str, code: int
 ) -> None:
     before = kept.folder(tmp_path / "before", {"pytorch": 4.0})
     judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.0}, accuracy=accuracy))
-    assert verdicts(judged, "test_accuracy") == [verdict] and judged.exit_code == code
-    (change,) = (change for change in judged.changes if change.metric == "test_accuracy")
-    assert change.change.value == pytest.approx(accuracy - 0.7)
+    assert verdicts(judged, "test_accuracy") == [] and judged.exit_code == code
+    (fact,) = judged.facts
+    assert (fact.what, fact.verdict) == ("test accuracy", verdict)
+    assert fact.candidate == f"{accuracy:.4f}, of 1 seed of the 5 that a verdict needs"
+    (said,) = (sentences for title, sentences in regress.sections(judged) if title == "How it was judged")
+    assert any("Rounding alone moves the accuracy" in sentence for sentence in said)
+
+
+def test_equal_predictions_are_no_change_and_nothing_is_left_unsure(tmp_path: Path) -> None:
+    same = {"predictions_hash": "p"}
+    before = kept.folder(tmp_path / "before", {"pytorch": 4.0}, changed=same)
+    judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.0}, changed=same))
+    (fact,) = judged.facts
+    assert (fact.candidate, fact.verdict) == ("0.7000, by equal predictions", "no change shown")
+    assert not any("not ruled out" in title for title, _ in regress.sections(judged))
+
+
+def test_accuracies_of_other_seeds_do_not_compare(tmp_path: Path) -> None:
+    before = kept.folder(tmp_path / "before", {"pytorch": 4.0}, seeds=SEEDS)
+    judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.0}, seeds=(5, 6, 7, 8, 9)))
+    assert [(fact.candidate, fact.verdict) for fact in judged.facts] == [("of seeds 5, 6, 7, 8, 9", "cannot tell")]
 
 
 def test_a_run_that_fails_now_is_a_regression_and_one_that_is_missing_cannot_be_told(tmp_path: Path) -> None:
@@ -190,13 +270,15 @@ def test_a_run_that_fails_now_is_a_regression_and_one_that_is_missing_cannot_be_
     [
         ({"processor": "Another CPU"}, "different machines: processor was Some CPU and is Another CPU"),
         ({"logical_cores": 4}, "different machines: logical cores was 2 and is 4"),
+        ({"host": "b", "gpus": ["H100"]}, "different machines: host was a and is b"),
+        ({"gpus": ["H200"]}, "different machines: gpus was ['H100'] and is ['H200']"),
         ({"processor": ""}, "does not say its processor"),
         ({"logical_cores": None}, "does not say its logical cores"),
     ],
 )
 def test_another_machine_is_an_error(tmp_path: Path, machine: dict[str, Any], said: str) -> None:
-    before = kept.folder(tmp_path / "before", BOTH)
-    done = compare(before, kept.folder(tmp_path / "now", BOTH, machine=machine))
+    before = kept.folder(tmp_path / "before", BOTH, machine={"host": "a", "gpus": ["H100"]})
+    done = compare(before, kept.folder(tmp_path / "now", BOTH, machine={"host": "a"} | machine))
     assert done.exit_code == 2 and said in done.stderr and done.stdout == ""
 
 
@@ -221,6 +303,8 @@ def test_other_work_or_data_or_another_device_is_an_error(tmp_path: Path) -> Non
             ({"rows": [larger]}, "did other work: global_batch_size was 64 and is 128"),
             ({"rows": [fewer], "data_hash": "of 100"}, "did other work: data.limit was None and is 100"),
             ({"data_hash": "other"}, "their data has other content. Received: digits and digits"),
+            ({"changed": {"data_hash": "decoded otherwise"}}, "other work: content of the data: data before, decoded othe now"),
+            ({"changed": {"epochs": [EPOCH]}}, "did other work: images of an epoch: 640 before, 639 now"),
             ({"changed": {"device": "cuda"}}, "ran on another device: cpu before, cuda now"),
         ]
     ):
@@ -276,24 +360,44 @@ def test_without_a_candidate_the_newest_later_one_that_measured_the_same_is_take
     assert found["candidate"]["source"] == str(tmp_path / "a") and found["exit_code"] == done.exit_code == 3
 
 
-def test_benchmark_files_are_compared_by_their_rounds(tmp_path: Path) -> None:
-    rounds = [0.010 * factor for factor in kept.NOISE * 2]
-    before = kept.benchmark_file(tmp_path / "0001_a.json", {"test_step[pytorch]": rounds, "test_input": rounds})
-    slower = {"test_step[pytorch]": [1.2 * each for each in rounds], "test_input": rounds}
-    now = kept.benchmark_file(tmp_path / "0002_b.json", slower, measured_at="2026-01-02T00:00:00+00:00")
-    judged = judge(before, None)
-    assert judged.candidate.source == str(now)
-    assert verdicts(judged, "seconds") == ["regression", "no change shown"] and judged.exit_code == 3
-    assert "rounds of one process" in judged.cautions[-1]
+def benchmarks(folder: Path, seconds: float, noise: tuple[float, ...] = kept.NOISE, **rest: Any) -> Path:
+    """A folder of benchmark files, one a process: each has its own layout in memory, which all of its rounds meet."""
+    for number, factor in enumerate(noise):
+        rounds = [seconds * factor * (1.0 + 0.001 * index) for index in range(30)]
+        kept.benchmark_file(folder / "Linux" / f"000{number}_x.json", {"test_step": rounds, "test_input": rounds}, **rest)
+    return folder
 
 
-def test_a_benchmark_file_without_samples_or_of_another_kind_is_an_error(tmp_path: Path) -> None:
-    rounds = {"test_step": list(kept.NOISE)}
-    before = kept.benchmark_file(tmp_path / "a.json", rounds)
-    bare = kept.benchmark_file(tmp_path / "b.json", rounds, keep=False)
-    foreign = kept.benchmark_file(tmp_path / "c.json", rounds, machine={"cpu": {"brand_raw": "Some CPU", "count": 2}})
-    silent = kept.benchmark_file(tmp_path / "d.json", rounds, machine={})
-    assert "--benchmark-save-data" in compare(before, bare).stderr
+def test_rounds_of_one_process_are_one_sample(tmp_path: Path) -> None:
+    """Thirty rounds that hardly differ, of two processes that do: by rounds alone, a sure regression of equal code."""
+    first = kept.benchmark_file(tmp_path / "0001_a.json", {"test_step": [0.0100 + 1e-5 * each for each in range(30)]})
+    rounds = {"test_step": [0.0106 + 1e-5 * each for each in range(30)]}
+    second = kept.benchmark_file(tmp_path / "0002_b.json", rounds, measured_at="2026-01-02T00:00:00+00:00")
+    done = compare(first)
+    assert done.exit_code == 2 and done.stdout.startswith("CANNOT TELL") and str(second) in done.stdout
+    assert "test_step: seconds: 1 of the 5 benchmark files that a verdict needs; 1.059 times." in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(("factor", "verdict", "code"), [(1.0, "no change shown", 0), (1.2, "regression", 3)])
+def test_folders_of_benchmark_files_are_compared_file_by_file(tmp_path: Path, factor: float, verdict: str, code: int) -> None:
+    before = benchmarks(tmp_path / "before", 0.01)
+    now = benchmarks(tmp_path / "now", 0.01 * factor, noise=kept.NOISE[::-1])
+    judged = judge(before, now)
+    assert verdicts(judged, "seconds") == [verdict] * 2 and judged.exit_code == code
+    assert {change.change.n for change in judged.changes} == {5}
+    fewer = judge(before, benchmarks(tmp_path / "fewer", 0.02, noise=(1.0,) * 4))
+    assert fewer.exit_code == 2
+    benchmarks(tmp_path / "fewer", 0.01, noise=(1.0,), commit="b" * 40)
+    with pytest.raises(store.FolderError, match="holds benchmarks of more than one commit"):
+        judge(before, tmp_path / "fewer")
+
+
+def test_a_benchmark_file_of_another_project_or_without_a_machine_or_of_another_kind(tmp_path: Path) -> None:
+    before = benchmarks(tmp_path / "a", 0.01)
+    bare = benchmarks(tmp_path / "b", 0.01, keep=False)
+    foreign = benchmarks(tmp_path / "c", 0.01, machine={"cpu": {"brand_raw": "Some CPU", "count": 2}})
+    silent = benchmarks(tmp_path / "d", 0.01, machine={})
+    assert compare(before, bare).exit_code == 0  # the statistics hold all that counts
     assert compare(before, foreign).exit_code == 0  # of any project, by what pytest-benchmark itself says of the machine
     assert "does not say its processor" in compare(before, silent).stderr
     other_kind = compare(before, kept.folder(tmp_path / "folder", BOTH))

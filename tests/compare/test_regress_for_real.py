@@ -62,7 +62,11 @@ def test_work_planted_in_one_twin_is_a_regression_of_that_twin_alone(clone: Path
     assert tensorflow["verdict"] != "regression"
     accuracies = [change["change"]["value"] for change in found["changes"] if change["metric"] == "test_accuracy"]
     assert max(map(abs, accuracies)) <= 0.05
-    assert {(fact["what"], fact["candidate"]) for fact in found["facts"]} == {("first loss in both frameworks", "agrees")}
+    said = {(fact["what"], fact["candidate"]) for fact in found["facts"]}
+    assert ("first loss in both frameworks", "agrees") in said and {what for what, _ in said} <= {
+        "first loss in both frameworks",
+        "test accuracy",
+    }
     assert found["baseline"]["commit"] == git(clone, "rev-parse", "before")[:8]
 
 

@@ -367,6 +367,14 @@ def test_repeats_are_interleaved_and_unavailable_rows_left_out() -> None:
     assert order == [("a", 0), ("c", 0), ("c", 1), ("a", 1), ("a", 2), ("c", 2)]
 
 
+def test_rows_that_differ_by_their_framework_alone_are_run_next_to_each_other() -> None:
+    """Else all rows of the one come before all of the other: as far apart as a drift of the machine needs to be seen."""
+    rows = [made.row(framework, mode) for framework in "ab" for mode in ("serial", "data_parallel", "multi_process")]
+    modes = ("serial-2", "data_parallel-2", "multi_process-2")
+    there = [f"{framework}-{mode}" for mode in modes for framework in "ab"]
+    assert [row.id for row, _ in run.order(rows, 2)] == [*there, *reversed(there)]
+
+
 def test_one_core_has_one_serial_row(fake_twins: pytest.MonkeyPatch) -> None:
     assert [row.id for row in matrix.rows({"cores": 1}, ["left"], ["serial"], 2)] == ["left-serial-1core"]
 

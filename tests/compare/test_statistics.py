@@ -20,6 +20,15 @@ def test_spread_of_nothing_is_none() -> None:
     assert spread([math.nan, math.inf]) is None
 
 
+@pytest.mark.parametrize(("later", "quantiles"), [(0, (1.75, 2.5, 3.25)), (1, (2.0, 3.0, 4.0)), (2, None), (4, None)])
+def test_values_that_are_later_than_all_others_shift_the_quantiles(
+    later: int, quantiles: tuple[float, float, float] | None
+) -> None:
+    found = statistics.spread_with_later([4.0, 1.0, 3.0, 2.0], later)
+    assert (found and (found.low, found.median, found.high)) == quantiles
+    assert statistics.spread_with_later([], 3) is None
+
+
 def test_paired_ratio_is_the_t_interval_of_the_logarithms() -> None:
     pairs = [(2.0, 1.0), (2.2, 1.0), (1.9, 1.0), (2.1, 1.0), (2.05, 1.0)]
     found = paired_ratio(pairs)
@@ -123,6 +132,7 @@ def test_comparisons_of_too_few_pairs_make_no_family_larger() -> None:
 
 ONE, FEW = ratio(1.5, None, None, 1, p=None), ratio(0.5, 0.4, 0.6, 4)
 UNSHOWN, QUICK, SLOW = ratio(1.1, 0.9, 1.3, 5, p=0.21), ratio(1.5, 1.4, 1.6, 5), ratio(0.5, 0.4, 0.8, 9, p=1e-5)
+HARDLY = ratio(1.0035, 1.003, 1.004, 5)
 EQUAL = ratio(1.0, 0.9, 1.1, 5, p=0.9)
 
 
@@ -134,6 +144,8 @@ EQUAL = ratio(1.0, 0.9, 1.1, 5, p=0.9)
         ([UNSHOWN], "no difference shown between a and b: a 0.90 to 1.30 times as fast (p = 0.210)"),
         ([QUICK], "a is 1.40 to 1.60 times as fast as b (p = 0.010)"),
         ([SLOW], "b is 1.25 to 2.50 times as fast as a (p < 0.001)"),
+        ([HARDLY], "a is 1.003 to 1.004 times as fast as b, by less than 1% (p = 0.010)"),
+        ([statistics.inverse(HARDLY)], "b is 1.003 to 1.004 times as fast as a, by less than 1% (p = 0.010)"),
         ([QUICK, EQUAL], "a is 1.40 to 1.60 times as fast as b (p = 0.020 among 2 comparisons)"),
         (
             [QUICK, EQUAL, EQUAL, EQUAL, EQUAL],
@@ -152,6 +164,33 @@ def test_a_verdict_is_never_stronger_than_its_data(ratios: list[Ratio], words: s
 )
 def test_a_mode_pays_only_where_the_interval_lies_above_one(found: Ratio | None, said: str | None) -> None:
     assert statistics.pays(found and judged(found)) == said
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [(1.2, 1.3, "1.20 to 1.30"), (0.9, 1.1, "0.90 to 1.10"), (0.998, 1.001, "0.998 to 1.001"), (1.0, 1.0, "1.00 to 1.00")],
+)
+def test_a_range_has_the_digits_that_tell_its_bounds_from_one(low: float, high: float, said: str) -> None:
+    assert statistics.range_words(ratio(1.0, low, high, 5)) == said
+
+
+@pytest.mark.parametrize(("pairs", "comparisons"), [(5, 1), (5, 8), (6, 8), (30, 3)])
+def test_what_is_said_to_be_found_is_found_in_nine_of_ten_cases(pairs: int, comparisons: int) -> None:
+    error = 0.03 / math.sqrt(pairs)
+    least = statistics.least_found(error, pairs - 1, comparisons)
+    critical = stats.t.ppf(1 - 0.05 / 2 / comparisons, pairs - 1)
+    assert stats.nct.sf(critical, pairs - 1, least / error) == pytest.approx(0.9, abs=1e-6)
+
+
+def test_the_difference_that_a_family_finds_is_that_of_its_middle_ratio() -> None:
+    pairs = [[(1.0 + spread * sign, 1.0) for sign in (0, 1, -1, 2, -2)] for spread in (0.001, 0.01, 0.03)]
+    ratios = [found for each in pairs if (found := paired_ratio(each)) is not None]
+    logs = [math.log(first) for first, _ in pairs[1]]
+    expected = math.expm1(statistics.least_found(float(stats.sem(logs)), 4, 3))
+    assert statistics.resolution(ratios, 3) == pytest.approx(expected)
+    words = statistics.family_words(verdicts([(str(number), each) for number, each in enumerate(ratios)]))
+    assert words is not None and words.endswith(f"a difference of {100 * expected:.2g} % is found in 90% of cases.")
+    assert statistics.resolution([ratio(1.0, None, None, 1)], 1) is None
 
 
 def test_the_size_of_the_family_is_said() -> None:

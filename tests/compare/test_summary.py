@@ -5,7 +5,7 @@ import pytest
 
 from common import spec
 from common.rates import Rates
-from common.results import Noise, StepParts
+from common.results import Noise, RunResult, StepParts
 from common.work import Work
 from compare import tables
 from compare.findings import findings
@@ -14,6 +14,8 @@ from compare.store import Stored
 from compare.summary import Summary, epoch_seconds, images_per_second, limit, summarize, until_accuracy
 from compare.tables import limit_table, target_table
 from tests.compare import made
+
+MODES = ("serial-2", "data_parallel-2")
 
 
 def _by_id(summaries: list[Summary]) -> dict[str, Summary]:
@@ -36,6 +38,37 @@ def test_speedups_are_given_against_one_core_and_the_same_cores() -> None:
     assert parallel.speedup_one_core is not None and parallel.speedup_one_core.value == pytest.approx(2.0)
     assert parallel.speedup_same_cores is not None and parallel.speedup_same_cores.value == pytest.approx(1.25)
     assert parallel.parallel_efficiency == pytest.approx(1.0)  # twice as fast on two cores
+
+
+def _of_two_batches() -> Stored:
+    """Serial and parallel rows, each of two global batches, in two frameworks, as a scaling lays them out."""
+    stored = made.repeated()
+    rows: list[Row] = []
+    runs: dict[str, dict[int, RunResult]] = {}
+    for row in stored.comparison.rows:
+        for batch, slower in ((64, 1.0), (128, 3.0)):
+            spec = row.spec.with_fields(global_batch_size=batch)
+            rows.append(row.model_copy(update={"id": f"{row.id}-batch{batch}", "spec": spec}))
+            runs[rows[-1].id] = {
+                repeat: made.good(rows[-1], slower * epoch_seconds(run), repeat) for repeat, run in stored.runs[row.id].items()
+            }
+    return stored.model_copy(update={"comparison": made.comparison(rows, 5), "runs": runs})
+
+
+def test_rows_of_other_batches_are_never_held_against_each_other() -> None:
+    stored = _of_two_batches()
+    summaries = summarize(stored)
+    found = findings(stored, summaries)
+    assert [each.name for each in found.verdicts] == [
+        *(
+            f"pytorch-{row} against tensorflow-{row}"
+            for row in [f"{each}-batch{batch}" for each in MODES for batch in (64, 128)]
+        ),
+        *(f"{name}-data_parallel-2-batch{batch}" for name in ("pytorch", "tensorflow") for batch in (64, 128)),
+    ]
+    speedups = [each.speedup_same_cores.value for each in summaries if each.speedup_same_cores]
+    assert speedups == pytest.approx([2.0, 2.0, 4.01 / 6.0, 4.01 / 6.0], rel=0.03)
+    assert found.frameworks[1].startswith("serial-2-batch128: no difference shown between")
 
 
 def test_on_accelerators_efficiency_counts_devices() -> None:
@@ -291,13 +324,29 @@ def test_repeats_that_never_reach_the_accuracy_are_counted() -> None:
     summaries = summarize(stored)
     target = summaries[0].target
     assert target is not None and target.seconds is not None
-    assert (target.reached, target.seconds.n, summaries[0].repeats_done) == (4, 4, 5)
+    assert (target.reached, target.seconds.n, summaries[0].repeats_done) == (4, 5, 5)
     said = findings(stored, summaries).scores
     assert said[0].startswith(
-        "pytorch serial, 2 cores: validation accuracy 0.75 after 8.21 s (8.15 to 8.27) and 2 epochs, in 4 of"
+        "pytorch serial, 2 cores: validation accuracy 0.75 after 8.25 s (8.17 to 8.33) and 2 epochs, in 4 of"
     )
     (table,) = target_table(summaries)
     assert [row["reached"] for row in table.rows] == ["4 of 5", "5 of 5", "5 of 5", "5 of 5"]
+
+
+def test_a_few_quick_repeats_do_not_pass_for_all() -> None:
+    stored = made.repeated()
+    row = stored.comparison.rows[0]
+    for repeat in (1, 2, 4):
+        run = stored.runs[row.id][repeat]
+        stored.runs[row.id][repeat] = run.model_copy(update={"epochs": run.epochs[:1]})
+    stored = stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"target_accuracy": 0.75})})
+    summaries = summarize(stored)
+    target = summaries[0].target
+    assert target is not None and (target.reached, target.seconds, target.epochs) == (2, None, None)
+    assert findings(stored, summaries).scores[0] == (
+        "pytorch serial, 2 cores: validation accuracy 0.75 was reached in 2 of 5 repeats, which leaves no median; 4.00 s per "
+        "epoch."
+    )
 
 
 def test_the_phases_of_a_row_are_those_of_one_repeat_and_add_up() -> None:
