@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from common import datasets, machine, results, sealed, spec, trained, watchdog, weights
 from common.architectures import Architecture
 from common.datasets.dataset import Images
+from common.sealed import SealError
 from common.trained import Card, Trained
 from common.weights import Weights
 
@@ -29,7 +30,7 @@ WARM_UP_SECONDS = 0.25
 LEAST_CALLS = 5
 """That are timed of every batch size, however long they take."""
 
-LOGITS = "logits"
+_LOGITS, _OF = "logits", "weights_hash"
 
 
 class Predictor(Protocol):
@@ -179,7 +180,8 @@ def run(inference: Inference, arguments: argparse.Namespace, device: str, versio
         return
     if arguments.command == "score":
         images = _images(arguments)
-        sealed.write(out, {}, {LOGITS: score(inference.predictor(model), images)})
+        words = {_OF: weights.digest(model.weights)}
+        sealed.write(out, words, {_LOGITS: score(inference.predictor(model), images)})
         return
     load = machine.load()
     predictor = inference.predictor(model)
@@ -203,22 +205,23 @@ def _images(arguments: argparse.Namespace) -> Images:
     return datasets.load(read.data, seed=read.split_seed, cache_dir=read.paths.cache_dir).test.images
 
 
-def logits(path: Path, count: int, classes: Sequence[str]) -> npt.NDArray[np.floating]:
+def logits(path: Path, model: Trained, count: int) -> npt.NDArray[np.floating]:
     """What the command `score` has written.
 
     Args:
         path: of its file.
+        model: that is to have made them.
         count: of the images.
-        classes: of the model.
 
     Returns:
         [count, classes].
 
     Raises:
-        SealError: the file is torn, or of other images or classes.
+        SealError: there is no such file, or it is torn, or of another model, or of other images.
     """
-    _, arrays = sealed.read(path)
-    found = arrays.get(LOGITS)
-    if found is None or found.shape != (count, len(classes)):
-        raise sealed.SealError(f"{path} holds no logits of {count} images and {len(classes)} classes")
+    words, arrays = sealed.read(path)
+    found = arrays.get(_LOGITS)
+    shape = count, len(model.card.class_names)
+    if words.get(_OF) != weights.digest(model.weights) or found is None or found.shape != shape:
+        raise SealError(f"{path} holds no logits of this model and {count} images")
     return found
