@@ -176,7 +176,7 @@ def run(inference: Inference, arguments: argparse.Namespace, device: str, versio
         return
     model = trained.load(path, arguments.model)
     if arguments.command == "write":
-        inference.write(model, out)
+        _write(inference, model, out)
         return
     if arguments.command == "score":
         images = _images(arguments)
@@ -196,6 +196,20 @@ def run(inference: Inference, arguments: argparse.Namespace, device: str, versio
         batches=batches,
     )
     results.write_atomically(out, made.model_dump_json(indent=1))
+
+
+def _write(inference: Inference, model: Trained, out: Path) -> None:
+    """Write a file of the framework's own, whole or not at all, and only where it gives the same weights back."""
+    partial = out.with_name(f".partial-{out.name}")  # the framework goes by the suffix
+    try:
+        inference.write(model, partial)
+        found = inference.read(model.card, model.architecture, partial)
+        for name, array in model.weights.items():
+            if not np.array_equal(found[name], array.astype(model.card.precision)):
+                raise AssertionError(f"{name} is read back from {out} with other values")
+        partial.replace(out)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _images(arguments: argparse.Namespace) -> Images:

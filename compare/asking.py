@@ -6,9 +6,11 @@ import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
+import typer
 
 from common import inference
 from common.trained import Trained
@@ -16,6 +18,9 @@ from common.weights import WeightsError
 from compare import exits, launch, tables
 from compare.launch import LaunchError
 
+OwnModel = Annotated[
+    str | None, typer.Option("--model", help="The package.module of your own that the checkpoint may name, and have imported.")
+]
 _REASON_LENGTH = 400
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from common import datasets, spec
-from compare import evaluation, evaluation_report, exits, launch, presets, report, run
+from compare import evaluation, evaluation_report, exits, launch, presets, report, run, store
 from compare.evaluation import Evaluation
 from compare.interrupt import Interrupted, interruptible
 from compare.progress import display
@@ -60,7 +58,7 @@ def command(
         named = tuple(names(frameworks))
         fields = evaluation.read_tuned(tuned, named) if tuned is not None else {}
         asked = Evaluation(values=wanted, frameworks=named, tuned=fields, repeats=repeats)
-        folder = out or _default_folder(wanted)
+        folder = out or store.new_folder("evaluate", str(wanted.get("model", spec.Spec.model_fields["model"].default)))
         try:
             with interruptible(), display(Console(stderr=True)) as shown:
                 made = evaluation.evaluate(asked, folder, shown)
@@ -93,9 +91,3 @@ def settings(preset: str | None, spec_file: Path | None, options: dict[str, Any]
     made = run.settings(preset, spec_file, given, assignments)  # which leaves mode and replicas to a matrix
     kept = {field: source[field] for source in (stated, assigned) for field in ("mode", "replicas") if field in source}
     return {**made.values, **kept}
-
-
-def _default_folder(values: dict[str, Any]) -> Path:
-    now = datetime.now().astimezone()
-    model = re.sub(r"[^\w.-]+", "-", str(values.get("model", "simple_cnn")))
-    return Path("results") / f"{now:%Y%m%d-%H%M%S}-evaluate-{model}"

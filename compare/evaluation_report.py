@@ -143,7 +143,7 @@ def class_table(made: Evaluated) -> Table:
         rows.append(row("macro average", made.num_examples, lambda found: found.macro))
         rows.append(row("weighted average", made.num_examples, lambda found: found.weighted))
     return Table(
-        "classes_of_the_test_split",
+        "classes",
         "Precision, recall and F1 of each class",
         columns,
         rows,
@@ -395,9 +395,10 @@ def _draw_calibration(figure: Figure, made: Evaluated, shown: Sequence[str]) -> 
             style = {"color": plots.COLOURS[index % len(plots.COLOURS)], "marker": plots.MARKERS[index % len(plots.MARKERS)]}
             label = framework if number == 0 else None
             axis.plot([each.confidence for each in bins], [each.accuracy for each in bins], label=label, **style)
-            counts.step([each.high for each in bins], [each.count for each in bins], where="pre", color=style["color"])
+            edges = [model.scores.bins[0].low, *(each.high for each in model.scores.bins)]
+            counts.stairs([each.count for each in model.scores.bins], edges, color=style["color"], linewidth=2)
     axis.set(title="How sure, and how often right", ylabel="accuracy of the bin", ylim=(0, 1.02))
-    counts.set(xlabel="probability of the predicted label", ylabel="images", yscale="log")
+    counts.set(xlabel="probability of the predicted label", ylabel="images")
     axis.legend(frameon=False)
 
 

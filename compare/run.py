@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -414,9 +413,7 @@ def _is_done(folder: Path, row: Row, repeat: int) -> bool:
 
 
 def _default_folder(comparison: Comparison) -> Path:
-    data = re.sub(r"[^\w.-]+", "-", comparison.data_name)
-    now = datetime.now().astimezone()
-    return Path("results") / f"{now:%Y%m%d-%H%M%S}-{comparison.rows[0].spec.model}-{data}"
+    return store.new_folder(comparison.rows[0].spec.model, comparison.data_name)
 
 
 def _with_seeds(settings: Preset, seeds: tuple[int, ...], repeats: int | None) -> Preset:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -105,6 +107,12 @@ class Stored(_Frozen):
     """Row id: {repeat: result}; runs that are missing are not in it."""
     set_aside: list[str]
     """Why each stored file that cannot be relied on was left out."""
+
+
+def new_folder(*names: str) -> Path:
+    """`results/<time>-<names>`, for what is not told where to go."""
+    said = (re.sub(r"[^\w.-]+", "-", name) for name in names)
+    return Path("results") / "-".join([f"{datetime.now().astimezone():%Y%m%d-%H%M%S}", *said])
 
 
 def run_folder(folder: Path, row_id: str, repeat: int) -> Path:
