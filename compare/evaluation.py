@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,7 @@ KIND = "evaluation"
 RECORD_FILE = "evaluation.json"
 TRAINING_FOLDER = "training"
 LOGITS_FOLDER = "logits"
-TUNED_FILE = "tuning.json"
+TUNED_FILE = "tuned.json"
 """In the folder of a tuning."""
 
 WORST_PAIRS = 8
@@ -161,14 +161,7 @@ def read(folder: Path) -> Evaluated:
     Raises:
         FolderError: there is none, or it cannot be read.
     """
-    path = folder / RECORD_FILE
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        if not results.is_unchanged(values):
-            raise FolderError(f"{path} was changed since it was written: its checksum does not fit. Evaluate again.")
-        return Evaluated.model_validate(values)
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError, pydantic.ValidationError) as error:
-        raise FolderError(f"{path} is no record of an evaluation ({error}). Evaluate again.") from None
+    return store.read_record(folder / RECORD_FILE, Evaluated, "an evaluation")
 
 
 def data_of(made: Evaluated) -> Dataset:
@@ -351,11 +344,10 @@ def _of_training(result: RunResult, model: Trained) -> dict[str, Any]:
 
 
 def read_tuned(path: Path, frameworks: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The best fields of a tuning: of its folder, or of a YAML or JSON file.
+    """The best fields of a tuning, by framework and dotted name.
 
     Args:
-        path: a folder whose `tuning.json` has them under `best`, or a file of {framework: {dotted field: value}}, or of {dotted
-            field: value} for all frameworks alike.
+        path: a tuning's folder, or a YAML or JSON file of {framework: {field: value}}, or of {field: value} for all alike.
         frameworks: that are evaluated; what is found of others is left out.
 
     Raises:
@@ -363,14 +355,15 @@ def read_tuned(path: Path, frameworks: Sequence[str]) -> dict[str, dict[str, Any
     """
     file = path / TUNED_FILE if path.is_dir() else path
     values = spec.read_values(file)
-    best: Any = values.get("best", values)
-    if not isinstance(best, dict) or not best:
-        raise SpecError(f"{file} has no tuned fields. Use a folder of `tune`, or a file of `field: value` lines.")
-    fields = cast(dict[str, Any], best)
-    if not set(fields) & set(launch.FRAMEWORKS):
-        return dict.fromkeys(frameworks, fields)
-    found = {framework: fields[framework] for framework in frameworks if framework in fields}
-    for framework, own in found.items():
-        if not isinstance(own, dict):
-            raise SpecError(f"{file}: {framework} must have fields. Received: {own!r}. Use `field: value` lines.")
+    if path.is_dir():
+        values = {framework: each.get("fields") for framework, each in values.get("best_trials", {}).items()}
+    if not set(values) & set(launch.FRAMEWORKS):
+        values = {framework: dict(values) for framework in frameworks}
+    found = {framework: values[framework] for framework in frameworks if framework in values}
+    for framework in frameworks:
+        if not isinstance(found.get(framework), dict) or not found[framework]:
+            raise SpecError(
+                f"{file} has no tuned fields of {framework}. Received: {found.get(framework)!r}. Use the folder of a tuning of "
+                "it, or a file of `field: value` lines."
+            )
     return found

@@ -186,6 +186,15 @@ def measure(settings: Settings, checkpoint: Path, model: Trained, folder: Path, 
     return made
 
 
+def read(folder: Path) -> Inferred:
+    """The record of a measurement.
+
+    Raises:
+        FolderError: there is none, or it cannot be read.
+    """
+    return store.read_record(folder / RECORD_FILE, Inferred, "a measurement of inference")
+
+
 def documents(made: Inferred) -> list[Table]:
     return [latency_table(made)]
 
@@ -223,9 +232,10 @@ def latency_table(made: Inferred) -> Table:
         columns,
         rows,
         spreads_on_terminal=False,
-        note="From uint8 images on the host to logits on the host; decoding files is not in it. Of each process's calls the p50 "
-        f"and p99, then the median over processes, in the report with quartiles; p99 from {CALLS_FOR_P99} calls a process on. "
-        f"Not counted: the first call, then at least {inference.WARM_UP_CALLS} calls and {inference.WARM_UP_SECONDS} s. Timed: "
+        note="From uint8 images on the host to logits on the host; decoding files is not in it. Of each process's calls the "
+        "p50 and p99, then the median over processes, in the report with quartiles; p99 from "
+        f"{CALLS_FOR_P99} calls a process on. Not counted: the first call, then at least {inference.WARM_UP_CALLS} calls and "
+        f"{inference.WARM_UP_SECONDS} s. Timed: "
         f"{inference.LEAST_CALLS} to {settings.calls} calls, none begun after {settings.seconds:g} s.",
     )
 
@@ -335,13 +345,9 @@ def _scale(axis: Axes, batches: Sequence[int], label: str, title: str) -> None:
 
 def _claim(settings: Settings, model: Trained, folder: Path) -> None:
     """Hold the folder's earlier measurement, where there is one, against this one; only more repeats may be asked for."""
-    path = folder / RECORD_FILE
-    if not path.exists():
+    if not (folder / RECORD_FILE).exists():
         return
-    try:
-        earlier = Inferred.model_validate(json.loads(path.read_text("utf-8")), context=None)
-    except (OSError, ValueError):
-        raise FolderError(f"{path} is no whole record. Choose another --out.") from None
+    earlier = read(folder)
     same = earlier.settings.model_copy(update={"repeats": settings.repeats}) == settings
     if not same or earlier.weights_hash != weights.digest(model.weights):
         raise FolderError(f"{folder} holds another measurement. Choose another --out, or remove it.")

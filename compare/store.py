@@ -8,7 +8,7 @@ from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import filelock
 import pydantic
@@ -30,6 +30,9 @@ _LOCK_FILE = ".lock"
 
 _FACTS = ("processor", "logical_cores", "python")
 """What must be the same for two runs to stand in one table."""
+
+
+_Record = TypeVar("_Record", bound=BaseModel)
 
 
 class FolderError(ValueError):
@@ -141,6 +144,26 @@ def refuse_others(folder: Path, record: str, kind: str, what: str, *, own: Colle
         found = None
     if found != kind:
         raise FolderError(f"{folder} holds files that are no {what}'s ({others[0]}). Choose an empty folder with --out.")
+
+
+def read_record(path: Path, record: type[_Record], what: str) -> _Record:
+    """What a command has written about its work, with a checksum.
+
+    Args:
+        path: of the JSON file.
+        record: its model.
+        what: words for it, with their article.
+
+    Raises:
+        FolderError: there is none, or it is torn, or was changed since it was written.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if not results.is_unchanged(values):
+            raise FolderError(f"{path} was changed since it was written: its checksum does not fit. Make it again.")
+        return record.model_validate(values)
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError, pydantic.ValidationError) as error:
+        raise FolderError(f"{path} is no whole record of {what} ({error}). Make it again in another folder.") from None
 
 
 @contextmanager
