@@ -35,7 +35,7 @@ from compare.words import chosen, names, numbers
 
 SCHEMA_VERSION = 1
 KIND = "inference"
-RECORD_FILE, REPORT_FILE = "inference.json", "inference.md"
+PLAN_FILE, RECORD_FILE, REPORT_FILE = "plan.json", "inference.json", "inference.md"
 RUNS_FOLDER, TABLES_FOLDER, PLOTS_FOLDER = "runs", "tables", "plots"
 
 CALLS_FOR_P99 = 100
@@ -58,6 +58,16 @@ class Settings(_Frozen):
     """That are timed of each batch size in each process, at most ..."""
     seconds: float = Field(0.5, gt=0)
     """... and none is begun after so long."""
+
+
+class Plan(_Frozen):
+    """plan.json: what is timed, so that a measurement that was cut short goes on as the same."""
+
+    kind: str = KIND
+    settings: Settings
+    weights_hash: str
+    """Of the model."""
+    machine: dict[str, Any]
 
 
 class Measured(_Frozen):
@@ -160,7 +170,7 @@ def measure(settings: Settings, checkpoint: Path, model: Trained, folder: Path, 
     most = spec.available_cores()
     if max(settings.cores) > most:
         raise SpecError(f"cores exceeds what this process may use. Received: {max(settings.cores)}. Use 1 to {most}.")
-    store.refuse_others(folder, RECORD_FILE, KIND, "measurement of inference")
+    store.refuse_others(folder, PLAN_FILE, KIND, "measurement of inference")
     with store.locked(folder):
         _claim(settings, model, folder)
         cells = [(framework, cores) for cores in settings.cores for framework in settings.frameworks]
@@ -344,13 +354,20 @@ def _scale(axis: Axes, batches: Sequence[int], label: str, title: str) -> None:
 
 
 def _claim(settings: Settings, model: Trained, folder: Path) -> None:
-    """Hold the folder's earlier measurement, where there is one, against this one; only more repeats may be asked for."""
-    if not (folder / RECORD_FILE).exists():
-        return
-    earlier = read(folder)
-    same = earlier.settings.model_copy(update={"repeats": settings.repeats}) == settings
-    if not same or earlier.weights_hash != weights.digest(model.weights):
-        raise FolderError(f"{folder} holds another measurement. Choose another --out, or remove it.")
+    """Take a folder for this measurement, new or the same again; only more repeats may be asked for.
+
+    Raises:
+        FolderError: it holds another one.
+    """
+    known = machine.describe()
+    facts = {name: known.get(name) for name in store.FACTS}
+    wanted = Plan(settings=settings, weights_hash=weights.digest(model.weights), machine=facts)
+    if (folder / PLAN_FILE).exists():
+        earlier = store.read_record(folder / PLAN_FILE, Plan, "a measurement of inference")
+        again = earlier.settings.model_copy(update={"repeats": settings.repeats})
+        if earlier.model_copy(update={"settings": again}) != wanted:
+            raise FolderError(f"{folder} holds another measurement. Choose another --out, or remove it.")
+    results.write_atomically(folder / PLAN_FILE, results.with_checksum(wanted.model_dump_json()))
 
 
 def _stored(path: Path) -> Latencies | None:

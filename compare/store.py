@@ -28,7 +28,7 @@ LOG_FILE = "log.txt"
 SPEC_FILE = "spec.json"
 _LOCK_FILE = ".lock"
 
-_FACTS = ("processor", "logical_cores", "python")
+FACTS = ("processor", "logical_cores", "python")
 """What must be the same for two runs to stand in one table."""
 
 
@@ -341,7 +341,7 @@ def _difference(stored: Comparison, wanted: Comparison) -> str | None:
         return "it ran other versions of the frameworks"
     if stored.code_hash != wanted.code_hash:
         return "the code has been changed since"
-    for fact in _FACTS:
+    for fact in FACTS:
         if stored.machine.get(fact) != wanted.machine.get(fact):
             return f"{fact} was {stored.machine.get(fact)} there and is {wanted.machine.get(fact)} now"
     return None
