@@ -44,6 +44,8 @@ def read(path: Path) -> tuple[dict[str, str], dict[str, npt.NDArray[Any]]]:
     Raises:
         SealError: it is none that `write` has written, or not as it was then.
     """
+    if not path.is_file():
+        raise SealError(f"{path} is not there, or no file")
     try:
         with safetensors.safe_open(path, framework="np") as file:
             words: dict[str, str] = file.metadata() or {}

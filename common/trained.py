@@ -18,6 +18,7 @@ from common.weights import Weights, WeightsError
 
 SUFFIX = ".safetensors"
 _VERSION = "1"
+_USE = "Use the best.safetensors of a run; `convert` makes one from a framework's own file."
 _Above0 = Annotated[float, Field(gt=0)]
 
 
@@ -84,9 +85,9 @@ def load(path: Path, own_model: str | None = None) -> Trained:
     try:
         words, values = sealed.read(path)
     except SealError as error:
-        raise WeightsError(f"{error}. Give a file that this suite wrote.") from None
+        raise WeightsError(f"{error}. {_USE}") from None
     if words.get("version") != _VERSION:
-        raise WeightsError(f"{path} has no card of version {_VERSION}. Give a file that this suite wrote.")
+        raise WeightsError(f"{path} has no card of version {_VERSION}. {_USE}")
     card = card_from(words.get("card", ""), path)
     architecture = architecture_of(card, path, own_model)
     weights.check(values, architecture, path)
@@ -102,9 +103,7 @@ def card_from(text: str | bytes, path: Path) -> Card:
     try:
         return Card.model_validate_json(text)
     except pydantic.ValidationError as error:
-        raise WeightsError(
-            f"{path} has no whole card ({error.error_count()} faults). Give a file that this suite wrote."
-        ) from None
+        raise WeightsError(f"{path} has no whole card ({error.error_count()} faults). {_USE}") from None
 
 
 def architecture_of(card: Card, path: Path, own_model: str | None = None) -> Architecture:

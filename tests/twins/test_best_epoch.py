@@ -42,15 +42,14 @@ def best(folder: Path) -> Trained:
     return trained.load(folder / results.BEST_FILE)
 
 
-@pytest.mark.parametrize("fields", [{}, {"mode": "data_parallel", "batch_norm_statistics": "synchronised"}])
-def test_the_kept_weights_are_those_after_the_best_epoch(twin: Twin, tmp_path: Path, fields: dict[str, Any]) -> None:
-    result, _ = run(twin, tmp_path / "a", best_epoch={"keep": True, "by": "loss"}, **fields)
+def test_the_kept_weights_are_those_after_the_best_epoch(twin: Twin, tmp_path: Path) -> None:
+    result, _ = run(twin, tmp_path / "a", best_epoch={"keep": True, "by": "loss"})
     number = training.best_epoch(result.epochs, "loss")
     assert result.best_epoch == number and 1 < number < EPOCHS  # else the case shows nothing
     found = best(tmp_path / "a")
     assert (found.card.epoch, found.card.validation) == (number, result.epochs[number - 1].validation)
     assert found.card.spec_hash == result.spec.digest
-    _, until_then = run(twin, tmp_path / "b", **{**fields, "epochs": number})
+    _, until_then = run(twin, tmp_path / "b", epochs=number)
     expected = until_then.weights()
     assert found.weights.keys() == expected.keys()
     assert all((found.weights[name] == expected[name]).all() for name in expected)
