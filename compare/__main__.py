@@ -17,11 +17,15 @@ with ended_at_once():  # the commands take a second to import
         cache,
         certificate,
         completion,
+        convert,
         data,
         doctor,
+        evaluate,
         export,
         history,
+        infer,
         models,
+        predict,
         preprocess,
         regress,
         report,
@@ -47,6 +51,10 @@ app.command("models")(models.command)
 app.command("data")(data.command)
 app.command("preprocess")(preprocess.command)
 app.command("scaling")(scaling.command)
+app.command("evaluate")(evaluate.command)
+app.command("convert")(convert.command)
+app.command("predict")(predict.command)
+app.command("infer")(infer.command)
 app.command("regress")(regress.command)
 app.command("history")(history.command)
 app.command("cache")(cache.command)

@@ -84,7 +84,8 @@ def _comparable(stored: Stored, summaries: Sequence[Summary]) -> bool:
     hashes = [{run.data_hash for run in runs} - {None}]
     for same_seed in _by_seed(runs):
         hashes.append({run.weights_hash for run in same_seed} - {None})
-        hashes.append({run.order_hash for run in same_seed if run.status == "ok"} - {None})
+        for as_long in _by_length([run for run in same_seed if run.status == "ok"]):
+            hashes.append({run.order_hash for run in as_long} - {None})
     repeats = [same_seed for each in stored.runs.values() for same_seed in _by_seed(list(each.values()))]
     known = [[run.first_step_loss for run in each if run.first_step_loss is not None] for each in repeats]
     alike = all(relative_difference(min(losses), max(losses)) <= FIRST_STEP_TOLERANCE["float32"] for losses in known if losses)
@@ -99,6 +100,12 @@ def _by_seed(runs: Sequence[RunResult]) -> list[list[RunResult]]:
     """Runs that are meant to be the same training, seed by seed."""
     seeds = dict.fromkeys(run.spec.seed for run in runs)
     return [[run for run in runs if run.spec.seed == seed] for seed in seeds]
+
+
+def _by_length(runs: Sequence[RunResult]) -> list[list[RunResult]]:
+    """Runs that ended after the same number of epochs."""
+    lengths = dict.fromkeys(len(run.epochs) for run in runs)
+    return [[run for run in runs if len(run.epochs) == length] for length in lengths]
 
 
 def _agrees(summary: Summary) -> bool:
@@ -138,12 +145,22 @@ def _sameness(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
         [
             _equal([runs], "data", lambda result: result.data_hash),
             _equal(_by_seed(runs), "initial weights", lambda result: result.weights_hash),
-            _equal(
-                _by_seed([run for run in runs if run.status == "ok"]), "order of examples", lambda result: result.order_hash
-            ),
+            _same_order([run for run in runs if run.status == "ok"]),
         ],
     )
     return sentences
+
+
+def _same_order(runs: Sequence[RunResult]) -> str | None:
+    """Of runs that trained as long as each other: with `best_epoch.patience` each may end when it will."""
+    by_seed = _by_seed(runs)
+    by_length = [as_long for same_seed in by_seed for as_long in _by_length(same_seed)]
+    said = _equal(by_length, "order of examples", lambda result: result.order_hash)
+    if said is None or len(by_length) == len(by_seed):
+        return said
+    if all(len(each) == 1 for each in by_length):
+        return "Order of examples: the runs ended after different numbers of epochs, so that it cannot be compared."
+    return f"{said} Only runs that ended after the same number of epochs are compared in this."
 
 
 def _growth(proof: ProofRecord | None) -> str | None:
@@ -161,7 +178,8 @@ def _equal(groups: Sequence[Sequence[RunResult]], what: str, pick: Callable[[Run
         return None
     if number == 1:
         return f"Same {what}: one run alone has nothing to be compared with."
-    within = f", within each of {len(groups)} seeds" if len(groups) > 1 else ""
+    seeds = len({run.spec.seed for runs in groups for run in runs})
+    within = f", within each of {seeds} seeds" if len(groups) > 1 and seeds > 1 else ""
     kinds = max(len(set(each)) for each in known)
     if kinds == 1:
         return f"Same {what} in all {number} runs that recorded it{within}."

@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -216,7 +215,7 @@ def _with_whole_path(values: dict[str, Any]) -> dict[str, Any]:
 
 def default_folder() -> Path:
     """`results/<time>-regress`."""
-    return Path("results") / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-regress"
+    return store.new_folder("regress")
 
 
 def _done(*arguments: str) -> str:

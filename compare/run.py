@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -167,7 +166,7 @@ def run(request: Request, *, as_json: bool, show: Callable[..., object] = report
                 if request.prove:  # also of a folder that holds one: what has been proved before is remembered
                     comparison = _prove(comparison, request, folder, told)
                     store.write_plan(folder, comparison)
-                _run_all(comparison, folder, told)
+                run_all(comparison, folder, told)
             except Interrupted as interruption:
                 code = interruption.exit_code
             except BaseException:
@@ -395,8 +394,12 @@ def _proof(comparison: Comparison, request: Request, folder: Path, told: Watcher
     )
 
 
-def _run_all(comparison: Comparison, folder: Path, told: Watchers) -> None:
-    """Every run that has no good result yet."""
+def run_all(comparison: Comparison, folder: Path, told: Watchers) -> None:
+    """Make every run of a comparison that has no good result in its folder yet.
+
+    Raises:
+        Interrupted: part of them was made; what was measured is in the folder.
+    """
     jobs = _jobs(comparison, folder)
     told.plan([row.id for row, _ in jobs])
     for row, repeat in jobs:
@@ -420,9 +423,7 @@ def _is_done(folder: Path, row: Row, repeat: int) -> bool:
 
 
 def _default_folder(comparison: Comparison) -> Path:
-    data = re.sub(r"[^\w.-]+", "-", comparison.data_name)
-    now = datetime.now().astimezone()
-    return Path("results") / f"{now:%Y%m%d-%H%M%S}-{comparison.rows[0].spec.model}-{data}"
+    return store.new_folder(comparison.rows[0].spec.model, comparison.data_name)
 
 
 def with_seeds(settings: Preset, seeds: tuple[int, ...], repeats: int | None) -> Preset:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import filelock
 import pydantic
@@ -30,6 +32,9 @@ _LOCK_FILE = ".lock"
 
 MOST_REPEATS = 10_000
 """More are a slip of the hand, or a plan that would keep its reader busy for ever."""
+
+
+_Record = TypeVar("_Record", bound=BaseModel)
 
 
 class FolderError(ValueError):
@@ -109,6 +114,12 @@ class Stored(_Frozen):
     """Why each stored file that cannot be relied on was left out."""
 
 
+def new_folder(*names: str) -> Path:
+    """`results/<time>-<names>`, for what is not told where to go."""
+    said = (re.sub(r"[^\w.-]+", "-", name) for name in names)
+    return Path("results") / "-".join([f"{datetime.now().astimezone():%Y%m%d-%H%M%S}", *said])
+
+
 def run_folder(folder: Path, row_id: str, repeat: int) -> Path:
     """The folder of one run.
 
@@ -143,6 +154,26 @@ def refuse_others(folder: Path, record: str, kind: str, what: str, *, own: Colle
         found = None
     if found != kind:
         raise FolderError(f"{folder} holds files that are no {what}'s ({others[0]}). Choose an empty folder with --out.")
+
+
+def read_record(path: Path, record: type[_Record], what: str) -> _Record:
+    """What a command has written about its work, with a checksum.
+
+    Args:
+        path: of the JSON file.
+        record: its model.
+        what: words for it, with their article.
+
+    Raises:
+        FolderError: there is none, or it is torn, or was changed since it was written.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if not results.is_unchanged(values):
+            raise FolderError(f"{path} was changed since it was written: its checksum does not fit. Make it again.")
+        return record.model_validate(values)
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError, pydantic.ValidationError) as error:
+        raise FolderError(f"{path} is no whole record of {what} ({error}). Make it again in another folder.") from None
 
 
 @contextmanager

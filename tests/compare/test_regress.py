@@ -11,7 +11,7 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from common import results
-from compare import measurements, regress, statistics, store
+from compare import measurements, regress, regression, statistics, store
 from compare.__main__ import app
 from compare.regression import Criteria, Judgement
 from tests.compare import kept, made

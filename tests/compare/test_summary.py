@@ -174,6 +174,18 @@ def test_unequal_hashes_are_called_out(field: str, what: str) -> None:
     assert f"NOT the same {what}: 2 different among 20 runs. Their figures do not compare." in sentences
 
 
+def test_the_order_is_that_of_runs_that_trained_as_long() -> None:
+    stored = made.repeated()
+    for row in stored.comparison.rows:
+        for repeat, result in stored.runs[row.id].items():
+            if row.framework == "tensorflow":
+                shorter = result.model_copy(update={"epochs": result.epochs[:1], "order_hash": "a shorter one"})
+                stored.runs[row.id][repeat] = shorter
+    found = findings(stored, summarize(stored))
+    said = "Same order of examples in all 20 runs that recorded it. Only runs that ended after the same number of epochs are"
+    assert found.comparable and any(sentence.startswith(said) for sentence in found.sameness)
+
+
 def test_a_diverged_run_leaves_nan_out_of_the_medians() -> None:
     stored = made.repeated()
     row = stored.comparison.rows[0]

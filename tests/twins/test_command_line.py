@@ -132,11 +132,12 @@ def description(framework: str) -> dict[str, Any]:
 
 
 def test_describe_prints_versions_devices_modes_and_options_as_json(framework: str, description: dict[str, Any]) -> None:
-    assert description.keys() == {"framework", "versions", "devices", "modes", "options"}
+    assert description.keys() == {"framework", "versions", "devices", "modes", "options", "formats"}
     assert description["framework"] == framework
     assert all(isinstance(version, str) for version in description["versions"].values())
     assert all(device.keys() == {"name", "kind"} for device in description["devices"])
     assert description["devices"]
+    assert description["formats"] and all(suffix.startswith(".") for suffix in description["formats"])
     assert tuple(description["modes"]) == spec.MODES
     for mode in description["modes"].values():
         assert mode.keys() == {

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,9 +13,11 @@ from common import entry, spec
 from common.architectures import Architecture
 from common.batches import Plan
 from common.datasets import Dataset
+from common.inference import Inference
 from common.spec import Spec
+from common.trained import Card, Trained
 from common.training import Batch
-from common.weights import Weights
+from common.weights import Weights, WeightsError
 from tests.compare.twins import deadly
 
 Array = npt.NDArray[Any]
@@ -84,7 +87,7 @@ class Learner:
     def close(self) -> None: ...
 
     def weights(self) -> Weights:
-        return {"kernel": self._kernel}
+        return {"logits.kernel": self._kernel, "logits.bias": np.zeros(self._kernel.shape[1])}
 
     def _forward(self, images: Array) -> tuple[Array, Array]:
         inputs = images.reshape(len(images), -1) / 255.0
@@ -93,7 +96,34 @@ class Learner:
         return inputs, raised / raised.sum(1, keepdims=True)
 
 
-def main(framework: str) -> int:
+class Predictor:
+    """What `Learner` has trained, or a `linear` model of anybody's."""
+
+    def __init__(self, trained: Trained) -> None:
+        self._kernel, self._bias = trained.weights["logits.kernel"], trained.weights["logits.bias"]
+
+    def logits(self, images: Array) -> Array:
+        return images.reshape(len(images), -1) / 255.0 @ self._kernel + self._bias
+
+
+def write(trained: Trained, path: Path) -> None:
+    np.savez(path.with_suffix(".npz"), allow_pickle=False, **trained.weights)
+    path.with_suffix(".npz").replace(path)
+
+
+def read(card: Card, architecture: Architecture, path: Path) -> Weights:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError) as error:
+        raise WeightsError(f"{path} holds no weights: {error}") from None
+
+
+def inference(framework: str) -> Inference:
+    return Inference(Predictor, (f".{framework}",), write, read)
+
+
+def describe(framework: str) -> dict[str, Any]:
     def mode(name: str) -> dict[str, Any]:
         serial = name == "serial"
         reason = None if serial else "it has but one process"
@@ -102,13 +132,17 @@ def main(framework: str) -> int:
             "implementation": Learner.implementation, "batch_norm_statistics": ["per_replica"],
         }  # fmt: skip
 
-    description: dict[str, Any] = {
+    return {
         "framework": framework,
         "versions": {"numpy": np.__version__},
         "devices": [{"name": "cpu", "kind": "cpu"}],
         "modes": {name: mode(name) for name in spec.MODES},
         "options": {},
     }
+
+
+def main(framework: str) -> int:
+    description = describe(framework)
 
     def load() -> entry.Twin:
         return entry.Twin(
@@ -117,6 +151,7 @@ def main(framework: str) -> int:
             build=cast(Any, Learner),
             summarize=lambda architecture: {},
             scanning=cast(Any, None),
+            inference=inference(framework),
             synchronize=lambda: None,
             device_peak_memory_mib=lambda: None,
             device="cpu",
