@@ -1,4 +1,4 @@
-"""`python -m <twin> describe | models | run | trace | preprocess`."""
+"""`python -m <twin> describe | models | run | trace | serve-trials | preprocess`."""
 
 from __future__ import annotations
 
