@@ -27,6 +27,7 @@ with ended_at_once():  # the commands take a second to import
         run,
         scaling,
         selftest,
+        tune,
     )
 
 EXIT_UNWRITTEN = 1
@@ -44,6 +45,7 @@ app.command("models")(models.command)
 app.command("data")(data.command)
 app.command("preprocess")(preprocess.command)
 app.command("scaling")(scaling.command)
+app.command("tune")(tune.command)
 app.command("regress")(regress.command)
 app.command("history")(history.command)
 app.command("cache")(cache.command)
