@@ -17,7 +17,7 @@ from compare.tuning import Tuned
 from compare.tuning_search import Objective, Searched, Trial, random_trials
 
 IMPORTANCE_TRIALS = 10
-"""Trained to their end, below which nothing is said of importance."""
+"""Settings that were trained to their end, below which nothing is said of importance."""
 
 _SECONDS, _AFTER_TRIALS, _AFTER_SECONDS = "seconds", "after the same trials", "after the same seconds"
 
@@ -240,10 +240,10 @@ def _matters(tuned: Tuned, found: Findings) -> list[str]:
         count = len(_whole(tuned, framework))
         if framework in found.importances:
             parts = ", ".join(f"{field} {part:.0%}" for field, part in found.importances[framework].items())
-            said.append(f"{framework}: of the variance over {count} trials, by fANOVA: {parts}.")
+            said.append(f"{framework}: of the variance over {count} settings, by fANOVA: {parts}.")
         else:
             said.append(
-                f"{framework}: too few trials to tell: {count} were trained to their end, of the {IMPORTANCE_TRIALS} needed."
+                f"{framework}: too few settings to tell: {count} were trained to their end, of the {IMPORTANCE_TRIALS} needed."
             )
     return said
 
@@ -286,8 +286,10 @@ def _cautions(tuned: Tuned) -> list[str]:
 
 
 def _whole(tuned: Tuned, framework: str) -> list[Trial]:
+    """Of each setting that was trained to its end one trial: searches of several numbers of jobs may train the same ones."""
     own = (search for search in tuned.searches if search.framework == framework)
-    return [trial for search in own for trial in search.trials if trial.state == "ok" and trial.value is not None]
+    whole = [trial for search in own for trial in search.trials if trial.state == "ok" and trial.value is not None]
+    return list({repr(sorted(trial.fields.items())): trial for trial in whole}.values())
 
 
 def _importance(tuned: Tuned, framework: str) -> dict[str, float]:

@@ -180,6 +180,7 @@ def _parallel(figure: Figure, tuned: Tuned, found: Findings) -> bool:
         axis.set_xticks(range(len(names)), names, rotation=15, ha="right", fontsize=8)
         axis.set_yticks([])
         axis.grid(visible=False)
+        axis.spines[["left", "bottom"]].set_visible(False)
         for place, field in enumerate(distributions):
             axis.axvline(place, color="black", linewidth=0.8)
             for text, height in _marks(distributions[field]):

@@ -84,7 +84,8 @@ def jobs_table(tuned: Tuned) -> Table:
         columns,
         rows,
         note=f"Seconds: {repeats}, from the first trial's begin to the last one's end; the frameworks' import stands apart. "
-        f"Speed-up: against {jobs_words(fewest)}, geometric mean of paired repeats (95 % t-interval).",
+        + f"Speed-up: against {jobs_words(fewest)}, geometric mean of paired repeats (95 % t-interval)."
+        * (len(settings.jobs) > 1),
     )
 
 
