@@ -147,10 +147,12 @@ class Serving:
 def answers() -> Generator[TextIO]:
     """Standard output for lines of JSON alone: whatever else this process prints there goes to standard error."""
     sys.stdout.flush()
-    own = os.dup(1)
-    os.dup2(2, 1)
-    with os.fdopen(own, "w", encoding="utf-8", buffering=1) as file:
-        yield file
+    with os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1) as file:
+        os.dup2(2, 1)
+        try:
+            yield file
+        finally:
+            os.dup2(file.fileno(), 1)
 
 
 def leave_at_once() -> None:

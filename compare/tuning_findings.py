@@ -12,7 +12,9 @@ from optuna.distributions import BaseDistribution
 
 from common.training import relative_difference
 from compare import statistics, tuning_space
+from compare.findings import DISTURBED
 from compare.statistics import VERDICT_PAIRS, Judged, Ratio, Spread, interval_words, paired_ratio, spread
+from compare.summary import DISTURBED_FROM
 from compare.tuning import Tuned
 from compare.tuning_search import Objective, Searched, Trial, random_trials
 
@@ -123,7 +125,7 @@ def sections(tuned: Tuned, found: Findings) -> list[tuple[str, list[str]]]:
     parts = [
         ("What was found?", _bests(tuned)),
         ("Did both frameworks search the same?", _sameness(tuned)),
-        ("What does it gain to search side by side?", [_gain(gain) for gain in found.gains if gain.seconds]),
+        ("What does it gain to search side by side?", [_gain(tuned, gain) for gain in found.gains if gain.seconds]),
         ("Does it cost quality?", _costs(tuned, found)),
         ("Which fields matter?", _matters(tuned, found)),
         ("How sure is that?", _surety(tuned, found)),
@@ -204,13 +206,24 @@ def _scored(trial: Trial) -> bool:
     return trial.state == "ok"
 
 
-def _gain(gain: Gain) -> str:
+def _cores_lost(tuned: Tuned, search: Searched) -> float:
+    """Of the budget, to other work on the machine."""
+    if search.cores_of_others is None:
+        return 0.0
+    return max(search.cores_of_others + tuned.plan.budget - tuned.plan.machine.get("logical_cores", tuned.plan.budget), 0.0)
+
+
+def _gain(tuned: Tuned, gain: Gain) -> str:
     judged = gain.seconds
     assert judged is not None
     times = f"{interval_words(judged.ratio)} times as fast as {jobs_words(gain.against)}"
     verdict = statistics.word(judged, above="faster", below="slower", neither="no difference shown")
     few = f" ({judged.ratio.n} of {VERDICT_PAIRS})" if judged.verdict == "too few repeats to tell" else ""
-    return f"{gain.framework}, {jobs_words(gain.jobs)}: {verdict}{few}: {times}{statistics.surety(judged)}."
+    involved = [
+        search for search in tuned.searches if search.framework == gain.framework and search.jobs in (gain.jobs, gain.against)
+    ]
+    doubt = DISTURBED if any(_cores_lost(tuned, search) > DISTURBED_FROM for search in involved) else ""
+    return f"{gain.framework}, {jobs_words(gain.jobs)}: {verdict}{few}: {times}{statistics.surety(judged)}.{doubt}"
 
 
 def _costs(tuned: Tuned, found: Findings) -> list[str]:
@@ -272,6 +285,8 @@ def _cautions(tuned: Tuned) -> list[str]:
                 f"{name}: cut short {search.attempts - 1} times; its seconds are those of its attempts, each until its last "
                 "told trial."
             )
+        if (lost := _cores_lost(tuned, search)) > DISTURBED_FROM:
+            said.append(f"{name}: other work took {lost:.2f} cores of its budget of {budget}: rely on no time of it.")
         if not search.done:
             said.append(f"{name}: not done; {len(search.trials)} trials are told.")
     over = [jobs for jobs in settings.jobs if jobs > budget]

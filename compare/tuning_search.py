@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from common import spec
+from common import machine, spec
 from common.spec import SpecError
 from compare import tuning_space
 from compare.launch import LaunchError
@@ -102,6 +102,8 @@ class Searched(_Frozen):
     done: bool
     start_seconds: float | None = None
     """Until all servers had imported their framework; before the search's clock starts."""
+    cores_of_others: float | None = None
+    """What everything else on the machine used meanwhile, in the last attempt; None of one on other machines."""
     attempts: int = 1
     """Above 1, the search was cut short, and its seconds are those of all attempts, each until its last told trial."""
 
@@ -256,6 +258,7 @@ class _Conductor:
             self._handle(*self._next())
         start_seconds = time.monotonic() - begun
         self._zero = time.monotonic()
+        own, busy = machine.cpu_seconds(), machine.busy_cpu_seconds()
         self._show()
         while self._pending or self._running:
             for place in sorted(self._ready):
@@ -263,7 +266,9 @@ class _Conductor:
                     self._ask(place, *self._pending.pop(0))
             if self._running or self._pending:
                 self._handle(*self._next())
-        self._study.set_user_attr(_DONE, {"start_seconds": start_seconds})
+        others = (machine.busy_cpu_seconds() - busy) - (machine.cpu_seconds() - own)
+        cores_of_others = max(others, 0.0) / (time.monotonic() - self._zero) if self._wanted.scheduler is None else None
+        self._study.set_user_attr(_DONE, {"start_seconds": start_seconds, "cores_of_others": cores_of_others})
 
     def close(self) -> None:
         """End every server."""
@@ -448,7 +453,7 @@ def _searched(wanted: Wanted, study: optuna.Study) -> Searched:
         study=wanted.study,
         trials=sorted(trials, key=lambda trial: trial.ended_seconds),
         done=done is not None,
-        start_seconds=done["start_seconds"] if done else None,
+        **(done or {}),
         attempts=max(study.user_attrs.get(_ATTEMPTS, 1), 1),
     )
 
