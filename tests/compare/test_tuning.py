@@ -6,7 +6,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ from typing import Any
 import optuna
 import psutil
 import pytest
-from optuna.trial import TrialState
 from typer.testing import CliRunner
 
 from common.spec import SpecError
@@ -36,16 +34,7 @@ SPACE = {
 VALUES: dict[str, Any] = {"epochs": 2, "data": {"limit": 128}, "cores": 1, "global_batch_size": 128}
 SECONDS = 120
 
-DRIVER = textwrap.dedent(
-    """
-    import sys
-    from compare import launch
-    from compare.__main__ import app
-    launch.FRAMEWORKS.clear()
-    launch.FRAMEWORKS["left"] = "tests.compare.twins.learner_left"
-    app(sys.argv[1:])
-    """
-)
+DRIVER = Path(__file__).parent / "twins" / "tune.py"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -65,11 +54,26 @@ def drawn(search: Searched) -> dict[int, dict[str, Any]]:
     return {trial.slot: trial.fields for trial in search.trials}
 
 
-def left_running(folder: Path) -> list[int]:
-    storage = f"sqlite:///{folder / tuning.STORAGE_FILE}"
-    names = optuna.get_all_study_names(storage)
-    studies = [optuna.load_study(study_name=name, storage=storage) for name in names]
-    return [trial.number for study in studies for trial in study.get_trials(states=(TrialState.RUNNING, TrialState.WAITING))]
+def states(folder: Path) -> list[str]:
+    """Of all trials, as whoever else looks into the storage sees them."""
+    try:
+        with closing(sqlite3.connect(f"file:{folder / tuning.STORAGE_FILE}?mode=ro", uri=True)) as connection:
+            return [state for (state,) in connection.execute("SELECT state FROM trials")]
+    except sqlite3.OperationalError:  # it is being made
+        return []
+
+
+def is_running(folder: Path) -> bool:
+    return bool({"RUNNING", "WAITING"} & set(states(folder)))
+
+
+def wait_until_running(folder: Path) -> psutil.Process:
+    """The first of this process's servers, as soon as a trial runs."""
+    deadline = time.monotonic() + SECONDS
+    while not is_running(folder):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return next(child for child in psutil.Process().children() if "serve-trials" in child.cmdline())
 
 
 # Searches.
@@ -167,6 +171,14 @@ def test_the_objective_may_be_accuracy_which_is_the_larger_the_better(tmp_path: 
     assert tuned.best_trials["left"].trial.value == max(trial.accuracy or 0.0 for trial in trials)
 
 
+def test_studies_may_stand_in_another_database_under_names_of_their_own(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path / 'elsewhere.db'}"
+    tuned = tuning.tune(asked(storage=storage, trials=1), tmp_path / "tuning")
+    assert optuna.get_all_study_names(storage) == [f"{tuned.plan.token}-left-threads-1jobs-r0"]
+    assert not (tmp_path / "tuning" / tuning.STORAGE_FILE).exists()
+    assert tuning.tune(asked(storage=storage, trials=1), tmp_path / "tuning") == tuned
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -203,14 +215,7 @@ def test_a_killed_server_fails_its_trials_and_the_others_are_trained_by_another(
     values = {**VALUES, "epochs": 40, "global_batch_size": 16}
 
     def kill() -> None:
-        log = tmp_path / "logs" / "left-2jobs-r0-0.txt"
-        while not log.exists():
-            time.sleep(0.01)
-        while not (served := [child for child in psutil.Process().children() if "serve-trials" in child.cmdline()]):
-            time.sleep(0.01)
-        while not left_running(tmp_path):
-            time.sleep(0.01)
-        served[0].send_signal(signal.SIGKILL)
+        wait_until_running(tmp_path).send_signal(signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()
@@ -220,12 +225,25 @@ def test_a_killed_server_fails_its_trials_and_the_others_are_trained_by_another(
     states = [trial.state for trial in sorted(search.trials, key=lambda trial: trial.slot)]
     assert states.count("killed") in (1, 2) and states.count("ok") == 4 - states.count("killed")
     assert {trial.reason for trial in search.trials if trial.state == "killed"} == {"killed by SIGKILL"}
-    assert left_running(tmp_path) == [] and tuned.exit_code == 1
+    assert not is_running(tmp_path) and tuned.exit_code == 1
+
+
+def test_a_server_that_hangs_is_ended_and_its_trial_fails(tmp_path: Path) -> None:
+    def stop() -> None:
+        wait_until_running(tmp_path).suspend()
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    values = {**VALUES, "epochs": 100, "global_batch_size": 16, "hang_seconds": 2.0}
+    (search,) = tuning.tune(asked(values=values, trials=1, sampler="random"), tmp_path).searches
+    stopper.join()
+    assert [trial.state for trial in search.trials] == ["killed"]
+    assert "the process is stopped" in str(search.trials[0].reason)
 
 
 def begun(folder: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", DRIVER, "tune", "--out", str(folder), *words],
+        [sys.executable, str(DRIVER), "--out", str(folder), *words],
         env={**os.environ, "PYTHONPATH": str(launch.PROJECT_ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -235,18 +253,30 @@ def begun(folder: Path, *words: str) -> subprocess.Popen[str]:
 
 def until_told(folder: Path, count: int, process: subprocess.Popen[str]) -> None:
     """Wait until so many trials are told and another one runs."""
-    file = folder / tuning.STORAGE_FILE
     deadline = time.monotonic() + SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
+    while states(folder).count("COMPLETE") < count or not is_running(folder):
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()[1]
         time.sleep(0.02)
-        try:
-            with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
-                states = [state for (state,) in connection.execute("SELECT state FROM trials")]
-        except sqlite3.OperationalError:  # it is being made
-            continue
-        if states.count("COMPLETE") >= count and "RUNNING" in states:
-            return
-    raise AssertionError(process.communicate()[1])
+
+
+@pytest.mark.slow
+def test_a_dask_worker_that_is_killed_fails_its_trial_and_another_takes_its_place(tmp_path: Path) -> None:
+    words = ("--frameworks", "left", "--trials", "6", "--limit", "128", "--cores", "2", "--epochs", "60", "--sampler", "random")
+    tuned = begun(tmp_path, *words, "--backend", "dask", "--jobs", "2", "--json")
+    until_told(tmp_path, 1, tuned)
+    serving = [each for each in psutil.Process(tuned.pid).children(recursive=True) if "serve-trials" in each.cmdline()]
+    assert len(serving) == 2
+    worker = serving[0].parent()
+    assert worker is not None and worker.pid != tuned.pid
+    worker.kill()
+    stdout, stderr = tuned.communicate(timeout=SECONDS)
+    assert tuned.returncode == 1, stderr
+    (search,) = json.loads(stdout)["searches"]
+    states = [trial["state"] for trial in search["trials"]]
+    assert sorted(states) == ["killed"] + ["ok"] * 5
+    (killed,) = (trial for trial in search["trials"] if trial["state"] == "killed")
+    assert "its Dask worker is lost" in killed["reason"]
+    assert not is_running(tmp_path)
 
 
 LONG: dict[str, Any] = {"epochs": 12, "data": {"limit": 128}, "cores": 1}
@@ -271,14 +301,14 @@ def test_a_tuning_that_was_cut_short_goes_on_to_what_it_would_have_been(
     _, stderr = cut.communicate(timeout=SECONDS)
     assert cut.returncode == code, stderr
     if number == signal.SIGINT:
-        assert left_running(folder) == []
+        assert not is_running(folder)
         assert "Interrupted. What is told is kept" in stderr and (folder / "report.html").exists()
         assert 3 <= len(tuning.read(folder).searches[0].trials) < 6
     again = CliRunner().invoke(app, ["tune", "--out", str(folder), "--resume", "--json"])
     assert again.exit_code == 0, again.stderr
     assert json.loads(again.stdout)["done"]
     (resumed,) = tuning.read(folder).searches
-    assert left_running(folder) == []
+    assert not is_running(folder)
     assert drawn(resumed) == drawn(alone)
     assert {trial.slot: trial.value for trial in resumed.trials} == {trial.slot: trial.value for trial in alone.trials}
     assert (resumed.attempts, alone.attempts) == (2, 1)
