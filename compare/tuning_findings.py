@@ -156,12 +156,11 @@ def _bests(tuned: Tuned) -> list[str]:
         own = [search for search in tuned.searches if search.framework == framework]
         count = sum(len(search.trials) for search in own)
         if (top := tuned.best_trials.get(framework)) is None:
-            said.append(f"{framework}: none of {count} trials was trained to its end.")
+            said.append(f"{framework}: no trial was trained to its end, of {count} so far.")
             continue
         scores = f"validation loss {top.trial.loss:.4f}, accuracy {top.trial.accuracy:.4f}"
-        said.append(
-            f"{framework}: {scores} after {top.trial.epochs} epochs, the best of {count} trials: {field_words(top.fields)}."
-        )
+        chosen = f"the best of {count} trial{'s' if count > 1 else ''}"
+        said.append(f"{framework}: {scores} after {top.trial.epochs} epochs, {chosen}: {field_words(top.fields)}.")
     if tuned.best_trials:
         said.append(
             "The best of many flatters: it was chosen for this very score, on the validation split. What it is worth, the test "
@@ -264,7 +263,7 @@ def _matters(tuned: Tuned, found: Findings) -> list[str]:
 def _surety(tuned: Tuned, found: Findings) -> list[str]:
     said = [sentence for sentence in (statistics.family_words(found.judged),) if sentence]
     settings = tuned.plan.settings
-    if found.gains:
+    if found.judged:
         said.append(
             f"Repeats differ by the sampler's seed alone: all trials train with seed {settings.values.get('seed', 0)}. The "
             "searches of a repeat share the sampler's seed, and are compared in pairs."
@@ -287,8 +286,9 @@ def _cautions(tuned: Tuned) -> list[str]:
             )
         if (lost := _cores_lost(tuned, search)) > DISTURBED_FROM:
             said.append(f"{name}: other work took {lost:.2f} cores of its budget of {budget}: rely on no time of it.")
-        if not search.done:
-            said.append(f"{name}: not done; {len(search.trials)} trials are told.")
+    waiting = [search for search in tuned.searches if not search.done]
+    if waiting:
+        said.append(f"{len(waiting)} of {len(tuned.searches)} searches are not done, and stand in no ratio.")
     over = [jobs for jobs in settings.jobs if jobs > budget]
     if over:
         said.append(f"{', '.join(map(str, over))} jobs took turns on {budget} core{'s' if budget > 1 else ''}.")
