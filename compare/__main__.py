@@ -32,6 +32,7 @@ with ended_at_once():  # the commands take a second to import
         run,
         scaling,
         selftest,
+        tune,
     )
 
 EXIT_UNWRITTEN = 1
@@ -55,6 +56,7 @@ app.command("evaluate")(evaluate.command)
 app.command("convert")(convert.command)
 app.command("predict")(predict.command)
 app.command("infer")(infer.command)
+app.command("tune")(tune.command)
 app.command("regress")(regress.command)
 app.command("history")(history.command)
 app.command("cache")(cache.command)
