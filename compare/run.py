@@ -341,10 +341,10 @@ def _with_rates(comparison: Comparison, shown: Display) -> Comparison:
 
 def _prove(comparison: Comparison, request: Request, folder: Path, shown: Display) -> Comparison:
     """The comparison with its proof; a proof that breaks off proves nothing, and the runs go on."""
-    return comparison.model_copy(update={"proof": _proof(comparison, request, folder, shown)})
+    return comparison.model_copy(update={"proof": proof(comparison, request, folder, shown)})
 
 
-def _proof(comparison: Comparison, request: Request, folder: Path, shown: Display) -> ProofRecord:
+def proof(comparison: Comparison, request: Request, folder: Path, shown: Display) -> ProofRecord:
     if comparison.rows[0].spec.part != "training":
         return ProofRecord(verdict="not claimed", sentence="a part of the training was run, which learns nothing")
     modes = list(dict.fromkeys(row.spec.variant for row in comparison.rows if row.unavailable is None))

@@ -24,7 +24,7 @@ PLAN_FILE = "compare.json"
 RUNS_FOLDER = "runs"
 LOG_FILE = "log.txt"
 SPEC_FILE = "spec.json"
-_LOCK_FILE = ".lock"
+LOCK_FILE = ".lock"
 
 _FACTS = ("processor", "logical_cores", "python")
 """What must be the same for two runs to stand in one table."""
@@ -144,7 +144,7 @@ def locked(folder: Path) -> Generator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = filelock.FileLock(folder / _LOCK_FILE, timeout=0)
+        lock = filelock.FileLock(folder / LOCK_FILE, timeout=0)
         lock.acquire()
     except filelock.Timeout:
         raise FolderError(f"Another comparison is running in {folder}. Wait for it, or choose another --out.") from None
@@ -166,7 +166,7 @@ def claim(folder: Path, wanted: Comparison) -> Comparison:
         FolderError: the folder holds another comparison, or files of another kind.
     """
     if not (folder / PLAN_FILE).exists():
-        others = sorted(path.name for path in folder.iterdir() if path.name != _LOCK_FILE)
+        others = sorted(path.name for path in folder.iterdir() if path.name != LOCK_FILE)
         if others:
             raise FolderError(
                 f"{folder} holds files that are no comparison's ({others[0]}). Choose an empty folder with --out."

@@ -1,0 +1,124 @@
+"""A study as its file says it: the spec that all steps share, what each step does, and how much of it at which scale."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field
+
+from common import architectures, spec
+from common.spec import Spec, SpecError
+from compare import launch
+from compare.presets import Preset
+from compare.words import chosen, variants
+
+SCALES = ("smoke", "quick", "full")
+_MATRIX = ("mode", "replicas", "epochs", "steps")
+"""Fields of the spec that steps set for themselves."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Clean(_Frozen):
+    """What becomes of images that are broken or there twice."""
+
+    on_bad: Literal["strict", "skip"] = "skip"
+    duplicates: Literal["refuse", "allow"] = "refuse"
+
+
+class Normalise(_Frozen):
+    """Mean and standard deviation of the training split, by every engine."""
+
+    engines: tuple[str, ...] = Field(default_factory=lambda: (*launch.OWN, *launch.FRAMEWORKS))
+    workers: tuple[int, ...] = (1, 2)
+    repeats: int = Field(3, ge=1)
+    scheduler: Literal["threads", "processes"] = "threads"
+    """Dask's."""
+
+
+class Pretrain(_Frozen):
+    """Serial against parallel."""
+
+    modes: tuple[str, ...] = Preset().modes
+    replicas: int = Field(2, ge=2)
+    epochs: int = Field(2, ge=1)
+    repeats: int = Field(1, ge=1)
+    target_accuracy: float | None = Field(None, gt=0, le=1)
+    """Of the validation split, until which seconds are counted."""
+
+
+class Study(_Frozen):
+    """A whole study, at one scale."""
+
+    title: str = Field(min_length=1)
+    frameworks: tuple[str, ...] = Field(default_factory=lambda: tuple(launch.FRAMEWORKS))
+    spec: dict[str, Any] = {}
+    """Fields of the spec for all steps."""
+    clean: Clean = Clean()
+    normalise: Normalise = Normalise()
+    pretrain: Pretrain = Pretrain()
+    tune: dict[str, Any] = {}
+    """Of `tuning.Tuning`."""
+    final: dict[str, Any] = {}
+    """Of `evaluation.Evaluation`."""
+
+    @classmethod
+    def read(cls, path: Path, scale: str, assignments: dict[str, Any]) -> Self:
+        """The study of a file at one of its scales.
+
+        Args:
+            path: a YAML file of these fields and `scales`: {scale: {dotted field: value}}.
+            scale: one of SCALES.
+            assignments: dotted fields that are set after all.
+
+        Raises:
+            SpecError: the file, or a field of it, which is named.
+        """
+        values = spec.read_values(path)
+        scales = values.pop("scales", {})
+        chosen("--scale", [scale], SCALES)
+        if not isinstance(scales, dict) or any(not isinstance(each, dict) for each in scales.values()):
+            raise SpecError(f"{path}: scales must be groups of dotted fields. Write e.g. scales: {{smoke: {{tune.trials: 3}}}}.")
+        chosen("scales", list(scales), SCALES)
+        values = spec.overlay(spec.overlay(values, scales.get(scale, {})), assignments)
+        try:
+            study = cls.model_validate(values)
+            study._judge()
+        except pydantic.ValidationError as error:
+            raise SpecError(f"{path}: {_explained(error)}") from None
+        except SpecError as error:
+            raise SpecError(f"{path}: {error}") from None
+        return study
+
+    def base(self, **fields: Any) -> Spec:
+        """The spec that all steps share, cleaned data and all, with more fields set."""
+        return spec.build(self.values(**fields))
+
+    def values(self, **fields: Any) -> dict[str, Any]:
+        """The same before it is judged; dotted names with two underscores."""
+        cleaned = {"data.on_bad": self.clean.on_bad, "data.duplicates": self.clean.duplicates}
+        return spec.overlay(self.spec, cleaned | {name.replace("__", "."): value for name, value in fields.items()})
+
+    def _judge(self) -> None:
+        if set_here := [field for field in _MATRIX if field in self.spec]:
+            raise SpecError(f"spec.{set_here[0]} is each step's own. Received: {self.spec[set_here[0]]!r}. Set it there.")
+        chosen("frameworks", self.frameworks, tuple(launch.FRAMEWORKS))
+        chosen("normalise.engines", self.normalise.engines, (*launch.OWN, *launch.FRAMEWORKS))
+        base = self.base()
+        if base.data.image_size is not None:
+            architectures.resolve(base.model, 2, base.data.image_size)  # which refuses images too small for it
+        variants(",".join(self.pretrain.modes))
+        for variant in self.pretrain.modes:
+            spec.build(spec.with_variant(self.values(epochs=self.pretrain.epochs), variant, self.pretrain.replicas))
+
+
+def _explained(error: pydantic.ValidationError) -> str:
+    first = error.errors()[0]
+    field = ".".join(map(str, first["loc"])) or "study"
+    if first["type"] == "extra_forbidden":
+        return f"{field} is not a field. Received: {first['input']!r}. Leave it out."
+    return f"{field} is refused: {first['msg']}. Received: {first['input']!r}. Change {field}."
