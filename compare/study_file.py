@@ -10,8 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from common import architectures, spec
 from common.spec import Spec, SpecError
-from compare import launch
+from compare import evaluation, launch, tuning, tuning_space
+from compare.evaluation import Evaluation
 from compare.presets import Preset
+from compare.tuning import Tuning
 from compare.words import chosen, variants
 
 SCALES = ("smoke", "quick", "full")
@@ -51,6 +53,30 @@ class Pretrain(_Frozen):
     """Of the validation split, until which seconds are counted."""
 
 
+class Tune(_Frozen):
+    """The search for better fields of the spec, see `tuning.Tuning`."""
+
+    sampler: tuning.Sampler = "tpe"
+    pruner: tuning.Pruner = "none"
+    objective: tuning.Objective = "loss"
+    trials: int = Field(12, ge=1)
+    jobs: tuple[int, ...] = (1, 2)
+    repeats: int = Field(1, ge=1)
+    backend: tuning.Backend = "threads"
+    epochs: int = Field(2, ge=1)
+    """Of a trial."""
+    space: dict[str, Any] = tuning_space.DEFAULT
+
+
+class Final(_Frozen):
+    """The training of the best fields, to its best validation epoch."""
+
+    epochs: int = Field(30, ge=1)
+    patience: int = Field(5, ge=0)
+    """Epochs without a better one after which it ends; 0: it never ends early."""
+    repeats: int = Field(1, ge=1)
+
+
 class Study(_Frozen):
     """A whole study, at one scale."""
 
@@ -61,10 +87,8 @@ class Study(_Frozen):
     clean: Clean = Clean()
     normalise: Normalise = Normalise()
     pretrain: Pretrain = Pretrain()
-    tune: dict[str, Any] = {}
-    """Of `tuning.Tuning`."""
-    final: dict[str, Any] = {}
-    """Of `evaluation.Evaluation`."""
+    tune: Tune = Tune()
+    final: Final = Final()
 
     @classmethod
     def read(cls, path: Path, scale: str, assignments: dict[str, Any]) -> Self:
@@ -103,6 +127,26 @@ class Study(_Frozen):
         cleaned = {"data.on_bad": self.clean.on_bad, "data.duplicates": self.clean.duplicates}
         return spec.overlay(self.spec, cleaned | {name.replace("__", "."): value for name, value in fields.items()})
 
+    def tuning(self) -> Tuning:
+        """What is tuned: serial trainings, the core budget shared by the trials that run side by side."""
+        wanted = self.tune
+        return Tuning(
+            values=self.values(epochs=wanted.epochs),
+            frameworks=self.frameworks,
+            space_name="tune.space",
+            **wanted.model_dump(exclude={"epochs"}),
+        )
+
+    def evaluation(self, best: dict[str, dict[str, Any]]) -> Evaluation:
+        """What is trained finally.
+
+        Args:
+            best: framework: {dotted field of the spec: value}.
+        """
+        wanted = self.final
+        values = self.values(epochs=wanted.epochs, best_epoch__patience=wanted.patience or None)
+        return Evaluation(values=values, frameworks=self.frameworks, tuned=best, repeats=wanted.repeats)
+
     def _judge(self) -> None:
         if set_here := [field for field in _MATRIX if field in self.spec]:
             raise SpecError(f"spec.{set_here[0]} is each step's own. Received: {self.spec[set_here[0]]!r}. Set it there.")
@@ -114,6 +158,8 @@ class Study(_Frozen):
         variants(",".join(self.pretrain.modes))
         for variant in self.pretrain.modes:
             spec.build(spec.with_variant(self.values(epochs=self.pretrain.epochs), variant, self.pretrain.replicas))
+        tuning_space.judged(self.tune.space, self.values(epochs=self.tune.epochs), "tune.space")
+        evaluation.rows(self.evaluation({}))
 
 
 def _explained(error: pydantic.ValidationError) -> str:

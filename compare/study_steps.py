@@ -12,7 +12,21 @@ from rich.console import Console
 
 from common import datasets
 from common.datasets import Dataset
-from compare import content, data, data_report, exits, exploration, preprocess, report, run, tables
+from compare import (
+    content,
+    data,
+    data_report,
+    evaluation,
+    evaluation_report,
+    exits,
+    exploration,
+    preprocess,
+    report,
+    run,
+    tables,
+    tuning,
+    tuning_report,
+)
 from compare.data_report import counted
 from compare.interrupt import Interrupted
 from compare.part import Part
@@ -180,10 +194,50 @@ def _say_nothing(*_: Any, **__: Any) -> None:
     """The study's own report says it."""
 
 
+def _tune(study: Study, folder: Path, passed: Passed) -> Made:
+    wanted = study.tuning()
+    tuned = tuning.tune(wanted, folder)
+    tuning_report.write(tuned, folder)
+    drawn = sorted(f"{tuning_report.PLOTS_FOLDER}/{path.name}" for path in (folder / tuning_report.PLOTS_FOLDER).glob("*.svg"))
+    said = tuning_report.sections(tuned)
+    part = Part(
+        name="tune",
+        title="Tuning, one trial after the other and side by side",
+        sections=said,
+        tables=tuning_report.documents(tuned),
+        pictures=drawn,
+        conclusions=tuning_report.conclusions(tuned),
+        more=[tuning_report.REPORT_FILE],
+    )
+    return Made(part, Passed(best=tuned.best), tuned.exit_code)
+
+
+def _finish(study: Study, folder: Path, passed: Passed) -> Made:
+    with display(Console(stderr=True)) as shown:
+        made = evaluation.evaluate(study.evaluation(passed.best), folder, shown)
+        shown.say("report")
+        evaluation_report.write(made, evaluation.data_of(made).test.images, folder)
+    drawn = sorted(
+        f"{evaluation_report.PLOTS_FOLDER}/{path.name}" for path in (folder / evaluation_report.PLOTS_FOLDER).glob("*.svg")
+    )
+    part = Part(
+        name="final",
+        title="Final training and evaluation",
+        sections=evaluation_report.sections(made),
+        tables=evaluation_report.documents(made),
+        pictures=drawn,
+        conclusions=evaluation_report.conclusions(made),
+        more=[evaluation_report.REPORT_FILE],
+    )
+    return Made(part, exit_code=made.exit_code)
+
+
 STEPS = (
     Step("explore", "explore the data", _explore),
     Step("clean", "clean it", _clean),
     Step("normalise", "mean and standard deviation by every engine", _normalise),
     Step("prove", "prove that both frameworks train the same", _prove),
     Step("pretrain", "train serially and in parallel", _pretrain),
+    Step("tune", "search for better fields of the spec, serially and in parallel", _tune),
+    Step("final", "train finally, and evaluate on the test split", _finish),
 )
