@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -12,18 +11,18 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 import pydantic
-import safetensors
-import safetensors.numpy
 from pydantic import BaseModel, ConfigDict
 
-from common import results
+from common import sealed
 from common.results import EpochRecord, Phases
+from common.sealed import SealError
 from common.spec import Spec
+from common.weights import Weights
 
 FILE = "checkpoint.safetensors"
 _VERSION = "1"
 _IDS = "ids"
-_STATE = "state/"
+_STATE, _BEST = "state/", "best/"
 
 
 class CheckpointError(ValueError):
@@ -69,6 +68,8 @@ class Checkpoint(NamedTuple):
     """[N], of all examples in the order in which they were trained on."""
     state: dict[str, npt.NDArray[Any]]
     """What the trainer's `state` gave."""
+    best: Weights
+    """Of the best epoch so far, where they are kept; else none."""
 
 
 class Summing(Protocol):
@@ -85,10 +86,8 @@ def save(checkpoint: Checkpoint, directory: Path) -> None:
     Raises:
         OSError: it cannot be written; the one before stands.
     """
-    arrays = _arrays(checkpoint)
-    progress = checkpoint.progress.model_dump_json()
-    metadata = {"version": _VERSION, "progress": progress, "sha256": _digest(progress, arrays)}
-    results.write_atomically(directory / FILE, safetensors.numpy.save(arrays, metadata))
+    words = {"version": _VERSION, "progress": checkpoint.progress.model_dump_json()}
+    sealed.write(directory / FILE, words, _arrays(checkpoint))
 
 
 def load(directory: Path) -> Checkpoint:
@@ -101,15 +100,12 @@ def load(directory: Path) -> Checkpoint:
     if not path.exists():
         raise CheckpointError("no checkpoint had been made")
     try:
-        with safetensors.safe_open(path, framework="np") as file:
-            metadata = file.metadata() or {}
-            arrays: dict[str, npt.NDArray[Any]] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
-    except (OSError, TypeError, safetensors.SafetensorError) as error:
-        raise CheckpointError(f"{path} is torn ({error})") from None
-    progress = metadata.get("progress", "")
-    if metadata.get("version") != _VERSION or metadata.get("sha256") != _digest(progress, arrays):
-        raise CheckpointError(f"{path} was changed since it was written: its checksum does not fit")
-    return _parsed(progress, arrays)
+        words, arrays = sealed.read(path)
+    except SealError as error:
+        raise CheckpointError(str(error)) from None
+    if words.get("version") != _VERSION:
+        raise CheckpointError(f"{path} is of another version")
+    return _parsed(words.get("progress", ""), arrays)
 
 
 def of_first_rank(trainer: Summing, own: Checkpoint | None) -> Checkpoint | None:
@@ -146,22 +142,16 @@ def _header(checkpoint: Checkpoint) -> tuple[str, list[tuple[str, str, tuple[int
 
 
 def _arrays(checkpoint: Checkpoint) -> dict[str, npt.NDArray[Any]]:
-    named = {_IDS: checkpoint.ids, **{_STATE + name: array for name, array in checkpoint.state.items()}}
-    return {name: np.asarray(array, order="C") for name, array in named.items()}
+    groups = ((_STATE, checkpoint.state), (_BEST, checkpoint.best))
+    named = {prefix + name: array for prefix, group in groups for name, array in group.items()}
+    return {name: np.asarray(array, order="C") for name, array in {_IDS: checkpoint.ids, **named}.items()}
 
 
 def _parsed(progress: str, arrays: Mapping[str, npt.NDArray[Any]]) -> Checkpoint:
-    state = {name.removeprefix(_STATE): array for name, array in arrays.items() if name.startswith(_STATE)}
+    def group(prefix: str) -> dict[str, npt.NDArray[Any]]:
+        return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
     try:
-        return Checkpoint(Progress.model_validate_json(progress), arrays[_IDS], state)
+        return Checkpoint(Progress.model_validate_json(progress), arrays[_IDS], group(_STATE), group(_BEST))
     except (KeyError, pydantic.ValidationError) as error:
         raise CheckpointError(f"the checkpoint is of another version ({error})") from None
-
-
-def _digest(progress: str, arrays: Mapping[str, npt.NDArray[Any]]) -> str:
-    sha256 = hashlib.sha256(progress.encode())
-    for name in sorted(arrays):
-        array = np.asarray(arrays[name], order="C")
-        sha256.update(f"{name} {array.dtype} {array.shape}".encode())
-        sha256.update(array.tobytes())
-    return sha256.hexdigest()

@@ -1,4 +1,4 @@
-"""The command line that both twins share: `python -m <twin> describe | models | run | trace | preprocess`.
+"""The command line that both twins share: `python -m <twin> describe | models | run | ...`.
 
 A twin's `__main__` gives its parts as callables, so that the CPU budget and the allocator are settled before its
 framework is imported, and so that the launcher of several ranks never imports it at all.
@@ -27,6 +27,7 @@ from common import (
     checkpoint,
     datasets,
     hosts,
+    inference,
     machine,
     meeting,
     parameter_server,
@@ -61,6 +62,7 @@ class Twin:
     """Layers, output shapes and values of the model as the framework has built it: JSON-ready."""
     scanning: job.Scanning
     """Sums over the pixels of image files by the framework's own input workers."""
+    inference: inference.Inference
     synchronize: Callable[[], None]
     device_peak_memory_mib: Callable[[], float | None]
     device: str
@@ -122,9 +124,11 @@ def main(
     subparser.add_argument("job", type=Path, metavar="JOB.npz")
     subparser.add_argument("--workers", type=int, required=True)
     subparser.add_argument("--out", type=Path, required=True, metavar="FILE")
+    inference.add_commands(commands)
     arguments = parser.parse_args(words)
     if arguments.command == "describe":
-        print(json.dumps(load_twin().describe(), indent=1))
+        twin = load_twin()
+        print(json.dumps({**twin.describe(), "formats": twin.inference.suffixes}, indent=1))
         return EXIT_OK
 
     processes.die_with_parent()
@@ -134,6 +138,8 @@ def main(
         machine.keep_freed_memory()
         job.run(load_twin().scanning, arguments.job, arguments.workers, arguments.out, timing.process_started())
         return EXIT_OK
+    if arguments.command in inference.COMMANDS:
+        return _infer(load_twin, arguments)
     try:
         read = spec.from_json(arguments.spec.read_bytes()).with_fields()  # judged again: for this machine
     except (OSError, ValueError) as error:
@@ -167,6 +173,21 @@ def main(
     if arguments.command == "trace":
         return _trace(framework, twin, read, arguments.out, arguments.reverse_batches)
     return _run(framework, twin, read, arguments, started, keeps_memory)
+
+
+def _infer(load_twin: Callable[[], Twin], arguments: argparse.Namespace) -> int:
+    try:
+        settled = inference.settle(arguments.cores)
+        twin = load_twin()
+        twin.configure(settled)
+        inference.run(twin.inference, arguments, twin.device, twin.versions, settled.cores)
+    except (spec.SpecError, weights.WeightsError) as error:
+        print(error, file=sys.stderr)
+        return EXIT_USAGE
+    except datasets.DataRefused as error:
+        print(error, file=sys.stderr)
+        return EXIT_DATA_REFUSED
+    return EXIT_OK
 
 
 def _run(framework: str, twin: Twin, read: Spec, arguments: argparse.Namespace, started: float, keeps_memory: bool) -> int:

@@ -23,6 +23,8 @@ RESULT_FILE = "result.json"
 EVENTS_FILE = "events.jsonl"
 _CHECKSUM = "sha256"
 TRACE_FILE = "trace.json.gz"
+BEST_FILE = "best.safetensors"
+"""The weights of the best epoch, where the spec keeps them; see `common.trained`."""
 
 
 class ResultError(ValueError):
@@ -197,7 +199,10 @@ class RunResult(_Frozen):
     cores_of_others: float | None = None
     """The same of everything else that ran on the machine meanwhile; None also where the run was on several."""
     epochs: list[EpochRecord] = []
+    best_epoch: int | None = None
+    """By the validation split, where the spec asks for it."""
     test: Metrics | None = None
+    """Of the weights after the last epoch."""
     first_step_loss: float | None = None
     """Mean loss of the first batch before any update, to full precision: equal in both frameworks up to rounding."""
     phases: Phases | None = None
@@ -316,7 +321,7 @@ def read_epochs(directory: Path) -> list[EpochRecord]:
 
 def clear(directory: Path) -> None:
     """Remove what an earlier run left, so that nobody takes it for this one's."""
-    for name in (RESULT_FILE, EVENTS_FILE, TRACE_FILE):
+    for name in (RESULT_FILE, EVENTS_FILE, TRACE_FILE, BEST_FILE):
         (directory / name).unlink(missing_ok=True)
 
 

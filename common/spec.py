@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import hashlib
 import json
 import math
 import os
@@ -185,6 +186,17 @@ class Averaging(_Frozen):
     """Steps between two averages of all replicas' weights (local SGD, Stich 2019); None: one average, at the end."""
 
 
+class BestEpoch(_Frozen):
+    """Which epoch's weights are kept, and when the training ends because none gets better."""
+
+    keep: bool = False
+    """Write the weights of the best epoch so far beside the result, see `common.trained`; of equal epochs the earliest."""
+    by: Literal["accuracy", "loss"] = "accuracy"
+    """Of the validation split."""
+    patience: int | None = Field(None, ge=1)
+    """Epochs in a row, none of them the best, after which the training ends; None: it ends with `epochs` or `steps`."""
+
+
 class Paths(_Frozen):
     cache_dir: str | None = None
     """Where decoded data and downloads are kept; None: the user's cache folder."""
@@ -232,6 +244,7 @@ class Spec(_Frozen):
     checkpoint_seconds: float | None = Field(60.0, ge=0)
     """Between two checkpoints, at least; they are made between epochs, outside of all timed training, and a run that was cut
     short goes on from the last one. 0: after every epoch; None: none."""
+    best_epoch: BestEpoch = BestEpoch()  # pyright: ignore[reportCallIssue]
     seed: int = Field(0, ge=0, lt=2**63)
     augmentation: Augmentation = Augmentation()  # pyright: ignore[reportCallIssue]
     batch_norm_statistics: BatchNormStatistics = "per_replica"
@@ -294,6 +307,8 @@ class Spec(_Frozen):
             raise SpecError(
                 f"input must be inline for the model alone, which gets one batch. Received: {self.input}. Use inline."
             )
+        if self.part != "training" and (self.best_epoch.keep or self.best_epoch.patience):
+            raise SpecError(f"best_epoch is of the training. Received: part {self.part}, which learns nothing. Leave it out.")
         if self.input == "inline" and self.workers:
             raise SpecError(f"workers must be 0 with input inline. Received: {self.workers}. Use 0, or input workers.")
         return self
@@ -421,6 +436,11 @@ class Spec(_Frozen):
         if step < schedule.warmup_steps:
             rate *= (step + 1) / schedule.warmup_steps
         return rate
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over all fields."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
     def to_json(self) -> str:
         return self.model_dump_json(indent=2)

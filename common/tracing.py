@@ -25,10 +25,6 @@ class TraceableTrainer(Trainer, Protocol):
         """Set every parameter and statistic of every replica."""
         ...
 
-    def weights(self) -> Weights:
-        """Every parameter and statistic by canonical name, as the model has them: replica 0's, or gathered from its parts."""
-        ...
-
     def num_values(self) -> tuple[int, int]:
         """(all values, the trainable ones of them) that the model was built with, whoever asked for them."""
         ...

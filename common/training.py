@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from common import checkpoint, machine, meeting, metrics, profiling, results, watchdog
+from common import checkpoint, machine, meeting, metrics, profiling, results, trained, watchdog
 from common.batches import Plan, order_digest
 from common.checkpoint import Checkpoint, CheckpointError, Identity, Progress
 from common.datasets import Dataset, Split
@@ -28,6 +28,8 @@ from common.results import EpochRecord, Metrics, Noise, Phases, RunResult, Statu
 from common.sharding import shard
 from common.spec import Spec
 from common.timing import Stopwatch, Timer
+from common.trained import Card
+from common.weights import Weights
 
 
 class Batch(NamedTuple):
@@ -121,6 +123,10 @@ class Trainer(Protocol):
         """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
         ...
 
+    def weights(self) -> Weights:
+        """Every parameter and statistic by canonical name, as the model has them: replica 0's, or gathered from its parts."""
+        ...
+
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """What training goes on from between two epochs, by name; of the modes that `Spec.starts_over` lets go on."""
         ...
@@ -182,6 +188,7 @@ class Run:
         self._first_epoch = 1
         self._earlier: Phases | None = None
         self._phases: Phases | None = None
+        self._best: Weights = {}
         self._facts: dict[str, Any] = {
             "framework": framework,
             "spec": spec,
@@ -231,7 +238,7 @@ class Run:
         self.know(implementation=trainer.implementation, devices=trainer.devices, threads=trainer.threads)
         self._event("start", total_epochs=plan.epochs, total_steps=plan.total_steps, steps_per_epoch=plan.steps_per_epoch)
         with self._stopwatch.phase("build"):
-            self._go_on(trainer, plan, earlier)
+            self._go_on(trainer, plan, dataset, earlier)
             batches = trainer.batches(self._first_epoch)
         if self._spec.part != "training":
             self._run_part(trainer, plan, batches)
@@ -239,6 +246,8 @@ class Run:
         saved = time.monotonic()
         for epoch in range(self._first_epoch, plan.epochs + 1):
             self._epoch(epoch, trainer, plan, dataset, batches)
+            if self._select(trainer, plan, dataset):
+                break
             due = time.monotonic() - saved >= (self._spec.checkpoint_seconds or 0.0)
             if due and epoch < plan.epochs and is_first_rank() and self._spec.starts_over is None:
                 self._save(trainer)
@@ -261,7 +270,44 @@ class Run:
         traced = min(steps, profiling.MOST_TRACED_STEPS)
         self.know(top_operations=profiling.top_operations(trainer, batch, size, traced, folder))
 
-    def _go_on(self, trainer: Trainer, plan: Plan, earlier: Path | None) -> None:
+    def _select(self, trainer: Trainer, plan: Plan, dataset: Dataset) -> bool:
+        """Keep the weights where this epoch is the best so far; whether the training ends because no epoch gets better."""
+        wanted = self._spec.best_epoch
+        if not wanted.keep and wanted.patience is None:
+            return False
+        best = best_epoch(self._epochs, wanted.by)
+        waited = self._epochs[-1].epoch - best
+        ends = wanted.patience is not None and waited >= wanted.patience
+        # Rank 0 says it for all: a sum over ranks need not end in the same bits everywhere, and all must do the same.
+        told = trainer.total(np.array([waited == 0, ends], np.int64) * is_first_rank())
+        self.know(best_epoch=best)
+        if wanted.keep and told[0]:
+            kept = trainer.weights()  # of all ranks: each may have but a part
+            if is_first_rank():
+                self._best = kept
+                self._keep_best(plan, dataset)
+        return bool(told[1])
+
+    def _keep_best(self, plan: Plan, dataset: Dataset) -> None:
+        record = self._epochs[self._facts["best_epoch"] - 1]
+        card = Card(
+            framework=self._facts["framework"],
+            versions=self._facts["versions"],
+            model=self._spec.model,
+            class_names=dataset.class_names,
+            image_size=plan.architecture.image_size,
+            pixel_mean=plan.scaling.mean,
+            pixel_std=plan.scaling.std,
+            precision=self._spec.precision,
+            spec_hash=self._spec.digest,
+            data_hash=dataset.content_hash,
+            seed=self._spec.seed,
+            epoch=record.epoch,
+            validation=record.validation,
+        )
+        trained.save(card, self._best, self._out / results.BEST_FILE)
+
+    def _go_on(self, trainer: Trainer, plan: Plan, dataset: Dataset, earlier: Path | None) -> None:
         """Take up an earlier attempt where its checkpoint was made; start over, and say why, where that cannot be."""
         if self._spec.starts_over is not None:
             if earlier is not None:
@@ -292,6 +338,10 @@ class Run:
         for record in progress.epochs:
             self._event("epoch", **record.model_dump())
         self._event("resume", epochs=len(progress.epochs))
+        if found.best and is_first_rank():
+            self._best = found.best
+            self.know(best_epoch=best_epoch(self._epochs, self._spec.best_epoch.by))
+            self._keep_best(plan, dataset)
 
     def _check(self, found: Identity) -> None:
         for field, wanted in self._identity():
@@ -314,7 +364,7 @@ class Run:
             timed_seconds=self._timed_seconds,
         )
         try:
-            checkpoint.save(Checkpoint(progress, np.concatenate(self._order), trainer.state()), self._out)
+            checkpoint.save(Checkpoint(progress, np.concatenate(self._order), trainer.state(), self._best), self._out)
         except OSError as error:
             print(f"No checkpoint after epoch {len(self._epochs)}: {error}.", file=sys.stderr)
         watchdog.beat()
@@ -462,6 +512,21 @@ class Run:
 def is_first_rank() -> bool:
     """Whether this process writes the run's files: the only one, or rank 0 of several."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def best_epoch(epochs: Sequence[EpochRecord], by: str) -> int:
+    """The number of the epoch that is best on the validation split; of equal ones the earliest.
+
+    Args:
+        epochs: at least one, each with a validation.
+        by: `accuracy` or `loss`.
+    """
+
+    def rank(record: EpochRecord) -> tuple[float, int]:
+        assert record.validation is not None
+        return (record.validation.loss if by == "loss" else -record.validation.num_correct), record.epoch
+
+    return min(epochs, key=rank).epoch
 
 
 def evaluate(trainer: Trainer, split: Split, batch_size: int) -> tuple[Metrics, npt.NDArray[np.int64]]:

@@ -58,6 +58,16 @@ def load(path: Path, architecture: Architecture) -> Weights:
         weights = safetensors.numpy.load_file(path)
     except (OSError, TypeError, safetensors.SafetensorError) as error:  # TypeError: a dtype that NumPy does not have
         raise WeightsError(f"{path} is not a safetensors file ({error}). Give a file that this suite wrote.") from None
+    check(weights, architecture, path)
+    return weights
+
+
+def check(weights: Mapping[str, npt.NDArray[Any]], architecture: Architecture, path: Path) -> None:
+    """Hold what a file has against an architecture.
+
+    Raises:
+        WeightsError: names, shapes or dtypes differ.
+    """
     expected = {parameter.name: parameter.shape for parameter in architecture.parameters()}
     received = {name: array.shape for name, array in weights.items()}
     for name in sorted(expected.keys() | received.keys()):
@@ -69,7 +79,6 @@ def load(path: Path, architecture: Architecture) -> Weights:
     others = sorted(name for name, array in weights.items() if array.dtype.name not in ("float32", "float64"))
     if others:
         raise WeightsError(f"{path} must hold float32 or float64. Received: {others[0]} of {weights[others[0]].dtype}.")
-    return weights
 
 
 def _draw(parameter: Parameter, seed: int) -> npt.NDArray[np.float64]:

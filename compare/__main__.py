@@ -18,6 +18,7 @@ with ended_at_once():  # the commands take a second to import
         completion,
         data,
         doctor,
+        evaluate,
         export,
         history,
         models,
@@ -45,6 +46,7 @@ app.command("models")(models.command)
 app.command("data")(data.command)
 app.command("preprocess")(preprocess.command)
 app.command("scaling")(scaling.command)
+app.command("evaluate")(evaluate.command)
 app.command("regress")(regress.command)
 app.command("history")(history.command)
 app.command("cache")(cache.command)

@@ -9,6 +9,7 @@ import typer
 
 from common.datasets import DataRefused
 from common.spec import SpecError
+from common.weights import WeightsError
 from compare.interrupt import Interrupted
 from compare.launch import LaunchError
 from compare.store import FolderError
@@ -21,13 +22,13 @@ def told() -> Generator[None]:
     """End the command, with a message and a code, where the block raises what a user can mend.
 
     Raises:
-        typer.Exit: in place of SpecError, FolderError, DataRefused, LaunchError, OSError and Interrupted.
+        typer.Exit: in place of SpecError, FolderError, WeightsError, DataRefused, LaunchError, OSError and Interrupted.
     """
     try:
         yield
     except Interrupted as interruption:
         raise typer.Exit(interruption.exit_code) from None
-    except (SpecError, FolderError) as error:
+    except (SpecError, FolderError, WeightsError) as error:
         code, words = USAGE, str(error)
     except DataRefused as error:
         code, words = DATA_REFUSED, str(error)

@@ -166,7 +166,7 @@ def run(request: Request, *, as_json: bool, show: Callable[..., object] = report
                 if request.prove:  # also of a folder that holds one: what has been proved before is remembered
                     comparison = _prove(comparison, request, folder, shown)
                     store.write_plan(folder, comparison)
-                _run_all(comparison, folder, shown, live)
+                run_all(comparison, folder, shown, live)
             except Interrupted as interruption:
                 code = interruption.exit_code
             shown.say("report")
@@ -376,8 +376,12 @@ def proof(comparison: Comparison, request: Request, folder: Path, shown: Display
     )
 
 
-def _run_all(comparison: Comparison, folder: Path, shown: Display, live: Live) -> None:
-    """Every run that has no good result yet."""
+def run_all(comparison: Comparison, folder: Path, shown: Display, live: Live) -> None:
+    """Make every run of a comparison that has no good result in its folder yet.
+
+    Raises:
+        Interrupted: part of them was made; what was measured is in the folder.
+    """
     jobs = _jobs(comparison, folder)
     shown.plan([row.id for row, _ in jobs])
     live.plan([row.id for row, _ in jobs])

@@ -7,7 +7,7 @@ import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -26,7 +26,9 @@ from compare.tables import shortened
 MAX_CLASSES = 60
 """Classes that a sample sheet shows."""
 
-_PER_CLASS = 8
+PER_ROW = 8
+"""Images beside a caption."""
+
 _CELL_PX = 112
 _GAP_PX = 6
 _LABEL_PX = 230
@@ -36,6 +38,17 @@ _MAX_NAME = 40
 _FONT_FILE = Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
 _COLOURS: dict[str, str] = dict(zip(("train", "validation", "test", "all"), (*COLOURS[:3], COLOURS[0]), strict=True))
 _SETTINGS: dict[Any, Any] = {**SETTINGS, "axes.grid": False}
+
+
+class Row(NamedTuple):
+    """Some images with words beside them."""
+
+    caption: str
+    """One line or several."""
+    note: str
+    """Below it, smaller."""
+    images: Sequence[NDArray[np.uint8]]
+    """uint8 [S, S, 3]; the first PER_ROW are shown."""
 
 
 def labels(class_names: Sequence[str]) -> list[str]:
@@ -55,21 +68,28 @@ def sample_sheet(images: Images, labels: NDArray[np.int64], captions: Sequence[s
     Returns:
         A PNG file.
     """
-    shown = captions[:MAX_CLASSES]
-    step = _CELL_PX + _GAP_PX
-    sheet = Image.new("RGB", (_LABEL_PX + _PER_CLASS * step + _GAP_PX, len(shown) * step + _GAP_PX), "white")
-    draw = ImageDraw.Draw(sheet)
-    names, counts = _font(15), _font(13)
-    for label, caption in enumerate(shown):
+    rows: list[Row] = []
+    for label, caption in enumerate(captions[:MAX_CLASSES]):
         examples = np.flatnonzero(labels == label)
-        top = _GAP_PX + label * step
-        parts = [shortened(part, 2 * _LABEL_CHARACTERS) for part in caption.splitlines()]
+        places = np.unique(np.linspace(0, len(examples) - 1, PER_ROW).round().astype(np.int64)) if len(examples) else []
+        rows.append(Row(caption, f"{len(examples):,} in train", [images[examples[place]] for place in places]))
+    return rows_of_images(rows)
+
+
+def rows_of_images(rows: Sequence[Row]) -> bytes:
+    """Draw rows of images, each beside its caption, as a PNG file."""
+    step = _CELL_PX + _GAP_PX
+    sheet = Image.new("RGB", (_LABEL_PX + PER_ROW * step + _GAP_PX, len(rows) * step + _GAP_PX), "white")
+    draw = ImageDraw.Draw(sheet)
+    names, notes = _font(15), _font(13)
+    for number, row in enumerate(rows):
+        top = _GAP_PX + number * step
+        parts = [shortened(part, 2 * _LABEL_CHARACTERS) for part in row.caption.splitlines()]
         lines = [line for part in parts for line in textwrap.wrap(part, _LABEL_CHARACTERS)][:4]
         draw.multiline_text((_GAP_PX, top + 4), "\n".join(lines), fill="black", font=names, spacing=3)
-        draw.text((_GAP_PX, top + 12 + 21 * len(lines)), f"{len(examples):,} in train", fill="#666666", font=counts)
-        places = np.unique(np.linspace(0, len(examples) - 1, _PER_CLASS).round().astype(np.int64))
-        for column, place in enumerate(places if len(examples) else []):
-            sheet.paste(_cell(images[examples[place]]), (_LABEL_PX + column * step, top))
+        draw.text((_GAP_PX, top + 12 + 21 * len(lines)), row.note, fill="#666666", font=notes)
+        for column, pixels in enumerate(row.images[:PER_ROW]):
+            sheet.paste(_cell(pixels), (_LABEL_PX + column * step, top))
     file = io.BytesIO()
     sheet.save(file, "PNG", optimize=True)
     return file.getvalue()

@@ -1,16 +1,17 @@
-"""`python -m <twin> describe | models | run | trace | preprocess`."""
+"""`python -m <twin> describe | models | run | trace | preprocess | score | infer | write | read`."""
 
 from __future__ import annotations
 
 import sys
 
 from common import entry
+from common.inference import Inference
 from pytorch_impl import rendezvous
 
 
 def load_twin() -> entry.Twin:
     """Import the framework and gather the twin's parts."""
-    from pytorch_impl import device, models, parallel, preprocess
+    from pytorch_impl import device, formats, inference, models, parallel, preprocess
 
     return entry.Twin(
         describe=device.describe,
@@ -18,6 +19,7 @@ def load_twin() -> entry.Twin:
         build=parallel.build,
         summarize=models.summarize,
         scanning=preprocess.scanning,
+        inference=Inference(inference.Predictor, formats.SUFFIXES, formats.write, formats.read),
         synchronize=device.synchronize,
         device_peak_memory_mib=device.peak_memory_mib,
         device=device.kind(),

@@ -12,6 +12,7 @@ from common import spec, training
 from common.architectures import resolve
 from common.batches import Plan
 from common.datasets import Dataset
+from common.results import EpochRecord, Metrics
 from common.timing import Stopwatch
 from common.training import Batch, Run, Trainer
 
@@ -70,3 +71,24 @@ def test_what_others_used_is_known_where_all_ranks_are_on_one_machine(
     result = run.result("ok")
     assert result.cores_used is not None
     assert (result.cores_of_others is not None) == (here == 2)
+
+
+def scored(epoch: int, num_correct: int, loss: float) -> EpochRecord:
+    score = Metrics(loss=loss, accuracy=num_correct / 10, num_correct=num_correct, num_examples=10)
+    return EpochRecord(
+        epoch=epoch, steps=1, images=1, epoch_images=1, learning_rate=0.1, train=score, validation=score, timed_seconds=1.0,
+        timed_steps=1, timed_images=1, input_wait_seconds=0.0, evaluation_seconds=0.0,
+    )  # fmt: skip
+
+
+def test_of_equal_epochs_the_earliest_is_the_best() -> None:
+    epochs = [scored(1, 4, 0.9), scored(2, 7, 0.8), scored(3, 7, 0.5), scored(4, 6, 0.5)]
+    assert training.best_epoch(epochs, "accuracy") == 2
+    assert training.best_epoch(epochs, "loss") == 3
+    assert training.best_epoch(epochs[:1], "loss") == 1
+
+
+def test_a_part_of_the_training_has_no_best_epoch() -> None:
+    for best in ({"keep": True}, {"patience": 2}):
+        with pytest.raises(spec.SpecError, match="best_epoch is of the training"):
+            spec.build({"part": "input", "best_epoch": best})

@@ -1,0 +1,376 @@
+"""Final training and evaluation: the best epoch of each framework's training, scored on the test split by one evaluator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pydantic
+from pydantic import BaseModel, ConfigDict
+
+from common import datasets, inference, results, scores, spec, trained
+from common.datasets import Dataset
+from common.results import Metrics, RunResult
+from common.scores import Agreement, Confusion, Scores
+from common.sealed import SealError
+from common.spec import SpecError
+from common.trained import Trained
+from compare import asking, launch, report, run, statistics, store, words
+from compare.live import Live
+from compare.matrix import Row
+from compare.presets import Preset
+from compare.progress import Display
+from compare.store import Comparison, FolderError, Stored
+
+SCHEMA_VERSION = 1
+KIND = "evaluation"
+RECORD_FILE = "evaluation.json"
+TRAINING_FOLDER = "training"
+LOGITS_FOLDER = "logits"
+TUNED_FILE = "tuning.json"
+"""In the folder of a tuning."""
+
+WORST_PAIRS = 8
+"""Of classes that are confused, which are listed."""
+_SHARED = ("model", "data", "seed")
+"""Fields of the spec that must be alike, for all are scored on the same images."""
+
+Logits = npt.NDArray[np.floating]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
+
+
+class Evaluation(_Frozen):
+    """What is trained and scored."""
+
+    values: dict[str, Any]
+    """The spec's nested plain values, alike in all frameworks."""
+    frameworks: tuple[str, ...] = tuple(launch.FRAMEWORKS)
+    tuned: dict[str, dict[str, Any]] = {}
+    """framework: {dotted field of the spec: value}, over `values`."""
+    repeats: int = pydantic.Field(1, ge=1)
+    """Trainings of each framework, each with a seed of its own: the values' and those after it; the splits stay."""
+
+
+class Crossing(_Frozen):
+    """One framework's checkpoint, used by another."""
+
+    framework: str
+    """That used it."""
+    labelled_differently: int
+    """Test images that it labels otherwise than the framework that trained it."""
+    largest_difference: float
+    """Of the probabilities."""
+
+
+class Model(_Frozen):
+    """One training, and its best epoch on the test split."""
+
+    framework: str
+    repeat: int
+    seed: int
+    status: str
+    reason: str | None = None
+    checkpoint: str | None = None
+    """Its file, from the evaluation's folder."""
+    epochs: int = 0
+    best_epoch: int | None = None
+    validation: Metrics | None = None
+    """After the best epoch."""
+    wall_seconds: float | None = None
+    """Of the training's process."""
+    scores: Scores | None = None
+    worst: list[Confusion] = []
+    crossings: list[Crossing] = []
+
+
+class Pair(_Frozen):
+    """Two frameworks' models of the same seed, on the same images."""
+
+    first: str
+    second: str
+    repeat: int
+    seed: int
+    agreement: Agreement
+    adjusted_p: float | None
+    """Holm's, corrected for all pairs of the evaluation; None where they never part."""
+
+
+class Evaluated(_Frozen):
+    """Everything that an evaluation says."""
+
+    schema_version: int = SCHEMA_VERSION
+    kind: str = KIND
+    data_name: str
+    data_hash: str
+    data_notes: list[str]
+    class_names: list[str]
+    num_examples: int
+    """Of the test split."""
+    specs: dict[str, dict[str, Any]]
+    """framework: every field of its training by dotted name."""
+    machine: dict[str, Any]
+    versions: dict[str, dict[str, str]]
+    models: list[Model]
+    pairs: list[Pair]
+
+    @property
+    def frameworks(self) -> list[str]:
+        return list(dict.fromkeys(model.framework for model in self.models))
+
+    @property
+    def exit_code(self) -> int:
+        """1 where a training failed, else 0."""
+        return 0 if all(model.scores for model in self.models) else 1
+
+    def of(self, framework: str) -> list[Model]:
+        """The scored models of a framework, one for each repeat."""
+        return [model for model in self.models if model.framework == framework and model.scores]
+
+
+def evaluate(settings: Evaluation, folder: Path, shown: Display) -> Evaluated:
+    """Train each framework to its best epoch, and score that on the test split: what is done already in the folder stays.
+
+    Args:
+        settings: what is trained.
+        folder: gets `training` (a comparison), `logits` and the record.
+        shown: where progress is shown.
+
+    Raises:
+        SpecError, DataRefused, LaunchError, FolderError: nothing was trained, or what was cannot be used.
+        Interrupted: what was done is in the folder.
+    """
+    store.refuse_others(folder, RECORD_FILE, KIND, KIND, own=(TRAINING_FOLDER, LOGITS_FOLDER))
+    with store.locked(folder):
+        stored = _trained(settings, folder / TRAINING_FOLDER, shown)
+        made = _Scoring(stored, folder, shown).evaluated()
+        results.write_atomically(folder / RECORD_FILE, results.with_checksum(made.model_dump_json()))
+    return made
+
+
+def read(folder: Path) -> Evaluated:
+    """The record of an evaluation.
+
+    Raises:
+        FolderError: there is none, or it cannot be read.
+    """
+    path = folder / RECORD_FILE
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if not results.is_unchanged(values):
+            raise FolderError(f"{path} was changed since it was written: its checksum does not fit. Evaluate again.")
+        return Evaluated.model_validate(values)
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError, pydantic.ValidationError) as error:
+        raise FolderError(f"{path} is no record of an evaluation ({error}). Evaluate again.") from None
+
+
+def data_of(made: Evaluated) -> Dataset:
+    """The data that an evaluation was made on, with its test images.
+
+    Raises:
+        DataRefused, FolderError: they are not there, or not the same any more.
+    """
+    first = next(iter(made.specs.values()))
+    values: dict[str, Any] = {}
+    for field, value in first.items():
+        if field.startswith("data.") or field in ("seed", "paths.cache_dir"):
+            values = spec.overlay(values, {field: value})
+    wanted = spec.build(values)
+    dataset = datasets.load(wanted.data, seed=wanted.split_seed, cache_dir=wanted.paths.cache_dir)
+    if dataset.content_hash != made.data_hash:
+        raise FolderError("The data has other content than it had when the models were scored. Evaluate in another folder.")
+    return dataset
+
+
+def rows(settings: Evaluation) -> list[Row]:
+    """One training for each framework, with its tuned fields, that keeps its best epoch.
+
+    Raises:
+        SpecError: a field is refused, or the frameworks would be scored on other images.
+    """
+    words.chosen("--frameworks", settings.frameworks, tuple(launch.FRAMEWORKS))
+    if others := sorted(settings.tuned.keys() - set(settings.frameworks)):
+        raise SpecError(f"There are tuned fields for frameworks that are not evaluated: {', '.join(others)}. Leave them out.")
+    made: list[Row] = []
+    for framework in settings.frameworks:
+        own = spec.overlay(settings.values, {**settings.tuned.get(framework, {}), "best_epoch.keep": True})
+        built = spec.build(own)
+        if settings.repeats > 1 and built.data.seed is None:
+            built = spec.build(spec.overlay(own, {"data.seed": built.seed}))
+        made.append(Row(id=f"{framework}-{built.variant}", framework=framework, spec=built))
+    for field in _SHARED:
+        if len({json.dumps(row.spec.model_dump(mode="json")[field], sort_keys=True) for row in made}) > 1:
+            raise SpecError(f"{field} must be the same in all frameworks, for all are scored on the same images. Leave it out.")
+    return made
+
+
+def _trained(settings: Evaluation, folder: Path, shown: Display) -> Stored:
+    made = rows(settings)
+    first = made[0].spec.seed
+    seeds = tuple(range(first, first + settings.repeats)) if settings.repeats > 1 else ()
+    request = run.Request(
+        Preset(repeats=settings.repeats, seeds=seeds),
+        list(settings.frameworks),
+        folder,
+        prove=False,
+        lay_out=lambda preset, frameworks: made,
+    )
+    wanted = run.judged(request, shown)
+    if unavailable := [f"{row.id}: {row.unavailable}" for row in wanted.rows if row.unavailable]:
+        raise SpecError(f"{unavailable[0]}. Choose a mode that this machine can do.")
+    with store.locked(folder):
+        comparison = store.claim(folder, wanted)
+        store.write_plan(folder, comparison)
+        run.run_all(comparison, folder, shown, Live(None, ""))
+        shown.say("report of the training")
+        made_report = report.read(folder)
+        if unwritten := report.write(made_report, folder):
+            raise OSError(unwritten)
+    return made_report.stored
+
+
+class _Scoring:
+    """The models of a stored training on its test split."""
+
+    def __init__(self, stored: Stored, folder: Path, shown: Display) -> None:
+        self._stored, self._folder, self._shown = stored, folder, shown
+        self._comparison: Comparison = stored.comparison
+        self._rows = self._comparison.rows
+        self._frameworks = [row.framework for row in self._rows]
+        run_spec = self._rows[0].spec
+        self._dataset = datasets.load(run_spec.data, seed=run_spec.split_seed, cache_dir=run_spec.paths.cache_dir)
+        self._labels = self._dataset.test.labels
+
+    def evaluated(self) -> Evaluated:
+        models: list[Model] = []
+        own: dict[tuple[str, int], Logits] = {}
+        for row in self._rows:
+            for repeat in range(self._comparison.repeats):
+                model, made = self._model(row, repeat)
+                models.append(model)
+                if made is not None:
+                    own[row.framework, repeat] = made
+        comparison = self._comparison
+        return Evaluated(
+            data_name=comparison.data_name,
+            data_hash=comparison.data_hash,
+            data_notes=comparison.data_notes,
+            class_names=comparison.class_names,
+            num_examples=len(self._labels),
+            specs={row.framework: store.flat(row.spec.model_dump(mode="json")) for row in self._rows},
+            machine=comparison.machine,
+            versions=comparison.versions,
+            models=models,
+            pairs=self._pairs(own),
+        )
+
+    def _model(self, row: Row, repeat: int) -> tuple[Model, Logits | None]:
+        seed = self._comparison.of_repeat(row, repeat).spec.seed
+        known: dict[str, Any] = {"framework": row.framework, "repeat": repeat, "seed": seed}
+        result = self._stored.runs[row.id].get(repeat)
+        if result is None or result.status != "ok":
+            status, reason = (result.status, result.reason) if result else ("not run", None)
+            return Model(status=status, reason=reason, **known), None
+        path = store.run_folder(self._folder / TRAINING_FOLDER, row.id, repeat) / results.BEST_FILE
+        model = trained.load(path, row.spec.model)
+        by = {name: self._logits(name, path, model, row, repeat) for name in self._in_order(row.framework)}
+        made = by[row.framework]
+        return Model(
+            **known,
+            **_of_training(result, model),
+            checkpoint=str(path.relative_to(self._folder)),
+            scores=scores.score(self._labels, made),
+            worst=scores.worst_confused(self._labels, made, WORST_PAIRS),
+            crossings=[self._crossing(name, made, other) for name, other in by.items() if name != row.framework],
+        ), made
+
+    def _in_order(self, framework: str) -> list[str]:
+        return [framework, *(name for name in self._frameworks if name != framework)]
+
+    def _logits(self, framework: str, path: Path, model: Trained, row: Row, repeat: int) -> Logits:
+        """What a framework makes of the test split with this model: stored before, or asked for now."""
+        out = self._folder / LOGITS_FOLDER / f"{row.id}-r{repeat}-in-{framework}.safetensors"
+        try:
+            return inference.logits(out, model, len(self._labels))
+        except SealError:
+            pass  # none yet, or of another model
+        self._shown.say(f"{row.id}: the test split, in {framework}")
+        spec_file, log = out.with_suffix(".spec.json"), out.with_suffix(".txt")
+        results.write_atomically(spec_file, row.spec.to_json())
+        cores = str(min(row.spec.cores, spec.available_cores()))
+        options = ["--cores", cores, "--out", out, *asking.own_model(model)]
+        asking.ask(framework, ["score", path, "--test-of", spec_file, *options], log)
+        return inference.logits(out, model, len(self._labels))
+
+    def _crossing(self, framework: str, own: Logits, other: Logits) -> Crossing:
+        found = scores.agreement(self._labels, own, other)
+        return Crossing(
+            framework=framework,
+            labelled_differently=found.labelled_differently,
+            largest_difference=found.largest_difference,
+        )
+
+    def _pairs(self, own: Mapping[tuple[str, int], Logits]) -> list[Pair]:
+        found = [
+            (first, second, repeat, scores.agreement(self._labels, own[first, repeat], own[second, repeat]))
+            for first, second in combinations(self._frameworks, 2)
+            for repeat in range(self._comparison.repeats)
+            if (first, repeat) in own and (second, repeat) in own
+        ]
+        tested = [each.p for *_, each in found if each.p is not None]
+        adjusted = iter(statistics.holm(tested))
+        return [
+            Pair(
+                first=first,
+                second=second,
+                repeat=repeat,
+                seed=self._comparison.of_repeat(self._rows[0], repeat).spec.seed,
+                agreement=each,
+                adjusted_p=None if each.p is None else next(adjusted),
+            )
+            for first, second, repeat, each in found
+        ]
+
+
+def _of_training(result: RunResult, model: Trained) -> dict[str, Any]:
+    return {
+        "status": result.status,
+        "reason": result.reason,
+        "epochs": len(result.epochs),
+        "best_epoch": model.card.epoch,
+        "validation": model.card.validation,
+        "wall_seconds": result.phases.wall_seconds if result.phases else None,
+    }
+
+
+def read_tuned(path: Path, frameworks: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The best fields of a tuning: of its folder, or of a YAML or JSON file.
+
+    Args:
+        path: a folder whose `tuning.json` has them under `best`, or a file of {framework: {dotted field: value}}, or of {dotted
+            field: value} for all frameworks alike.
+        frameworks: that are evaluated; what is found of others is left out.
+
+    Raises:
+        SpecError: there are no such fields.
+    """
+    file = path / TUNED_FILE if path.is_dir() else path
+    values = spec.read_values(file)
+    best: Any = values.get("best", values)
+    if not isinstance(best, dict) or not best:
+        raise SpecError(f"{file} has no tuned fields. Use a folder of `tune`, or a file of `field: value` lines.")
+    fields = cast(dict[str, Any], best)
+    if not set(fields) & set(launch.FRAMEWORKS):
+        return dict.fromkeys(frameworks, fields)
+    found = {framework: fields[framework] for framework in frameworks if framework in fields}
+    for framework, own in found.items():
+        if not isinstance(own, dict):
+            raise SpecError(f"{file}: {framework} must have fields. Received: {own!r}. Use `field: value` lines.")
+    return found

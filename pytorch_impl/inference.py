@@ -1,0 +1,28 @@
+"""A trained model at work: from images to logits."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from common.trained import Trained
+from pytorch_impl import device, input, models, weights
+
+
+class Predictor:
+    """A trained model on its device, in evaluation mode."""
+
+    def __init__(self, trained: Trained) -> None:
+        self._scaling = trained.card.scaling
+        self._device = torch.device(device.kind())
+        model = models.build(trained.architecture, trained.card.precision)
+        weights.load(model, trained.architecture, trained.weights)
+        self._model = model.to(self._device).eval()
+        self._dtype = next(model.parameters()).dtype
+
+    def logits(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.floating]:
+        """[N, classes] of images uint8 [N, S, S, 3], both on the host: it returns when the device has done all."""
+        with torch.inference_mode():
+            given = torch.from_numpy(np.require(images, requirements=["C", "W"])).to(self._device)
+            return self._model(input.scale(given, self._dtype, self._scaling)).cpu().numpy()

@@ -1,0 +1,50 @@
+"""Trained models in the framework's own files: weights alone, and nothing in such a file is run when it is read."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+from common.architectures import Architecture
+from common.trained import Card, Trained
+from common.weights import Weights, WeightsError
+from tensorflow_impl import models, weights
+
+SUFFIXES: tuple[str, ...] = (".weights.h5",)
+"""How the names of such files end."""
+
+
+def write(trained: Trained, path: Path) -> None:
+    """Write the weights as a file that the framework itself reads.
+
+    Args:
+        trained: what is written but for its card.
+        path: ends with one of SUFFIXES.
+    """
+    model = models.build(trained.architecture, trained.card.precision)
+    weights.load(model, trained.architecture, trained.weights)
+    model.save_weights(path)
+
+
+def read(card: Card, architecture: Architecture, path: Path) -> Weights:
+    """Weights from a file that the framework has written.
+
+    Args:
+        card: whose precision they are taken in.
+        architecture: that they must fit.
+        path: ends with one of SUFFIXES.
+
+    Raises:
+        WeightsError: the file holds other things than these weights.
+    """
+    model = models.build(architecture, card.precision)
+    # Twin: an .h5 file holds arrays and no code; a .keras archive also names classes to be made, and is not read.
+    try:
+        with warnings.catch_warnings():
+            # Twin: Keras warns where the file has nothing for a layer, which would keep what it began with.
+            warnings.simplefilter("error", UserWarning)
+            model.load_weights(path)
+    except (OSError, RuntimeError, TypeError, ValueError, KeyError, UserWarning) as error:
+        said = " ".join(str(error).split())[:300]
+        raise WeightsError(f"{path} holds no weights that fit {architecture.name}: {said}") from None
+    return weights.extract(model, architecture)

@@ -1,0 +1,33 @@
+"""A trained model at work: from images to logits."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from common.trained import Trained
+from tensorflow_impl import evaluate, models, weights
+
+
+class Predictor:
+    """A trained model on its device, in evaluation mode."""
+
+    def __init__(self, trained: Trained) -> None:
+        self._scaling = trained.card.scaling
+        self._size = trained.architecture.image_size
+        self._model = models.build(trained.architecture, trained.card.precision)
+        weights.load(self._model, trained.architecture, trained.weights)
+        self._graph = cache(self._traced)
+
+    def logits(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.floating]:
+        """[N, classes] of images uint8 [N, S, S, 3], both on the host: it returns when the device has done all."""
+        return self._graph(len(images))(tf.constant(images)).numpy()
+
+    def _traced(self, number: int) -> Any:
+        # Twin: TensorFlow compiles a graph, once for each number of images; PyTorch runs the model eagerly.
+        images = tf.TensorSpec((number, self._size, self._size, 3), tf.uint8)
+        return tf.function(lambda images: evaluate.logits(self._model, images, self._scaling)).get_concrete_function(images)
