@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from common import (
     parameter_server,
     processes,
     results,
+    serving,
     spec,
     timing,
     tracing,
@@ -43,7 +45,7 @@ from common.batches import Plan
 from common.members import Member
 from common.preprocessing import job, scaling
 from common.spec import Spec
-from common.training import Diverged, Run, is_first_rank
+from common.training import Diverged, Run, Trainer, is_first_rank
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_DATA_REFUSED = 0, 1, 2, 4
 
@@ -54,8 +56,8 @@ class Twin:
 
     describe: Callable[[], dict[str, Any]]
     """Devices, modes possible here, switches: JSON-ready."""
-    configure: Callable[[Spec], None]
-    """Settle threads and devices; called once, before any tensor is made."""
+    configure: Callable[..., None]
+    """(spec, trials=1): settle threads and devices; called once, before any tensor is made."""
     build: Callable[[Spec, architectures.Architecture, Plan, datasets.Dataset, weights.Weights], tracing.TraceableTrainer]
     """The Trainer of the spec's mode."""
     summarize: Callable[[architectures.Architecture], dict[str, Any]]
@@ -120,6 +122,11 @@ def main(
             subparser.add_argument("--out", type=Path, required=True, metavar="FILE")
         if command == "trace":
             subparser.add_argument("--reverse-batches", action="store_true", help="sum in another order: the yardstick")
+    subparser = commands.add_parser("serve-trials", help="train what lines of JSON on stdin ask for, and tell it on stdout")
+    subparser.add_argument("--cores", type=int, required=True, help="of each trial")
+    subparser.add_argument("--trials", type=int, default=1, help="side by side, each in a thread of its own")
+    subparser.add_argument("--place", type=int, default=0, help="of this process among several that share the budget, from 0")
+    subparser.add_argument("--budget", type=int, help="cores of all of them; default: those of this one")
     subparser = commands.add_parser("preprocess", help="scan the image files of a split for their sums (JSON)")
     subparser.add_argument("job", type=Path, metavar="JOB.npz")
     subparser.add_argument("--workers", type=int, required=True)
@@ -140,6 +147,8 @@ def main(
         return EXIT_OK
     if arguments.command in inference.COMMANDS:
         return _infer(load_twin, arguments)
+    if arguments.command == "serve-trials":
+        return _serve(framework, load_twin, arguments)
     try:
         read = spec.from_json(arguments.spec.read_bytes()).with_fields()  # judged again: for this machine
     except (OSError, ValueError) as error:
@@ -277,6 +286,31 @@ def _trace(framework: str, twin: Twin, read: Spec, out: Path, reverse_batches: b
     trainer.close()
     if is_first_rank():
         weights.save(arrays, out)
+    return EXIT_OK
+
+
+def _serve(framework: str, load_twin: Callable[[], Twin], arguments: argparse.Namespace) -> int:
+    started = timing.process_started()
+    own = arguments.cores * arguments.trials
+    cpus = machine.cpu_budget(arguments.budget or own)
+    first = arguments.place * own % len(cpus)
+    machine.hold_to(cpus[first : first + own])
+    machine.keep_freed_memory()
+    serving.leave_at_once()
+    with serving.answers() as answers:
+        twin = load_twin()
+        twin.configure(spec.build({"cores": arguments.cores}), arguments.trials)
+
+        def prepare(read: Spec) -> tuple[datasets.Dataset, Plan, Trainer]:
+            if (refusal := spec.check_against(read, twin.describe())) is not None:
+                raise spec.SpecError(refusal)
+            dataset, plan, _, trainer = _prepare(framework, twin, read, reverse_batches=False)
+            return dataset, plan, trainer
+
+        made = serving.Serving(
+            framework, twin.versions, arguments.cores, prepare, twin.synchronize, lambda line: print(line, file=answers)
+        )
+        made.serve(sys.stdin, device=twin.device, start_seconds=time.time() - started)
     return EXIT_OK
 
 

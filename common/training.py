@@ -169,13 +169,31 @@ class Diverged(ArithmeticError):
 
 
 class Run:
-    """One training run as it goes: what has been measured so far, and the result made of it."""
+    """One training run as it goes: what has been measured so far, and the result made of it.
+
+    Args:
+        framework: its name in the result.
+        spec: what is run.
+        versions: of the framework's packages.
+        out: gets the run's events and checkpoints.
+        repeat: which one this is.
+        stopwatch: started with the run.
+        heard: called with every event in place of its line in `out`; it may raise, to end the run.
+    """
 
     def __init__(
-        self, framework: str, spec: Spec, versions: dict[str, str], out: Path, repeat: int, stopwatch: Stopwatch
+        self,
+        framework: str,
+        spec: Spec,
+        versions: dict[str, str],
+        out: Path,
+        repeat: int,
+        stopwatch: Stopwatch,
+        heard: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         self._spec = spec
         self._out = out
+        self._heard = heard
         self._stopwatch = stopwatch
         self._epochs: list[EpochRecord] = []
         self._order: list[npt.NDArray[np.int64]] = []
@@ -235,6 +253,18 @@ class Run:
         Raises:
             Diverged: a loss of the epoch is NaN or infinite; epochs before it are kept.
         """
+        self.learn(trainer, plan, dataset, earlier)
+        if self._spec.part != "training":
+            return
+        with self._stopwatch.phase("evaluation"):
+            test, predictions = evaluate(trainer, dataset.test, self._spec.global_batch_size)
+        memory = trainer.total(np.array([machine.peak_memory_mib()]))
+        self.know(test=test, predictions_hash=order_digest(predictions), peak_memory_mib=float(memory[0]))
+        self.know(confusion=metrics.confusion(dataset.test.labels, predictions, len(dataset.class_names)))
+        self.know(**trainer.report(dataset.test))
+
+    def learn(self, trainer: Trainer, plan: Plan, dataset: Dataset, earlier: Path | None = None) -> None:
+        """Train and validate epoch by epoch as `train` does, and leave the test split alone."""
         self.know(implementation=trainer.implementation, devices=trainer.devices, threads=trainer.threads)
         self._event("start", total_epochs=plan.epochs, total_steps=plan.total_steps, steps_per_epoch=plan.steps_per_epoch)
         with self._stopwatch.phase("build"):
@@ -252,12 +282,6 @@ class Run:
             if due and epoch < plan.epochs and is_first_rank() and self._spec.starts_over is None:
                 self._save(trainer)
                 saved = time.monotonic()
-        with self._stopwatch.phase("evaluation"):
-            test, predictions = evaluate(trainer, dataset.test, self._spec.global_batch_size)
-        memory = trainer.total(np.array([machine.peak_memory_mib()]))
-        self.know(test=test, predictions_hash=order_digest(predictions), peak_memory_mib=float(memory[0]))
-        self.know(confusion=metrics.confusion(dataset.test.labels, predictions, len(dataset.class_names)))
-        self.know(**trainer.report(dataset.test))
 
     def profile(self, trainer: Trainer, plan: Plan) -> None:
         """Take a step apart where the spec asks for it, when all else that is reported stands; the wall time ends before."""
@@ -505,7 +529,9 @@ class Run:
 
     def _event(self, event: str, **values: Any) -> None:
         watchdog.reached()
-        if is_first_rank():
+        if self._heard is not None:
+            self._heard({"event": event, **values})
+        elif is_first_rank():
             results.append_event(self._out, event, time=time.time(), **values)
 
 

@@ -29,6 +29,7 @@ with ended_at_once():  # the commands take a second to import
         scaling,
         selftest,
         study,
+        tune,
     )
 
 EXIT_UNWRITTEN = 1
@@ -47,6 +48,7 @@ app.command("data")(data.command)
 app.command("preprocess")(preprocess.command)
 app.command("scaling")(scaling.command)
 app.command("evaluate")(evaluate.command)
+app.command("tune")(tune.command)
 app.command("regress")(regress.command)
 app.command("history")(history.command)
 app.command("cache")(cache.command)

@@ -50,7 +50,7 @@ def execute(row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None
         arguments = ["run", str(spec_file), "--out", str(directory), "--repeat", str(repeat)]
         if (earlier := store.resumable(directory)) is not None:
             arguments += ["--resume", str(earlier)]
-        memory_kills = _memory_kills()
+        kills = memory_kills()
         process = launch.start(row.framework, arguments, log=log, root=code.root if code else None)
     except OSError as error:
         return _unsealed(row, repeat, f"it cannot be started: {error}")
@@ -64,7 +64,7 @@ def execute(row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None
     if hang is not None:
         return _seal(row, repeat, folder, "killed", hang)
     status: Status = "killed" if process.returncode < 0 else "failed"
-    made = _seal(row, repeat, folder, status, _reason(process.returncode, log, _memory_kills() > memory_kills))
+    made = _seal(row, repeat, folder, status, ending_words(process.returncode, log, memory_kills() > kills))
     if made.status == "ok":
         for attempt in store.attempts(directory):
             checkpoint.remove(attempt)
@@ -116,7 +116,8 @@ def _unsealed(row: Row, repeat: int, reason: str) -> RunResult:
     return RunResult(framework=row.framework, spec=row.spec, status="failed", reason=reason, repeat=repeat)
 
 
-def _reason(code: int, log: Path, lacked_memory: bool) -> str:
+def ending_words(code: int, log: Path, lacked_memory: bool) -> str:
+    """How a process ended that was to leave a result and left none, with the last line of its log."""
     words = launch.exit_words(code) if code else "ended without a result"
     if lacked_memory:
         return f"{words}; out of memory: the kernel ended a process for lack of it meanwhile"
@@ -131,7 +132,7 @@ def _last_line(log: Path) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "")[:_REASON_LENGTH]
 
 
-def _memory_kills() -> int:
+def memory_kills() -> int:
     """How many processes the kernel has ended for lack of memory since the machine started; 0 where it does not say."""
     try:
         lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()

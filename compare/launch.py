@@ -93,9 +93,9 @@ def describe(framework: str) -> dict[str, Any]:
 
 
 class Started(subprocess.Popen[bytes]):
-    """A process in a session of its own, under watch."""
+    """A process in a session of its own, under watch; one that talks does so by its stdin and stdout."""
 
-    def __init__(self, command: Sequence[str], log: Path, root: Path | None = None) -> None:
+    def __init__(self, command: Sequence[str], log: Path, root: Path | None = None, *, talks: bool = False) -> None:
         self.watched = watchdog.Watched()
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
@@ -104,9 +104,9 @@ class Started(subprocess.Popen[bytes]):
                     command,
                     cwd=root,
                     env=_environment(root) | self.watched.environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=file,
-                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
+                    stdout=subprocess.PIPE if talks else file,
+                    stderr=file,
                     pass_fds=self.watched.descriptors,
                     start_new_session=True,
                 )
@@ -116,13 +116,14 @@ class Started(subprocess.Popen[bytes]):
         self.watched.pid = self.pid
 
 
-def start(framework: str, arguments: Sequence[str], *, log: Path, root: Path | None = None) -> Started:
+def start(framework: str, arguments: Sequence[str], *, log: Path, root: Path | None = None, talks: bool = False) -> Started:
     """Start `python -m <twin> arguments...` in a session of its own; its stdout and stderr go to the log file.
 
-    The process ends with the thread that called, so call from the main one; end it earlier, and all that it started,
-    with `stop`. The working directory stays the caller's, unless the code of another checkout is started: its `root`.
+    One that talks has its stdin and stdout connected to this process, which closes them. The process ends with the thread that
+    called, so call from the main one; end it earlier, and all that it started, with `stop`. The working directory stays the
+    caller's, unless the code of another checkout is started: its `root`.
     """
-    return Started(_command(framework, arguments), log, root)
+    return Started(_command(framework, arguments), log, root, talks=talks)
 
 
 def stop(process: Started, *, grace_seconds: float | None = None) -> None:

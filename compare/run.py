@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -453,17 +453,23 @@ def _goes_on(folder: Path) -> str:
     return f"The same command with --out {folder} goes on, as does run --resume {folder}."
 
 
+def given_besides(context: typer.Context, allowed: Collection[str]) -> list[str]:
+    """Options of a command that were typed, as they are typed, other than the parameters that are allowed."""
+    typed: list[str] = []
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if source is not None and source.name == "COMMANDLINE" and option.name not in allowed:
+            typed.append(option.opts[0])
+    return typed
+
+
 def _only_with_resume(context: typer.Context) -> None:
     """Refuse what would make another comparison of the one in the folder.
 
     Raises:
         SpecError: an option was given that the folder has the say of.
     """
-    others: list[str] = []
-    for option in context.command.params:
-        source = context.get_parameter_source(option.name or "")
-        if source is not None and source.name == "COMMANDLINE" and option.name not in _WITH_RESUME:
-            others.append(option.opts[0])
+    others = given_besides(context, _WITH_RESUME)
     if others:
         raise SpecError(
             f"--resume takes all settings from its folder, but for --repeats. Received also: {', '.join(others)}. "

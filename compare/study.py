@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import pydantic
 import typer
 from pydantic import BaseModel, ConfigDict
 from rich.console import Console
@@ -18,8 +16,8 @@ from rich.text import Text
 
 from common import machine, results, spec
 from common.datasets import DataRefused
-from common.spec import Spec, SpecError
-from compare import content, exits, launch, parity, part, report, store, study_steps, tables
+from common.spec import Spec
+from compare import content, exits, parity, part, report, store, study_steps, tables
 from compare.interrupt import Interrupted, interruptible
 from compare.part import Part, Whole
 from compare.store import FolderError

@@ -10,10 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from common import architectures, spec
 from common.spec import Spec, SpecError
-from compare import evaluation, launch, tuning, tuning_space
+from compare import evaluation, launch, tuning_space
 from compare.evaluation import Evaluation
 from compare.presets import Preset
 from compare.tuning import Tuning
+from compare.tuning_search import Objective, Pruner, Sampler
+from compare.tuning_servers import Backend
 from compare.words import chosen, variants
 
 SCALES = ("smoke", "quick", "full")
@@ -56,13 +58,13 @@ class Pretrain(_Frozen):
 class Tune(_Frozen):
     """The search for better fields of the spec, see `tuning.Tuning`."""
 
-    sampler: tuning.Sampler = "tpe"
-    pruner: tuning.Pruner = "none"
-    objective: tuning.Objective = "loss"
+    sampler: Sampler = "tpe"
+    pruner: Pruner = "none"
+    objective: Objective = "loss"
     trials: int = Field(12, ge=1)
     jobs: tuple[int, ...] = (1, 2)
     repeats: int = Field(1, ge=1)
-    backend: tuning.Backend = "threads"
+    backend: Backend = "threads"
     epochs: int = Field(2, ge=1)
     """Of a trial."""
     space: dict[str, Any] = tuning_space.DEFAULT
@@ -106,7 +108,9 @@ class Study(_Frozen):
         scales = values.pop("scales", {})
         chosen("--scale", [scale], SCALES)
         if not isinstance(scales, dict) or any(not isinstance(each, dict) for each in scales.values()):
-            raise SpecError(f"{path}: scales must be groups of dotted fields. Write e.g. scales: {{smoke: {{tune.trials: 3}}}}.")
+            raise SpecError(
+                f"{path}: scales must be groups of dotted fields. Write e.g. scales: {{smoke: {{tune.trials: 3}}}}."
+            )
         chosen("scales", list(scales), SCALES)
         values = spec.overlay(spec.overlay(values, scales.get(scale, {})), assignments)
         try:

@@ -25,6 +25,7 @@ from compare import (
     run,
     tables,
     tuning,
+    tuning_findings,
     tuning_report,
 )
 from compare.data_report import counted
@@ -164,14 +165,13 @@ def _pretrain(study: Study, folder: Path, passed: Passed) -> Made:
     if code > 128:
         raise Interrupted(code - 128)
     made = report.read(folder)
-    drawn = sorted(path.name for path in (folder / report.PLOTS_FOLDER).glob("*.svg"))
     found = made.findings
     part = Part(
         name="pretrain",
         title="Pre-training: serial against parallel",
         sections=content.sections(made),
         tables=[table for table in content.documents(made) if table.name in _OF_RUNS],
-        pictures=[f"{report.PLOTS_FOLDER}/{name}" for name in drawn],
+        pictures=_drawn(folder),
         conclusions=[*found.frameworks, *found.modes, *found.scores],
         more=[report.REPORT_FILE, report.PAGE_FILE],
     )
@@ -190,6 +190,16 @@ def _request(study: Study, folder: Path) -> run.Request:
     return run.Request(settings, list(study.frameworks), folder, prove=True, target_accuracy=wanted.target_accuracy)
 
 
+def _said(sections: Sequence[tuple[str, list[str]]], *titles: str) -> list[str]:
+    """The sentences under these titles, where there are any."""
+    return [sentence for title, sentences in sections if title in titles for sentence in sentences]
+
+
+def _drawn(folder: Path) -> list[str]:
+    """A step's plots, from its folder."""
+    return sorted(f"{report.PLOTS_FOLDER}/{path.name}" for path in (folder / report.PLOTS_FOLDER).glob("*.svg"))
+
+
 def _say_nothing(*_: Any, **__: Any) -> None:
     """The study's own report says it."""
 
@@ -197,16 +207,16 @@ def _say_nothing(*_: Any, **__: Any) -> None:
 def _tune(study: Study, folder: Path, passed: Passed) -> Made:
     wanted = study.tuning()
     tuned = tuning.tune(wanted, folder)
+    found = tuning_findings.find(tuned)
     tuning_report.write(tuned, folder)
-    drawn = sorted(f"{tuning_report.PLOTS_FOLDER}/{path.name}" for path in (folder / tuning_report.PLOTS_FOLDER).glob("*.svg"))
-    said = tuning_report.sections(tuned)
+    said = tuning_findings.sections(tuned, found)
     part = Part(
         name="tune",
         title="Tuning, one trial after the other and side by side",
         sections=said,
-        tables=tuning_report.documents(tuned),
-        pictures=drawn,
-        conclusions=tuning_report.conclusions(tuned),
+        tables=tuning_report.documents(tuned, found),
+        pictures=_drawn(folder),
+        conclusions=_said(said, "What was found?", "What does it gain to search side by side?", "Does it cost quality?"),
         more=[tuning_report.REPORT_FILE],
     )
     return Made(part, Passed(best=tuned.best), tuned.exit_code)
@@ -217,16 +227,14 @@ def _finish(study: Study, folder: Path, passed: Passed) -> Made:
         made = evaluation.evaluate(study.evaluation(passed.best), folder, shown)
         shown.say("report")
         evaluation_report.write(made, evaluation.data_of(made).test.images, folder)
-    drawn = sorted(
-        f"{evaluation_report.PLOTS_FOLDER}/{path.name}" for path in (folder / evaluation_report.PLOTS_FOLDER).glob("*.svg")
-    )
+    said = evaluation_report.sections(made)
     part = Part(
         name="final",
         title="Final training and evaluation",
-        sections=evaluation_report.sections(made),
+        sections=said,
         tables=evaluation_report.documents(made),
-        pictures=drawn,
-        conclusions=evaluation_report.conclusions(made),
+        pictures=_drawn(folder),
+        conclusions=_said(said, "How often are the final models right?", "Do the frameworks' models agree?"),
         more=[evaluation_report.REPORT_FILE],
     )
     return Made(part, exit_code=made.exit_code)

@@ -85,8 +85,13 @@ def versions() -> dict[str, str]:
     return machine.versions("torch", "torchvision")
 
 
-def configure(spec: Spec) -> None:
-    """Settle threads and precision for this process, and meet the other ranks; call once, before any tensor is made."""
+def configure(spec: Spec, trials: int = 1) -> None:
+    """Settle threads and precision for this process, and meet the other ranks; call once, before any tensor is made.
+
+    Args:
+        spec: of the run, or of each of the trials.
+        trials: runs that this process does side by side, each in a thread of its own.
+    """
     torch.set_num_threads(intra_op_threads(spec))
     torch.set_num_interop_threads(1)
     # float32 means float32: the reduced precision of tensor cores is a switch, never a default.

@@ -1,4 +1,4 @@
-"""`python -m <twin> describe | models | run | trace | preprocess | score | infer | write | read`."""
+"""`python -m <twin> describe | models | run | trace | serve-trials | preprocess | score | infer | write | read`."""
 
 from __future__ import annotations
 

@@ -87,12 +87,18 @@ def versions() -> dict[str, str]:
     return machine.versions("tensorflow", "keras")
 
 
-def configure(spec: Spec) -> None:
-    """Settle threads and precision for this process, and meet the other ranks; call once, before any tensor is made."""
+def configure(spec: Spec, trials: int = 1) -> None:
+    """Settle threads and precision for this process, and meet the other ranks; call once, before any tensor is made.
+
+    Args:
+        spec: of the run, or of each of the trials.
+        trials: runs that this process does side by side, each in a thread of its own.
+    """
     in_process = spec.replicas if spec.mode in _IN_ONE_PROCESS else 1
     # Twin: logical devices share one pool of intra-op threads, and their replicas run on the inter-op pool.
     tf.config.threading.set_intra_op_parallelism_threads(intra_op_threads(spec) * in_process)
-    tf.config.threading.set_inter_op_parallelism_threads(in_process)
+    # Twin: a step runs on the inter-op pool, not on the thread that asks for it: with one thread trials would take turns.
+    tf.config.threading.set_inter_op_parallelism_threads(in_process * trials)
     if in_process > 1 and not gpus():
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * in_process)

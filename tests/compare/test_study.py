@@ -170,9 +170,7 @@ def test_another_study_does_not_go_on_in_the_folder_of_one(file: Path, steps: St
     assert (done.exit_code, steps.done) == (2, []) and "holds another study" in done.stderr
 
 
-def test_other_code_does_not_go_on_in_the_folder_of_a_study(
-    file: Path, steps: Steps, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_code_does_not_go_on_in_the_folder_of_a_study(file: Path, steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
     walk(file)
     monkeypatch.setattr(study.parity, "code_digest", lambda *_: "other")
     done = walk(file)

@@ -112,7 +112,7 @@ def main(framework: str) -> int:
     def load() -> entry.Twin:
         return entry.Twin(
             describe=lambda: description,
-            configure=lambda run: None,
+            configure=lambda run, trials=1: None,
             build=cast(Any, Learner),
             summarize=lambda architecture: {},
             scanning=cast(Any, None),
