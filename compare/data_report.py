@@ -172,7 +172,7 @@ def _kind_table(files: FileFacts) -> Table:
 def sections(
     exploration: Exploration, name: Callable[[str], str] | None = None, max_named: int = 5
 ) -> list[tuple[str, list[str]]]:
-    """Titles and sentences; `name` writes the name of a file (None: shortened), of which no more than so many stand in a place."""
+    """Titles and sentences; `name` writes the name of a file, else shortened; no more than so many stand in a place."""
     name = name or _shortened
     parts = [
         ("What is broken", _broken(exploration, name)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
@@ -17,6 +17,10 @@ from compare.tuning import Tuning
 from compare.tuning_search import Objective, Pruner, Sampler
 from compare.tuning_servers import Backend
 from compare.words import chosen, variants
+
+_AtLeast0 = Annotated[int, Field(ge=0)]
+_AtLeast1 = Annotated[int, Field(ge=1)]
+_AtLeast2 = Annotated[int, Field(ge=2)]
 
 SCALES = ("smoke", "quick", "full")
 _MATRIX = ("mode", "replicas", "epochs", "steps")
@@ -38,8 +42,8 @@ class Normalise(_Frozen):
     """Mean and standard deviation of the training split, by every engine."""
 
     engines: tuple[str, ...] = Field(default_factory=lambda: (*launch.OWN, *launch.FRAMEWORKS))
-    workers: tuple[int, ...] = (1, 2)
-    repeats: int = Field(3, ge=1)
+    workers: tuple[_AtLeast1, ...] = (1, 2)
+    repeats: _AtLeast1 = 3
     scheduler: Literal["threads", "processes"] = "threads"
     """Dask's."""
 
@@ -48,10 +52,10 @@ class Pretrain(_Frozen):
     """Serial against parallel."""
 
     modes: tuple[str, ...] = Preset().modes
-    replicas: int = Field(2, ge=2)
-    epochs: int = Field(2, ge=1)
-    repeats: int = Field(1, ge=1)
-    target_accuracy: float | None = Field(None, gt=0, le=1)
+    replicas: _AtLeast2 = 2
+    epochs: _AtLeast1 = 2
+    repeats: _AtLeast1 = 1
+    target_accuracy: Annotated[float | None, Field(gt=0, le=1)] = None
     """Of the validation split, until which seconds are counted."""
 
 
@@ -61,11 +65,11 @@ class Tune(_Frozen):
     sampler: Sampler = "tpe"
     pruner: Pruner = "none"
     objective: Objective = "loss"
-    trials: int = Field(12, ge=1)
-    jobs: tuple[int, ...] = (1, 2)
-    repeats: int = Field(1, ge=1)
+    trials: _AtLeast1 = 12
+    jobs: tuple[_AtLeast1, ...] = (1, 2)
+    repeats: _AtLeast1 = 1
     backend: Backend = "threads"
-    epochs: int = Field(2, ge=1)
+    epochs: _AtLeast1 = 2
     """Of a trial."""
     space: dict[str, Any] = tuning_space.DEFAULT
 
@@ -73,10 +77,10 @@ class Tune(_Frozen):
 class Final(_Frozen):
     """The training of the best fields, to its best validation epoch."""
 
-    epochs: int = Field(30, ge=1)
-    patience: int = Field(5, ge=0)
+    epochs: _AtLeast1 = 30
+    patience: _AtLeast0 = 5
     """Epochs without a better one after which it ends; 0: it never ends early."""
-    repeats: int = Field(1, ge=1)
+    repeats: _AtLeast1 = 1
 
 
 class Study(_Frozen):
@@ -104,17 +108,16 @@ class Study(_Frozen):
         Raises:
             SpecError: the file, or a field of it, which is named.
         """
+        chosen("--scale", [scale], SCALES)
         values = spec.read_values(path)
         scales = values.pop("scales", {})
-        chosen("--scale", [scale], SCALES)
-        if not isinstance(scales, dict) or any(not isinstance(each, dict) for each in scales.values()):
-            raise SpecError(
-                f"{path}: scales must be groups of dotted fields. Write e.g. scales: {{smoke: {{tune.trials: 3}}}}."
-            )
-        chosen("scales", list(scales), SCALES)
-        values = spec.overlay(spec.overlay(values, scales.get(scale, {})), assignments)
         try:
-            study = cls.model_validate(values)
+            if not isinstance(scales, dict) or any(not isinstance(each, dict) for each in scales.values()):
+                raise SpecError(
+                    f"scales must be groups of dotted fields. Received: {scales!r}. Write {{smoke: {{tune.trials: 3}}}}."
+                )
+            chosen("scales", list(scales), SCALES)
+            study = cls.model_validate(spec.overlay(spec.overlay(values, scales.get(scale, {})), assignments))
             study._judge()
         except pydantic.ValidationError as error:
             raise SpecError(f"{path}: {_explained(error)}") from None

@@ -1,9 +1,9 @@
-"""The steps of a study: each does its work in a folder of its own, goes on there where it was cut short, and adds a part to the report."""
+"""The steps of a study: each works in a folder of its own, goes on there if it was cut short, and adds a part to the report."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -58,7 +58,7 @@ class Made:
     """What came of a step."""
 
     part: Part
-    passed: Passed = Passed()
+    passed: Passed = field(default_factory=Passed)
     exit_code: int = 0
 
 
@@ -108,7 +108,7 @@ def _clean(study: Study, folder: Path, passed: Passed) -> Made:
     except datasets.DataRefused as error:
         was = f"As it is, the data is refused: {str(error).splitlines()[0]}"
     policy = (
-        f"Files that are no usable images: {'left out, in both frameworks alike' if cleaned.data.on_bad == 'skip' else 'refused'}. "
+        f"Files that are no usable images: {'left out, in both alike' if cleaned.data.on_bad == 'skip' else 'refused'}. "
         f"Images of equal pixels in two splits: {'allowed' if cleaned.data.duplicates == 'allow' else 'refused'}."
     )
     part = Part(
@@ -122,8 +122,8 @@ def _clean(study: Study, folder: Path, passed: Passed) -> Made:
 
 def _size(dataset: Dataset) -> str:
     return (
-        f"{counted(len(dataset.train), 'image')} to train on, {len(dataset.validation):,} to choose by, {len(dataset.test):,} to "
-        f"be judged by, in {counted(len(dataset.class_names), 'class', 'classes')}; hash {dataset.content_hash[:12]}."
+        f"{counted(len(dataset.train), 'image')} to train on, {len(dataset.validation):,} to choose by, {len(dataset.test):,} "
+        f"to be judged by, in {counted(len(dataset.class_names), 'class', 'classes')}; hash {dataset.content_hash[:12]}."
     )
 
 
