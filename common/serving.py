@@ -120,7 +120,7 @@ class Serving:
         if read.part != "training" or read.mode != "serial" or read.profile_steps or read.best_epoch.keep:
             raise SpecError(
                 f"A trial trains serially, all of it, and keeps no weights. Received: mode {read.mode}, part {read.part}, "
-                f"profile_steps {read.profile_steps}, best_epoch.keep {read.best_epoch.keep}. Use serial, training, 0 and false."
+                f"profile_steps {read.profile_steps}, best_epoch.keep {read.best_epoch.keep}. Use serial, training, 0, false."
             )
         last = 0
 

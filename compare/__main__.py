@@ -32,6 +32,7 @@ with ended_at_once():  # the commands take a second to import
         run,
         scaling,
         selftest,
+        study,
         tune,
     )
 
@@ -62,6 +63,7 @@ app.command("history")(history.command)
 app.command("cache")(cache.command)
 app.command("selftest")(selftest.command)
 app.command("doctor")(doctor.command)
+app.command("study")(study.command)
 app.command("completion")(completion.command)
 app.command("export")(export.command)
 

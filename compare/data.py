@@ -93,7 +93,7 @@ def run(wanted: spec.Spec, out: Path | None, *, as_json: bool) -> int:
         if out is not None:
             shown.say("report")
             with store.locked(out):
-                _write(out, exploration, dataset, manifest)
+                write(out, exploration, dataset, manifest)
     if as_json:
         typer.echo(json.dumps(to_plain(exploration), indent=1))
     else:
@@ -108,7 +108,7 @@ def run(wanted: spec.Spec, out: Path | None, *, as_json: bool) -> int:
     return exploration.exit_code
 
 
-def _write(folder: Path, exploration: Exploration, dataset: Dataset | None, manifest: Manifest | None) -> None:
+def write(folder: Path, exploration: Exploration, dataset: Dataset | None, manifest: Manifest | None) -> None:
     """Write everything to a folder; what an earlier exploration left there is replaced."""
     _refuse_other_folder(folder)
     class_names = plots.labels([tables.visible(each.name) for each in exploration.classes])

@@ -24,13 +24,13 @@ _NAME_END = 28  # characters
 
 def print_to(console: Console, exploration: Exploration) -> None:
     """For a reader on a terminal."""
-    console.print(Text(_heading(exploration), style="bold"))
-    for table in _tables(exploration):
+    console.print(Text(heading(exploration), style="bold"))
+    for table in tables_of(exploration):
         console.print()
         console.print(tables.to_rich(table, console.width))
         if note := tables.note_on_terminal(table, console.width, tables.ELSEWHERE):
             console.print(Text(note, style="dim"))
-    for title, sentences in _sections(exploration, _shortened, max_named=5):
+    for title, sentences in sections(exploration):
         console.print()
         console.print(Text(title, style="bold"))
         for sentence in sentences:
@@ -41,12 +41,12 @@ def print_to(console: Console, exploration: Exploration) -> None:
 
 def to_markdown(exploration: Exploration, *, has_sheet: bool) -> str:
     """For a file beside the counts, the plot and, where there is one, the sample sheet."""
-    lines = [f"# {tables.escaped(_heading(exploration))}", ""]
+    lines = [f"# {tables.escaped(heading(exploration))}", ""]
     if exploration.refusal is not None:
         lines += ["## Refused", "", *(f"- {tables.escaped(line)}" for line in exploration.refusal.splitlines()), ""]
-    for table in _tables(exploration):
+    for table in tables_of(exploration):
         lines += [tables.to_markdown(table)]
-    for title, sentences in _sections(exploration, repr, max_named=MAX_NAMED):
+    for title, sentences in sections(exploration, repr, max_named=MAX_NAMED):
         lines += [f"## {title}", ""]
         lines += [f"{'  ' if sentence.startswith(' ') else ''}- {tables.escaped(sentence)}" for sentence in sentences]
         lines += [""]
@@ -67,17 +67,17 @@ def counts_csv(exploration: Exploration) -> str:
     return tables.to_csv(_class_table(exploration, exploration.classes))
 
 
-def _heading(exploration: Exploration) -> str:
+def heading(exploration: Exploration) -> str:
     splits = ", ".join(f"{count:,} {split}" for split, count in exploration.splits.items() if split != "all")
     total = sum(exploration.splits.values())
     size = f" of {exploration.image_size} x {exploration.image_size} pixels" if exploration.image_size else ""
     verdict = "" if exploration.refusal is None else "; REFUSED as it is"
-    classes = _number(len(exploration.classes), "class", "classes")
-    images = _number(total, "image")
+    classes = counted(len(exploration.classes), "class", "classes")
+    images = counted(total, "image")
     return f"{tables.visible(exploration.name)}: {images}{size} in {classes} ({splits or 'not divided'}){verdict}"
 
 
-def _tables(exploration: Exploration) -> list[Table]:
+def tables_of(exploration: Exploration) -> list[Table]:
     made = [_class_table(exploration, exploration.classes[:_MAX_CLASSES_SHOWN])]
     if exploration.names_tell:
         made.append(_plant_table(exploration))
@@ -124,7 +124,7 @@ def _plant_table(exploration: Exploration) -> Table:
     healthy = [each for each in exploration.classes if each.condition == "healthy"]
     healthy_images, total = sum(each.total for each in healthy), max(1, sum(exploration.splits.values()))
     conditions = {each.condition for each in exploration.classes}
-    healthy_part = f"{_number(healthy_images, 'image')} ({100 * healthy_images / total:.1f} %)"
+    healthy_part = f"{counted(healthy_images, 'image')} ({100 * healthy_images / total:.1f} %)"
     return Table(
         "plants",
         "Plants and conditions",
@@ -143,8 +143,8 @@ def _plant_table(exploration: Exploration) -> Table:
             }
             for plant, members in plants.items()
         ],
-        note=f"{_number(len(plants), 'plant')} and {_number(len(conditions), 'condition')}, as the class names tell; healthy: "
-        f"{_number(len(healthy), 'class', 'classes')}, {healthy_part}.",
+        note=f"{counted(len(plants), 'plant')} and {counted(len(conditions), 'condition')}, as the class names tell; healthy: "
+        f"{counted(len(healthy), 'class', 'classes')}, {healthy_part}.",
     )
 
 
@@ -163,20 +163,23 @@ def _kind_table(files: FileFacts) -> Table:
             {"format": kind.format, "mode": kind.mode, "size": f"{kind.width_px} x {kind.height_px}", "files": kind.files}
             for kind in files.kinds[:_MAX_KINDS_SHOWN]
         ],
-        note=f"{files.usable:,} of {_number(files.files, 'file')} {_are(files.usable, 'usable image')}: "
+        note=f"{files.usable:,} of {counted(files.files, 'file')} {_are(files.usable, 'usable image')}: "
         f"{files.total_bytes / 2**20:,.2f} MiB, median {files.median_bytes:,} bytes, largest {files.largest_bytes:,}."
         + (f" {left_out:,} more kinds are in the JSON." if left_out > 0 else ""),
     )
 
 
-def _sections(exploration: Exploration, name: Callable[[str], str], max_named: int) -> list[tuple[str, list[str]]]:
-    """Titles and sentences; `name` writes the name of a file, of which no more than so many stand in one place."""
-    sections = [
+def sections(
+    exploration: Exploration, name: Callable[[str], str] | None = None, max_named: int = 5
+) -> list[tuple[str, list[str]]]:
+    """Titles and sentences; `name` writes the name of a file, else shortened; no more than so many stand in a place."""
+    name = name or _shortened
+    parts = [
         ("What is broken", _broken(exploration, name)),
         ("Duplicates", _duplicates(exploration, name, max_named)),
         ("The data", [*exploration.notes, *_untold(exploration)]),
     ]
-    return [(title, sentences) for title, sentences in sections if sentences]
+    return [(title, sentences) for title, sentences in parts if sentences]
 
 
 def _broken(exploration: Exploration, name: Callable[[str], str]) -> list[str]:
@@ -184,18 +187,18 @@ def _broken(exploration: Exploration, name: Callable[[str], str]) -> list[str]:
     if files is None:
         return []
     if not files.bad and not files.empty_class_folders:
-        return [f"Nothing: each of {_number(files.files, 'file')} was opened and decoded."]
+        return [f"Nothing: each of {counted(files.files, 'file')} was opened and decoded."]
     sentences: list[str] = []
     if files.bad:
         counts = Counter(bad.problem for bad in files.bad).most_common()
         reasons = ", ".join(f"{count:,} {problem}" for problem, count in counts)
         sentences.append(
-            f"{len(files.bad):,} of {_number(files.files, 'file')} {_are(len(files.bad), 'no usable image')}: {reasons}."
+            f"{len(files.bad):,} of {counted(files.files, 'file')} {_are(len(files.bad), 'no usable image')}: {reasons}."
         )
         faults = [f"{name(bad.path)}: {bad.problem}" + (f" ({bad.detail})" if bad.detail else "") for bad in files.bad]
         sentences += _first(faults, MAX_NAMED)
     if files.empty_class_folders:
-        sentences.append(f"{_number(len(files.empty_class_folders), 'class folder')} without a usable image:")
+        sentences.append(f"{counted(len(files.empty_class_folders), 'class folder')} without a usable image:")
         sentences += _first([repr(folder) for folder in files.empty_class_folders], MAX_NAMED)
     return sentences
 
@@ -204,7 +207,7 @@ def _duplicates(exploration: Exploration, name: Callable[[str], str], max_named:
     exact, near = exploration.exact, exploration.near
     if exact.groups:
         sentences = [
-            f"Equal pixel for pixel: {_number(exact.images, 'image')} in {_number(exact.groups, 'group')}, "
+            f"Equal pixel for pixel: {counted(exact.images, 'image')} in {counted(exact.groups, 'group')}, "
             f"{exact.groups_across_splits:,} of them across splits, {exact.groups_across_classes:,} across classes:"
         ]
         groups = [" = ".join(map(name, names)) for names in exact.named]
@@ -212,7 +215,7 @@ def _duplicates(exploration: Exploration, name: Callable[[str], str], max_named:
         if exact.groups_across_classes:
             sentences.append(
                 "Caution: equal images cannot belong to two classes. In "
-                f"{_number(exact.groups_across_classes, 'group')} some images have a wrong label, or the classes overlap."
+                f"{counted(exact.groups_across_classes, 'group')} some images have a wrong label, or the classes overlap."
             )
     else:
         sentences = ["No two images are equal pixel for pixel."]
@@ -220,10 +223,10 @@ def _duplicates(exploration: Exploration, name: Callable[[str], str], max_named:
         return [*sentences, "Near twins were not counted: the data cannot be divided into splits of images of one size."]
     if near.pairs:
         sentences.append(
-            f"Near twins: {near.images:,} images in {_number(near.pairs, 'pair')}, {near.pairs_across_splits:,} of them across "
+            f"Near twins: {near.images:,} images in {counted(near.pairs, 'pair')}, {near.pairs_across_splits:,} of them across "
             "splits:"
         )
-        pairs = [f"{name(one)} ~ {name(other)} ({_number(bits, 'bit')})" for one, other, bits in near.named]
+        pairs = [f"{name(one)} ~ {name(other)} ({counted(bits, 'bit')})" for one, other, bits in near.named]
         sentences += _first(pairs, max_named, near.pairs)
     else:
         sentences.append("No image has a near twin.")
@@ -254,5 +257,5 @@ def _untold(exploration: Exploration) -> list[str]:
     return [] if exploration.names_tell else ["The class names tell no plants and conditions."]
 
 
-def _number(count: int, one: str, many: str = "") -> str:
+def counted(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"

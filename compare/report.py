@@ -57,7 +57,7 @@ def _two(folder: Path, other: Path, out: Path | None, *, as_json: bool) -> int:
     pair = beside.pair((folder, other), (read(folder), read(other)))
     unwritten = beside.write(pair, out) if out else None
     if as_json:
-        typer.echo(json.dumps(_finite(beside.to_plain(pair)), indent=1, allow_nan=False))
+        typer.echo(json.dumps(finite(beside.to_plain(pair)), indent=1, allow_nan=False))
     else:
         shown = console()
         beside.print_to(shown, pair)
@@ -137,7 +137,7 @@ def print_to(console: Console, report: Report) -> None:
 def to_plain(report: Report) -> dict[str, Any]:
     """Everything: plan, proof, tables, findings and every run's result, JSON-ready."""
     stored = report.stored
-    return _finite(
+    return finite(
         {
             "schema_version": store.SCHEMA_VERSION,
             "comparison": stored.comparison.model_dump(mode="python"),
@@ -174,10 +174,10 @@ def _markdown(report: Report, folder: Path, plot_names: Sequence[str]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """The same nested values with NaN and infinity as null: standard JSON has neither."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return tables.plain(value)

@@ -357,10 +357,10 @@ def _with_rates(comparison: Comparison, shown: Display) -> Comparison:
 
 def _prove(comparison: Comparison, request: Request, folder: Path, told: Watchers) -> Comparison:
     """The comparison with its proof; a proof that breaks off proves nothing, and the runs go on."""
-    return comparison.model_copy(update={"proof": _proof(comparison, request, folder, told)})
+    return comparison.model_copy(update={"proof": proof(comparison, request, folder, told)})
 
 
-def _proof(comparison: Comparison, request: Request, folder: Path, told: Watchers) -> ProofRecord:
+def proof(comparison: Comparison, request: Request, folder: Path, told: Watchers) -> ProofRecord:
     if comparison.rows[0].spec.part != "training":
         return ProofRecord(verdict="not claimed", sentence="a part of the training was run, which learns nothing")
     modes = list(dict.fromkeys(row.spec.variant for row in comparison.rows if row.unavailable is None))

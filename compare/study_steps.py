@@ -1,0 +1,251 @@
+"""The steps of a study: each works in a folder of its own, goes on there if it was cut short, and adds a part to the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict
+from rich.console import Console
+
+from common import datasets
+from common.datasets import Dataset
+from compare import (
+    content,
+    data,
+    data_report,
+    evaluation,
+    evaluation_report,
+    exits,
+    exploration,
+    preprocess,
+    report,
+    run,
+    tables,
+    tuning,
+    tuning_findings,
+    tuning_report,
+)
+from compare.data_report import counted
+from compare.interrupt import Interrupted
+from compare.part import Part
+from compare.presets import Preset
+from compare.progress import Watchers, display
+from compare.study_file import Study
+
+
+class Passed(BaseModel):
+    """What a step leaves to those after it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    best: dict[str, dict[str, Any]] = {}
+    """framework: {dotted field of the spec: the best value that was found}."""
+
+    @classmethod
+    def joined(cls, before: Sequence[Self]) -> Self:
+        """What all steps before have left."""
+        fields: dict[str, Any] = {}
+        for each in before:
+            fields |= each.model_dump(exclude_defaults=True)
+        return cls.model_validate(fields)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What came of a step."""
+
+    part: Part
+    passed: Passed = field(default_factory=Passed)
+    exit_code: int = 0
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: its name, which is also its folder's, and what it does."""
+
+    name: str
+    title: str
+    do: Callable[[Study, Path, Passed], Made]
+    """Paths of the part that it makes are under its own folder."""
+
+
+def under(part: Part, folder: str) -> Part:
+    """The part of a step as the study's report has it, which lies one folder above."""
+    return replace(
+        part,
+        pictures=[f"{folder}/{each}" for each in part.pictures],
+        more=[f"{folder}/{each}" for each in part.more],
+    )
+
+
+def _explore(study: Study, folder: Path, passed: Passed) -> Made:
+    raw = study.base(data__on_bad="strict", data__duplicates="refuse")
+    with display(Console(stderr=True)) as shown:
+        shown.say("exploring the data")
+        found, dataset, manifest = exploration.explore(raw.data, seed=raw.split_seed, cache_dir=raw.paths.cache_dir)
+        data.write(folder, found, dataset, manifest)
+    part = Part(
+        name="explore",
+        title="Explore",
+        sections=[("What is there", [data_report.heading(found)]), *data_report.sections(found)],
+        tables=data_report.tables_of(found),
+        pictures=[f"{data.BALANCE_NAME}.svg", *([data.SHEET_FILE] if dataset is not None else [])],
+        more=[data.REPORT_FILE],
+    )
+    return Made(part)
+
+
+def _clean(study: Study, folder: Path, passed: Passed) -> Made:
+    cleaned = study.base()
+    raw = cleaned.data.model_copy(update={"on_bad": "strict", "duplicates": "refuse"})
+    dataset = datasets.load(cleaned.data, seed=cleaned.split_seed, cache_dir=cleaned.paths.cache_dir)
+    try:
+        datasets.load(raw, seed=cleaned.split_seed, cache_dir=cleaned.paths.cache_dir)
+        was = "As it is, nothing is wrong with the data: it is trained on whole."
+    except datasets.DataRefused as error:
+        was = f"As it is, the data is refused: {str(error).splitlines()[0]}"
+    policy = (
+        f"Files that are no usable images: {'left out, in both alike' if cleaned.data.on_bad == 'skip' else 'refused'}. "
+        f"Images of equal pixels in two splits: {'allowed' if cleaned.data.duplicates == 'allow' else 'refused'}."
+    )
+    part = Part(
+        name="clean",
+        title="Clean",
+        sections=[("What is trained on", [was, policy, _size(dataset), *dataset.notes])],
+        conclusions=[_size(dataset)],
+    )
+    return Made(part)
+
+
+def _size(dataset: Dataset) -> str:
+    return (
+        f"{counted(len(dataset.train), 'image')} to train on, {len(dataset.validation):,} to choose by, {len(dataset.test):,} "
+        f"to be judged by, in {counted(len(dataset.class_names), 'class', 'classes')}; hash {dataset.content_hash[:12]}."
+    )
+
+
+def _normalise(study: Study, folder: Path, passed: Passed) -> Made:
+    wanted = study.normalise
+    request = preprocess.Request(wanted.engines, wanted.workers, wanted.scheduler, wanted.repeats, study.base())
+    with display(Console(stderr=True)) as shown:
+        outcome = preprocess.run(request, shown, folder)
+    preprocess.write(outcome, folder)
+    said = preprocess.sentences(outcome)
+    part = Part(
+        name="normalise",
+        title="Mean and standard deviation",
+        sections=[("What was found", said)],
+        tables=[preprocess.table(outcome)],
+        pictures=[f"{preprocess.NAME}.svg"],
+        conclusions=said[:2],
+        more=[f"{preprocess.NAME}.json"],
+    )
+    return Made(part, exit_code=outcome.exit_code)
+
+
+def _prove(study: Study, folder: Path, passed: Passed) -> Made:
+    request = _request(study, folder)
+    with display(Console(stderr=True)) as shown:
+        proof = run.proof(run.judged(request, shown), request, folder, Watchers(shown))
+    part = Part(
+        name="prove",
+        title="Is it the same training?",
+        sections=[("The proof", [proof.sentence, *(f"{mode}: not claimed: {why}" for mode, why in proof.not_claimed.items())])],
+        tables=tables.proof_tables(proof.model_dump()) if proof.rungs else [],
+        conclusions=[proof.sentence],
+    )
+    return Made(part, exit_code=exits.RUN_FAILED if proof.verdict == "not proved" else 0)
+
+
+def _pretrain(study: Study, folder: Path, passed: Passed) -> Made:
+    code = run.run(_request(study, folder), as_json=False, show=_say_nothing)
+    if code > 128:
+        raise Interrupted(code - 128)
+    made = report.read(folder)
+    found = made.findings
+    part = Part(
+        name="pretrain",
+        title="Pre-training: serial against parallel",
+        sections=content.sections(made),
+        tables=[table for table in content.documents(made) if table.name in _OF_RUNS],
+        pictures=_drawn(folder),
+        conclusions=[*found.frameworks, *found.modes, *found.scores],
+        more=[report.REPORT_FILE, report.PAGE_FILE],
+    )
+    return Made(part, exit_code=max(code, made.exit_code))
+
+
+_OF_RUNS = ("comparison", "accuracy", "speedup", "phases", "target")
+"""Tables of a comparison that a study's report shows; its own report has all."""
+
+
+def _request(study: Study, folder: Path) -> run.Request:
+    wanted = study.pretrain
+    settings = Preset(
+        values=study.values(epochs=wanted.epochs), modes=wanted.modes, replicas=wanted.replicas, repeats=wanted.repeats
+    )
+    return run.Request(settings, list(study.frameworks), folder, prove=True, target_accuracy=wanted.target_accuracy)
+
+
+def _said(sections: Sequence[tuple[str, list[str]]], *titles: str) -> list[str]:
+    """The sentences under these titles, where there are any."""
+    return [sentence for title, sentences in sections if title in titles for sentence in sentences]
+
+
+def _drawn(folder: Path) -> list[str]:
+    """A step's plots, from its folder."""
+    return sorted(f"{report.PLOTS_FOLDER}/{path.name}" for path in (folder / report.PLOTS_FOLDER).glob("*.svg"))
+
+
+def _say_nothing(*_: Any, **__: Any) -> None:
+    """The study's own report says it."""
+
+
+def _tune(study: Study, folder: Path, passed: Passed) -> Made:
+    wanted = study.tuning()
+    tuned = tuning.tune(wanted, folder)
+    found = tuning_findings.find(tuned)
+    tuning_report.write(tuned, folder)
+    said = tuning_findings.sections(tuned, found)
+    part = Part(
+        name="tune",
+        title="Tuning, one trial after the other and side by side",
+        sections=said,
+        tables=tuning_report.documents(tuned, found),
+        pictures=_drawn(folder),
+        conclusions=_said(said, "What was found?", "What does it gain to search side by side?", "Does it cost quality?"),
+        more=[tuning_report.REPORT_FILE],
+    )
+    return Made(part, Passed(best=tuned.best), tuned.exit_code)
+
+
+def _finish(study: Study, folder: Path, passed: Passed) -> Made:
+    with display(Console(stderr=True)) as shown:
+        made = evaluation.evaluate(study.evaluation(passed.best), folder, shown)
+        shown.say("report")
+        evaluation_report.write(made, evaluation.data_of(made).test.images, folder)
+    said = evaluation_report.sections(made)
+    part = Part(
+        name="final",
+        title="Final training and evaluation",
+        sections=said,
+        tables=evaluation_report.documents(made),
+        pictures=_drawn(folder),
+        conclusions=_said(said, "How often are the final models right?", "Do the frameworks' models agree?"),
+        more=[evaluation_report.REPORT_FILE],
+    )
+    return Made(part, exit_code=made.exit_code)
+
+
+STEPS = (
+    Step("explore", "explore the data", _explore),
+    Step("clean", "clean it", _clean),
+    Step("normalise", "mean and standard deviation by every engine", _normalise),
+    Step("prove", "prove that both frameworks train the same", _prove),
+    Step("pretrain", "train serially and in parallel", _pretrain),
+    Step("tune", "search for better fields of the spec, serially and in parallel", _tune),
+    Step("final", "train finally, and evaluate on the test split", _finish),
+)

@@ -1,0 +1,204 @@
+"""Studies: their files, what is done again and what is not, and one report of all steps."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from common.datasets import DataRefused
+from compare import launch, study, study_steps
+from compare.__main__ import app
+from compare.interrupt import Interrupted
+from compare.part import Part
+from compare.study_file import SCALES, Study
+from compare.study_steps import Made, Passed, Step
+from compare.tables import Column, Table
+
+STUDIES = sorted((launch.PROJECT_ROOT / "studies").glob("*.yaml"))
+FILE = {"title": "A study", "spec": {"model": "simple_cnn"}, "scales": {"smoke": {"pretrain.repeats": 2}}}
+
+
+class Steps:
+    """Three steps that note when they are done, and do what they are told."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.passed: dict[str, Passed] = {}
+        self.fault: dict[str, BaseException | int] = {}
+
+    def step(self, name: str) -> Step:
+        def do(study: Study, folder: Path, passed: Passed) -> Made:
+            self.done.append(name)
+            self.passed[name] = passed
+            fault = self.fault.get(name, 0)
+            if isinstance(fault, BaseException):
+                raise fault
+            (folder / "drawn.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"><path d="M0 0"/></svg>')
+            rows: list[dict[str, Any]] = [{"what": f"<b>{name}</b>", "number": 0.5}]
+            grid = Table(f"of_{name}", "A table", (Column("what", "what"), Column("number", "number", 2)), rows)
+            part = Part(
+                name=name,
+                title=f"Step {name}",
+                sections=[("Said", [f"{name} <script>alert(1)</script>"])],
+                tables=[grid],
+                pictures=["drawn.svg"],
+                conclusions=[f"{name} was done."],
+            )
+            best = {"left": {"optimizer.learning_rate": 0.5}} if name == "two" else {}
+            return Made(part, Passed(best=best), fault)
+
+        return Step(name, f"do {name}", do)
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
+    made = Steps()
+    monkeypatch.setattr(study, "STEPS", tuple(map(made.step, ("one", "two", "three"))))
+    return made
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump(FILE))
+    return path
+
+
+def walk(file: Path, *words: str | Path) -> Any:
+    return CliRunner().invoke(app, ["study", str(file), "--out", str(file.parent / "out"), *map(str, words)])
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_every_study_of_the_project_is_a_good_one_at_every_scale(path: Path, scale: str) -> None:
+    assert Study.read(path, scale, {}).base().model in ("simple_cnn", "mini_xception", "resnet18")
+
+
+def test_there_is_a_study_for_each_of_the_three_data_sets() -> None:
+    assert [path.stem for path in STUDIES] == ["cifar10", "plant-disease", "tomato"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"pretrain": {"repeat": 5}}, "pretrain.repeat is not a field"),
+        ({"pretrain": {"modes": ["seriel"]}}, "Did you mean serial?"),
+        ({"spec": {"modle": "simple_cnn"}}, "modle is not a field"),
+        ({"spec": {"epochs": 3}}, "spec.epochs is each step's own"),
+        ({"spec": {"data": {"image_size": 4}}}, "data.image_size is too small for simple_cnn"),
+        ({"tune": {"space": {"optimizer.learning_rat": {"low": 0.1, "high": 0.2}}}}, "learning_rat"),
+        ({"tune": {"jobs": [0]}}, "jobs"),
+        ({"final": {"epochs": 0}}, "final.epochs is refused"),
+        ({"scales": {"tiny": {}}}, "scales names something unknown"),
+        ({"normalise": {"engines": ["numpy"]}}, "normalise.engines names something unknown"),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_file_before_anything_is_done(
+    file: Path, steps: Steps, fields: dict[str, Any], words: str
+) -> None:
+    file.write_text(yaml.safe_dump(FILE | fields))
+    done = walk(file)
+    assert (done.exit_code, steps.done) == (2, [])
+    assert words in done.stderr and str(file) in done.stderr
+
+
+def test_a_scale_sets_fields_and_the_command_line_has_the_last_word(file: Path) -> None:
+    assert Study.read(file, "smoke", {}).pretrain.repeats == 2
+    assert Study.read(file, "quick", {}).pretrain.repeats == 1
+    assert Study.read(file, "smoke", {"pretrain.repeats": 4}).pretrain.repeats == 4
+
+
+def test_one_report_holds_every_step_and_nothing_of_it_runs(file: Path, steps: Steps) -> None:
+    done = walk(file)
+    assert done.exit_code == 0, done.stderr
+    out = file.parent / "out"
+    page, written = (out / "report.html").read_text(), (out / "report.md").read_text()
+    for name in ("one", "two", "three"):
+        assert f"{name} was done." in done.stdout and f"{name} was done." in written
+        assert f'<h2 id="{name}">Step {name}</h2>' in page
+        assert (out / "tables" / f"of_{name}.csv").exists()
+    assert "<script>alert(1)" not in page and "<b>one</b>" not in page
+    assert page.count("<svg") == 3 and "default-src &#39;none&#39;" in page
+
+
+def test_what_is_done_is_not_done_again_and_what_failed_is(file: Path, steps: Steps) -> None:
+    steps.fault["two"] = 1
+    assert walk(file).exit_code == 1
+    assert steps.done == ["one", "two", "three"]
+    steps.fault.clear()
+    assert walk(file).exit_code == 0
+    assert steps.done == ["one", "two", "three", "two"]
+    (file.parent / "out" / "1-one" / study.STEP_FILE).write_text("{")
+    again = walk(file)
+    assert steps.done[4:] == ["one"] and "The step is done again." in again.stderr
+
+
+def test_what_a_step_finds_is_passed_on_also_from_its_stored_record(file: Path, steps: Steps) -> None:
+    steps.fault["three"] = Interrupted(2)
+    assert walk(file).exit_code == 130
+    steps.fault.clear()
+    steps.passed.clear()
+    assert walk(file).exit_code == 0
+    assert steps.passed["three"].best == {"left": {"optimizer.learning_rate": 0.5}}
+
+
+def test_an_interrupted_study_keeps_a_report_of_what_was_done(file: Path, steps: Steps) -> None:
+    steps.fault["two"] = Interrupted(15)
+    done = walk(file)
+    assert done.exit_code == 143 and "Interrupted after 1 of 3 steps" in done.stderr
+    assert "one was done." in (file.parent / "out" / "report.md").read_text()
+
+
+def test_data_that_is_refused_ends_the_study_with_a_report_of_what_was_done(file: Path, steps: Steps) -> None:
+    steps.fault["two"] = DataRefused("no such images")
+    done = walk(file)
+    assert (done.exit_code, steps.done) == (4, ["one", "two"]) and "no such images" in done.stderr
+    assert "one was done." in (file.parent / "out" / "report.md").read_text()
+
+
+@pytest.mark.parametrize("words", [("--set", "pretrain.repeats=3"), ("--set", "spec.seed=7"), ("--data", "digits")])
+def test_another_study_does_not_go_on_in_the_folder_of_one(file: Path, steps: Steps, words: tuple[str, str]) -> None:
+    walk(file)
+    steps.done.clear()
+    done = walk(file, *words)
+    assert (done.exit_code, steps.done) == (2, []) and "holds another study" in done.stderr
+
+
+def test_other_code_does_not_go_on_in_the_folder_of_a_study(file: Path, steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
+    walk(file)
+    monkeypatch.setattr(study.parity, "code_digest", lambda frameworks, model: "other")
+    done = walk(file)
+    assert done.exit_code == 2 and "the code has been changed since" in done.stderr
+
+
+def test_a_folder_with_other_files_is_refused(file: Path, steps: Steps) -> None:
+    out = file.parent / "out"
+    out.mkdir()
+    (out / "thesis.txt").write_text("mine")
+    done = walk(file)
+    assert done.exit_code == 2 and "thesis.txt" in done.stderr
+    assert [path.name for path in out.iterdir() if path.name != ".lock"] == ["thesis.txt"]
+
+
+def test_paths_of_a_step_are_those_of_its_folder_in_the_report() -> None:
+    part = study_steps.under(Part(name="a", title="A", pictures=["plots/x.svg"], more=["report.md"]), "3-a")
+    assert (part.pictures, part.more) == (["3-a/plots/x.svg"], ["3-a/report.md"])
+
+
+@pytest.mark.slow
+def test_a_whole_study_at_smoke_scale_in_both_frameworks(tmp_path: Path) -> None:
+    """Its 3 minutes on two idle cores are for the docs to say; here it has its end."""
+    words = ["study", str(launch.PROJECT_ROOT / "studies" / "tomato.yaml"), "--scale", "smoke", "--out", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "compare", *words, "--json"]
+    first = subprocess.run(command, cwd=launch.PROJECT_ROOT, capture_output=True, text=True, check=False)
+    assert first.returncode == 0, first.stderr
+    made = json.loads(first.stdout)
+    assert [part["name"] for part in made["parts"]] == [step.name for step in study_steps.STEPS]
+    assert any("proved: in float64" in sentence for said in made["conclusions"].values() for sentence in said)
+    again = subprocess.run(command, cwd=launch.PROJECT_ROOT, capture_output=True, text=True, check=True)
+    assert json.loads(again.stdout) == made and "1 of" not in again.stderr
