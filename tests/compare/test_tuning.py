@@ -143,13 +143,16 @@ def test_the_report_is_written_in_every_form(searched: tuple[Path, Tuned], tmp_p
 
 def test_a_pruner_stops_trials_between_epochs_and_processes_serve_them(tmp_path: Path) -> None:
     values = {**VALUES, "epochs": 4}
-    settings = asked(values=values, backend="processes", jobs=(2,), pruner="halving", trials=6, sampler="random")
-    (search,) = tuning.tune(settings, tmp_path).searches
+    several = {"backend": "processes", "jobs": (2,), "trials": 6}
+    tuned = tuning.tune(asked(values=values, pruner="halving", sampler="random", objective="accuracy", **several), tmp_path)
+    (search,) = tuned.searches
     states = {state: [trial for trial in search.trials if trial.state == state] for state in ("ok", "pruned")}
     assert len(states["ok"]) + len(states["pruned"]) == 6 and all(states.values())
     # Rungs stand at epochs 1 and 3.
     assert {trial.epochs for trial in states["pruned"]} <= {1, 3} and {trial.epochs for trial in states["ok"]} == {4}
     assert len(list((tmp_path / "logs").iterdir())) == 2
+    # Of accuracy the largest is the best.
+    assert tuned.best_trials["left"].trial.value == max(trial.accuracy or 0.0 for trial in states["ok"])
 
 
 def test_a_trial_that_diverges_or_is_refused_fails_alone(tmp_path: Path) -> None:
@@ -163,12 +166,6 @@ def test_a_trial_that_diverges_or_is_refused_fails_alone(tmp_path: Path) -> None
     assert "smaller optimizer.learning_rate" in str(found[1e300, 32].reason)
     assert "data.image_size is too small" in str(found[0.01, 8].reason)
     assert tuned.exit_code == 1  # of the refused ones: a trial that diverges is an answer
-
-
-def test_the_objective_may_be_accuracy_which_is_the_larger_the_better(tmp_path: Path) -> None:
-    tuned = tuning.tune(asked(objective="accuracy", sampler="random"), tmp_path)
-    trials = tuned.searches[0].trials
-    assert tuned.best_trials["left"].trial.value == max(trial.accuracy or 0.0 for trial in trials)
 
 
 def test_studies_may_stand_in_another_database_under_names_of_their_own(tmp_path: Path) -> None:
