@@ -452,12 +452,17 @@ def _spread(models: Sequence[Model], pick: Callable[[Model], float | None]) -> S
 def _accuracy_words(model: Model, made: Evaluated) -> str:
     found = model.scores
     assert found is not None
-    interval = stats.binomtest(found.num_correct, found.num_examples).proportion_ci(CONFIDENCE, method="wilson")
+    interval = _interval(found)
     ended = f"best epoch {model.best_epoch} of {model.epochs}"
     return (
         f"{_name(model, made)}: {found.num_correct:,} of {found.num_examples:,} right, {found.accuracy:.4f} ({CONFIDENCE:.0%}, "
         f"Wilson's interval: {interval.low:.4f} to {interval.high:.4f}); {ended}."
     )
+
+
+def _interval(found: scores.Scores) -> Any:
+    """Wilson's (1927), of the accuracy: `low` and `high`."""
+    return stats.binomtest(found.num_correct, found.num_examples).proportion_ci(CONFIDENCE, method="wilson")
 
 
 def _agreement_words(made: Evaluated) -> list[str]:
@@ -519,7 +524,10 @@ def _calibration_words(model: Model, made: Evaluated) -> str:
     found = model.scores
     assert found is not None
     confidence = sum(each.confidence * each.count for each in found.bins if each.confidence is not None) / found.num_examples
-    kind = "surer than it is right" if confidence > found.accuracy else "less sure than it is right"
+    interval = _interval(found)
+    kind = "neither surer nor less sure than it is right, as far as so many images can tell"
+    if not interval.low <= confidence <= interval.high:
+        kind = "surer than it is right" if confidence > found.accuracy else "less sure than it is right"
     return (
         f"{_name(model, made)}: expected calibration error {found.calibration_error:.4f} ({BINS} bins); mean confidence "
         f"{confidence:.4f} at an accuracy of {found.accuracy:.4f}, on the whole {kind}."
