@@ -172,6 +172,8 @@ def read_record(path: Path, record: type[_Record], what: str) -> _Record:
         if not results.is_unchanged(values):
             raise FolderError(f"{path} was changed since it was written: its checksum does not fit. Make it again.")
         return record.model_validate(values)
+    except FileNotFoundError:
+        raise FolderError(f"{path.parent} holds no record of {what}: there is no {path.name}. Name another folder.") from None
     except (OSError, json.JSONDecodeError, UnicodeDecodeError, pydantic.ValidationError) as error:
         raise FolderError(f"{path} is no whole record of {what} ({error}). Make it again in another folder.") from None
 

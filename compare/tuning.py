@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 from rich.console import Console
@@ -165,16 +165,13 @@ def tune(settings: Tuning, folder: Path, shown: Display | None = None) -> Tuned:
             return _record(folder, plan, wanted, [tuning_search.stored(search, storage) for search in searches])
 
 
-_Model = TypeVar("_Model", bound=BaseModel)
-
-
 def stored_settings(folder: Path) -> Tuning:
     """The settings of the tuning in a folder; a masked password is for the caller to give again.
 
     Raises:
         FolderError: it holds none.
     """
-    return _read(folder / PLAN_FILE, Plan).settings
+    return store.read_record(folder / PLAN_FILE, Plan, "a tuning").settings
 
 
 def read(folder: Path) -> Tuned:
@@ -183,20 +180,7 @@ def read(folder: Path) -> Tuned:
     Raises:
         FolderError: it holds none.
     """
-    return _read(folder / RECORD_FILE, Tuned)
-
-
-def _read(path: Path, model: type[_Model]) -> _Model:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        if not results.is_unchanged(values):
-            raise FolderError(f"{path} was changed since it was written: its checksum does not fit. Choose another folder.")
-        return model.model_validate(values)
-    except FileNotFoundError:
-        raise FolderError(f"{path.parent} holds no tuning: there is no {path.name}. Name the --out of a `tune`.") from None
-    except (OSError, ValueError) as error:
-        first = str(error).splitlines()[0]
-        raise FolderError(f"{path} cannot be read ({first}). Tune again in another folder.") from None
+    return store.read_record(folder / RECORD_FILE, Tuned, "a tuning")
 
 
 def _judge(settings: Tuning, shown: Display) -> _Judged:
@@ -281,9 +265,10 @@ def _claim(folder: Path, wanted: Plan) -> Plan:
     store.refuse_others(folder, PLAN_FILE, KIND, "tuning", own=(LOGS_FOLDER,))
     if not (folder / PLAN_FILE).exists():
         return wanted
-    found = _read(folder / PLAN_FILE, Plan)
-    before, now = (_identity(plan) for plan in (found, wanted))
-    differing = [name for name in before if before[name] != now[name]]
+    found = store.read_record(folder / PLAN_FILE, Plan, "a tuning")
+    before, now = (plan.machine | _identity(plan) for plan in (found, wanted))
+    differing = [name for name in _identity(found) if before[name] != now[name]]
+    differing += machine.differences(found.machine, wanted.machine)
     if differing:
         told = "; ".join(f"{name} is {before[name]!r} there, asked for: {now[name]!r}" for name in differing)
         raise FolderError(f"{folder} holds another tuning ({told}). Choose another --out, or take its settings with --resume.")
@@ -294,8 +279,13 @@ def _claim(folder: Path, wanted: Plan) -> Plan:
 def _identity(plan: Plan) -> dict[str, Any]:
     """What must be the same for a tuning to go on."""
     settings = json.loads(plan.settings.model_dump_json(exclude={"repeats"}))
-    facts = {name: plan.machine.get(name) for name in ("processor", "logical_cores", "python")}
-    return settings | facts | {"budget": plan.budget, "data": plan.data_hash, "code": plan.code_hash, "versions": plan.versions}
+    return settings | {
+        "python": plan.machine.get("python"),
+        "budget": plan.budget,
+        "data": plan.data_hash,
+        "code": plan.code_hash,
+        "versions": plan.versions,
+    }
 
 
 def _searches(wanted: _Judged, plan: Plan) -> list[Wanted]:

@@ -314,7 +314,7 @@ def test_a_tuning_that_was_cut_short_goes_on_to_what_it_would_have_been(
 def test_resume_takes_all_settings_from_its_folder(tmp_path: Path) -> None:
     for words, said in (
         (["--resume"], "--resume needs the folder"),
-        (["--resume", "--out", str(tmp_path)], "holds no tuning"),
+        (["--resume", "--out", str(tmp_path)], "holds no record of a tuning"),
         (
             ["--resume", "--out", str(tmp_path), "--trials", "3"],
             "Received also: --trials. Leave them out",
