@@ -119,8 +119,8 @@ class Serving:
             raise SpecError(f"cores of a trial must be those of the process. Received: {read.cores}. Use {self._cores}.")
         if read.part != "training" or read.mode != "serial" or read.profile_steps or read.best_epoch.keep:
             raise SpecError(
-                f"A trial trains serially, all of it, and keeps no weights. Received: mode {read.mode}, part {read.part}, "
-                f"profile_steps {read.profile_steps}, best_epoch.keep {read.best_epoch.keep}. Use serial, training, 0, false."
+                f"A trial trains serially, all of it. Received: mode {read.mode}, part {read.part}, profile_steps "
+                f"{read.profile_steps}, best_epoch.keep {read.best_epoch.keep}. Use serial, training, 0 and false."
             )
         last = 0
 

@@ -65,7 +65,7 @@ def checkpoint() -> Checkpoint:
         identity=identity, epochs=run.epochs[:1], phases=run.phases, first_step_loss=2.3, resumes=0, usage=Usage(),
         load_start=None, frequency_start_mhz=None, peak_memory_mib=1.0,
     )  # fmt: skip
-    return Checkpoint(progress, np.arange(3), {"kernel": np.ones((2, 2))})
+    return Checkpoint(progress, np.arange(3), {"kernel": np.ones((2, 2))}, {})
 
 
 def bad(row: Row, status: str, reason: str, epochs: int) -> RunResult:

@@ -33,9 +33,9 @@ SETTINGS = (
 def learners(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     found = {side: f"tests.compare.twins.learner_{side}" for side in ("left", "right")}
     monkeypatch.setattr(launch, "FRAMEWORKS", found)
-    launch.describe.cache_clear()
+    launch.DESCRIPTIONS.clear()
     yield monkeypatch
-    launch.describe.cache_clear()
+    launch.DESCRIPTIONS.clear()
 
 
 @pytest.fixture

@@ -504,7 +504,7 @@ def test_an_interrupt_ends_the_children_and_loses_nothing(tmp_path: Path, number
     assert process.returncode == 128 + number, stderr
     assert not [pid for pid in children if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
     assert re.search(r"left serial, 2 cores: killed after 1 epoch: interrupted", stdout)
-    assert "right serial, 1 core: not run" in stdout
+    assert "right serial, 2 cores: not run" in stdout
     statuses = {row: [result.status for result in runs.values()] for row, runs in store.read(tmp_path / "out").runs.items()}
     assert statuses["left-serial-1core"] == ["ok"] and statuses["left-serial-2cores"] == ["killed"]
 

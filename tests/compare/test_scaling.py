@@ -130,6 +130,7 @@ def test_ratios_are_those_of_seconds_per_epoch(fake_twins: pytest.MonkeyPatch, t
     assert laws["left", "Amdahl"]["n"] == 2 and laws["left", "Gustafson"]["low"] is not None
 
 
+@pytest.mark.slow
 def test_more_replicas_than_cores_are_run_and_marked_and_stand_in_no_law(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -164,6 +165,7 @@ def test_projections_are_apart_and_come_with_the_models_error(fake_twins: pytest
     assert "Projected, not measured" in (out / "tables" / "scaling_projected.md").read_text()
 
 
+@pytest.mark.slow
 def test_every_input_has_a_compute_and_a_check_of_its_own(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = compare(*ARGUMENTS, "--workers", "0,2", "--kinds", "weak", "--out", out, "--json")
@@ -186,6 +188,7 @@ def test_every_input_has_a_compute_and_a_check_of_its_own(fake_twins: pytest.Mon
     assert inline is not None and fed is not None and inline > 5 * fed
 
 
+@pytest.mark.slow
 def test_replicas_on_accelerators_take_no_turns_and_are_the_resource(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert compare(*ARGUMENTS, "--cores", "2", "--out", out).exit_code == 0

@@ -116,11 +116,11 @@ def test_a_confusion_matrix_is_a_row_of_numbers_for_each_true_class_under_safe_n
             repeats[repeat] = run.model_copy(update={"confusion": [[3, 1, 0], [0, 2, 0], [0, 0, 0]]})
     (table,) = tables.confusion_table(summarize(stored), ["=cat", "a,b"])
     lines = tables.to_csv(table).splitlines()
-    assert lines[0] == 'framework,run,class,predicted =cat,"predicted a,b",predicted 2'
+    assert lines[0] == '"framework","run","class","predicted =cat","predicted a,b","predicted 2"'
     assert lines[1:4] == [
-        'pytorch,"serial, 2 cores",\'=cat,6,2,0',
-        'pytorch,"serial, 2 cores","a,b",0,4,0',
-        'pytorch,"serial, 2 cores",2,0,0,0',
+        '"pytorch","serial, 2 cores","\'=cat",6,2,0',
+        '"pytorch","serial, 2 cores","a,b",0,4,0',
+        '"pytorch","serial, 2 cores","2",0,0,0',
     ]
     assert len(lines) == 1 + 3 * len(stored.comparison.rows)
     assert tables.confusion_table(summarize(made.repeated(1)), ["a"]) == []

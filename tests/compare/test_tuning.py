@@ -41,9 +41,9 @@ DRIVER = Path(__file__).parent / "twins" / "tune.py"
 def _learners() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "FRAMEWORKS", TWINS)
-        launch.describe.cache_clear()
+        launch.DESCRIPTIONS.clear()
         yield
-    launch.describe.cache_clear()
+    launch.DESCRIPTIONS.clear()
 
 
 def asked(**settings: Any) -> Tuning:
