@@ -53,6 +53,6 @@ def _strip(element: ElementTree.Element) -> None:
 def _of_page(key: str, value: str, prefix: str) -> str:
     if key == "id":
         return f"{prefix}-{value}"
-    if key == "href":
+    if key == "href" and not value.startswith("data:image/png;base64,"):  # which is a matrix of colours
         return f"#{prefix}-{value.removeprefix('#')}"
     return _REFERENCE.sub(rf"url(#{prefix}-\1)", value)

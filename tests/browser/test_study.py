@@ -1,0 +1,69 @@
+"""The page of a study as a reader opens it: drawings, photographs and tables of several steps in one file."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from compare import part, plots, tables
+from compare.part import Part, Whole
+from compare.summary import summarize
+from tests.browser.chromium import Chromium
+from tests.compare import made
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two steps with the same plots, one of them with a picture, all text from outside hostile."""
+    folder = tmp_path_factory.mktemp("study")
+    summaries = summarize(made.hostile())
+    drawn = [f"plots/{path.name}" for path in plots.write(summaries, folder / "plots") if path.suffix == ".svg"]
+    Image.fromarray(np.full((40, 2000, 3), 90, np.uint8)).save(folder / "sheet.png")
+    first = Part(
+        name="explore",
+        title=made.HOSTILE[0],
+        sections=[(made.HOSTILE[2], [made.HOSTILE[4]])],
+        tables=tables.documents(summaries),
+        pictures=[*drawn, "sheet.png"],
+        conclusions=[made.HOSTILE[5]],
+        more=[made.HOSTILE[0]],
+    )
+    whole = Whole(
+        title=made.HOSTILE[0],
+        overline="Study",
+        facts=[made.HOSTILE[2]],
+        marks=[("Steps", "2 of 2", "good")],
+        conclusions=[(made.HOSTILE[0], [made.HOSTILE[5]])],
+        parts=[first, replace(first, name="pretrain")],
+        commands=[(made.HOSTILE[2], made.HOSTILE[4])],
+    )
+    page = folder / "report.html"
+    page.write_text(part.to_html(whole, folder), encoding="utf-8")
+    return page
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [1400, 390])
+def test_a_study_loads_without_a_complaint_asks_for_nothing_and_fits(
+    browser: Chromium, study: Path, width: int, dark: bool
+) -> None:
+    browser.open(study, width=width, dark=dark)
+    assert browser.complaints == []
+    assert [url for url in browser.requests if not url.startswith("data:")] == [study.as_uri()]
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_every_picture_of_a_study_shows_and_hostile_names_do_nothing(browser: Chromium, study: Path) -> None:
+    browser.open(study)
+    assert browser.evaluate("[document.scripts.length, document.images.length]") == [1, 2]
+    assert browser.evaluate("[...document.images].every(image => image.naturalWidth === 2000)")
+    sizes = browser.evaluate(
+        "[...document.querySelectorAll('.plot svg')].map(svg => svg.getBoundingClientRect())"
+        ".map(box => [box.width, box.height])"
+    )
+    assert len(sizes) >= 10 and all(width > 300 and height > 150 for width, height in sizes)
+    ids = "[...document.querySelectorAll('[id]')].map(each => each.id)"
+    assert browser.evaluate(f"new Set({ids}).size") == browser.evaluate(f"{ids}.length")
+    assert browser.evaluate("[...document.links].every(link => link.getAttribute('href').startsWith('#'))")
