@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from common import machine
 from compare.measurements import METRICS, SECONDS, TIMES, Kind, Measured, Subject
-from compare.statistics import SIGNIFICANCE, VERDICT_PAIRS, Ratio, Spread, holm, of_differences, of_samples, spread
+from compare.statistics import SIGNIFICANCE, VERDICT_PAIRS, Ratio, Spread, exp, holm, of_differences, of_samples, spread
 from compare.store import FolderError
 from compare.summary import FAILURES
 
@@ -293,11 +293,11 @@ def _change(now: Subject, metric: str, before: Sequence[float], after: Sequence[
         estimate = of_differences([second - first for first, second in zip(*logs, strict=True)])
     else:
         estimate = of_samples(*logs)
-    low, high = (_exp(estimate.mean + side * estimate.half) for side in (-1.0, 1.0))
+    low, high = (exp(estimate.mean + side * estimate.half) for side in (-1.0, 1.0))
     number = min(len(before), len(after))
     known = math.isfinite(estimate.error)
     ratio = Ratio(
-        value=_exp(estimate.mean),
+        value=exp(estimate.mean),
         low=low if known else None,
         high=high if known else None,
         n=number,
@@ -462,8 +462,3 @@ def _listed(subjects: Mapping[str, Subject]) -> str:
     names = list(subjects)
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"{', '.join(names[:3]) or 'none'}{more}"
-
-
-def _exp(logarithm: float) -> float:
-    """exp, held to the range of floats: two wild repeats have an interval wider than that."""
-    return math.exp(min(max(logarithm, -700.0), 700.0))

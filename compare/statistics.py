@@ -178,7 +178,7 @@ def unpaired_ratio(first: Sequence[float], second: Sequence[float]) -> Ratio | N
 def _as_ratio(logarithm: Estimate, n: int) -> Ratio:
     if n == 1:
         return Ratio(value=math.exp(logarithm.mean), low=None, high=None, n=1)
-    low, high = (_exp(logarithm.mean + side * logarithm.half) for side in (-1.0, 1.0))
+    low, high = (exp(logarithm.mean + side * logarithm.half) for side in (-1.0, 1.0))
     return Ratio(value=math.exp(logarithm.mean), low=low, high=high, n=n, p=logarithm.p)
 
 
@@ -352,7 +352,7 @@ def _positive(value: float) -> bool:
     return math.isfinite(value) and value > 0
 
 
-def _exp(logarithm: float) -> float:
+def exp(logarithm: float) -> float:
     """exp, held to the range of floats: two wild repeats have an interval wider than that."""
     return math.exp(min(max(logarithm, -700.0), 700.0))
 

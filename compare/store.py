@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -393,11 +393,22 @@ def _difference(stored: Comparison, wanted: Comparison) -> str | None:
         return "its data had other content"
     if stored.versions != wanted.versions:
         return "it ran other versions of the frameworks"
-    if stored.code_hash != wanted.code_hash:
+    return other_ground((stored.code_hash, wanted.code_hash), (stored.machine, wanted.machine))
+
+
+def other_ground(code_hashes: tuple[str, str], machines: tuple[Mapping[str, Any], Mapping[str, Any]]) -> str | None:
+    """How code or machine have changed since a record was made; None where what it is of can go on.
+
+    Args:
+        code_hashes: (then, now), see `parity.code_digest`.
+        machines: (then, now), see `machine.describe`.
+    """
+    if code_hashes[0] != code_hashes[1]:
         return "the code has been changed since"
-    for fact in (*machine.differences(stored.machine, wanted.machine), "python"):
-        if stored.machine.get(fact) != wanted.machine.get(fact):
-            return f"{fact} was {stored.machine.get(fact)} there and is {wanted.machine.get(fact)} now"
+    then, now = machines
+    for fact in (*machine.differences(then, now), "python"):
+        if then.get(fact) != now.get(fact):
+            return f"{fact} was {then.get(fact)} there and is {now.get(fact)} now"
     return None
 
 

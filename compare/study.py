@@ -177,12 +177,7 @@ def _difference(stored: Record, wanted: Record) -> str | None:
         return "; ".join(
             f"{name} is {json.dumps(there.get(name))} there, asked for: {json.dumps(asked.get(name))}" for name in differing
         )
-    if stored.code_hash != wanted.code_hash:
-        return "the code has been changed since"
-    for fact in (*machine.differences(stored.machine, wanted.machine), "python"):
-        if stored.machine.get(fact) != wanted.machine.get(fact):
-            return f"{fact} was {stored.machine.get(fact)} there and is {wanted.machine.get(fact)} now"
-    return None
+    return store.other_ground((stored.code_hash, wanted.code_hash), (stored.machine, wanted.machine))
 
 
 def _whole(record: Record, done: list[Done], folder: Path) -> Whole:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -11,7 +9,7 @@ import typer
 
 from common import datasets, spec
 from common.spec import SpecError
-from compare import exits, launch, run, tuning, tuning_report, tuning_space
+from compare import exits, launch, run, store, tuning, tuning_report, tuning_space
 from compare.interrupt import Interrupted, interruptible
 from compare.tuning import Tuning
 from compare.tuning_search import OBJECTIVES, PRUNERS, SAMPLERS
@@ -112,8 +110,7 @@ def _one(option: str, word: str, known: tuple[str, ...]) -> str:
 
 
 def _default_folder(settings: Tuning) -> Path:
-    model = re.sub(r"[^\w.-]+", "-", str(settings.values.get("model", "simple_cnn")))
-    return Path("results") / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-tune-{model}"
+    return store.new_folder("tune", str(settings.values.get("model", "simple_cnn")))
 
 
 def _only_with_resume(context: typer.Context) -> None:
