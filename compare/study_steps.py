@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict
 from rich.console import Console
 
 from common import datasets
@@ -34,51 +32,7 @@ from compare.part import Part
 from compare.presets import Preset
 from compare.progress import Watchers, display
 from compare.study_file import Study
-
-
-class Passed(BaseModel):
-    """What a step leaves to those after it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    best: dict[str, dict[str, Any]] = {}
-    """framework: {dotted field of the spec: the best value that was found}."""
-
-    @classmethod
-    def joined(cls, before: Sequence[Self]) -> Self:
-        """What all steps before have left."""
-        fields: dict[str, Any] = {}
-        for each in before:
-            fields |= each.model_dump(exclude_defaults=True)
-        return cls.model_validate(fields)
-
-
-@dataclass(frozen=True)
-class Made:
-    """What came of a step."""
-
-    part: Part
-    passed: Passed = field(default_factory=Passed)
-    exit_code: int = 0
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step: its name, which is also its folder's, and what it does."""
-
-    name: str
-    title: str
-    do: Callable[[Study, Path, Passed], Made]
-    """Paths of the part that it makes are under its own folder."""
-
-
-def under(part: Part, folder: str) -> Part:
-    """The part of a step as the study's report has it, which lies one folder above."""
-    return replace(
-        part,
-        pictures=[f"{folder}/{each}" for each in part.pictures],
-        more=[f"{folder}/{each}" for each in part.more],
-    )
+from compare.walk import Made, Passed, Step
 
 
 def _explore(study: Study, folder: Path, passed: Passed) -> Made:
@@ -240,7 +194,7 @@ def _finish(study: Study, folder: Path, passed: Passed) -> Made:
     return Made(part, exit_code=made.exit_code)
 
 
-STEPS = (
+STEPS: tuple[Step[Study], ...] = (
     Step("explore", "explore the data", _explore),
     Step("clean", "clean it", _clean),
     Step("normalise", "mean and standard deviation by every engine", _normalise),
