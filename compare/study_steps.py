@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -27,11 +26,12 @@ from compare import (
     tuning_report,
 )
 from compare.data_report import counted
-from compare.interrupt import Interrupted
+from compare.evaluation import Evaluation
 from compare.part import Part
 from compare.presets import Preset
 from compare.progress import Watchers, display
 from compare.study_file import Study
+from compare.tuning import Tuning
 from compare.walk import Made, Passed, Step
 
 
@@ -83,7 +83,11 @@ def _size(dataset: Dataset) -> str:
 
 def _normalise(study: Study, folder: Path, passed: Passed) -> Made:
     wanted = study.normalise
-    request = preprocess.Request(wanted.engines, wanted.workers, wanted.scheduler, wanted.repeats, study.base())
+    return scanned(preprocess.Request(wanted.engines, wanted.workers, wanted.scheduler, wanted.repeats, study.base()), folder)
+
+
+def scanned(request: preprocess.Request, folder: Path) -> Made:
+    """Mean and standard deviation by every engine."""
     with display(Console(stderr=True)) as shown:
         outcome = preprocess.run(request, shown, folder)
     preprocess.write(outcome, folder)
@@ -115,21 +119,23 @@ def _prove(study: Study, folder: Path, passed: Passed) -> Made:
 
 
 def _pretrain(study: Study, folder: Path, passed: Passed) -> Made:
-    code = run.run(_request(study, folder), as_json=False, show=_say_nothing)
-    if code > 128:
-        raise Interrupted(code - 128)
-    made = report.read(folder)
+    return compared(_request(study, folder), folder, name="pretrain", title="Pre-training: serial against parallel")
+
+
+def compared(request: run.Request, folder: Path, *, name: str, title: str) -> Made:
+    """A comparison, as a step of that name."""
+    made, code = run.within(request, folder)
     found = made.findings
     part = Part(
-        name="pretrain",
-        title="Pre-training: serial against parallel",
+        name=name,
+        title=title,
         sections=content.sections(made),
         tables=[table for table in content.documents(made) if table.name in _OF_RUNS],
         pictures=_drawn(folder),
         conclusions=[*found.frameworks, *found.modes, *found.scores],
         more=[report.REPORT_FILE, report.PAGE_FILE],
     )
-    return Made(part, exit_code=max(code, made.exit_code))
+    return Made(part, exit_code=code)
 
 
 _OF_RUNS = ("comparison", "accuracy", "speedup", "phases", "target")
@@ -154,31 +160,36 @@ def _drawn(folder: Path) -> list[str]:
     return sorted(f"{report.PLOTS_FOLDER}/{path.name}" for path in (folder / report.PLOTS_FOLDER).glob("*.svg"))
 
 
-def _say_nothing(*_: Any, **__: Any) -> None:
-    """The study's own report says it."""
-
-
 def _tune(study: Study, folder: Path, passed: Passed) -> Made:
-    wanted = study.tuning()
-    tuned = tuning.tune(wanted, folder)
-    found = tuning_findings.find(tuned)
-    tuning_report.write(tuned, folder)
-    said = tuning_findings.sections(tuned, found)
+    return tuned(study.tuning(), folder)
+
+
+def tuned(settings: Tuning, folder: Path) -> Made:
+    """A search, whose best fields are passed on."""
+    made = tuning.tune(settings, folder)
+    found = tuning_findings.find(made)
+    tuning_report.write(made, folder)
+    said = tuning_findings.sections(made, found)
     part = Part(
         name="tune",
         title="Tuning, one trial after the other and side by side",
         sections=said,
-        tables=tuning_report.documents(tuned, found),
+        tables=tuning_report.documents(made, found),
         pictures=_drawn(folder),
         conclusions=_said(said, "What was found?", "What does it gain to search side by side?", "Does it cost quality?"),
         more=[tuning_report.REPORT_FILE],
     )
-    return Made(part, Passed(best=tuned.best), tuned.exit_code)
+    return Made(part, Passed(best=made.best), made.exit_code)
 
 
 def _finish(study: Study, folder: Path, passed: Passed) -> Made:
+    return finished(study.evaluation(passed.best), folder)
+
+
+def finished(settings: Evaluation, folder: Path) -> Made:
+    """A final training, scored on the test split."""
     with display(Console(stderr=True)) as shown:
-        made = evaluation.evaluate(study.evaluation(passed.best), folder, shown)
+        made = evaluation.evaluate(settings, folder, shown)
         shown.say("report")
         evaluation_report.write(made, evaluation.data_of(made).test.images, folder)
     said = evaluation_report.sections(made)
