@@ -16,6 +16,7 @@ from compare.evaluation import Evaluation
 from compare.papers import judging
 from compare.papers.paper import (
     FOLDER,
+    SMOKE,
     Claim,
     Compared,
     Frozen,
@@ -204,7 +205,7 @@ def plan(setting: Setting) -> Plan:
         {**shared, "data.limit": size["corrected_limit"], "epochs": size["corrected_epochs"]},
         frameworks=tuple(launch.FRAMEWORKS),
         seeds=size["seeds"],
-        prove=setting.scale != "smoke",
+        prove=setting.scale != SMOKE,
     )
     scan = setting.row("scan", _FRAMEWORK, {**shared, "data.normalization": "none"}).spec
     trials = setting.overlaid({**shared, "epochs": size["tuning_epochs"]})

@@ -11,6 +11,7 @@ from common import spec
 from compare import launch, statistics
 from compare.papers import judging
 from compare.papers.paper import (
+    SMOKE,
     Claim,
     Compared,
     Frozen,
@@ -127,7 +128,7 @@ def plan(setting: Setting) -> Plan:
         },
         frameworks=tuple(launch.FRAMEWORKS),
         seeds=size["seeds"],
-        prove=setting.scale != "smoke",
+        prove=setting.scale != SMOKE,
     )
     scaled = [
         f"{size['limit']:,} training images of {size['image_size']} px and {epochs} epochs, in place of {_IMAGES:,} of 256 px "
