@@ -89,7 +89,8 @@ def command(
         chosen("--scale", [scale], SCALES)
         wanted = PAPERS[paper]
         values = spec.overlay({}, spec.parse_assignments(assignments or []))
-        source = _source(wanted, scale, data, values.get("paths", {}).get("cache_dir"))
+        cache_dir = spec.build(values).paths.cache_dir  # which refuses what no spec has
+        source = _source(wanted, scale, data, cache_dir)
         setting = Setting(scale, source, _gpus(), values)
         subject = Reproduction(wanted, setting, wanted.plan(setting))
         settings: dict[str, Any] = {"paper": paper, "scale": scale, "source": source, "gpus": setting.gpus, "values": values}
@@ -172,8 +173,15 @@ def _plan(subject: Reproduction, folder: Path, passed: Passed) -> Made:
                 seconds = _seconds(subject.setting.scale, training, row, comparison, known)
                 rows.append(_line(training, row, comparison) | {"seconds": seconds})
                 total += seconds or 0.0
-    scans = " Scans, proof, search and final training come on top." if subject.plan.scans else " The proof comes on top."
-    said = f"About {max(round(total / 60), 1)} minutes of training, by the first steps of each kind.{scans}"
+    minutes, rest = divmod(round(total), 60)
+    more = [
+        *(["the scans"] if subject.plan.scans else []),
+        *(["the proof"] if subject.plan.corrected.prove else []),
+        *(["the search"] if subject.plan.tuning else []),
+        *(["the final training"] if subject.plan.final else []),
+    ]
+    besides = f" Not counted: {', '.join(more)}." if more else ""
+    said = f"About {minutes}:{rest:02d} min of training, by the first steps of each kind.{besides}"
     typer.echo(said, err=True)
     columns = (
         Column("training", "training"),

@@ -151,10 +151,12 @@ def plan(setting: Setting) -> Plan:
         seeds=size["seeds"],
         prove=size["prove"],
     )
-    scaled = [
-        f"{size['limit']:,} training images in place of 50,000 (40,000 of the third run), "
-        f"{size['epochs']} epochs in place of up to 20"
-    ] * (size["limit"] is not None)
+    scaled: list[str] = []
+    if size["limit"] is not None:
+        scaled.append(
+            f"{size['limit']:,} training images in place of 50,000 (40,000 of the third run), "
+            f"{size['epochs']} epochs in place of up to 20"
+        )
     return Plan(
         faithful=faithful,
         corrected=corrected,
