@@ -145,7 +145,7 @@ def _steps(subject: Reproduction) -> list[Step[Reproduction]]:
         Step("corrected", "the same question, asked of identical models", _corrected),
         *([Step("tune", "the search for better fields", _tune)] if plan.tuning else []),
         *([Step("final", "the final training, and its scores", _final)] if plan.final else []),
-        Step(_VERDICTS, "the published tables, and a verdict for each claim", _verdicts),
+        Step(_VERDICTS, "the published tables, and a verdict for each claim", _verdicts, anew=True),
     ]
 
 
@@ -325,7 +325,8 @@ def _kept(evaluated: Evaluated, folder: Path) -> EpochRecord | None:
     """The epoch whose weights the first of the final trainings kept."""
     stored = store.read(folder / evaluation.TRAINING_FOLDER)
     runs = [run for repeats in stored.runs.values() for run in repeats.values()]
-    return next((each for run in runs for each in run.epochs if each.epoch == evaluated.models[0].best_epoch), None)
+    best = next((model.best_epoch for model in evaluated.models), None)
+    return next((each for run in runs for each in run.epochs if each.epoch == best), None)
 
 
 def _whole(subject: Reproduction, record: Record, done: list[Done], steps: int) -> Whole:

@@ -67,6 +67,8 @@ class Step(Generic[Subject]):
     title: str
     do: Callable[[Subject, Path, Passed], Made]
     """Paths of the part that it makes are under its own folder."""
+    anew: bool = False
+    """Whether it only reads what the others have left, and is done each time: they may have been gone on with since."""
 
 
 class Record(_Frozen):
@@ -121,7 +123,7 @@ def walk(
     *,
     as_json: bool,
 ) -> int:
-    """Do every step that has not been done, and print the report.
+    """Do every step that has not been done or is done each time, and print the report.
 
     Args:
         wanted: record of it, as if it began now.
@@ -145,7 +147,7 @@ def walk(
         try:
             for number, step in enumerate(steps, 1):
                 directory = folder / f"{number}-{step.name}"
-                known = _stored(directory / STEP_FILE)
+                known = None if step.anew else _stored(directory / STEP_FILE)
                 if known is None:
                     typer.echo(f"{number} of {len(steps)}: {step.title}", err=True)
                     done.append(_do(step, directory, subject, [each.passed for each in done]))

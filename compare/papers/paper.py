@@ -308,6 +308,13 @@ def agrees(stated: float, found: float, digits: int) -> bool:
     return abs(stated - found) < 10.0**-digits
 
 
+def there(name: str, setting: Setting, gpus: int) -> str:
+    """What a cell needs that is open for want of GPUs, and the command that fills it where they are."""
+    return f"needs {gpus} GPUs; there: python -m compare reproduce {name} --scale {setting.scale}" + (
+        "" if setting.scale == SMOKE else " --data PATH"
+    )
+
+
 def beyond(setting: Setting, epochs: int) -> str:
     """Why cells behind the last epoch that was run are open."""
     return f"behind epoch {epochs} of scale {setting.scale}: {FULL} runs all"
