@@ -166,8 +166,9 @@ def _plan(subject: Reproduction, folder: Path, passed: Passed) -> Made:
     published = subject.paper.published()
     known, rows, total = dict[str, Any](), list[dict[str, Cell]](), 0.0
     with display(Console(stderr=True)) as shown:
-        for training in subject.trainings:
-            comparison = run.judged(_request(training, folder), shown)
+        judged = [(training, run.judged(_request(training, folder), shown)) for training in subject.trainings]
+        # Trials and the final training are of the images of the published runs.
+        for training, comparison in [*judged, *((later, judged[0][1]) for later in _later(subject.plan))]:
             for row in training.rows:
                 shown.say(f"a few steps of {row.id}")
                 seconds = _seconds(subject.setting.scale, training, row, comparison, known)
@@ -177,8 +178,7 @@ def _plan(subject: Reproduction, folder: Path, passed: Passed) -> Made:
     more = [
         *(["the scans"] if subject.plan.scans else []),
         *(["the proof"] if subject.plan.corrected.prove else []),
-        *(["the search"] if subject.plan.tuning else []),
-        *(["the final training"] if subject.plan.final else []),
+        *(f"{row['row']}, whose first steps failed" for row in rows if row["seconds"] is None),
     ]
     besides = f" Not counted: {', '.join(more)}." if more else ""
     said = f"About {minutes}:{rest:02d} min of training, by the first steps of each kind.{besides}"
@@ -205,6 +205,20 @@ def _plan(subject: Reproduction, folder: Path, passed: Passed) -> Made:
         tables=[Table("runs", "Runs", columns, rows)],
     )
     return Made(part)
+
+
+def _later(plan: Plan) -> list[Training]:
+    """The search, as if its trials ran one after the other, and the final training: to be estimated alone."""
+    made: list[Training] = []
+    if (tuned := plan.tuning) is not None:
+        rows = [Row(id=f"{each}-trial", framework=each, spec=spec.build(tuned.values)) for each in tuned.frameworks]
+        trials = tuned.trials * len(tuned.jobs) * tuned.repeats
+        made.append(Training("search", "The search, at most", rows, repeats=trials))
+    if plan.final is not None:
+        final = plan.final({})
+        rows = [Row(id=f"{each}-final", framework=each, spec=spec.build(final.values)) for each in final.frameworks]
+        made.append(Training("final", "The final training", rows, repeats=final.repeats))
+    return made
 
 
 def _seconds(scale: str, training: Training, row: Row, comparison: Comparison, known: dict[str, Any]) -> float | None:

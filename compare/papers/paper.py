@@ -317,6 +317,8 @@ def there(name: str, setting: Setting, gpus: int) -> str:
 
 def beyond(setting: Setting, epochs: int) -> str:
     """Why cells behind the last epoch that was run are open."""
+    if not epochs:
+        return "the run failed here: see the cautions"
     return f"behind epoch {epochs} of scale {setting.scale}: {FULL} runs all"
 
 

@@ -80,6 +80,20 @@ def test_the_faithful_runs_differ_as_the_notebooks_do_and_the_corrected_ones_do_
     assert {row.spec.model for row in plan.corrected.rows} == {"mini_xception"}
 
 
+def test_the_search_and_the_final_training_are_in_the_estimate_of_time() -> None:
+    plan = plant_disease_resnet18.plan(Setting("quick", "leaves", 0))
+    search, final = reproduce._later(plan)
+    assert (search.repeats, search.rows[0].spec.epochs) == (8 * 4, 2)
+    assert (final.repeats, final.rows[0].spec.epochs) == (1, 6)
+    assert reproduce._later(cifar10_minixception.plan(Setting("quick", "digits", 0))) == []
+
+
+def test_cells_of_a_run_that_failed_do_not_promise_another_scale() -> None:
+    setting = Setting("quick", "digits", 0)
+    assert "--scale full" in paper.beyond(setting, 4)
+    assert paper.beyond(setting, 0) == "the run failed here: see the cautions"
+
+
 def test_a_gpu_row_of_the_plant_report_is_run_only_where_there_are_two() -> None:
     for gpus, rows in ((0, 4), (1, 4), (2, 5)):
         (training,) = plant_disease_resnet18.plan(Setting("quick", "leaves", gpus)).faithful
