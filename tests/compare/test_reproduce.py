@@ -1,5 +1,6 @@
 """Published reports made again: their figures, what is run for them, and verdicts that are no stronger than the intervals."""
 
+import ast
 import csv
 import json
 import re
@@ -21,6 +22,8 @@ from compare.papers.judging import Difference
 from compare.papers.paper import SCALES, Claim, Compared, Here, Kind, Setting
 from compare.statistics import Ratio, paired_ratio, verdicts
 from compare.tables import Column, Table
+from tests.parity import settings as parity_settings
+from tests.planted import exercise
 
 PAPERS = sorted(reproduce.PAPERS)
 VERDICTS = {"reproduced", "not reproduced", "contradicted by the paper's own table", "cannot be told here"}
@@ -398,6 +401,13 @@ def test_every_report_is_made_again_at_smoke_scale_by_both_frameworks(name: str,
     assert done.exit_code == 0, done.stderr
     parts = {part["name"]: part for part in json.loads(done.stdout)["parts"]}
     assert _table(parts, "claims")["rows"]
+
+
+def test_every_mistake_of_the_exercise_is_one_that_can_be_planted() -> None:
+    source = (exercise.PROJECT / "tests" / "planted" / "defects_pytorch.py").read_text()
+    planted = {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+    assert {defect for _, defect in exercise.DEFECTS} <= planted
+    assert all(parity_settings.setting(name) for name, _ in exercise.DEFECTS)
 
 
 def test_the_setting_of_the_caller_has_the_last_word() -> None:

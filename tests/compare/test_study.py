@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,16 @@ def test_a_wrong_field_is_named_with_its_file_before_anything_is_done(
     done = walk(file)
     assert (done.exit_code, steps.done) == (2, [])
     assert words in done.stderr and str(file) in done.stderr
+
+
+def test_a_step_that_only_reads_the_others_is_done_each_time(file: Path, steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = (*map(steps.step, ("one", "two")), replace(steps.step("three"), anew=True))
+    monkeypatch.setattr(study, "STEPS", made)
+    steps.fault["one"] = 1
+    assert walk(file).exit_code == 1
+    steps.fault.clear()
+    assert walk(file).exit_code == 0
+    assert steps.done == ["one", "two", "three", "one", "three"]
 
 
 def test_a_scale_sets_fields_and_the_command_line_has_the_last_word(file: Path) -> None:
