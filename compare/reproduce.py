@@ -95,6 +95,11 @@ def command(
         subject = Reproduction(wanted, setting, wanted.plan(setting))
         settings: dict[str, Any] = {"paper": paper, "scale": scale, "source": source, "gpus": setting.gpus, "values": values}
         settings["rows"] = [row.spec.model_dump(mode="json") for each in subject.trainings for row in each.rows]
+        settings["repeats"] = [each.repeats for each in subject.trainings]
+        if subject.plan.tuning is not None:
+            settings["tuning"] = subject.plan.tuning.model_dump(mode="json")
+        if subject.plan.final is not None:
+            settings["final"] = subject.plan.final({}).model_dump(mode="json")
         record = Record.of(KIND, settings, tuple(launch.FRAMEWORKS), wanted.published().model)
         folder = out or Path("results") / f"{paper}-{scale}"
         steps = _steps(subject)

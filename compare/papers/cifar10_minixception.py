@@ -13,6 +13,7 @@ from compare import launch
 from compare.data_report import counted
 from compare.papers import judging
 from compare.papers.paper import (
+    CORRECTED,
     Claim,
     Compared,
     Frozen,
@@ -52,7 +53,6 @@ _WORDS = {
 _WORKERS = 4
 _LEAST = 0.0002
 """Of the training images for validation: one of each class, where the report kept none."""
-_CORRECTED = "corrected"
 
 _SCALES: dict[str, dict[str, Any]] = {
     "smoke": {"limit": 96, "epochs": 1, "corrected_limit": 128, "corrected_epochs": 1, "seeds": 1, "prove": False},
@@ -322,17 +322,17 @@ def _fastest(here: Here) -> tuple[Verdict, list[str]]:
 
 
 def _framework_times(here: Here) -> list[str]:
-    report = here.trainings.get(_CORRECTED)
+    report = here.trainings.get(CORRECTED)
     return [f"Identical models here: {sentence}" for sentence in report.findings.frameworks] if report else []
 
 
 def _loses_none(here: Here) -> tuple[Verdict, list[str]]:
     pairs = [judging.pair(here, framework) for framework in launch.FRAMEWORKS]
-    found = judging.differences(here, _CORRECTED, pairs)
+    found = judging.differences(here, CORRECTED, pairs)
     judged = [judging.loses_none(found.get(pair)) for pair in pairs]
     verdicts = {verdict for verdict, _ in judged}
     evidence = ["Its own runs cannot show it: none of them splits anything.", *(sentence(words) for _, words in judged)]
-    evidence.append(judging.budget(here, _CORRECTED))
+    evidence.append(judging.budget(here, CORRECTED))
     if "not reproduced" in verdicts:
         return "not reproduced", evidence
     return ("reproduced" if verdicts == {"reproduced"} else "cannot be told here"), evidence

@@ -27,6 +27,9 @@ FOLDER = Path(__file__).parent
 SMOKE = "smoke"
 SCALES = (SMOKE, "quick", "full")
 
+CORRECTED = "corrected"
+"""Name of the training that asks the question properly."""
+
 FULL = "--scale full"
 """What fills the cells that are open for want of epochs."""
 
@@ -143,7 +146,7 @@ class Setting:
             most = max(row.spec.cores for row in rows if row.spec.mode != "serial")
             rows = [row for row in rows if row.spec.cores == most]
         return Training(
-            "corrected",
+            CORRECTED,
             "The same question, asked of identical models",
             rows,
             repeats=seeds,

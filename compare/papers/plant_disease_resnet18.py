@@ -17,8 +17,10 @@ from common.training import relative_difference
 from compare import launch, preprocess, statistics, store, tuning_findings
 from compare.data_report import counted
 from compare.evaluation import Evaluation
+from compare.findings import DISTURBED
 from compare.papers import judging
 from compare.papers.paper import (
+    CORRECTED,
     FOLDER,
     SMOKE,
     Claim,
@@ -51,7 +53,6 @@ WANTED = Wanted(
     "valid/<class>/ for 38 classes, as a folder or an archive of these two folders",
 )
 _FAITHFUL = "faithful"
-_CORRECTED = "corrected"
 _FRAMEWORK = "pytorch"
 _GPUS = 2
 _GAIN = 1.05
@@ -121,6 +122,8 @@ class _Final(Frozen):
     reported: list[str]
 
 
+_SHOWN = 10
+"""Classes that a note names."""
 _UNSCORED = "the final training failed here"
 _BY_CLASS = [Column("class", "class")]
 
@@ -291,7 +294,10 @@ def _counts(here: Here) -> Table:
     ]
     known = {_folder(each.name, found) for each in _classes()}
     others = [name for name in found if name not in known]
-    note = f"Of the training split. Classes here that the report does not have: {', '.join(others)}." if others else ""
+    shown = ", ".join(others[:_SHOWN]) + (", ..." if len(others) > _SHOWN else "")
+    note = "Of the training split."
+    if others:
+        note += f" {counted(len(others), 'class', 'classes')} here that the report does not have: {shown}."
     return beside("class_counts", "Images of each class", _BY_CLASS, [Kind("images", "images", 0)], rows, note=note)
 
 
@@ -344,7 +350,7 @@ def _training(here: Here) -> Table:
             "accuracy": Compared(accuracy.get(name), max(scored, default=None) if name in accuracy else None),
             "memory": Compared(memory.get(name), summary.device_peak_memory_mib if summary and name in memory else None),
         }
-        needs = "no GPU here" if name == "serial" else _not_at(here)
+        needs = "no GPU here" if name == "serial" and epoch and not here.setting.gpus else _not_at(here)
         rows.append(({"run": name}, figures, _needs_gpus(here) if name == "data_parallel" else needs))
     kinds = [
         Kind("seconds", "seconds", 1),
@@ -352,7 +358,10 @@ def _training(here: Here) -> Table:
         Kind("accuracy", "best validation accuracy", 4),
         Kind("memory", "GPU memory MB", 0),
     ]
-    note = f"Seconds here: of {epochs} epochs of the report's {images:,} images, at the pace that was measured."
+    note = (
+        f"Seconds here: of {epochs} epochs of the report's {images:,} images, at the pace that was measured. "
+        "Memory here: in MiB."
+    )
     return beside("training", "Loader workers and DataParallel", [Column("run", "run")], kinds, rows, note=note)
 
 
@@ -579,12 +588,12 @@ def _two_gpus_gain_less(here: Here) -> tuple[Verdict, list[str]]:
     parallel = known.get("data_parallel")
     if parallel is None:
         words = judging.above(
-            judging.speedup(here, _CORRECTED, judging.pair(here, _FRAMEWORK)[0]), "replicas on CPU cores over serial on as many"
+            judging.speedup(here, CORRECTED, judging.pair(here, _FRAMEWORK)[0]), "replicas on CPU cores over serial on as many"
         )[1]
         missing = "It was not run, or failed" if here.setting.gpus >= _GPUS else f"It needs {_GPUS} GPUs"
         return "cannot be told here", [f"{missing}.", *evidence, sentence(words)]
-    if any(summary.disturbed for name in ("serial", *known) if (summary := here.summary(_FAITHFUL, name))):
-        return "cannot be told here", [*evidence, "Other work disturbed the runs: do not rely on this."]
+    if judging.disturbed(here, _FAITHFUL, ("serial", *known)):
+        return "cannot be told here", [*evidence, DISTURBED.strip()]
     others = [ratio for name, ratio in known.items() if name != "data_parallel"]
     if not others or not all(ratio.decided for ratio in (*others, parallel)):
         return "cannot be told here", [*evidence, "There are too few repeats to tell."]
@@ -659,7 +668,7 @@ def _workers_keep_losses(here: Here) -> tuple[Verdict, list[str]]:
 def _data_parallel_changes_losses(here: Here) -> tuple[Verdict, list[str]]:
     faithful = any(row.spec.mode == "data_parallel" for row in here.plan.faithful[0].rows)
     training, parallel, alone = (
-        (_FAITHFUL, "data_parallel", "serial") if faithful else (_CORRECTED, *judging.pair(here, _FRAMEWORK))
+        (_FAITHFUL, "data_parallel", "serial") if faithful else (CORRECTED, *judging.pair(here, _FRAMEWORK))
     )
     serial = _losses(here, training, alone)
     by_repeat = _gaps(serial, _losses(here, training, parallel))

@@ -10,8 +10,10 @@ from matplotlib.figure import Figure
 from common import spec
 from compare import launch, statistics
 from compare.data_report import counted
+from compare.findings import DISTURBED
 from compare.papers import judging
 from compare.papers.paper import (
+    CORRECTED,
     SMOKE,
     Claim,
     Compared,
@@ -40,7 +42,6 @@ WANTED = Wanted(
     "JPEG of 256x256 (about 190 MB), as a folder or an archive of these two folders",
 )
 _FAITHFUL = "faithful"
-_CORRECTED = "corrected"
 _IMAGES = 10_000
 """That the report trained on."""
 _REPLICAS = 2
@@ -109,6 +110,7 @@ def plan(setting: Setting) -> Plan:
         "global_batch_size": 32,
     }
     losses = {"pytorch": "categorical_crossentropy", "tensorflow": "sparse_categorical_crossentropy"}
+    epsilons = {"pytorch": 1e-8, "tensorflow": 1e-7}  # the frameworks' own
     rows = [
         setting.row(
             run.id,
@@ -118,6 +120,7 @@ def plan(setting: Setting) -> Plan:
                 "data.limit": size["limit"],
                 "data.drawn_part": _LEAST,
                 "optimizer.native": True,
+                "optimizer.epsilon": epsilons[run.framework],
                 "loss": losses[run.framework],
                 "epochs": epochs,
                 **(_parallel() if run.mode != "serial" else {}),
@@ -225,21 +228,21 @@ def claims(here: Here) -> list[Claim]:
     rows = {framework: judging.pair(here, framework) for framework in launch.FRAMEWORKS}
     serial = (rows["pytorch"][1], rows["tensorflow"][1])
     pairs = [serial, *((parallel, alone) for parallel, alone in rows.values())]
-    found = judging.differences(here, _CORRECTED, pairs)
+    found = judging.differences(here, CORRECTED, pairs)
     judged: dict[str, tuple[Verdict, list[str]]] = {}
 
     time = judging.above(
-        judging.framework_times(here, _CORRECTED, *serial), "epoch seconds of serial TensorFlow over those of serial PyTorch"
+        judging.framework_times(here, CORRECTED, *serial), "epoch seconds of serial TensorFlow over those of serial PyTorch"
     )
-    verdict, words = judging.undisturbed(here, _CORRECTED, serial, time)
-    where = judging.of_devices(here.summary(_CORRECTED, serial[0]))
+    verdict, words = judging.undisturbed(here, CORRECTED, serial, time)
+    where = judging.of_devices(here.summary(CORRECTED, serial[0]))
     judged["serial_time"] = verdict, [sentence(f"{words}, {where}"), "The report's hardware is not stated."]
 
     verdict, words = judging.more_accurate(found.get(serial))
     equal = "The proof says that both are the same training, so that nothing but rounding is left to tell them apart."
-    report = here.trainings.get(_CORRECTED)
+    report = here.trainings.get(CORRECTED)
     proof = report.stored.comparison.proof if report else None
-    trained = judging.budget(here, _CORRECTED)
+    trained = judging.budget(here, CORRECTED)
     judged["serial_accuracy"] = verdict, [sentence(words), trained, *([equal] if proof and proof.verdict == "proved" else [])]
 
     for framework, (parallel, alone) in rows.items():
@@ -259,16 +262,16 @@ def claims(here: Here) -> list[Claim]:
 
 def _faster(here: Here, framework: str, parallel: str, alone: str) -> tuple[Verdict, list[str]]:
     gain = judging.above(
-        judging.speedup(here, _CORRECTED, parallel), f"{framework} data_parallel x{_REPLICAS} over serial on the same cores"
+        judging.speedup(here, CORRECTED, parallel), f"{framework} data_parallel x{_REPLICAS} over serial on the same cores"
     )
-    verdict, words = judging.undisturbed(here, _CORRECTED, (parallel, alone), gain)
+    verdict, words = judging.undisturbed(here, CORRECTED, (parallel, alone), gain)
     if here.setting.gpus < _REPLICAS:
         return "cannot be told here", [f"It needs {_REPLICAS} GPUs.", sentence(f"On CPU cores, {words}")]
     return verdict, [sentence(words)]
 
 
 def _more(here: Here, rows: dict[str, tuple[str, str]]) -> tuple[Verdict, list[str]]:
-    ratios = {framework: judging.speedup(here, _CORRECTED, parallel) for framework, (parallel, _) in rows.items()}
+    ratios = {framework: judging.speedup(here, CORRECTED, parallel) for framework, (parallel, _) in rows.items()}
     known = {framework: each.ratio for framework, each in ratios.items() if each}
     words = "; ".join(f"{framework} {statistics.interval_words(ratio)} times" for framework, ratio in known.items())
     evidence = [sentence(f"speed-ups over serial on the same cores here: {words or 'not measured'}")]
@@ -276,8 +279,8 @@ def _more(here: Here, rows: dict[str, tuple[str, str]]) -> tuple[Verdict, list[s
         return "cannot be told here", [f"It needs {_REPLICAS} GPUs.", *evidence]
     if len(known) < len(ratios) or any(not ratio.decided for ratio in known.values()):
         return "cannot be told here", [*evidence, "There are too few repeats to tell."]
-    if any(summary.disturbed for pair in rows.values() for row in pair if (summary := here.summary(_CORRECTED, row))):
-        return "cannot be told here", [*evidence, "Other work disturbed the runs: do not rely on this."]
+    if judging.disturbed(here, CORRECTED, [row for pair in rows.values() for row in pair]):
+        return "cannot be told here", [*evidence, DISTURBED.strip()]
     torch, tensorflow = known["pytorch"], known["tensorflow"]
     if (tensorflow.low or 0.0) > (torch.high or 0.0):
         return "reproduced", evidence

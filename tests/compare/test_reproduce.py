@@ -97,6 +97,12 @@ def test_cells_of_a_run_that_failed_do_not_promise_another_scale() -> None:
     assert paper.beyond(setting, 0) == "the run failed here: see the cautions"
 
 
+def test_adam_of_each_tomato_run_is_the_frameworks_own() -> None:
+    (training,) = tomato_two_frameworks.plan(Setting("full", "leaves", 2)).faithful
+    epsilons = {(row.framework, row.spec.optimizer.epsilon) for row in training.rows}
+    assert epsilons == {("pytorch", 1e-8), ("tensorflow", 1e-7)}
+
+
 def test_a_gpu_row_of_the_plant_report_is_run_only_where_there_are_two() -> None:
     for gpus, rows in ((0, 4), (1, 4), (2, 5)):
         (training,) = plant_disease_resnet18.plan(Setting("quick", "leaves", gpus)).faithful
