@@ -310,6 +310,7 @@ def test_conversions_without_sense_are_refused(in_process: list[tuple[str, ...]]
         (checkpoint, tmp_path / "m.onnx", "unknown suffix. Received: 'm.onnx'. Use .safetensors, .left, .right."),
         (checkpoint, there, "is there already"),
         (garbage, tmp_path / "m.safetensors", "garbage.left holds no weights"),
+        (tmp_path / "missing.left", tmp_path / "m.safetensors", "missing.left is not there, or no file."),
     ):
         done = compare("convert", source, target, *own)
         assert done.exit_code == 2 and said in done.stderr
