@@ -353,7 +353,7 @@ def read_tuned(path: Path, frameworks: Sequence[str]) -> dict[str, dict[str, Any
         SpecError: there are no such fields.
     """
     file = path / TUNED_FILE if path.is_dir() else path
-    values = spec.read_values(file)
+    values = spec.read_values(file, "file of tuned fields")
     if path.is_dir():
         values = {framework: each.get("fields") for framework, each in values.get("best_trials", {}).items()}
     if not set(values) & set(launch.FRAMEWORKS):

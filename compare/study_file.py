@@ -109,7 +109,7 @@ class Study(_Frozen):
             SpecError: the file, or a field of it, which is named.
         """
         chosen("--scale", [scale], SCALES)
-        values = spec.read_values(path)
+        values = spec.read_values(path, "study file")
         scales = values.pop("scales", {})
         try:
             if not isinstance(scales, dict) or any(not isinstance(each, dict) for each in scales.values()):

@@ -43,7 +43,7 @@ def jobs_table(tuned: Tuned) -> Table:
         Column("trials", "trials"),
         *(Column(state, state, terminal=state in ("ok", "pruned")) for state in _STATES),
         Column("bad", "diverged, failed or killed", short="bad"),
-        Column("images", "images trained on", terminal=False, interval=True),
+        Column("images", "images trained on", 0, terminal=False, interval=True),
         Column("start_seconds", "start seconds", 1, terminal=False, interval=True),
         Column("seconds", "seconds", 1, interval=True),
         Column("speedup", "speed-up", 2, interval=True),

@@ -19,11 +19,11 @@ import pytest
 from typer.testing import CliRunner
 
 from common.spec import SpecError
-from compare import launch, tuning, tuning_findings, tuning_report, tuning_search
+from compare import launch, tables, tuning, tuning_findings, tuning_report, tuning_search
 from compare.__main__ import app
 from compare.launch import LaunchError
 from compare.store import FolderError
-from compare.tuning import Plan, Tuned, Tuning
+from compare.tuning import Best, Plan, Tuned, Tuning
 from compare.tuning_search import Searched, Trial
 
 TWINS = {side: f"tests.compare.twins.learner_{side}" for side in ("left", "right")}
@@ -383,6 +383,30 @@ def test_fewer_repeats_say_that_they_are_too_few() -> None:
     sentences = said["Does it cost quality?"] + said["What does it gain to search side by side?"]
     assert all("too few repeats to tell (4 of 5)" in sentence for sentence in sentences)
     assert "too few settings to tell: 2" in said["Which fields matter?"][0]
+
+
+def test_one_of_a_kind_is_not_said_of_many() -> None:
+    tuned = made({1: [[0.5]]}, {1: 2.0})
+    (search,) = tuned.searches
+    failed = search.trials[0].model_copy(update={"state": "failed", "reason": "it stopped."})
+    settings = tuned.plan.settings.model_copy(update={"sampler": "tpe", "frameworks": ("left", "right")})
+    tuned = tuned.model_copy(
+        update={
+            "plan": tuned.plan.model_copy(update={"settings": settings}),
+            "searches": [
+                search.model_copy(update={"trials": [*search.trials, failed], "attempts": 2}),
+                search.model_copy(update={"framework": "right"}),
+            ],
+            "best_trials": {"left": Best(study=search.study, trial=search.trials[0], fields={})},
+        }
+    )
+    said = dict(tuning_findings.sections(tuned, tuning_findings.find(tuned)))
+    assert "accuracy 0.5000 after 1 epoch, the best of 2 trials" in said["What was found?"][0]
+    assert "The first trial of a search is drawn at random" in said["Did both frameworks search the same?"][0]
+    assert "trial 1 failed: it stopped." in " ".join(said["Cautions"]) and "stopped.." not in " ".join(said["Cautions"])
+    assert "cut short once; its seconds" in " ".join(said["Cautions"])
+
+    assert "| 100 |" in tables.to_markdown(tuning_report.jobs_table(tuned))
 
 
 def test_importance_is_of_the_fields_that_vary() -> None:
