@@ -101,7 +101,7 @@ def command(
 
 def _values(spec_file: Path | None, fields: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
     """Spec values from a file, the options over it, and `--set` over these."""
-    made = run.settings(None, spec_file, fields, assignments).values
+    made = run.values_of_one(None, spec_file, fields, assignments)
     return made if made.get("epochs") is not None or made.get("steps") is not None else {**made, "epochs": EPOCHS}
 
 

@@ -342,4 +342,4 @@ def test_infer_times_both_frameworks_in_turns_and_goes_on(
     next((out / "runs").glob("left-1-r1.json")).unlink()
     assert compare(*asked, *wanted).exit_code == 0 and len(in_process) == 5
     other = compare(*asked, "--calls", "50", "--repeats", "2")
-    assert other.exit_code == 2 and "holds another measurement" in other.stderr
+    assert other.exit_code == 2 and "another measurement (calls is 100 there, asked for: 50; seconds is 60.0" in other.stderr

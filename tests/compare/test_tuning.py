@@ -194,6 +194,15 @@ def test_what_cannot_be_done_is_refused_before_anything_starts(tmp_path: Path, s
     with pytest.raises(SpecError) as refused:
         tuning.tune(asked(**settings), tmp_path)
     assert said in str(refused.value) and "secret" not in str(refused.value)
+    assert "storage" not in settings or not list(tmp_path.iterdir())
+
+
+def test_a_mode_on_the_command_line_is_refused_and_not_passed_over(tmp_path: Path) -> None:
+    done = CliRunner().invoke(
+        app,
+        ["tune", "--set", "mode=data_parallel", "--set", "replicas=2", "--frameworks", "left", "--out", str(tmp_path / "out")],
+    )
+    assert done.exit_code == 2 and "mode of a trial must be serial" in done.stderr and not (tmp_path / "out").exists()
 
 
 def test_a_server_that_does_not_start_ends_the_tuning_with_its_last_words(
