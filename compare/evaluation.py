@@ -224,7 +224,7 @@ def _trained(settings: Evaluation, folder: Path, shown: Display) -> Stored:
         shown.say("report of the training")
         made_report = report.read(folder)
         if unwritten := report.write(made_report, folder):
-            raise OSError(unwritten)
+            raise launch.LaunchError(unwritten)
     return made_report.stored
 
 

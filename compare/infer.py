@@ -236,6 +236,7 @@ def latency_table(made: Inferred) -> Table:
         for row in made.rows
     ]
     settings = made.settings
+    timed = " to ".join(map(str, sorted({inference.LEAST_CALLS, settings.calls})))
     return Table(
         "inference",
         f"How long {made.card.model} takes for a batch of {made.card.image_size} x {made.card.image_size} pixels",
@@ -246,7 +247,7 @@ def latency_table(made: Inferred) -> Table:
         "p50 and p99, then the median over processes, in the report with quartiles; p99 from "
         f"{CALLS_FOR_P99} calls a process on. Not counted: the first call, then at least {inference.WARM_UP_CALLS} calls and "
         f"{inference.WARM_UP_SECONDS} s. Timed: "
-        f"{inference.LEAST_CALLS}{f' to {settings.calls}' * (settings.calls > inference.LEAST_CALLS)} calls, none begun after {settings.seconds:g} s.",
+        f"{timed} calls, none begun after {settings.seconds:g} s.",
     )
 
 

@@ -92,7 +92,7 @@ def command(
                 typer.echo(f"Interrupted. What is told is kept: tune --out {folder} --resume goes on.", err=True)
                 raise
             unwritten = tuning_report.write(tuned, folder)
-        tuning_report.show(tuned, folder, as_json=as_json)
+        tuning_report.show(tuned, None if unwritten else folder, as_json=as_json)
         if unwritten:
             typer.echo(unwritten, err=True)
         code = tuned.exit_code or (exits.RUN_FAILED if unwritten else 0)

@@ -226,8 +226,8 @@ def write(tuned: Tuned, folder: Path) -> str | None:
     return None
 
 
-def show(tuned: Tuned, folder: Path, *, as_json: bool) -> None:
-    """Print a report on stdout: for a reader, or as one JSON object."""
+def show(tuned: Tuned, folder: Path | None, *, as_json: bool) -> None:
+    """Print a report on stdout: for a reader, who is told in which folder it lies, if in any, or as one JSON object."""
     if as_json:
         typer.echo(json.dumps(to_plain(tuned), indent=1, allow_nan=False))
         return
@@ -237,7 +237,8 @@ def show(tuned: Tuned, folder: Path, *, as_json: bool) -> None:
         shown.print(Text(tables.one_line(line)))
     tables.print_all(shown, [jobs_table(tuned), *quality_table(tuned, found), best_table(tuned)], where=REPORT_FILE)
     tables.print_sections(shown, tuning_findings.sections(tuned, found))
-    shown.print(Text(f"\nReport: {folder / REPORT_FILE}, {PAGE_FILE}"), soft_wrap=True)
+    if folder is not None:
+        shown.print(Text(f"\nReport: {folder / REPORT_FILE}, {PAGE_FILE}"), soft_wrap=True)
 
 
 def to_plain(tuned: Tuned) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from common import inference, scores, spec, trained, weights
 from common.scores import Agreement
 from common.spec import SpecError
 from common.weights import WeightsError
-from compare import convert, evaluation, evaluation_report, launch, predict, store
+from compare import convert, evaluation, evaluation_report, launch, predict, report, store
 from compare.__main__ import app
 from compare.evaluation import Crossing, Evaluated, Evaluation, Model, Pair
 from tests.compare.twins import learner, linear
@@ -84,7 +84,7 @@ def compare(*words: str | Path) -> Any:
 
 
 def test_an_evaluation_trains_scores_and_writes_everything_and_does_nothing_twice(
-    in_process: list[tuple[str, ...]], tmp_path: Path
+    in_process: list[tuple[str, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, tuned = tmp_path / "out", tmp_path / "tuned.yaml"
     tuned.write_text("right: {optimizer.learning_rate: 0.2}\nleft: {optimizer.learning_rate: 0.1}\n")
@@ -118,6 +118,9 @@ def test_an_evaluation_trains_scores_and_writes_everything_and_does_nothing_twic
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")} == stamps
     other = compare(*words, "--seed", "5")
     assert other.exit_code == 2 and "holds the results of another comparison" in other.stderr
+    monkeypatch.setattr(report, "write", lambda *_: "No space left. Free some.")
+    full = compare(*words)
+    assert full.exit_code == 1 and full.stderr.endswith("No space left. Free some.\n")
 
 
 def test_a_training_that_fails_is_named_and_the_others_are_scored(

@@ -127,7 +127,9 @@ def test_a_folder_with_another_tuning_is_refused_and_told_what_differs(searched:
         tuning.tune(asked(sampler="tpe", jobs=(1, 3), frameworks=("left", "right")), folder)
 
 
-def test_the_report_is_written_in_every_form(searched: tuple[Path, Tuned], tmp_path: Path) -> None:
+def test_the_report_is_written_in_every_form(
+    searched: tuple[Path, Tuned], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     _, tuned = searched
     assert tuning_report.write(tuned, tmp_path) is None
     names = {"tuning", "tuning_quality", "tuning_best", "tuning_progress", "tuning_trials"}
@@ -139,6 +141,9 @@ def test_the_report_is_written_in_every_form(searched: tuple[Path, Tuned], tmp_p
     assert "too few repeats to tell (1 of 5)" in (tmp_path / "report.md").read_text()
     plain = json.loads(json.dumps(tuning_report.to_plain(tuned), allow_nan=False))
     assert plain["best"] == tuned.best and plain["exit_code"] == 0
+    for folder in (tmp_path, None):  # None: it could not be written
+        tuning_report.show(tuned, folder, as_json=False)
+        assert ("Report: " in capsys.readouterr().out) is (folder is not None)
 
 
 def test_a_pruner_stops_trials_between_epochs_and_processes_serve_them(tmp_path: Path) -> None:
