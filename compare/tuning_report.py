@@ -200,10 +200,11 @@ def heading(tuned: Tuned) -> list[str]:
     plan, settings = tuned.plan, tuned.plan.settings
     values = settings.values
     pruned = "" if settings.pruner == "none" else f", pruned by {settings.pruner}"
+    jobs = f"{', '.join(map(str, settings.jobs))} job{'s' if settings.jobs != (1,) else ''}"
     versions = ", ".join(f"{package} {version}" for packages in plan.versions.values() for package, version in packages.items())
     return [
         f"{values.get('model', 'simple_cnn')} on {plan.data_name}: {settings.trials} trials of {settings.sampler}{pruned}, "
-        f"{', '.join(map(str, settings.jobs))} jobs by {settings.backend}, {settings.repeats} "
+        f"{jobs} by {settings.backend}, {settings.repeats} "
         f"repeat{'s' if settings.repeats > 1 else ''}; objective: {settings.objective} of {plan.validation_examples:,} "
         "validation images",
         f"{plan.machine.get('processor') or 'unknown processor'}, budget of {plan.budget} "

@@ -95,6 +95,7 @@ def test_there_is_a_study_for_each_of_the_three_data_sets() -> None:
         ({"tune": {"jobs": [0]}}, "jobs"),
         ({"final": {"epochs": 0}}, "final.epochs is refused"),
         ({"scales": {"tiny": {}}}, "scales names something unknown"),
+        ({"scales": {"smoke": {1: 2}}}, "scales must be groups of dotted fields"),
         ({"normalise": {"engines": ["numpy"]}}, "normalise.engines names something unknown"),
     ],
 )
@@ -105,6 +106,11 @@ def test_a_wrong_field_is_named_with_its_file_before_anything_is_done(
     done = walk(file)
     assert (done.exit_code, steps.done) == (2, [])
     assert words in done.stderr and str(file) in done.stderr
+
+
+def test_a_study_needs_no_scales(file: Path) -> None:
+    file.write_text(yaml.safe_dump({"title": "Mine"}))
+    assert Study.read(file, "smoke", {}).title == "Mine"
 
 
 def test_a_scale_sets_fields_and_the_command_line_has_the_last_word(file: Path) -> None:
