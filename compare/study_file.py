@@ -112,7 +112,7 @@ class Study(_Frozen):
         values = spec.read_values(path, "study file")
         scales = values.pop("scales", {})
         try:
-            if not isinstance(scales, dict) or not all(map(_has_names, scales.values())):
+            if not isinstance(scales, dict) or any(not isinstance(each, dict) for each in scales.values()):
                 raise SpecError(
                     f"scales must be groups of dotted fields. Received: {scales!r}. Write {{smoke: {{tune.trials: 3}}}}."
                 )
@@ -168,10 +168,6 @@ class Study(_Frozen):
             spec.build(spec.with_variant(self.values(epochs=self.pretrain.epochs), variant, self.pretrain.replicas))
         tuning_space.judged(self.tune.space, self.values(epochs=self.tune.epochs), "tune.space")
         evaluation.rows(self.evaluation({}))
-
-
-def _has_names(group: Any) -> bool:
-    return isinstance(group, dict) and all(isinstance(field, str) for field in group)  # to YAML, 1 and no are none
 
 
 def _explained(error: pydantic.ValidationError) -> str:

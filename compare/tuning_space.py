@@ -76,12 +76,7 @@ def read(path: Path | None) -> dict[str, Any]:
     Raises:
         SpecError: the file cannot be read, or is no mapping of names.
     """
-    if path is None:
-        return DEFAULT
-    ranges = spec.read_values(path, "space file")
-    if unnamed := [field for field in ranges if not isinstance(field, str)]:  # a number or a date, to YAML
-        raise SpecError(f"space {path}: {unnamed[0]} is no field. Received: {unnamed[0]!r}. Write e.g. {_EXAMPLE}.")
-    return ranges
+    return DEFAULT if path is None else spec.read_values(path, "space file")
 
 
 def judged(ranges: dict[str, Any], values: dict[str, Any], name: str) -> Space:

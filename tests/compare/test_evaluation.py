@@ -150,7 +150,7 @@ def test_tuned_fields_come_from_a_folder_or_a_file(tmp_path: Path) -> None:
         json.dumps({"best_trials": {name: {"fields": {"seed": number}} for number, name in enumerate(both)}})
     )
     assert evaluation.read_tuned(tmp_path, both) == {"pytorch": {"seed": 0}, "tensorflow": {"seed": 1}}
-    assert evaluation.read_tuned(tmp_path, both[:1]) == {"pytorch": {"seed": 0}}
+    assert evaluation.read_tuned(tmp_path / "tuned.json", both[:1]) == {"pytorch": {"seed": 0}}
     alike = tmp_path / "alike.yaml"
     alike.write_text("optimizer.momentum: 0.5\n")
     assert evaluation.read_tuned(alike, both) == {name: {"optimizer.momentum": 0.5} for name in both}

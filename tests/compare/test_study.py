@@ -96,7 +96,8 @@ def test_there_is_a_study_for_each_of_the_three_data_sets() -> None:
         ({"tune": {"jobs": [0]}}, "jobs"),
         ({"final": {"epochs": 0}}, "final.epochs is refused"),
         ({"scales": {"tiny": {}}}, "scales names something unknown"),
-        ({"scales": {"smoke": {1: 2}}}, "scales must be groups of dotted fields"),
+        ({"scales": {"smoke": {1: 2}}}, "a field without a name. Received: 1."),
+        ({"scales": {"smoke": 3}}, "scales must be groups of dotted fields"),
         ({"normalise": {"engines": ["numpy"]}}, "normalise.engines names something unknown"),
     ],
 )

@@ -81,7 +81,7 @@ def test_a_file_is_read_as_specs_are(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="is not valid yaml"):
         tuning_space.read(path)
     path.write_text("1: {low: 1, high: 2}\n")
-    with pytest.raises(SpecError, match=r"space .*space\.yaml: 1 is no field"):
+    with pytest.raises(SpecError, match="a field without a name"):
         tuning_space.read(path)
     with pytest.raises(SpecError, match="space file cannot be read"):
         tuning_space.read(tmp_path / "missing.yaml")
