@@ -202,7 +202,7 @@ def _stored(path: Path) -> Done | None:
 
 
 def _claim(folder: Path, wanted: Record) -> Record:
-    """Take a locked folder for a walk, new or the same again.
+    """Take a locked folder for a walk, new or the same again; of another one that has done nothing yet.
 
     Raises:
         FolderError: it holds another one, or files of another kind.
@@ -210,7 +210,7 @@ def _claim(folder: Path, wanted: Record) -> Record:
     kind = wanted.kind
     path = folder / f"{kind}.json"
     store.refuse_others(folder, path.name, kind, kind)
-    if not path.exists():
+    if not path.exists() or not any(folder.glob(f"*/{STEP_FILE}")):
         results.write_atomically(path, results.with_checksum(wanted.model_dump_json()))
         return wanted
     stored = store.read_record(path, Record, f"a {kind}")

@@ -177,6 +177,13 @@ def test_another_study_does_not_go_on_in_the_folder_of_one(file: Path, steps: St
     assert (done.exit_code, steps.done) == (2, []) and "holds another study" in done.stderr
 
 
+def test_a_folder_in_which_nothing_was_done_yet_is_free_for_another_study(file: Path, steps: Steps) -> None:
+    steps.fault["one"] = DataRefused("no such images")
+    assert walk(file, "--data", "tomatoes").exit_code == 4
+    steps.fault.clear()
+    assert walk(file, "--data", "digits").exit_code == 0
+
+
 def test_other_code_does_not_go_on_in_the_folder_of_a_study(file: Path, steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
     walk(file)
     monkeypatch.setattr(walking.parity, "code_digest", lambda frameworks, model: "other")
