@@ -115,7 +115,8 @@ def quality_table(tuned: Tuned, found: Findings) -> list[Table]:
             cells[key] = judged.ratio if judged else None
             neither = "no difference shown"
             cells[f"{key}_verdict"] = statistics.word(judged, above=above, below=below, neither=neither) if judged else None
-        rows.append(cells | {"n": gain.seconds.ratio.n if gain.seconds else None})
+        counts = [judged.ratio.n for _, judged, _, _ in named if judged]
+        rows.append(cells | {"n": ", ".join(map(str, counts if len(set(counts)) > 1 else counts[:1]))})
     fewest = min(tuned.plan.settings.jobs)
     note = (
         f"Against {jobs_words(fewest)}, geometric means of paired repeats (95 % t-interval). Best value: the best validation "

@@ -377,6 +377,21 @@ def test_five_repeats_say_what_side_by_side_gains_and_costs() -> None:
     assert "3 comparisons make one family" in said["How sure is that?"][0]
 
 
+def test_differences_of_rounding_are_not_said_to_cost_quality() -> None:
+    tuned = made({1: [[0.5]] * 5, 2: [[0.5 * (1 + 1e-6 * n)] for n in range(1, 6)]}, {1: 2.0, 2: 1.0})
+    said = dict(tuning_findings.sections(tuned, tuning_findings.find(tuned)))["Does it cost quality?"]
+    assert "after the same number of trials: worse, by less than 1%: " in said[0]
+
+
+def test_one_image_more_in_every_repeat_is_no_certainty() -> None:
+    tuned = made({1: [[30 / 36]] * 5, 2: [[31 / 36]] * 5}, {1: 2.0, 2: 1.0})
+    settings = tuned.plan.settings.model_copy(update={"objective": "accuracy"})
+    tuned = tuned.model_copy(update={"plan": tuned.plan.model_copy(update={"settings": settings})})
+    (gain,) = tuning_findings.find(tuned).gains
+    assert gain.after_trials and gain.after_trials.ratio.value == pytest.approx(31 / 30)
+    assert gain.after_trials.ratio.p and gain.after_trials.ratio.p > 0.001
+
+
 def test_fewer_repeats_say_that_they_are_too_few() -> None:
     found = tuning_findings.find(tuned := made({1: [[0.5, 0.1]] * 4, 2: [[0.5, 0.4]] * 4}, {1: 2.0, 2: 1.0}))
     said = dict(tuning_findings.sections(tuned, found))
