@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ _ROUNDING = {"float32": 1e-4, "float64": 1e-9}
 _ANNOTATED_CLASSES = 12
 """Up to which a heat map has its shares written into it."""
 _NAMED_CLASSES = 40
+_SPENT = 1e-3
+"""Part of the first learning rate below which a schedule leaves little to learn."""
 _NAME = 24
 _WORST_SAID = 3
 
@@ -544,6 +547,17 @@ def _cautions(made: Evaluated) -> list[str]:
         last = [model for model in made.of(framework) if model.best_epoch == model.epochs]
         if last:
             said.append(f"{framework}: the best epoch was the last one; a longer training may be better.")
+    if unseen := [name for name, images in zip(made.class_names, _supports(made), strict=False) if not images]:
+        said.append(
+            f"The test split has no image of {_listed(unseen)}: the 0 of {'it' if len(unseen) == 1 else 'them'} is in the "
+            "macro averages."
+        )
+    if made.tuned_on not in (None, made.data_hash):
+        said.append(
+            "The fields were tuned on other data, or other splits of it: where images of this test split were among them, its "
+            "scores flatter."
+        )
+    said += [words for framework in _scored(made) if (words := _schedule_words(made, framework))]
     settings = {framework: {**spec, "framework_options": None} for framework, spec in made.specs.items()}
     first = next(iter(settings.values()))
     differing = sorted({field for spec in settings.values() for field in spec if spec[field] != first.get(field)})
@@ -552,6 +566,31 @@ def _cautions(made: Evaluated) -> list[str]:
     if made.models and all(model.repeat == 0 for model in made.models):
         said.append("One training of each framework: how much another seed would change is not known; --repeats says it.")
     return said
+
+
+def _supports(made: Evaluated) -> list[int]:
+    """Test images of each class; none where nothing was scored."""
+    found = next((model.scores for model in made.models if model.scores), None)
+    return [each.support for each in found.classes] if found else []
+
+
+def _schedule_words(made: Evaluated, framework: str) -> str | None:
+    """That a learning rate falls in steps until hardly any is left, as it does where shorter trials chose the steps."""
+    spec = made.specs[framework]
+    size, gamma = spec["schedule.step_size"], spec["schedule.gamma"]
+    if spec["schedule.name"] != "step" or gamma == 1.0:
+        return None
+    spent = size * math.ceil(math.log(_SPENT) / math.log(gamma)) + 1
+    if spent > max(model.epochs for model in made.of(framework)):
+        return None
+    return (
+        f"{framework}: from epoch {spent} on the learning rate was {_SPENT:g} of the first or less, by schedule.step_size "
+        f"{size} and gamma {gamma:g}. Steps are counted in epochs: those that suit a short trial end a long training early."
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_WORST_SAID]) + (f" and {len(names) - _WORST_SAID} more" if len(names) > _WORST_SAID else "")
 
 
 def _name(model: Model, made: Evaluated) -> str:
