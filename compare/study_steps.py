@@ -33,6 +33,7 @@ from compare.interrupt import Interrupted
 from compare.part import Part
 from compare.presets import Preset
 from compare.progress import Watchers, display
+from compare.store import FolderError
 from compare.study_file import Study
 
 
@@ -43,6 +44,8 @@ class Passed(BaseModel):
 
     best: dict[str, dict[str, Any]] = {}
     """framework: {dotted field of the spec: the best value that was found}."""
+    data_hash: str | None = None
+    """Of the cleaned data, on which all steps after that one work."""
 
     @classmethod
     def joined(cls, before: Sequence[Self]) -> Self:
@@ -117,7 +120,23 @@ def _clean(study: Study, folder: Path, passed: Passed) -> Made:
         sections=[("What is trained on", [was, policy, _size(dataset), *dataset.notes])],
         conclusions=[_size(dataset)],
     )
-    return Made(part)
+    return Made(part, Passed(data_hash=dataset.content_hash))
+
+
+def _refuse_other_data(study: Study, passed: Passed) -> None:
+    """Hold the data against those of the steps before, which may have been done days ago.
+
+    Raises:
+        DataRefused: they are not there any more, or not usable.
+        FolderError: they have other content.
+    """
+    base = study.base()
+    dataset = datasets.load(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir)
+    if passed.data_hash not in (None, dataset.content_hash):
+        raise FolderError(
+            f"The data have changed since they were cleaned. Received: hash {dataset.content_hash[:12]}, then "
+            f"{str(passed.data_hash)[:12]}. Bring them back, or choose another --out."
+        )
 
 
 def _size(dataset: Dataset) -> str:
@@ -128,6 +147,7 @@ def _size(dataset: Dataset) -> str:
 
 
 def _normalise(study: Study, folder: Path, passed: Passed) -> Made:
+    _refuse_other_data(study, passed)
     wanted = study.normalise
     request = preprocess.Request(wanted.engines, wanted.workers, wanted.scheduler, wanted.repeats, study.base())
     with display(Console(stderr=True)) as shown:
@@ -147,6 +167,7 @@ def _normalise(study: Study, folder: Path, passed: Passed) -> Made:
 
 
 def _prove(study: Study, folder: Path, passed: Passed) -> Made:
+    _refuse_other_data(study, passed)
     request = _request(study, folder)
     with display(Console(stderr=True)) as shown:
         proof = run.proof(run.judged(request, shown), request, folder, Watchers(shown))
@@ -161,6 +182,7 @@ def _prove(study: Study, folder: Path, passed: Passed) -> Made:
 
 
 def _pretrain(study: Study, folder: Path, passed: Passed) -> Made:
+    _refuse_other_data(study, passed)
     code = run.run(_request(study, folder), as_json=False, show=_say_nothing)
     if code > 128:
         raise Interrupted(code - 128)
@@ -205,6 +227,7 @@ def _say_nothing(*_: Any, **__: Any) -> None:
 
 
 def _tune(study: Study, folder: Path, passed: Passed) -> Made:
+    _refuse_other_data(study, passed)
     wanted = study.tuning()
     tuned = tuning.tune(wanted, folder)
     found = tuning_findings.find(tuned)
@@ -223,6 +246,7 @@ def _tune(study: Study, folder: Path, passed: Passed) -> Made:
 
 
 def _finish(study: Study, folder: Path, passed: Passed) -> Made:
+    _refuse_other_data(study, passed)
     with display(Console(stderr=True)) as shown:
         made = evaluation.evaluate(study.evaluation(passed.best), folder, shown)
         shown.say("report")
@@ -234,7 +258,7 @@ def _finish(study: Study, folder: Path, passed: Passed) -> Made:
         sections=said,
         tables=evaluation_report.documents(made),
         pictures=_drawn(folder),
-        conclusions=_said(said, "How often are the final models right?", "Do the frameworks' models agree?"),
+        conclusions=_said(said, "How often are the final models right?", "Do the frameworks' models agree?", "Cautions"),
         more=[evaluation_report.REPORT_FILE],
     )
     return Made(part, exit_code=made.exit_code)
