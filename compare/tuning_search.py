@@ -337,9 +337,9 @@ class _Conductor:
             self._servers[running.place].send({"trial": event["trial"], "go_on": go_on})
 
     def _lost(self, place: int, reason: str) -> None:
-        """Fail the trials of a server that has ended, and start another in its place."""
+        """Fail the trials of a server that has ended, and start another in its place where there is something left to do."""
         lost = [name for name, running in self._running.items() if running.place == place]
-        if place not in self._ready or not lost:
+        if place not in self._ready:
             raise LaunchError(f"{self._wanted.framework} cannot serve trials: {reason}.")
         for name in lost:
             self._tell(name, "killed", reason)

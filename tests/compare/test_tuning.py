@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from compare.launch import LaunchError
 from compare.store import FolderError
 from compare.tuning import Plan, Tuned, Tuning
 from compare.tuning_search import Searched, Trial
+from compare.tuning_servers import ENDED, Hear
 
 TWINS = {side: f"tests.compare.twins.learner_{side}" for side in ("left", "right")}
 SPACE = {
@@ -223,6 +224,48 @@ def test_a_killed_server_fails_its_trials_and_the_others_are_trained_by_another(
     assert states.count("killed") in (1, 2) and states.count("ok") == 4 - states.count("killed")
     assert {trial.reason for trial in search.trials if trial.state == "killed"} == {"killed by SIGKILL"}
     assert not is_running(tmp_path) and tuned.exit_code == 1
+
+
+class Scripted:
+    """A server that does what it is asked at once; the second one ends behind its trial, before the first one's is done."""
+
+    def __init__(self, servers: list["Scripted"], hear: Hear) -> None:
+        self._servers, self._hear = servers, hear
+        servers.append(self)
+        self._hear({"event": "ready"})
+
+    def send(self, message: dict[str, Any]) -> None:
+        self._trial = message["trial"]
+        if self is self._servers[1]:
+            self.end_trial()
+            self._hear({"event": ENDED, "reason": "out of memory"})
+            self._servers[0].end_trial()
+
+    def end_trial(self) -> None:
+        scores = {"loss": 0.5, "accuracy": 0.5}
+        self._hear({"event": "start", "trial": self._trial, "total_epochs": 1})
+        self._hear({"event": "epoch", "trial": self._trial, "epoch": 1, "validation": scores, "images": 8})
+        self._hear({"event": "end", "trial": self._trial, "status": "ok", "reason": None})
+
+    def expect(self) -> None: ...
+
+    def look(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_a_server_that_dies_when_it_has_nothing_left_to_do_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers: list[Scripted] = []
+
+    @contextmanager
+    def serving(*_: Any) -> Iterator[Any]:
+        yield lambda place, hear: Scripted(servers, hear)
+
+    monkeypatch.setattr(tuning_search, "serving", serving)
+    (search,) = tuning.tune(asked(backend="processes", jobs=(2,), trials=2), tmp_path).searches
+    assert [trial.state for trial in search.trials] == ["ok", "ok"] and len(servers) == 2
 
 
 def test_a_server_that_hangs_is_ended_and_its_trial_fails(tmp_path: Path) -> None:
