@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import re
 import time
 import warnings
 from collections.abc import Callable, Generator
@@ -56,6 +57,8 @@ _TOLD_AS: dict[State, TrialState] = {
 _POLL_SECONDS = 0.25
 _BUSY_SECONDS = 60
 """For which another reader of a SQLite file, a dashboard, may hold it."""
+_SECRET = re.compile("pass|pwd|secret|token|key", re.IGNORECASE)
+"""In the name of a database driver's option whose value nobody is to read."""
 
 
 class _Frozen(BaseModel):
@@ -172,9 +175,11 @@ def open_storage(url: str) -> RDBStorage:
 
 
 def masked(url: str) -> str:
-    """A URL without its password."""
+    """A URL without its password, which may also stand among the options behind a `?`."""
     try:
-        return make_url(url).render_as_string(hide_password=True)
+        made = make_url(url)
+        hidden = {option: "***" for option in made.query if _SECRET.search(option)}
+        return made.update_query_dict(hidden).render_as_string(hide_password=True)
     except ArgumentError:
         return "no URL of SQLAlchemy's"
 

@@ -275,6 +275,15 @@ def test_predict_says_every_probability_and_both_frameworks_say_the_same(
     assert re.search(r"b\.png +\S+ +0\.\d{4} +\S+ 0\.\d{4}", table)
 
 
+def test_a_model_that_makes_no_finite_logits_is_refused(
+    in_process: list[tuple[str, ...]], checkpoint: Path, tmp_path: Path
+) -> None:
+    found = trained.load(checkpoint, MODEL)
+    trained.save(found.card, {name: values * np.nan for name, values in found.weights.items()}, checkpoint)
+    done = compare("predict", checkpoint, picture(tmp_path / "a.png"), "--model", MODEL, "--json")
+    assert done.exit_code == 2 and "model.safetensors makes logits that are not finite" in done.stderr
+
+
 def test_what_is_no_image_is_refused_by_name(
     in_process: list[tuple[str, ...]], checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

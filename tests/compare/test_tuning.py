@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import optuna
 import psutil
@@ -446,6 +448,23 @@ def test_fewer_repeats_say_that_they_are_too_few() -> None:
 def test_importance_is_of_the_fields_that_vary() -> None:
     found = tuning_findings.find(made({1: [[0.1 * (slot + 1) for slot in range(12)]]}, {1: 1.0}))
     assert found.importances == {"left": {"optimizer.learning_rate": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("sqlite:///a/b.db", "sqlite:///a/b.db"),
+        ("postgresql://me:hidden@host/trials", "postgresql://me:***@host/trials"),
+        (
+            "postgresql://host/trials?user=me&password=hidden&sslpassword=hidden&sslmode=require",
+            "postgresql://host/trials?password=***&sslmode=require&sslpassword=***&user=me",
+        ),
+        ("no url", "no URL of SQLAlchemy's"),
+    ],
+)
+def test_a_password_is_hidden_wherever_it_stands_in_a_url(url: str, shown: str) -> None:
+    assert "hidden" not in tuning_search.masked(url)
+    assert sorted(re.split("[?&]", unquote(tuning_search.masked(url)))) == sorted(re.split("[?&]", shown))
 
 
 def test_the_seeds_of_a_repeat_are_its_own() -> None:
