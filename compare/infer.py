@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +23,7 @@ from common import inference, machine, results, spec, trained, weights
 from common.inference import BatchTimes, Latencies
 from common.spec import SpecError
 from common.trained import Card, Trained
-from compare import asking, exits, launch, plots, report, statistics, store, tables
+from compare import asking, exits, launch, parity, plots, report, statistics, store, tables
 from compare.asking import OwnModel
 from compare.findings import CROWDED_FROM
 from compare.interrupt import Interrupted, interruptible
@@ -67,6 +67,7 @@ class Plan(_Frozen):
     settings: Settings
     weights_hash: str
     """Of the model."""
+    code_hash: str
     machine: dict[str, Any]
 
 
@@ -191,6 +192,7 @@ def measure(settings: Settings, checkpoint: Path, model: Trained, folder: Path, 
             except launch.LaunchError as error:
                 failures[f"{name}, process {repeat + 1}"] = str(error)
             shown.end()
+        _refuse_other_versions(found, folder)
         made = _inferred(settings, model, found, failures)
         results.write_atomically(folder / RECORD_FILE, results.with_checksum(made.model_dump_json()))
     return made
@@ -359,13 +361,21 @@ def _claim(settings: Settings, model: Trained, folder: Path) -> None:
     Raises:
         FolderError: it holds another one.
     """
-    wanted = Plan(settings=settings, weights_hash=weights.digest(model.weights), machine=machine.describe())
+    wanted = Plan(
+        settings=settings,
+        weights_hash=weights.digest(model.weights),
+        code_hash=parity.code_digest(settings.frameworks, model.card.model),
+        machine=machine.describe(),
+    )
     if (folder / PLAN_FILE).exists():
         earlier = store.read_record(folder / PLAN_FILE, Plan, "a measurement of inference")
-        again = earlier.settings.model_copy(update={"repeats": settings.repeats})
-        other_work = (again, earlier.weights_hash) != (settings, wanted.weights_hash)
-        if other_work or machine.differences(earlier.machine, wanted.machine):
-            raise FolderError(f"{folder} holds another measurement. Choose another --out, or remove it.")
+        there, asked = (
+            {**plan.settings.model_dump(mode="json", exclude={"repeats"}), "weights": plan.weights_hash}
+            for plan in (earlier, wanted)
+        )
+        ground = store.other_ground((earlier.code_hash, wanted.code_hash), (earlier.machine, wanted.machine))
+        if differing := store.differing(there, asked) or ground:
+            raise FolderError(f"{folder} holds another measurement ({differing}). Choose another --out, or remove it.")
     results.write_atomically(folder / PLAN_FILE, results.with_checksum(wanted.model_dump_json()))
 
 
@@ -374,6 +384,17 @@ def _stored(path: Path) -> Latencies | None:
         return Latencies.model_validate_json(path.read_bytes())
     except (OSError, pydantic.ValidationError):
         return None
+
+
+def _refuse_other_versions(found: Mapping[tuple[str, int, int], Latencies], folder: Path) -> None:
+    """Hold the processes of a framework, which may have run days apart, to the same versions."""
+    by_framework: dict[str, dict[str, str]] = {}
+    for (framework, _, _), made in found.items():
+        if (first := by_framework.setdefault(framework, made.versions)) != made.versions:
+            raise FolderError(
+                f"{folder} holds times of other versions of {framework} ({store.differing(first, made.versions)}). Choose "
+                "another --out, or remove it."
+            )
 
 
 def _timed(settings: Settings, checkpoint: Path, model: Trained, framework: str, cores: int, path: Path) -> Latencies:

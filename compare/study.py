@@ -172,12 +172,8 @@ def _claim(folder: Path, wanted: Record) -> Record:
 
 def _difference(stored: Record, wanted: Record) -> str | None:
     there, asked = (store.flat(each.study.model_dump(mode="json")) for each in (stored, wanted))
-    differing = [name for name in {**there, **asked} if there.get(name) != asked.get(name)]
-    if differing:
-        return "; ".join(
-            f"{name} is {json.dumps(there.get(name))} there, asked for: {json.dumps(asked.get(name))}" for name in differing
-        )
-    return store.other_ground((stored.code_hash, wanted.code_hash), (stored.machine, wanted.machine))
+    ground = store.other_ground((stored.code_hash, wanted.code_hash), (stored.machine, wanted.machine))
+    return store.differing(there, asked) or ground
 
 
 def _whole(record: Record, done: list[Done], folder: Path) -> Whole:

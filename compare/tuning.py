@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -266,26 +265,19 @@ def _claim(folder: Path, wanted: Plan) -> Plan:
     if not (folder / PLAN_FILE).exists():
         return wanted
     found = store.read_record(folder / PLAN_FILE, Plan, "a tuning")
-    before, now = (plan.machine | _identity(plan) for plan in (found, wanted))
-    differing = [name for name in _identity(found) if before[name] != now[name]]
-    differing += machine.differences(found.machine, wanted.machine)
-    if differing:
-        told = "; ".join(f"{name} is {before[name]!r} there, asked for: {now[name]!r}" for name in differing)
-        raise FolderError(f"{folder} holds another tuning ({told}). Choose another --out, or take its settings with --resume.")
+    ground = store.other_ground((found.code_hash, wanted.code_hash), (found.machine, wanted.machine))
+    if differing := store.differing(_identity(found), _identity(wanted)) or ground:
+        raise FolderError(
+            f"{folder} holds another tuning ({differing}). Choose another --out, or take its settings with --resume."
+        )
     repeats = max(found.settings.repeats, wanted.settings.repeats)
     return found.model_copy(update={"settings": wanted.settings.model_copy(update={"repeats": repeats})})
 
 
 def _identity(plan: Plan) -> dict[str, Any]:
-    """What must be the same for a tuning to go on."""
-    settings = json.loads(plan.settings.model_dump_json(exclude={"repeats"}))
-    return settings | {
-        "python": plan.machine.get("python"),
-        "budget": plan.budget,
-        "data": plan.data_hash,
-        "code": plan.code_hash,
-        "versions": plan.versions,
-    }
+    """What must be the same for a tuning to go on, beside code and machine."""
+    settings = plan.settings.model_dump(mode="json", exclude={"repeats"})
+    return settings | {"budget": plan.budget, "data": plan.data_hash, "versions": plan.versions}
 
 
 def _searches(wanted: _Judged, plan: Plan) -> list[Wanted]:

@@ -373,4 +373,10 @@ def test_infer_times_both_frameworks_in_turns_and_goes_on(
     next((out / "runs").glob("left-1-r1.json")).unlink()
     assert compare(*asked, *wanted).exit_code == 0 and len(in_process) == 5
     other = compare(*asked, "--calls", "50", "--repeats", "2")
-    assert other.exit_code == 2 and "holds another measurement" in other.stderr
+    assert (
+        other.exit_code == 2 and "holds another measurement (calls is 100 there, asked for: 50; seconds is 60.0" in other.stderr
+    )
+    elsewhere = out / "runs" / "left-1-r1.json"
+    elsewhere.write_text(elsewhere.read_text().replace('"numpy": "2"', '"numpy": "1"'))
+    mixed = compare(*asked, *wanted)
+    assert mixed.exit_code == 2 and "holds times of other versions of left (numpy is" in mixed.stderr

@@ -126,7 +126,7 @@ def test_a_done_tuning_is_returned_and_nothing_is_trained(
 
 def test_a_folder_with_another_tuning_is_refused_and_told_what_differs(searched: tuple[Path, Tuned]) -> None:
     folder, _ = searched
-    with pytest.raises(FolderError, match=r"another tuning \(sampler is 'random' there, asked for: 'tpe'\)"):
+    with pytest.raises(FolderError, match=r"another tuning \(sampler is \"random\" there, asked for: \"tpe\"\)"):
         tuning.tune(asked(sampler="tpe", jobs=(1, 3), frameworks=("left", "right")), folder)
 
 
