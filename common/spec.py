@@ -85,8 +85,11 @@ class Data(_Frozen):
     """Whether images of equal pixels may stand in two splits."""
     loading: Literal["cached", "streaming"] = "cached"
     """Training images from the decoded cache, or decoded from their files at every epoch by the framework's own means."""
-    normalization: Literal["none", "dataset", "imagenet"] = "none"
-    """Per channel, after division by 255: nothing, or (pixel - mean) / standard deviation of the training split or ImageNet."""
+    drawn_part: float = Field(0.1, gt=0, le=0.5)
+    """Of the training images, for each split that divided data lacks; each class has at least one in it."""
+    normalization: Literal["none", "half", "dataset", "imagenet"] = "none"
+    """Per channel, after division by 255: nothing, or (pixel - mean) / standard deviation: 0.5 and 0.5, or those of the
+    training split or of ImageNet."""
     seed: int | None = Field(None, ge=0, lt=2**63)
     """Of splits that are drawn and of the limit; None: the run's own seed."""
 

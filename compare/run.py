@@ -18,7 +18,8 @@ from common import architectures, datasets, machine, rates, spec, work
 from common.results import ResultError, RunResult
 from common.spec import SpecError
 from compare import estimate, execution, exits, launch, matrix, parity, presets, report, store
-from compare.interrupt import Interrupted, interruptible
+from compare.content import Report
+from compare.interrupt import SIGNALLED, Interrupted, interruptible
 from compare.launch import LaunchError
 from compare.live import Live
 from compare.matrix import Row
@@ -186,6 +187,27 @@ def run(request: Request, *, as_json: bool, show: Callable[..., object] = report
     elif code:
         typer.echo(f"Interrupted. {_goes_on(folder)}", err=True)
     return code or made.exit_code
+
+
+def within(request: Request, folder: Path) -> tuple[Report, int]:
+    """Do a comparison as a part of something larger, which tells of it itself.
+
+    Args:
+        request: of the comparison.
+        folder: its `out`.
+
+    Returns:
+        (what came of it, exit code: 0, or 1 where a run failed or the proof did).
+
+    Raises:
+        SpecError, DataRefused, LaunchError, FolderError: as `run`.
+        Interrupted: part of it was made, and stays.
+    """
+    code = run(replace(request, out=folder), as_json=False, show=lambda *_, **__: None)
+    if code > SIGNALLED:
+        raise Interrupted(code - SIGNALLED)
+    made = report.read(folder)
+    return made, max(code, made.exit_code)
 
 
 def rehearse(request: Request, *, as_json: bool, like: Path | None) -> int:

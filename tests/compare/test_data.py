@@ -50,7 +50,7 @@ def test_a_divided_tree_is_counted_by_class_and_split(tmp_path: Path) -> None:
     assert (healthy["condition"], healthy["counts"]) == ("healthy", {"train": 11, "validation": 12, "test": 1})
     assert found["files"]["kinds"] == [{"format": "PNG", "mode": "RGB", "width_px": 8, "height_px": 8, "files": 48}]
     assert found["files"]["total_bytes"] == sum(map(len, DIVIDED.values()))
-    assert found["content_hash"] and "test: a tenth of the 24 training examples" in found["notes"][0]
+    assert found["content_hash"] and "test: 10 % of the 24 training examples" in found["notes"][0]
 
 
 def test_a_limit_shows_what_it_keeps(tmp_path: Path) -> None:
