@@ -18,7 +18,7 @@ from scipy import stats
 
 from common import results, scores
 from common.datasets.dataset import Images
-from common.scores import BINS, TOP, ClassScores
+from common.scores import BINS, CHANCE, TOP, ClassScores
 from compare import plots, sheet, tables
 from compare.evaluation import Evaluated, Model, Pair
 from compare.statistics import CONFIDENCE, SIGNIFICANCE, Spread, spread
@@ -74,6 +74,7 @@ def scores_table(made: Evaluated) -> Table:
         Column("macro_f1", "macro F1", 4, short="macro\nF1", interval=True),
         Column("weighted_f1", "weighted F1", 4, short="weighted\nF1", interval=True),
         Column("calibration_error", "calibration error", 4, short="calibr.\nerror", interval=True),
+        Column("calibration_chance", "calibration error by chance", 4, interval=True, terminal=False),
         Column("best_epoch", "best epoch", short="best\nepoch"),
         Column("epochs", "epochs trained", short="epochs"),
         Column("n", "trainings", short="n"),
@@ -96,6 +97,7 @@ def scores_table(made: Evaluated) -> Table:
                 "macro_f1": _spread(own, lambda model: model.scores and model.scores.macro.f1),
                 "weighted_f1": _spread(own, lambda model: model.scores and model.scores.weighted.f1),
                 "calibration_error": _spread(own, lambda model: model.scores and model.scores.calibration_error),
+                "calibration_chance": _spread(own, lambda model: model.scores and model.scores.calibration_chance),
                 "best_epoch": ", ".join(str(model.best_epoch) for model in own) or None,
                 "epochs": ", ".join(str(model.epochs) for model in own) or None,
                 "n": len(own),
@@ -110,7 +112,8 @@ def scores_table(made: Evaluated) -> Table:
         rows,
         spreads_on_terminal=False,
         note=f"Best by the validation split, the earliest of equal ones. Calibration error: {BINS} bins of equal width over "
-        "the probability of the predicted label (Naeini et al. 2015, Guo et al. 2017). Of several trainings the median; in the "
+        "the probability of the predicted label (Naeini et al. 2015, Guo et al. 2017); by chance, a calibrated model stays "
+        f"within the error beside it in {CHANCE:.0%} of such samples. Of several trainings the median; in the "
         "report with the 25 % and 75 % quantiles.",
     )
 
@@ -528,11 +531,13 @@ def _calibration_words(model: Model, made: Evaluated) -> str:
     assert found is not None
     confidence = sum(each.confidence * each.count for each in found.bins if each.confidence is not None) / found.num_examples
     interval = _interval(found)
+    chance = "more than" if found.calibration_error > found.calibration_chance else "no more than"
     kind = "neither surer nor less sure than it is right, as far as so many images can tell"
     if not interval.low <= confidence <= interval.high:
         kind = "surer than it is right" if confidence > found.accuracy else "less sure than it is right"
     return (
-        f"{_name(model, made)}: expected calibration error {found.calibration_error:.4f} ({BINS} bins); mean confidence "
+        f"{_name(model, made)}: expected calibration error {found.calibration_error:.4f} ({BINS} bins), {chance} the "
+        f"{found.calibration_chance:.4f} within which a calibrated model stays by chance ({CHANCE:.0%}); mean confidence "
         f"{confidence:.4f} at an accuracy of {found.accuracy:.4f}, on the whole {kind}."
     )
 
