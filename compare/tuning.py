@@ -61,6 +61,10 @@ class Tuning(_Frozen):
     """URL of a database; None: a SQLite file in the folder."""
     frameworks: tuple[str, ...] = tuple(launch.FRAMEWORKS)
 
+    def trials_of(self, space: Space) -> int:
+        """Of each search of a space, which is this one's, judged: no more than a grid has points."""
+        return min(self.trials, tuning_space.grid_size(space)) if self.sampler == "grid" else self.trials
+
 
 class Plan(_Frozen):
     """tuning.json: what is tuned, and on what."""
@@ -200,6 +204,8 @@ def _judge(settings: Tuning, shown: Display) -> _Judged:
     for drawn, other in (("epochs", "steps"), ("steps", "epochs")):
         if drawn in space.fields:
             values.pop(other, None)
+    if settings.sampler == "grid":
+        tuning_space.grid(space, base.seed)
     shown.say("asking the frameworks what they can do here")
     descriptions = {framework: launch.describe(framework) for framework in settings.frameworks}
     rows = [Row(id=framework, framework=framework, spec=base) for framework in settings.frameworks]
@@ -282,10 +288,7 @@ def _identity(plan: Plan) -> dict[str, Any]:
 
 def _searches(wanted: _Judged, plan: Plan) -> list[Wanted]:
     """Every search, in the order in which they are made: A B, then B A, so that a machine that drifts favours none."""
-    settings = wanted.settings
-    trials = settings.trials
-    if settings.sampler == "grid":
-        trials = min(trials, len(tuning_space.grid(wanted.space, 0)))
+    settings, trials = wanted.settings, plan.settings.trials_of(wanted.space)
     pairs = [(jobs, framework) for jobs in settings.jobs for framework in settings.frameworks]
     made: list[Wanted] = []
     for repeat in range(plan.settings.repeats):
@@ -315,9 +318,14 @@ def _record(folder: Path, plan: Plan, wanted: _Judged, searches: list[Searched])
     best: dict[str, Best] = {}
     for framework in plan.settings.frameworks:
         own = [search for search in searches if search.framework == framework]
-        whole = [(trial.value, search, trial) for search in own for trial in search.trials if trial.state == "ok"]
+        whole = [
+            (trial.value, search, trial)
+            for search in own
+            for trial in search.trials
+            if trial.state == "ok" and trial.value is not None
+        ]
         if whole:
-            _, search, trial = better(whole, key=lambda each: each[0] or 0.0)
+            _, search, trial = better(whole, key=lambda each: each[0])
             best[framework] = Best(study=search.study, trial=trial, fields={**wanted.space.fixed, **trial.fields})
     order = {framework: place for place, framework in enumerate(plan.settings.frameworks)}
     ordered = sorted(searches, key=lambda search: (order[search.framework], search.jobs, search.repeat))

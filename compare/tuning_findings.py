@@ -196,7 +196,7 @@ def _sameness(tuned: Tuned) -> list[str]:
     if tuned.plan.settings.sampler == "tpe":
         drawn = random_trials(tuned.plan.settings.trials)
         said += (
-            f" The first {drawn} of a search are drawn at random, alike in all; what TPE proposes behind them depends on the "
+            f" At least the first {drawn} of a search are drawn at random, alike in all; what TPE proposes behind them depends on the "
             "results, whose last digits differ."
         )
     return [said]
@@ -263,6 +263,11 @@ def _matters(tuned: Tuned, found: Findings) -> list[str]:
             said.append(
                 f"{framework}: too few settings to tell: {count} were trained to their end, of the {IMPORTANCE_TRIALS} needed."
             )
+    if found.importances:
+        said.append(
+            "No interval stands behind these parts: they are of a forest over so many settings, which a sampler that seeks "
+            "the best does not spread evenly. Rely on the first of them at most."
+        )
     return said
 
 

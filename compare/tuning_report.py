@@ -11,10 +11,10 @@ import typer
 from rich.text import Text
 
 from common import results
-from compare import content, inline, page, report, statistics, tables, tuning_findings, tuning_plots
+from compare import content, inline, page, report, statistics, tables, tuning_findings, tuning_plots, tuning_space
 from compare.statistics import VERDICT_PAIRS, Judged, paired_ratio, spread
 from compare.tables import Cell, Column, Table
-from compare.tuning import Tuned
+from compare.tuning import Tuned, Tuning
 from compare.tuning_findings import Findings, grouped, jobs_words, over_repeats
 from compare.tuning_search import Searched, State
 
@@ -203,13 +203,20 @@ def heading(tuned: Tuned) -> list[str]:
     pruned = "" if settings.pruner == "none" else f", pruned by {settings.pruner}"
     versions = ", ".join(f"{package} {version}" for packages in plan.versions.values() for package, version in packages.items())
     return [
-        f"{values.get('model', 'simple_cnn')} on {plan.data_name}: {settings.trials} trials of {settings.sampler}{pruned}, "
+        f"{values.get('model', 'simple_cnn')} on {plan.data_name}: {_trials_words(settings)}{pruned}, "
         f"{', '.join(map(str, settings.jobs))} jobs by {settings.backend}, {settings.repeats} "
         f"repeat{'s' if settings.repeats > 1 else ''}; objective: {settings.objective} of {plan.validation_examples:,} "
         "validation images",
         f"{plan.machine.get('processor') or 'unknown processor'}, budget of {plan.budget} "
         f"core{'s' if plan.budget > 1 else ''}; {versions}",
     ]
+
+
+def _trials_words(settings: Tuning) -> str:
+    if settings.sampler != "grid":
+        return f"{settings.trials} trials of {settings.sampler}"
+    space = tuning_space.judged(settings.space, settings.values, settings.space_name)
+    return f"{settings.trials_of(space)} of the {tuning_space.grid_size(space):,} points of a grid"
 
 
 def write(tuned: Tuned, folder: Path) -> str | None:

@@ -169,6 +169,7 @@ def test_a_trial_that_diverges_or_is_refused_fails_alone(tmp_path: Path) -> None
     assert "smaller optimizer.learning_rate" in str(found[1e300, 32].reason)
     assert "data.image_size is too small" in str(found[0.01, 8].reason)
     assert tuned.exit_code == 1  # of the refused ones: a trial that diverges is an answer
+    assert "on digits: 4 of the 4 points of a grid, 1 jobs" in tuning_report.heading(tuned)[0]
 
 
 def test_studies_may_stand_in_another_database_under_names_of_their_own(tmp_path: Path) -> None:
@@ -446,8 +447,10 @@ def test_fewer_repeats_say_that_they_are_too_few() -> None:
 
 
 def test_importance_is_of_the_fields_that_vary() -> None:
-    found = tuning_findings.find(made({1: [[0.1 * (slot + 1) for slot in range(12)]]}, {1: 1.0}))
+    found = tuning_findings.find(tuned := made({1: [[0.1 * (slot + 1) for slot in range(12)]]}, {1: 1.0}))
     assert found.importances == {"left": {"optimizer.learning_rate": 1.0}}
+    *_, last = dict(tuning_findings.sections(tuned, found))["Which fields matter?"]
+    assert last.startswith("No interval stands behind these parts")
 
 
 @pytest.mark.parametrize(
