@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.console import Console
 from scipy import stats
@@ -19,13 +18,12 @@ from scipy import stats
 from common import results, scores
 from common.datasets.dataset import Images
 from common.scores import BINS, CHANCE, TOP, ClassScores
-from compare import plots, sheet, tables
+from compare import document, plots, sheet, tables
 from compare.evaluation import Evaluated, Model, Pair
 from compare.statistics import CONFIDENCE, SIGNIFICANCE, Spread, spread
 from compare.tables import Cell, Column, Table
 
 REPORT_FILE = "evaluation.md"
-TABLES_FOLDER, PLOTS_FOLDER = "tables", "plots"
 
 _ROUNDING = {"float32": 1e-4, "float64": 1e-9}
 """Largest difference of probabilities that two frameworks' rounding explains, of networks as deep as these."""
@@ -293,11 +291,8 @@ def sections(made: Evaluated) -> list[tuple[str, list[str]]]:
 
 def heading(made: Evaluated) -> str:
     spec = next(iter(made.specs.values()))
-    versions = ", ".join(f"{package} {version}" for each in made.versions.values() for package, version in each.items())
-    return (
-        f"{spec['model']} on {made.data_name}: final training and evaluation\n"
-        f"{made.machine.get('processor') or 'unknown processor'}; {versions}"
-    )
+    ground = document.ground(made.machine, made.versions)
+    return f"{spec['model']} on {made.data_name}: final training and evaluation\n{ground}"
 
 
 def write(made: Evaluated, images: Images, folder: Path) -> None:
@@ -312,12 +307,12 @@ def write(made: Evaluated, images: Images, folder: Path) -> None:
         OSError: it cannot be written.
     """
     for table in documents(made):
-        tables.write(table, folder / TABLES_FOLDER)
-    drawn = draw(made, folder / PLOTS_FOLDER)
+        tables.write(table, folder / document.TABLES_FOLDER)
+    drawn = draw(made, folder / document.PLOTS_FOLDER)
     for framework in _scored(made):
         if rows := _confused_rows(made, framework, images):
             name = f"confused_{framework}"
-            results.write_atomically(folder / PLOTS_FOLDER / f"{name}.png", sheet.rows_of_images(rows))
+            results.write_atomically(folder / document.PLOTS_FOLDER / f"{name}.png", sheet.rows_of_images(rows))
             drawn.append(name)
     results.write_atomically(folder / REPORT_FILE, to_markdown(made, drawn))
 
@@ -336,12 +331,7 @@ def to_json(made: Evaluated) -> str:
 
 
 def to_markdown(made: Evaluated, plot_names: Sequence[str]) -> str:
-    lines = ["# Evaluation", "", *(f"{tables.escaped(line)}  " for line in heading(made).splitlines()), ""]
-    for title, sentences in sections(made):
-        lines += [f"## {title}", "", *(f"- {tables.escaped(sentence)}" for sentence in sentences), ""]
-    lines += ["## Tables", "", *map(tables.to_markdown, documents(made)), "## Plots", ""]
-    lines += [f"![{name.replace('_', ' ')}]({PLOTS_FOLDER}/{name}.png)" for name in plot_names]
-    return "\n".join(lines).rstrip() + "\n"
+    return document.markdown("Evaluation", heading(made).splitlines(), sections(made), documents(made), plot_names)
 
 
 def print_to(console: Console, made: Evaluated) -> None:
@@ -354,18 +344,15 @@ def print_to(console: Console, made: Evaluated) -> None:
 
 def draw(made: Evaluated, folder: Path) -> list[str]:
     """Draw every plot; the names of those that have something to show."""
-    folder.mkdir(parents=True, exist_ok=True)
-    shown = _scored(made)
-    if not shown:
-        return []
-    drawings = {"confusion": _draw_confusion, "calibration": _draw_calibration, "f1_by_class": _draw_f1}
-    with mpl.rc_context(plots.SETTINGS):
-        for name, drawing in drawings.items():
-            figure = Figure(figsize=(9, 5), layout="constrained")
-            FigureCanvasAgg(figure)
+
+    def drawn(drawing: Callable[[Figure, Evaluated, Sequence[str]], None], figure: Figure) -> bool:
+        if shown := _scored(made):
             drawing(figure, made, shown)
-            plots.save(figure, folder, name)
-    return list(drawings)
+        return bool(shown)
+
+    drawings = {"confusion": _draw_confusion, "calibration": _draw_calibration, "f1_by_class": _draw_f1}
+    files = plots.write_all({name: partial(drawn, drawing) for name, drawing in drawings.items()}, folder)
+    return list(dict.fromkeys(path.stem for path in files))
 
 
 def _draw_confusion(figure: Figure, made: Evaluated, shown: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ from compare import (
     content,
     data,
     data_report,
+    document,
     evaluation,
     evaluation_report,
     exits,
@@ -177,7 +178,7 @@ def _said(sections: Sequence[tuple[str, list[str]]], *titles: str) -> list[str]:
 
 def _drawn(folder: Path) -> list[str]:
     """A step's plots, from its folder."""
-    return sorted(f"{report.PLOTS_FOLDER}/{path.name}" for path in (folder / report.PLOTS_FOLDER).glob("*.svg"))
+    return sorted(f"{document.PLOTS_FOLDER}/{path.name}" for path in (folder / document.PLOTS_FOLDER).glob("*.svg"))
 
 
 def _tune(study: Study, folder: Path, passed: Passed) -> Made:

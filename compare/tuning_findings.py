@@ -196,8 +196,8 @@ def _sameness(tuned: Tuned) -> list[str]:
     if tuned.plan.settings.sampler == "tpe":
         drawn = random_trials(tuned.plan.settings.trials)
         said += (
-            f" At least the first {drawn} of a search are drawn at random, alike in all; what TPE proposes behind them depends on the "
-            "results, whose last digits differ."
+            f" At least the first {drawn} of a search are drawn at random, alike in all; what TPE proposes behind them depends "
+            "on the results, whose last digits differ."
         )
     return [said]
 

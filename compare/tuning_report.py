@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from common import results
-from compare import content, inline, page, report, statistics, tables, tuning_findings, tuning_plots, tuning_space
+from compare import content, document, inline, page, report, statistics, tables, tuning_findings, tuning_plots, tuning_space
 from compare.statistics import VERDICT_PAIRS, Judged, paired_ratio, spread
 from compare.tables import Cell, Column, Table
 from compare.tuning import Tuned, Tuning
@@ -201,14 +201,12 @@ def heading(tuned: Tuned) -> list[str]:
     plan, settings = tuned.plan, tuned.plan.settings
     values = settings.values
     pruned = "" if settings.pruner == "none" else f", pruned by {settings.pruner}"
-    versions = ", ".join(f"{package} {version}" for packages in plan.versions.values() for package, version in packages.items())
     return [
         f"{values.get('model', 'simple_cnn')} on {plan.data_name}: {_trials_words(settings)}{pruned}, "
         f"{', '.join(map(str, settings.jobs))} jobs by {settings.backend}, {settings.repeats} "
         f"repeat{'s' if settings.repeats > 1 else ''}; objective: {settings.objective} of {plan.validation_examples:,} "
         "validation images",
-        f"{plan.machine.get('processor') or 'unknown processor'}, budget of {plan.budget} "
-        f"core{'s' if plan.budget > 1 else ''}; {versions}",
+        document.ground(plan.machine, plan.versions, cores=plan.budget),
     ]
 
 
@@ -224,8 +222,8 @@ def write(tuned: Tuned, folder: Path) -> str | None:
     found = tuning_findings.find(tuned)
     try:
         for table in documents(tuned, found):
-            tables.write(table, folder / report.TABLES_FOLDER)
-        drawn = tuning_plots.write(tuned, found, folder / report.PLOTS_FOLDER)
+            tables.write(table, folder / document.TABLES_FOLDER)
+        drawn = tuning_plots.write(tuned, found, folder / document.PLOTS_FOLDER)
         pictures = {path.stem: path.read_text("utf-8") for path in drawn if path.suffix == ".svg"}
         results.write_atomically(folder / PAGE_FILE, _html(tuned, found, folder, pictures))
         results.write_atomically(folder / REPORT_FILE, _markdown(tuned, found, folder, list(pictures)))
@@ -286,13 +284,9 @@ def _html(tuned: Tuned, found: Findings, folder: Path, pictures: Mapping[str, st
 
 
 def _markdown(tuned: Tuned, found: Findings, folder: Path, plot_names: Sequence[str]) -> str:
-    lines = ["# Tuning", "", *(f"{tables.escaped(line)}  " for line in heading(tuned)), ""]
-    for title, sentences in tuning_findings.sections(tuned, found):
-        lines += [f"## {title}", "", *(f"- {tables.escaped(sentence)}" for sentence in sentences), ""]
-    lines += ["## Tables", "", *map(tables.to_markdown, documents(tuned, found)), "## Plots", ""]
-    lines += [f"![{name.replace('_', ' ')}]({report.PLOTS_FOLDER}/{name}.png)" for name in plot_names]
-    lines += ["", "## To go on, or to print it again", "", f"    {_command(folder)}", ""]
-    return "\n".join(lines).rstrip() + "\n"
+    said = tuning_findings.sections(tuned, found)
+    end = ["", "## To go on, or to print it again", "", f"    {_command(folder)}"]
+    return document.markdown("Tuning", heading(tuned), said, documents(tuned, found), plot_names, end)
 
 
 def _command(folder: Path) -> str:
