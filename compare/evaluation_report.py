@@ -27,8 +27,6 @@ REPORT_FILE = "evaluation.md"
 
 _ROUNDING = {"float32": 1e-4, "float64": 1e-9}
 """Largest difference of probabilities that two frameworks' rounding explains, of networks as deep as these."""
-_ANNOTATED_CLASSES = 12
-"""Up to which a heat map has its shares written into it."""
 _NAMED_CLASSES = 40
 _SPENT = 1e-3
 """Part of the first learning rate below which a schedule leaves little to learn."""
@@ -356,26 +354,7 @@ def draw(made: Evaluated, folder: Path) -> list[str]:
 
 
 def _draw_confusion(figure: Figure, made: Evaluated, shown: Sequence[str]) -> None:
-    names = [tables.shortened(name, _NAME) for name in plots.labels(made.class_names)]
-    count = len(names)
-    figure.set_size_inches(5.6 * len(shown), 5.2)
-    axes: list[Axes] = list(figure.subplots(1, len(shown), squeeze=False)[0])
-    for axis, framework in zip(axes, shown, strict=True):
-        matrix = np.array(_confusion(made, framework))
-        shares = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
-        axis.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
-        axis.set(title=f"{framework}: share of each true class", xlabel="predicted")
-        axis.grid(visible=False)
-        if count <= _NAMED_CLASSES:
-            axis.set_xticks(range(count), names, rotation=90, fontsize=8)
-            axis.set_yticks(range(count), names, fontsize=8)
-        if count <= _ANNOTATED_CLASSES:
-            for (true, predicted), share in np.ndenumerate(shares):
-                colour = "white" if share > 0.5 else "black"
-                text = f"{share:.2f}" if share else "0"
-                axis.text(predicted, true, text, ha="center", va="center", color=colour, fontsize=7)
-    axes[0].set_ylabel("true class")
-    figure.colorbar(axes[0].images[0], ax=axes, shrink=0.8)
+    plots.draw_confusion(figure, {framework: _confusion(made, framework) for framework in shown}, made.class_names)
 
 
 def _draw_calibration(figure: Figure, made: Evaluated, shown: Sequence[str]) -> None:

@@ -279,7 +279,18 @@ def _input(figure: Figure, summaries: Sequence[Summary]) -> bool:
 
 
 def _confusion(figure: Figure, summaries: Sequence[Summary], class_names: Sequence[str]) -> bool:
-    matrices = {summary.name: np.array(summary.confusion) for summary in summaries if summary.confusion}
+    return draw_confusion(figure, {each.name: each.confusion for each in summaries if each.confusion}, class_names)
+
+
+def draw_confusion(figure: Figure, confusions: Mapping[str, Sequence[Sequence[int]]], class_names: Sequence[str]) -> bool:
+    """Draw confusion matrices side by side, within SETTINGS; False where there are none.
+
+    Args:
+        figure: gets the size that they need.
+        confusions: examples of each true class (row) that were taken for each class (column), by what they are of.
+        class_names: by class id; ids stand for those that are not in it.
+    """
+    matrices = {name: np.array(counts) for name, counts in confusions.items()}
     if not matrices:
         return False
     size = max(map(len, matrices.values()))
