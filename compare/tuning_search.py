@@ -144,7 +144,7 @@ class Wanted:
         return f"{self.framework} {self.layout.jobs} job{'s' if self.layout.jobs > 1 else ''}"
 
     @property
-    def directions(self) -> Literal["minimize", "maximize"]:
+    def direction(self) -> Literal["minimize", "maximize"]:
         return "minimize" if self.objective == "loss" else "maximize"
 
 
@@ -382,7 +382,7 @@ def _study(wanted: Wanted, storage: RDBStorage) -> optuna.Study:
     return optuna.create_study(
         storage=storage,
         study_name=wanted.study,
-        direction=wanted.directions,
+        direction=wanted.direction,
         pruner=_pruner(wanted),
         sampler=RandomSampler(seed=wanted.seed),  # replaced for every slot
         load_if_exists=True,

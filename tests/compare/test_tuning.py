@@ -322,6 +322,19 @@ def test_a_dask_worker_that_is_killed_fails_its_trial_and_another_takes_its_plac
     assert not is_running(tmp_path)
 
 
+@pytest.mark.slow
+def test_a_server_of_a_dask_worker_that_hangs_is_ended_too(tmp_path: Path) -> None:
+    words = ("--frameworks", "left", "--trials", "1", "--limit", "128", "--cores", "1", "--epochs", "200")
+    tuned = begun(tmp_path, *words, "--backend", "dask", "--set", "hang_seconds=2", "--json")
+    until_told(tmp_path, 0, tuned)
+    serving = (each for each in psutil.Process(tuned.pid).children(recursive=True) if "serve-trials" in each.cmdline())
+    next(serving).suspend()
+    stdout, stderr = tuned.communicate(timeout=SECONDS)
+    assert tuned.returncode == 1, stderr
+    ((trial,),) = (search["trials"] for search in json.loads(stdout)["searches"])
+    assert trial["state"] == "killed" and "the process is stopped" in trial["reason"]
+
+
 LONG: dict[str, Any] = {"epochs": 12, "data": {"limit": 128}, "cores": 1}
 
 
