@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
+from urllib.parse import unquote
 
 import numpy as np
 import optuna
@@ -57,6 +58,8 @@ _TOLD_AS: dict[State, TrialState] = {
 _POLL_SECONDS = 0.25
 _BUSY_SECONDS = 60
 """For which another reader of a SQLite file, a dashboard, may hold it."""
+_HIDDEN = "***"
+"""SQLAlchemy's, in place of a password."""
 _SECRET = re.compile("pass|pwd|secret|token|key", re.IGNORECASE)
 """In the name of a database driver's option whose value nobody is to read."""
 
@@ -178,10 +181,15 @@ def masked(url: str) -> str:
     """A URL without its password, which may also stand among the options behind a `?`."""
     try:
         made = make_url(url)
-        hidden = {option: "***" for option in made.query if _SECRET.search(option)}
+        hidden = {option: _HIDDEN for option in made.query if _SECRET.search(option)}
         return made.update_query_dict(hidden).render_as_string(hide_password=True)
     except ArgumentError:
         return "no URL of SQLAlchemy's"
+
+
+def is_masked(url: str) -> bool:
+    """Whether `masked` has hidden something of a URL."""
+    return _HIDDEN in unquote(url)
 
 
 def conduct(wanted: Wanted, storage: RDBStorage, logs: Path, shown: Display) -> Searched:

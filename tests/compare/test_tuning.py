@@ -20,6 +20,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
+from common import results
 from common.spec import SpecError
 from compare import launch, tuning, tuning_findings, tuning_report, tuning_search
 from compare.__main__ import app
@@ -383,6 +384,15 @@ def test_resume_takes_all_settings_from_its_folder(tmp_path: Path) -> None:
         assert done.exit_code == 2 and said in done.stderr
 
 
+def test_resume_asks_for_a_password_that_nobody_has_written(tmp_path: Path) -> None:
+    plan = made({1: [[0.5]]}, {1: 1.0}).plan
+    settings = plan.settings.model_copy(update={"storage": tuning_search.masked("postgresql://me:secret@host/trials")})
+    record = plan.model_copy(update={"settings": settings}).model_dump_json()
+    (tmp_path / tuning.PLAN_FILE).write_text(results.with_checksum(record))
+    done = CliRunner().invoke(app, ["tune", "--resume", "--out", str(tmp_path)])
+    assert done.exit_code == 2 and "Received: postgresql://me:***@host/trials. Say --storage URL." in done.stderr
+
+
 # What is said, from made-up searches.
 
 
@@ -480,6 +490,7 @@ def test_importance_is_of_the_fields_that_vary() -> None:
 )
 def test_a_password_is_hidden_wherever_it_stands_in_a_url(url: str, shown: str) -> None:
     assert "hidden" not in tuning_search.masked(url)
+    assert tuning_search.is_masked(tuning_search.masked(url)) == ("hidden" in url)
     assert sorted(re.split("[?&]", unquote(tuning_search.masked(url)))) == sorted(re.split("[?&]", shown))
 
 
