@@ -209,6 +209,15 @@ def _finish(study: Study, folder: Path, passed: Passed) -> Made:
     return finished(study.evaluation(passed.best), folder)
 
 
+_OF_FINAL = (
+    "How often are the final models right?",
+    "Do the frameworks' models agree?",
+    "Does a checkpoint carry over?",
+    "Cautions",
+)
+"""Sections of an evaluation that belong to a conclusion."""
+
+
 def finished(settings: Evaluation, folder: Path) -> Made:
     """A final training, scored on the test split."""
     with display(Console(stderr=True)) as shown:
@@ -222,7 +231,7 @@ def finished(settings: Evaluation, folder: Path) -> Made:
         sections=said,
         tables=evaluation_report.documents(made),
         pictures=_drawn(folder),
-        conclusions=_said(said, "How often are the final models right?", "Do the frameworks' models agree?", "Cautions"),
+        conclusions=_said(said, *_OF_FINAL),
         more=[evaluation_report.REPORT_FILE],
     )
     return Made(part, exit_code=made.exit_code)
