@@ -37,7 +37,7 @@ from compare.evaluation import Evaluated
 from compare.interrupt import interruptible
 from compare.matrix import Row
 from compare.papers import cifar10_minixception, plant_disease_resnet18, tomato_two_frameworks
-from compare.papers.paper import SCALES, Claim, Here, Paper, Plan, Setting, Training, Wanted
+from compare.papers.paper import SCALES, SMOKE, Claim, Here, Paper, Plan, Setting, Training, Wanted
 from compare.part import Part, Whole
 from compare.presets import Preset
 from compare.progress import display
@@ -89,7 +89,8 @@ def command(
         chosen("--scale", [scale], SCALES)
         wanted = PAPERS[paper]
         values = spec.overlay({}, spec.parse_assignments(assignments or []))
-        source = _source(wanted, scale, data, values.get("paths", {}).get("cache_dir"))
+        cache_dir = spec.build(values).paths.cache_dir  # which refuses what no spec has
+        source = _source(wanted, scale, data, cache_dir)
         setting = Setting(scale, source, _gpus(), values)
         subject = Reproduction(wanted, setting, wanted.plan(setting))
         settings: dict[str, Any] = {"paper": paper, "scale": scale, "source": source, "gpus": setting.gpus, "values": values}
@@ -111,7 +112,7 @@ def _source(paper: Paper, scale: str, given: str | None, cache_dir: str | None) 
     """
     if given is not None:
         return given
-    if scale == "smoke":
+    if scale == SMOKE:
         return paper.EMBEDDED
     folder = cache.folder(cache_dir)
     if (found := _found(paper.WANTED, folder)) is not None:
@@ -169,11 +170,18 @@ def _plan(subject: Reproduction, folder: Path, passed: Passed) -> Made:
             comparison = run.judged(_request(training, folder), shown)
             for row in training.rows:
                 shown.say(f"a few steps of {row.id}")
-                seconds = _seconds(training, row, comparison, known)
+                seconds = _seconds(subject.setting.scale, training, row, comparison, known)
                 rows.append(_line(training, row, comparison) | {"seconds": seconds})
                 total += seconds or 0.0
-    scans = " Scans, proof, search and final training come on top." if subject.plan.scans else " The proof comes on top."
-    said = f"About {max(round(total / 60), 1)} minutes of training, by the first steps of each kind.{scans}"
+    minutes, rest = divmod(round(total), 60)
+    more = [
+        *(["the scans"] if subject.plan.scans else []),
+        *(["the proof"] if subject.plan.corrected.prove else []),
+        *(["the search"] if subject.plan.tuning else []),
+        *(["the final training"] if subject.plan.final else []),
+    ]
+    besides = f" Not counted: {', '.join(more)}." if more else ""
+    said = f"About {minutes}:{rest:02d} min of training, by the first steps of each kind.{besides}"
     typer.echo(said, err=True)
     columns = (
         Column("training", "training"),
@@ -199,9 +207,11 @@ def _plan(subject: Reproduction, folder: Path, passed: Passed) -> Made:
     return Made(part)
 
 
-def _seconds(training: Training, row: Row, comparison: Comparison, known: dict[str, Any]) -> float | None:
+def _seconds(scale: str, training: Training, row: Row, comparison: Comparison, known: dict[str, Any]) -> float | None:
     """About what all runs of a row take; those of one kind have the pace of the first of them, serially on all its cores."""
-    kind = f"{row.framework} {row.spec.model} {row.spec.global_batch_size} {row.spec.data}"
+    kind = row.framework
+    if scale != SMOKE:  # which has no time for more
+        kind += f" {row.spec.model} {row.spec.global_batch_size} {row.spec.data}"
     if kind not in known:
         serial = [each for each in training.rows if each.framework == row.framework and each.spec.mode == "serial"]
         known[kind] = estimate.measured(max(serial or [row], key=lambda each: each.spec.cores))

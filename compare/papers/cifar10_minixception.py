@@ -54,7 +54,7 @@ _LEAST = 0.0002
 _CORRECTED = "corrected"
 
 _SCALES: dict[str, dict[str, Any]] = {
-    "smoke": {"limit": 192, "epochs": 1, "corrected_limit": 96, "corrected_epochs": 1, "seeds": 1, "prove": False},
+    "smoke": {"limit": 96, "epochs": 1, "corrected_limit": 128, "corrected_epochs": 1, "seeds": 1, "prove": False},
     "quick": {"limit": 2000, "epochs": 4, "corrected_limit": 600, "corrected_epochs": 2, "seeds": 5, "prove": True},
     "full": {"limit": None, "epochs": 20, "corrected_limit": None, "corrected_epochs": 20, "seeds": 5, "prove": True},
 }
@@ -151,10 +151,12 @@ def plan(setting: Setting) -> Plan:
         seeds=size["seeds"],
         prove=size["prove"],
     )
-    scaled = [
-        f"{size['limit']:,} training images in place of 50,000 (40,000 of the third run), "
-        f"{size['epochs']} epochs in place of up to 20"
-    ] * (size["limit"] is not None)
+    scaled: list[str] = []
+    if size["limit"] is not None:
+        scaled.append(
+            f"{size['limit']:,} training images in place of 50,000 (40,000 of the third run), "
+            f"{size['epochs']} epochs in place of up to 20"
+        )
     return Plan(
         faithful=faithful,
         corrected=corrected,

@@ -24,7 +24,8 @@ from compare.tuning import Tuned, Tuning
 
 FOLDER = Path(__file__).parent
 
-SCALES = ("smoke", "quick", "full")
+SMOKE = "smoke"
+SCALES = (SMOKE, "quick", "full")
 
 FULL = "--scale full"
 """What fills the cells that are open for want of epochs."""
@@ -138,6 +139,9 @@ class Setting:
         """Serial and data-parallel runs of one spec, a seed for each repeat, on one division of the data."""
         values = self.overlaid({"data.seed": 0, **fields})
         rows = matrix.rows(values, frameworks, ("serial", "data_parallel"), replicas)
+        if self.scale == SMOKE:
+            most = max(row.spec.cores for row in rows if row.spec.mode != "serial")
+            rows = [row for row in rows if row.spec.cores == most]
         return Training(
             "corrected",
             "The same question, asked of identical models",

@@ -7,6 +7,7 @@ import statistics as python_statistics
 from functools import cache
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from common import datasets, spec
@@ -16,6 +17,7 @@ from compare.evaluation import Evaluation
 from compare.papers import judging
 from compare.papers.paper import (
     FOLDER,
+    SMOKE,
     Claim,
     Compared,
     Frozen,
@@ -115,6 +117,8 @@ class _Final(Frozen):
     reported: list[str]
 
 
+_BY_CLASS = [Column("class", "class")]
+
 _Curve = dict[int, tuple[float, float, float, float, float]]
 """Epoch: train loss, train accuracy, valid loss, valid accuracy, seconds."""
 
@@ -204,7 +208,7 @@ def plan(setting: Setting) -> Plan:
         {**shared, "data.limit": size["corrected_limit"], "epochs": size["corrected_epochs"]},
         frameworks=tuple(launch.FRAMEWORKS),
         seeds=size["seeds"],
-        prove=setting.scale != "smoke",
+        prove=setting.scale != SMOKE,
     )
     scan = setting.row("scan", _FRAMEWORK, {**shared, "data.normalization": "none"}).spec
     trials = setting.overlaid({**shared, "epochs": size["tuning_epochs"]})
@@ -223,10 +227,12 @@ def plan(setting: Setting) -> Plan:
         return Evaluation(values=final, frameworks=(_FRAMEWORK,), tuned=best, repeats=1)
 
     ranges = "; ".join(f"{field} {each['low']:g} to {each['high']:g}" for field, each in _SPACE.items())
-    scaled = [
-        f"{size['limit']:,} training images of {size['image_size']} px in place of {_file().split['train']:,} of 256 px, "
-        f"{size['epochs']} epochs in place of {len(_file().epochs_serial)}."
-    ] * (size["limit"] is not None)
+    scaled: list[str] = []
+    if size["limit"] is not None:
+        scaled.append(
+            f"{size['limit']:,} training images of {size['image_size']} px in place of {_file().split['train']:,} of 256 px, "
+            f"{size['epochs']} epochs in place of {len(_file().epochs_serial)}."
+        )
     return Plan(
         faithful=[Training(_FAITHFUL, "Serial, loader workers, DataParallel", rows, repeats=size["repeats"])],
         corrected=corrected,
@@ -265,23 +271,22 @@ def tables(here: Here) -> list[Table]:
 
 def _counts(here: Here) -> Table:
     base = here.plan.base
-    whole = datasets.load(base.data.model_copy(update={"limit": None}), seed=base.split_seed, cache_dir=base.paths.cache_dir)
-    found = dict.fromkeys(whole.class_names, 0)
-    for label in whole.train.labels:
-        found[whole.class_names[int(label)]] += 1
+    whole = datasets.load_files(
+        base.data.model_copy(update={"limit": None}), seed=base.split_seed, cache_dir=base.paths.cache_dir
+    )
+    counts = np.bincount(whole.train.labels, minlength=len(whole.class_names))
+    found = dict(zip(whole.class_names, counts.tolist(), strict=True))
     rows: list[tuple[dict[str, Cell], dict[str, Compared], str | None]] = [
         (
             {"class": each.name},
-            {"images": Compared(each.images, float(found[each.name]) if each.name in found else None)},
+            {"images": Compared(each.images, found.get(each.name))},
             "not a class of the data here",
         )
         for each in _classes()
     ]
     others = [name for name in found if name not in {each.name for each in _classes()}]
     note = f"Of the training split. Classes here that the report does not have: {', '.join(others)}." if others else ""
-    return beside(
-        "class_counts", "Images of each class", [Column("class", "class")], [Kind("images", "images", 0)], rows, note=note
-    )
+    return beside("class_counts", "Images of each class", _BY_CLASS, [Kind("images", "images", 0)], rows, note=note)
 
 
 def _scan(here: Here, engine: str, workers: int) -> dict[str, Any] | None:
@@ -337,9 +342,6 @@ def _training(here: Here) -> Table:
     ]
     note = f"Seconds here: of {epochs} epochs of the report's {images:,} images, at the pace that was measured."
     return beside("training", "Loader workers and DataParallel", [Column("run", "run")], kinds, rows, note=note)
-
-
-_BY_CLASS = [Column("class", "class")]
 
 
 def _curves() -> list[tuple[str, str, _Curve]]:
@@ -439,9 +441,7 @@ def _report_table(here: Here) -> Table:
         }
         rows.append(({"class": each.name}, figures, "not a class of the data here"))
     kinds = [Kind("precision", "precision", 2), Kind("recall", "recall", 2), Kind("f1", "F1", 2), Kind("support", "support", 0)]
-    return beside(
-        "class_report", "Scores of each class", [Column("class", "class")], kinds, rows, note="Here: of the test split."
-    )
+    return beside("class_report", "Scores of each class", _BY_CLASS, kinds, rows, note="Here: of the test split.")
 
 
 def _checks() -> Table:

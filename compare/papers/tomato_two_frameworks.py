@@ -11,6 +11,7 @@ from common import spec
 from compare import launch, statistics
 from compare.papers import judging
 from compare.papers.paper import (
+    SMOKE,
     Claim,
     Compared,
     Frozen,
@@ -127,12 +128,14 @@ def plan(setting: Setting) -> Plan:
         },
         frameworks=tuple(launch.FRAMEWORKS),
         seeds=size["seeds"],
-        prove=setting.scale != "smoke",
+        prove=setting.scale != SMOKE,
     )
-    scaled = [
-        f"{size['limit']:,} training images of {size['image_size']} px and {epochs} epochs, in place of {_IMAGES:,} of 256 px "
-        f"and {_file().epochs} epochs."
-    ] * (size["limit"] is not None)
+    scaled: list[str] = []
+    if size["limit"] is not None:
+        scaled.append(
+            f"{size['limit']:,} training images of {size['image_size']} px and {epochs} epochs, in place of {_IMAGES:,} of "
+            f"256 px and {_file().epochs} epochs."
+        )
     devices = (
         f"The parallel runs are on {_REPLICAS} GPUs."
         if setting.gpus >= _REPLICAS
@@ -229,7 +232,8 @@ def claims(here: Here) -> list[Claim]:
 
     verdict, words = judging.more_accurate(found.get(serial))
     equal = "The proof says that both are the same training, so that nothing but rounding is left to tell them apart."
-    proof = here.trainings[_CORRECTED].stored.comparison.proof
+    report = here.trainings.get(_CORRECTED)
+    proof = report.stored.comparison.proof if report else None
     judged["serial_accuracy"] = verdict, [sentence(words), *([equal] if proof and proof.verdict == "proved" else [])]
 
     for framework, (parallel, alone) in rows.items():
