@@ -157,7 +157,8 @@ def tune(settings: Tuning, folder: Path, shown: Display | None = None) -> Tuned:
             results.write_atomically(folder / PLAN_FILE, results.with_checksum(plan.model_dump_json()))
             storage = tuning_search.open_storage(settings.storage or f"sqlite:///{(folder / STORAGE_FILE).resolve()}")
             searches = _searches(wanted, plan)
-            shown.plan([search.name for search in searches for _ in range(search.trials)])
+            told = {search.study: len(tuning_search.stored(search, storage).trials) for search in searches}
+            shown.plan([search.name for search in searches for _ in range(search.trials - told[search.study])])
             try:
                 for search in searches:
                     logs = folder / LOGS_FOLDER / f"{search.framework}-{search.layout.jobs}jobs-r{search.repeat}"
