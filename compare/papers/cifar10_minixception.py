@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from common import spec
 from compare import launch
+from compare.data_report import counted
 from compare.papers import judging
 from compare.papers.paper import (
     Claim,
@@ -155,7 +156,7 @@ def plan(setting: Setting) -> Plan:
     if size["limit"] is not None:
         scaled.append(
             f"{size['limit']:,} training images in place of 50,000 (40,000 of the third run), "
-            f"{size['epochs']} epochs in place of up to 20"
+            f"{counted(size['epochs'], 'epoch')} in place of up to 20."
         )
     return Plan(
         faithful=faithful,

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from common import datasets, spec
 from common.results import RunResult
 from compare import launch, preprocess, statistics, store, tuning_findings
+from compare.data_report import counted
 from compare.evaluation import Evaluation
 from compare.papers import judging
 from compare.papers.paper import (
@@ -231,7 +232,7 @@ def plan(setting: Setting) -> Plan:
     if size["limit"] is not None:
         scaled.append(
             f"{size['limit']:,} training images of {size['image_size']} px in place of {_file().split['train']:,} of 256 px, "
-            f"{size['epochs']} epochs in place of {len(_file().epochs_serial)}."
+            f"{counted(size['epochs'], 'epoch')} in place of {len(_file().epochs_serial)}."
         )
     return Plan(
         faithful=[Training(_FAITHFUL, "Serial, loader workers, DataParallel", rows, repeats=size["repeats"])],
@@ -611,7 +612,7 @@ def _workers_keep_losses(here: Here) -> tuple[Verdict, list[str]]:
                 largest, pairs = max(largest, abs(one - other) / abs(one)), pairs + 1
     if not pairs:
         return "cannot be told here", ["The runs were not all made."]
-    said = f"{pairs} training losses of epochs with workers, held against serial's: "
+    said = f"{counted(pairs, 'training loss', 'training losses')} of epochs with workers, held against serial's: "
     said += "all the same number." if largest == 0.0 else f"the largest relative difference is {largest:.1e}."
     return ("reproduced" if largest == 0.0 else "not reproduced"), [said]
 
@@ -630,8 +631,8 @@ def _data_parallel_changes_losses(here: Here) -> tuple[Verdict, list[str]]:
     summary = here.summary(training, parallel)
     how = summary.implementation if summary else None
     evidence = [
-        f"{len(gaps)} training losses of epochs ({how or 'two replicas'}), held against serial's: relative differences of "
-        f"{min(gaps):.1e} to {max(gaps):.1e}.",
+        f"{counted(len(gaps), 'training loss', 'training losses')} of epochs ({how or 'two replicas'}), held against serial's: "
+        f"relative differences of {min(gaps):.1e} to {max(gaps):.1e}.",
         "Each replica normalises by the statistics of its own part of the batch, as DataParallel does: it is another function. "
         "With `--set batch_norm_statistics=synchronised` the modes that offer it are serial's mathematics.",
     ]

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from common import spec
 from compare import launch, statistics
+from compare.data_report import counted
 from compare.papers import judging
 from compare.papers.paper import (
     SMOKE,
@@ -133,8 +134,8 @@ def plan(setting: Setting) -> Plan:
     scaled: list[str] = []
     if size["limit"] is not None:
         scaled.append(
-            f"{size['limit']:,} training images of {size['image_size']} px and {epochs} epochs, in place of {_IMAGES:,} of "
-            f"256 px and {_file().epochs} epochs."
+            f"{size['limit']:,} training images of {size['image_size']} px and {counted(epochs, 'epoch')}, in place of "
+            f"{_IMAGES:,} of 256 px and {_file().epochs} epochs."
         )
     devices = (
         f"The parallel runs are on {_REPLICAS} GPUs."

@@ -36,6 +36,7 @@ def compare_quick(out: Path, *arguments: str) -> Any:
     return compare("run", *QUICK, "--out", out, *arguments)
 
 
+@pytest.mark.drawn
 def test_a_comparison_runs_every_row_and_writes_everything(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = compare("run", "--frameworks", "left,right", "--cores", "2", "--no-proof", "--out", out)

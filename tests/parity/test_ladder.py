@@ -104,16 +104,16 @@ def test_simple_cnn_is_the_same_training_in_both_frameworks_and_over_three_proce
     _assert_both_are_held_in_mode(proof, "multi_process")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_steps")
-@pytest.mark.parametrize(
-    ("mode", "replicas"), [("tensor_parallel", 3), pytest.param("hybrid_tensor", 2, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("mode", "replicas"), [("tensor_parallel", 3), ("hybrid_tensor", 2)])
 def test_a_model_whose_channels_are_split_is_the_same_training(tmp_path: Path, mode: str, replicas: int) -> None:
     proof = prove(tmp_path, "tests.parity.probe", "sgd", ("serial", mode), replicas=replicas, steps=3)
     assert_proved(proof)
     _assert_both_are_held_in_mode(proof, mode)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_steps")
 def test_a_model_with_batch_norm_is_the_same_training_over_a_parameter_server(tmp_path: Path) -> None:
     proof = prove(tmp_path, "tests.parity.probe", "adam", ("serial", "parameter_server"), replicas=3, steps=3)
