@@ -40,6 +40,8 @@ class Passed(_Frozen):
 
     best: dict[str, dict[str, Any]] = {}
     """framework: {dotted field of the spec: the best value that was found}."""
+    data_hash: str | None = None
+    """Of the cleaned data, on which all steps after that one work."""
 
     @classmethod
     def joined(cls, before: Sequence[Self]) -> Self:
@@ -221,12 +223,8 @@ def _claim(folder: Path, wanted: Record) -> Record:
 
 def _difference(stored: Record, wanted: Record) -> str | None:
     there, asked = (store.flat(each.settings) for each in (stored, wanted))
-    differing = [name for name in {**there, **asked} if there.get(name) != asked.get(name)]
-    if differing:
-        return "; ".join(
-            f"{name} is {json.dumps(there.get(name))} there, asked for: {json.dumps(asked.get(name))}" for name in differing
-        )
-    return store.other_ground((stored.code_hash, wanted.code_hash), (stored.machine, wanted.machine))
+    ground = store.other_ground((stored.code_hash, wanted.code_hash), (stored.machine, wanted.machine))
+    return store.differing(there, asked) or ground
 
 
 def marks(done: Sequence[Done], steps: int) -> list[tuple[str, str, str]]:

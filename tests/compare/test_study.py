@@ -16,6 +16,7 @@ from compare import walk as walking
 from compare.__main__ import app
 from compare.interrupt import Interrupted
 from compare.part import Part
+from compare.store import FolderError
 from compare.study_file import SCALES, Study
 from compare.tables import Column, Table
 from compare.walk import Made, Passed, Step
@@ -203,6 +204,15 @@ def test_a_folder_with_other_files_is_refused(file: Path, steps: Steps) -> None:
 def test_paths_of_a_step_are_those_of_its_folder_in_the_report() -> None:
     part = walking.under(Part(name="a", title="A", pictures=["plots/x.svg"], more=["report.md"]), "3-a")
     assert (part.pictures, part.more) == (["3-a/plots/x.svg"], ["3-a/report.md"])
+
+
+@pytest.mark.parametrize("name", ["normalise", "prove", "pretrain", "tune", "final"])
+def test_data_that_changed_between_two_steps_are_refused_before_anything_is_trained(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump(FILE | {"spec": {"data": {"limit": 64}}}))
+    (step,) = (step for step in study_steps.STEPS if step.name == name)
+    with pytest.raises(FolderError, match="The data have changed since they were cleaned"):
+        step.do(Study.read(path, "quick", {}), tmp_path, Passed(data_hash="of other images"))
 
 
 @pytest.mark.slow
