@@ -18,7 +18,7 @@ from rich.text import Text
 
 from common import machine, results
 from common.datasets import DataRefused
-from compare import content, parity, part, report, store, tables
+from compare import content, document, parity, part, report, store, tables
 from compare.interrupt import Interrupted
 from compare.part import Part, Whole
 from compare.store import FolderError
@@ -26,7 +26,6 @@ from compare.store import FolderError
 SCHEMA_VERSION = 1
 STEP_FILE = "step.json"
 REPORT_FILE, PAGE_FILE = "report.md", "report.html"
-_TABLES_FOLDER = "tables"
 
 Subject = TypeVar("Subject")
 
@@ -251,7 +250,7 @@ def _write(whole: Whole, folder: Path) -> None:
     """The report so far."""
     for each in whole.parts:
         for table in each.tables:
-            tables.write(table, folder / _TABLES_FOLDER)
+            tables.write(table, folder / document.TABLES_FOLDER)
     results.write_atomically(folder / REPORT_FILE, part.to_markdown(whole))
     results.write_atomically(folder / PAGE_FILE, part.to_html(whole, folder))
 
