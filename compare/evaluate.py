@@ -56,8 +56,8 @@ def command(
         }
         wanted = settings(preset, spec_file, options, assignments or [])
         named = tuple(names(frameworks))
-        fields = evaluation.read_tuned(tuned, named) if tuned is not None else {}
-        asked = Evaluation(values=wanted, frameworks=named, tuned=fields, repeats=repeats)
+        fields, tuned_on = evaluation.read_tuned(tuned, named) if tuned is not None else ({}, None)
+        asked = Evaluation(values=wanted, frameworks=named, tuned=fields, tuned_on=tuned_on, repeats=repeats)
         folder = out or store.new_folder("evaluate", str(wanted.get("model", spec.Spec.model_fields["model"].default)))
         try:
             with interruptible(), display(Console(stderr=True)) as shown:
@@ -88,6 +88,4 @@ def settings(preset: str | None, spec_file: Path | None, options: dict[str, Any]
     stated = spec.read_values(spec_file) if spec_file is not None else {}
     if not {"epochs", "steps"} & (given.keys() | assigned.keys() | stated.keys()):
         given["epochs"] = EPOCHS
-    made = run.settings(preset, spec_file, given, assignments)  # which leaves mode and replicas to a matrix
-    kept = {field: source[field] for source in (stated, assigned) for field in ("mode", "replicas") if field in source}
-    return {**made.values, **kept}
+    return run.values_of_one(preset, spec_file, given, assignments)

@@ -319,6 +319,17 @@ def settings(preset: str | None, spec_file: Path | None, options: dict[str, Any]
     return replace(settings, values=values)
 
 
+def values_of_one(
+    preset: str | None, spec_file: Path | None, options: dict[str, Any], assignments: list[str]
+) -> dict[str, Any]:
+    """The same for runs that are no matrix: the values, with the mode and the replicas that were asked for."""
+    stated = spec.read_values(spec_file) if spec_file is not None else {}
+    own: dict[str, Any] = {}
+    for asked in (stated, spec.parse_assignments(assignments)):
+        own |= {field: asked[field] for field in ("mode", "replicas") if field in asked}
+    return settings(preset, spec_file, options, assignments).values | own
+
+
 def judged(request: Request, shown: Display) -> Comparison:
     """Every run, checked against the frameworks, the machine and the data before the first one starts.
 

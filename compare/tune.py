@@ -9,7 +9,7 @@ import typer
 
 from common import datasets, spec
 from common.spec import SpecError
-from compare import exits, launch, run, store, tuning, tuning_report, tuning_space
+from compare import exits, launch, run, store, tuning, tuning_report, tuning_search, tuning_space
 from compare.interrupt import Interrupted, interruptible
 from compare.tuning import Tuning
 from compare.tuning_search import OBJECTIVES, PRUNERS, SAMPLERS
@@ -65,6 +65,11 @@ def command(
             settings = tuning.stored_settings(out)
             if storage is not None:
                 settings = settings.model_copy(update={"storage": storage})
+            elif settings.storage is not None and tuning_search.is_masked(settings.storage):
+                raise SpecError(
+                    f"--resume needs the URL of the storage again, whose password is written nowhere. Received: "
+                    f"{settings.storage}. Say --storage URL."
+                )
         else:
             fields = {"data.source": data, "model": model, "epochs": epochs, "data.limit": limit, "cores": cores, "seed": seed}
             settings = Tuning(
@@ -92,7 +97,7 @@ def command(
                 typer.echo(f"Interrupted. What is told is kept: tune --out {folder} --resume goes on.", err=True)
                 raise
             unwritten = tuning_report.write(tuned, folder)
-        tuning_report.show(tuned, folder, as_json=as_json)
+        tuning_report.show(tuned, None if unwritten else folder, as_json=as_json)
         if unwritten:
             typer.echo(unwritten, err=True)
         code = tuned.exit_code or (exits.RUN_FAILED if unwritten else 0)
@@ -101,7 +106,7 @@ def command(
 
 def _values(spec_file: Path | None, fields: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
     """Spec values from a file, the options over it, and `--set` over these."""
-    made = run.settings(None, spec_file, fields, assignments).values
+    made = run.values_of_one(None, spec_file, fields, assignments)
     return made if made.get("epochs") is not None or made.get("steps") is not None else {**made, "epochs": EPOCHS}
 
 

@@ -353,6 +353,7 @@ def test_an_interrupt_while_leaves_are_made_is_answered_and_leaves_nothing(
 def test_names_that_the_pictures_cannot_show_are_numbered_and_told(tmp_path: Path) -> None:
     names = ["слива", "日本語の葉", "🍅"]
     assert plots.labels(names) == ["слива", "class 1", "class 2"]
+    assert plots.labels(["new\nline", "turned\u202eround"]) == ["new line", "turned round"]
     explore(write_folder(tmp_path / "leaves", tree(*names, images=12)), "--out", tmp_path / "out")
     report = (tmp_path / "out" / "report.md").read_text()
     assert "lacks letters of some names: class 1 is 日本語の葉, class 2 is 🍅." in report

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -9,22 +10,25 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import optuna
 import psutil
 import pytest
 from typer.testing import CliRunner
 
+from common import results
 from common.spec import SpecError
-from compare import launch, tuning, tuning_findings, tuning_report, tuning_search
+from compare import launch, tables, tuning, tuning_findings, tuning_report, tuning_search
 from compare.__main__ import app
 from compare.launch import LaunchError
 from compare.store import FolderError
-from compare.tuning import Plan, Tuned, Tuning
+from compare.tuning import Best, Plan, Tuned, Tuning
 from compare.tuning_search import Searched, Trial
+from compare.tuning_servers import ENDED, Hear
 
 TWINS = {side: f"tests.compare.twins.learner_{side}" for side in ("left", "right")}
 SPACE = {
@@ -123,11 +127,13 @@ def test_a_done_tuning_is_returned_and_nothing_is_trained(
 
 def test_a_folder_with_another_tuning_is_refused_and_told_what_differs(searched: tuple[Path, Tuned]) -> None:
     folder, _ = searched
-    with pytest.raises(FolderError, match=r"another tuning \(sampler is 'random' there, asked for: 'tpe'\)"):
+    with pytest.raises(FolderError, match=r"another tuning \(sampler is \"random\" there, asked for: \"tpe\"\)"):
         tuning.tune(asked(sampler="tpe", jobs=(1, 3), frameworks=("left", "right")), folder)
 
 
-def test_the_report_is_written_in_every_form(searched: tuple[Path, Tuned], tmp_path: Path) -> None:
+def test_the_report_is_written_in_every_form(
+    searched: tuple[Path, Tuned], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     _, tuned = searched
     assert tuning_report.write(tuned, tmp_path) is None
     names = {"tuning", "tuning_quality", "tuning_best", "tuning_progress", "tuning_trials"}
@@ -139,6 +145,9 @@ def test_the_report_is_written_in_every_form(searched: tuple[Path, Tuned], tmp_p
     assert "too few repeats to tell (1 of 5)" in (tmp_path / "report.md").read_text()
     plain = json.loads(json.dumps(tuning_report.to_plain(tuned), allow_nan=False))
     assert plain["best"] == tuned.best and plain["exit_code"] == 0
+    for folder in (tmp_path, None):  # None: it could not be written
+        tuning_report.show(tuned, folder, as_json=False)
+        assert ("Report: " in capsys.readouterr().out) is (folder is not None)
 
 
 def test_a_pruner_stops_trials_between_epochs_and_processes_serve_them(tmp_path: Path) -> None:
@@ -166,6 +175,7 @@ def test_a_trial_that_diverges_or_is_refused_fails_alone(tmp_path: Path) -> None
     assert "smaller optimizer.learning_rate" in str(found[1e300, 32].reason)
     assert "data.image_size is too small" in str(found[0.01, 8].reason)
     assert tuned.exit_code == 1  # of the refused ones: a trial that diverges is an answer
+    assert "on digits: 4 of the 4 points of a grid, 1 job by" in tuning_report.heading(tuned)[0]
 
 
 def test_studies_may_stand_in_another_database_under_names_of_their_own(tmp_path: Path) -> None:
@@ -194,6 +204,15 @@ def test_what_cannot_be_done_is_refused_before_anything_starts(tmp_path: Path, s
     with pytest.raises(SpecError) as refused:
         tuning.tune(asked(**settings), tmp_path)
     assert said in str(refused.value) and "secret" not in str(refused.value)
+    assert "storage" not in settings or not list(tmp_path.iterdir())
+
+
+def test_a_mode_on_the_command_line_is_refused_and_not_passed_over(tmp_path: Path) -> None:
+    done = CliRunner().invoke(
+        app,
+        ["tune", "--set", "mode=data_parallel", "--set", "replicas=2", "--frameworks", "left", "--out", str(tmp_path / "out")],
+    )
+    assert done.exit_code == 2 and "mode of a trial must be serial" in done.stderr and not (tmp_path / "out").exists()
 
 
 def test_a_server_that_does_not_start_ends_the_tuning_with_its_last_words(
@@ -223,6 +242,48 @@ def test_a_killed_server_fails_its_trials_and_the_others_are_trained_by_another(
     assert states.count("killed") in (1, 2) and states.count("ok") == 4 - states.count("killed")
     assert {trial.reason for trial in search.trials if trial.state == "killed"} == {"killed by SIGKILL"}
     assert not is_running(tmp_path) and tuned.exit_code == 1
+
+
+class Scripted:
+    """A server that does what it is asked at once; the second one ends behind its trial, before the first one's is done."""
+
+    def __init__(self, servers: list["Scripted"], hear: Hear) -> None:
+        self._servers, self._hear = servers, hear
+        servers.append(self)
+        self._hear({"event": "ready"})
+
+    def send(self, message: dict[str, Any]) -> None:
+        self._trial = message["trial"]
+        if self is self._servers[1]:
+            self.end_trial()
+            self._hear({"event": ENDED, "reason": "out of memory"})
+            self._servers[0].end_trial()
+
+    def end_trial(self) -> None:
+        scores = {"loss": 0.5, "accuracy": 0.5}
+        self._hear({"event": "start", "trial": self._trial, "total_epochs": 1})
+        self._hear({"event": "epoch", "trial": self._trial, "epoch": 1, "validation": scores, "images": 8})
+        self._hear({"event": "end", "trial": self._trial, "status": "ok", "reason": None})
+
+    def expect(self) -> None: ...
+
+    def look(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_a_server_that_dies_when_it_has_nothing_left_to_do_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers: list[Scripted] = []
+
+    @contextmanager
+    def serving(*_: Any) -> Iterator[Any]:
+        yield lambda place, hear: Scripted(servers, hear)
+
+    monkeypatch.setattr(tuning_search, "serving", serving)
+    (search,) = tuning.tune(asked(backend="processes", jobs=(2,), trials=2), tmp_path).searches
+    assert [trial.state for trial in search.trials] == ["ok", "ok"] and len(servers) == 2
 
 
 def test_a_server_that_hangs_is_ended_and_its_trial_fails(tmp_path: Path) -> None:
@@ -276,6 +337,19 @@ def test_a_dask_worker_that_is_killed_fails_its_trial_and_another_takes_its_plac
     assert not is_running(tmp_path)
 
 
+@pytest.mark.slow
+def test_a_server_of_a_dask_worker_that_hangs_is_ended_too(tmp_path: Path) -> None:
+    words = ("--frameworks", "left", "--trials", "1", "--limit", "128", "--cores", "1", "--epochs", "200")
+    tuned = begun(tmp_path, *words, "--backend", "dask", "--set", "hang_seconds=2", "--json")
+    until_told(tmp_path, 0, tuned)
+    serving = (each for each in psutil.Process(tuned.pid).children(recursive=True) if "serve-trials" in each.cmdline())
+    next(serving).suspend()
+    stdout, stderr = tuned.communicate(timeout=SECONDS)
+    assert tuned.returncode == 1, stderr
+    ((trial,),) = (search["trials"] for search in json.loads(stdout)["searches"])
+    assert trial["state"] == "killed" and "the process is stopped" in trial["reason"]
+
+
 LONG: dict[str, Any] = {"epochs": 12, "data": {"limit": 128}, "cores": 1}
 
 
@@ -322,6 +396,15 @@ def test_resume_takes_all_settings_from_its_folder(tmp_path: Path) -> None:
     ):
         done = CliRunner().invoke(app, ["tune", *words])
         assert done.exit_code == 2 and said in done.stderr
+
+
+def test_resume_asks_for_a_password_that_nobody_has_written(tmp_path: Path) -> None:
+    plan = made({1: [[0.5]]}, {1: 1.0}).plan
+    settings = plan.settings.model_copy(update={"storage": tuning_search.masked("postgresql://me:secret@host/trials")})
+    record = plan.model_copy(update={"settings": settings}).model_dump_json()
+    (tmp_path / tuning.PLAN_FILE).write_text(results.with_checksum(record))
+    done = CliRunner().invoke(app, ["tune", "--resume", "--out", str(tmp_path)])
+    assert done.exit_code == 2 and "Received: postgresql://me:***@host/trials. Say --storage URL." in done.stderr
 
 
 # What is said, from made-up searches.
@@ -377,6 +460,21 @@ def test_five_repeats_say_what_side_by_side_gains_and_costs() -> None:
     assert "3 comparisons make one family" in said["How sure is that?"][0]
 
 
+def test_differences_of_rounding_are_not_said_to_cost_quality() -> None:
+    tuned = made({1: [[0.5]] * 5, 2: [[0.5 * (1 + 1e-6 * n)] for n in range(1, 6)]}, {1: 2.0, 2: 1.0})
+    said = dict(tuning_findings.sections(tuned, tuning_findings.find(tuned)))["Does it cost quality?"]
+    assert "after the same number of trials: worse, by less than 1%: " in said[0]
+
+
+def test_one_image_more_in_every_repeat_is_no_certainty() -> None:
+    tuned = made({1: [[30 / 36]] * 5, 2: [[31 / 36]] * 5}, {1: 2.0, 2: 1.0})
+    settings = tuned.plan.settings.model_copy(update={"objective": "accuracy"})
+    tuned = tuned.model_copy(update={"plan": tuned.plan.model_copy(update={"settings": settings})})
+    (gain,) = tuning_findings.find(tuned).gains
+    assert gain.after_trials and gain.after_trials.ratio.value == pytest.approx(31 / 30)
+    assert gain.after_trials.ratio.p and gain.after_trials.ratio.p > 0.001
+
+
 def test_fewer_repeats_say_that_they_are_too_few() -> None:
     found = tuning_findings.find(tuned := made({1: [[0.5, 0.1]] * 4, 2: [[0.5, 0.4]] * 4}, {1: 2.0, 2: 1.0}))
     said = dict(tuning_findings.sections(tuned, found))
@@ -385,9 +483,53 @@ def test_fewer_repeats_say_that_they_are_too_few() -> None:
     assert "too few settings to tell: 2" in said["Which fields matter?"][0]
 
 
+def test_one_of_a_kind_is_not_said_of_many() -> None:
+    tuned = made({1: [[0.5]]}, {1: 2.0})
+    (search,) = tuned.searches
+    failed = search.trials[0].model_copy(update={"state": "failed", "reason": "it stopped."})
+    settings = tuned.plan.settings.model_copy(update={"sampler": "tpe", "frameworks": ("left", "right")})
+    tuned = tuned.model_copy(
+        update={
+            "plan": tuned.plan.model_copy(update={"settings": settings}),
+            "searches": [
+                search.model_copy(update={"trials": [*search.trials, failed], "attempts": 2}),
+                search.model_copy(update={"framework": "right"}),
+            ],
+            "best_trials": {"left": Best(study=search.study, trial=search.trials[0], fields={})},
+        }
+    )
+    said = dict(tuning_findings.sections(tuned, tuning_findings.find(tuned)))
+    assert "accuracy 0.5000 after 1 epoch, the best of 2 trials" in said["What was found?"][0]
+    assert "At least the first trial of a search is drawn at random" in said["Did both frameworks search the same?"][0]
+    assert "trial 1 failed: it stopped." in " ".join(said["Cautions"]) and "stopped.." not in " ".join(said["Cautions"])
+    assert "cut short once; its seconds" in " ".join(said["Cautions"])
+
+    assert "| 100 |" in tables.to_markdown(tuning_report.jobs_table(tuned))
+
+
 def test_importance_is_of_the_fields_that_vary() -> None:
-    found = tuning_findings.find(made({1: [[0.1 * (slot + 1) for slot in range(12)]]}, {1: 1.0}))
+    found = tuning_findings.find(tuned := made({1: [[0.1 * (slot + 1) for slot in range(12)]]}, {1: 1.0}))
     assert found.importances == {"left": {"optimizer.learning_rate": 1.0}}
+    *_, last = dict(tuning_findings.sections(tuned, found))["Which fields matter?"]
+    assert last.startswith("No interval stands behind these parts")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("sqlite:///a/b.db", "sqlite:///a/b.db"),
+        ("postgresql://me:hidden@host/trials", "postgresql://me:***@host/trials"),
+        (
+            "postgresql://host/trials?user=me&password=hidden&sslpassword=hidden&sslmode=require",
+            "postgresql://host/trials?password=***&sslmode=require&sslpassword=***&user=me",
+        ),
+        ("no url", "no URL of SQLAlchemy's"),
+    ],
+)
+def test_a_password_is_hidden_wherever_it_stands_in_a_url(url: str, shown: str) -> None:
+    assert "hidden" not in tuning_search.masked(url)
+    assert tuning_search.is_masked(tuning_search.masked(url)) == ("hidden" in url)
+    assert sorted(re.split("[?&]", unquote(tuning_search.masked(url)))) == sorted(re.split("[?&]", shown))
 
 
 def test_the_seeds_of_a_repeat_are_its_own() -> None:
