@@ -174,9 +174,10 @@ def _plan(subject: Reproduction, folder: Path, passed: Passed) -> Made:
         judged = [(training, run.judged(_request(training, folder), shown)) for training in subject.trainings]
         # Trials and the final training are of the images of the published runs.
         for training, comparison in [*judged, *((later, judged[0][1]) for later in _later(subject.plan))]:
+            not_run = {row.id for row in comparison.rows if row.unavailable}
             for row in training.rows:
                 shown.say(f"a few steps of {row.id}")
-                seconds = _seconds(subject.setting.scale, training, row, comparison, known)
+                seconds = 0.0 if row.id in not_run else _seconds(subject.setting.scale, training, row, comparison, known)
                 rows.append(_line(training, row, comparison) | {"seconds": seconds})
                 total += seconds or 0.0
     minutes, rest = divmod(round(total), 60)
