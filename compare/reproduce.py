@@ -8,9 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import matplotlib as mpl
 import typer
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.console import Console
 
@@ -295,11 +293,12 @@ def _final(subject: Reproduction, folder: Path, passed: Passed) -> Made:
 def _verdicts(subject: Reproduction, folder: Path, passed: Passed) -> Made:
     here = _here(subject, folder.parent)
     claims = subject.paper.claims(here)
-    with mpl.rc_context(plots.SETTINGS):
-        figure = Figure(figsize=(11, 5), layout="constrained")
-        FigureCanvasAgg(figure)
+
+    def curves(figure: Figure) -> bool:
         subject.paper.draw(figure, here)
-        plots.save(figure, folder, _CURVES)
+        return True
+
+    plots.write_all({_CURVES: curves}, folder)
     part = Part(
         name=_VERDICTS,
         title="The published tables, and what is to be said of the claims",
