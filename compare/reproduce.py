@@ -166,7 +166,7 @@ def _request(training: Training, folder: Path) -> run.Request:
 
 
 def _plan(subject: Reproduction, folder: Path, passed: Passed) -> Made:
-    published = subject.paper.published()
+    published, scale = subject.paper.published(), subject.setting.scale
     known, rows, total = dict[str, Any](), list[dict[str, Cell]](), 0.0
     with display(Console(stderr=True)) as shown:
         judged = [(training, run.judged(_request(training, folder), shown)) for training in subject.trainings]
@@ -175,7 +175,10 @@ def _plan(subject: Reproduction, folder: Path, passed: Passed) -> Made:
             not_run = {row.id for row in comparison.rows if row.unavailable}
             for row in training.rows:
                 shown.say(f"a few steps of {row.id}")
-                seconds = 0.0 if row.id in not_run else _seconds(subject.setting.scale, training, row, comparison, known)
+                if scale == SMOKE:
+                    seconds = None
+                else:
+                    seconds = 0.0 if row.id in not_run else _seconds(training, row, comparison, known)
                 rows.append(_line(training, row, comparison) | {"seconds": seconds})
                 total += seconds or 0.0
     minutes, rest = divmod(round(total), 60)
@@ -186,6 +189,8 @@ def _plan(subject: Reproduction, folder: Path, passed: Passed) -> Made:
     ]
     besides = f" Not counted: {', '.join(more)}." if more else ""
     said = f"About {minutes}:{rest:02d} min of training, by the first steps of each kind.{besides}"
+    if scale == SMOKE:
+        said = "About two minutes on two cores. At this scale no first steps are measured: they would take as long as the runs."
     typer.echo(said, err=True)
     columns = (
         Column("training", "training"),
@@ -225,11 +230,9 @@ def _later(plan: Plan) -> list[Training]:
     return made
 
 
-def _seconds(scale: str, training: Training, row: Row, comparison: Comparison, known: dict[str, Any]) -> float | None:
+def _seconds(training: Training, row: Row, comparison: Comparison, known: dict[str, Any]) -> float | None:
     """About what all runs of a row take; those of one kind have the pace of the first of them, serially on all its cores."""
-    kind = row.framework
-    if scale != SMOKE:  # which has no time for more
-        kind += f" {row.spec.model} {row.spec.global_batch_size} {row.spec.data}"
+    kind = f"{row.framework} {row.spec.model} {row.spec.global_batch_size} {row.spec.data}"
     if kind not in known:
         serial = [each for each in training.rows if each.framework == row.framework and each.spec.mode == "serial"]
         known[kind] = estimate.measured(max(serial or [row], key=lambda each: each.spec.cores))

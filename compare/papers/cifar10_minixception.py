@@ -55,10 +55,19 @@ _LEAST = 0.0002
 """Of the training images for validation: one of each class, where the report kept none."""
 
 _SCALES: dict[str, dict[str, Any]] = {
-    "smoke": {"limit": 96, "epochs": 1, "corrected_limit": 128, "corrected_epochs": 1, "seeds": 1, "prove": False},
-    "quick": {"limit": 2000, "epochs": 4, "corrected_limit": 600, "corrected_epochs": 2, "seeds": 5, "prove": True},
-    "full": {"limit": None, "epochs": 20, "corrected_limit": None, "corrected_epochs": 20, "seeds": 5, "prove": True},
-}
+    "smoke": {
+        "limit": 96, "epochs": 1, "workers": 1,
+        "corrected_limit": 128, "corrected_epochs": 1, "seeds": 1, "prove": False,
+    },
+    "quick": {
+        "limit": 2000, "epochs": 4, "workers": _WORKERS,
+        "corrected_limit": 600, "corrected_epochs": 2, "seeds": 5, "prove": True,
+    },
+    "full": {
+        "limit": None, "epochs": 20, "workers": _WORKERS,
+        "corrected_limit": None, "corrected_epochs": 20, "seeds": 5, "prove": True,
+    },
+}  # fmt: skip
 
 
 class _Run(Frozen):
@@ -107,7 +116,7 @@ def plan(setting: Setting) -> Plan:
             "data.normalization": "half",
             "data.drawn_part": _LEAST,
             "input": "workers",
-            "workers": _WORKERS,
+            "workers": size["workers"],
         },
         MIRRORED: {
             "model": "common.published.keras_mini_xception",
@@ -158,6 +167,7 @@ def plan(setting: Setting) -> Plan:
             f"{size['limit']:,} training images in place of 50,000 (40,000 of the third run), "
             f"{counted(size['epochs'], 'epoch')} in place of up to 20."
         )
+    fewer = f" ({size['workers']} at this scale)" if size["workers"] < _WORKERS else ""
     return Plan(
         faithful=faithful,
         corrected=corrected,
@@ -170,7 +180,7 @@ def plan(setting: Setting) -> Plan:
         departs=[
             *scaled,
             "The second and third run say data parallel, and split nothing (see the caveats): here they are what they were: "
-            f"serial runs on one device, with {_WORKERS} loader workers, and fed from Dask arrays.",
+            f"serial runs on one device, with {_WORKERS} loader workers{fewer}, and fed from Dask arrays.",
             "The report's two parallel runs were on a GPU, kind not stated"
             + (
                 ": so are these, and so is the sequential one, which was apparently on a CPU: hide the GPUs for that."
