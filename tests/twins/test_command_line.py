@@ -147,8 +147,7 @@ def test_describe_prints_versions_devices_modes_and_options_as_json(framework: s
         assert mode["available"] == (mode["reason"] is None)
         assert "per_replica" in mode["batch_norm_statistics"]
     for option in description["options"].values():
-        assert option.keys() - {"modes"} == {"values", "default", "help"}
-        assert set(option.get("modes", spec.MODES)) <= set(spec.MODES)
+        assert option.keys() >= {"values", "default", "help"}  # what else: see `test_switches`
         assert option["default"] in option["values"]
 
 
