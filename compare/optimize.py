@@ -139,8 +139,8 @@ def table(outcome: Outcome) -> Table:
         f"Switches of {outcome.framework}: {outcome.best.model}, batch {outcome.best.spec.global_batch_size}",
         columns,
         rows,
-        note=f"Medians with quartiles, ratios with 95 % intervals, of interleaved runs. Price: relative, over {PRICE_STEPS} steps "
-        "against plain in float32.",
+        note=f"Medians with quartiles, ratios with 95 % intervals, of interleaved runs. Price: relative, over {PRICE_STEPS} "
+        "steps against plain in float32.",
     )
 
 
