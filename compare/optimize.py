@@ -24,7 +24,7 @@ from compare.best import Best
 from compare.interrupt import Interrupted, interruptible
 from compare.progress import Display, display
 from compare.store import FolderError
-from compare.switch_search import FAIR, PRICE_STEPS, Search, Step
+from compare.switch_search import FAIR, PRICE_STEPS, Request, Search, Step
 from compare.tables import Column, Table
 from compare.words import chosen, names
 
@@ -40,12 +40,8 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    spec: Spec
+    request: Request
     frameworks: list[str]
-    switches: list[str] | None
-    rounds: int
-    steps: int
-    max_price: float
     code_hash: str
     machine: dict[str, Any]
     versions: dict[str, dict[str, str]]
@@ -88,9 +84,10 @@ def command(
         _check(base)
         folder = out or store.new_folder("optimize", model)
         switches = None if only is None else names(only)
+        request = Request(spec=base, switches=switches, rounds=rounds, steps=steps, max_price=max_price)
         with interruptible(), display(Console(stderr=True)) as shown:
             try:
-                outcomes = _search(base, named, switches, rounds, steps, max_price, folder, shown)
+                outcomes = _search(request, named, folder, shown)
             except Interrupted as interruption:
                 typer.echo(f"Interrupted. The same command with --out {folder} goes on.", err=True)
                 raise typer.Exit(interruption.exit_code) from None
@@ -154,36 +151,24 @@ def sentences(outcome: Outcome) -> list[str]:
     return [f"{outcome.framework}: best is {listed}. `run --switches best` takes it from {outcome.stored}.", *said]
 
 
-def _search(
-    base: Spec,
-    named: list[str],
-    switches: list[str] | None,
-    rounds: int,
-    steps: int,
-    max_price: float,
-    folder: Path,
-    shown: Display,
-) -> list[Outcome]:
+def _search(request: Request, named: list[str], folder: Path, shown: Display) -> list[Outcome]:
+    base = request.spec
     shown.say("asking the frameworks what they can do here")
     with launch.asked(named) as answer:
         descriptions = {framework: answer(framework) for framework in named}
-    if switches is not None:
+    if request.switches is not None:
         known = {name: None for description in descriptions.values() for name in description["options"]}
-        chosen("--only", switches, tuple(known))
+        chosen("--only", request.switches, tuple(known))
     shown.say("reading the data")
     dataset = datasets.load(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir)
     architecture = architectures.resolve(base.model, len(dataset.class_names), dataset.image_size)
     outcomes: list[Outcome] = []
-    with _claimed(folder, base, named, switches, rounds, steps, max_price, descriptions) as record:
+    with _claimed(folder, request, descriptions) as record:
         for framework in named:
             search = Search(
                 framework,
-                base,
+                request,
                 descriptions[framework],
-                names=switches,
-                rounds=rounds,
-                steps=steps,
-                max_price=max_price,
                 folder=folder / framework,
                 train_images=len(dataset.train),
                 work=work.count(architecture),
@@ -213,16 +198,7 @@ def _search(
 
 
 @contextmanager
-def _claimed(
-    folder: Path,
-    base: Spec,
-    named: list[str],
-    switches: list[str] | None,
-    rounds: int,
-    steps: int,
-    max_price: float,
-    descriptions: dict[str, dict[str, Any]],
-) -> Generator[Record]:
+def _claimed(folder: Path, request: Request, descriptions: dict[str, dict[str, Any]]) -> Generator[Record]:
     """Hold the folder, new or that of the same search.
 
     Raises:
@@ -230,15 +206,11 @@ def _claimed(
     """
     path = folder / RECORD_FILE
     wanted = Record(
-        spec=base,
-        frameworks=named,
-        switches=switches,
-        rounds=rounds,
-        steps=steps,
-        max_price=max_price,
-        code_hash=parity.code_digest(named, base.model),
+        request=request,
+        frameworks=list(descriptions),
+        code_hash=parity.code_digest(list(descriptions), request.spec.model),
         machine={fact: machine.describe().get(fact) for fact in (*machine.IDENTITY, "python")},
-        versions={framework: descriptions[framework]["versions"] for framework in named},
+        versions={framework: description["versions"] for framework, description in descriptions.items()},
         rates=None,
     )
     with store.locked(folder):
@@ -248,16 +220,17 @@ def _claimed(
         elif others := sorted(each.name for each in folder.glob("[!.]*")):
             raise FolderError(f"{folder} holds files that are no search's ({others[0]}). Choose an empty folder with --out.")
         else:
-            record = wanted.model_copy(update={"rates": rates.measured(base.cores)})
+            record = wanted.model_copy(update={"rates": rates.measured(request.spec.cores)})
             results.write_atomically(path, results.with_checksum(record.model_dump_json()))
         results.sweep(folder)
         yield record
 
 
 def _refuse_other(folder: Path, record: Record, wanted: Record) -> None:
-    for name in Record.model_fields:
-        there, asked = getattr(record, name), getattr(wanted, name)
-        if name not in ("rates", "machine", "code_hash") and there != asked:
+    pairs = [(name, getattr(record.request, name), getattr(wanted.request, name)) for name in Request.model_fields]
+    pairs += [(name, getattr(record, name), getattr(wanted, name)) for name in ("frameworks", "versions")]
+    for name, there, asked in pairs:
+        if there != asked:
             raise FolderError(f"{folder} holds another search: its {name} differs. Choose another --out.")
     hashes, machines = (record.code_hash, wanted.code_hash), (record.machine, wanted.machine)
     if (why := store.other_ground(hashes, machines)) is not None:

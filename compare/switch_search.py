@@ -81,34 +81,43 @@ class _Configuration:
         return not self.dropped and self.failure is None
 
 
+class Request(BaseModel):
+    """What is asked for, of every framework alike."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    spec: Spec
+    """What is trained, as `fair` has it; its part and length are replaced by the search's own."""
+    switches: list[str] | None
+    """Those to try; None: all."""
+    rounds: int
+    """Runs of each configuration."""
+    steps: int
+    """Timed, of each run."""
+    max_price: float
+    """Above which a switch is not taken, see `Step.price`."""
+
+
 class Search:
     """One framework's ladder.
 
     Args:
         framework: its name.
-        base: what is trained, as `fair` has it; its part, length and mode are replaced by the search's own.
+        request: what is asked for.
         description: the framework's `describe`.
-        names: of the switches to try; None: all.
-        rounds: runs of each configuration.
-        steps: timed, of each run.
-        max_price: above which a switch is not taken.
         folder: of this framework's runs.
         train_images: of a whole epoch.
         work: of the model.
         machine_rates: of the machine with the run's cores; None where they are not known.
-        told: what is being done; and each run's name before it starts.
+        told: what is being done.
     """
 
     def __init__(
         self,
         framework: str,
-        base: Spec,
+        request: Request,
         description: Mapping[str, Any],
         *,
-        names: Sequence[str] | None,
-        rounds: int,
-        steps: int,
-        max_price: float,
         folder: Path,
         train_images: int,
         work: Work,
@@ -116,21 +125,20 @@ class Search:
         told: Callable[[str], None],
     ) -> None:
         self._framework = framework
+        self._request = request
         self._description = description
-        self._names = names
-        self._rounds = rounds
-        self._max_price = max_price
         self._folder = folder
         self._train_images = train_images
         self._work = work
         self._rates = machine_rates
         self._told = told
+        base = request.spec
         data = base.data.model_dump()
         batch = base.global_batch_size
         self._timed = base.with_fields(
             part="compute",
             epochs=None,
-            steps=steps + EPOCH_STEPS,
+            steps=request.steps + EPOCH_STEPS,
             data=data | {"limit": min(data["limit"] or math.inf, EPOCH_STEPS * batch)},
             checkpoint_seconds=None,
         )
@@ -156,9 +164,11 @@ class Search:
             raise launch.LaunchError(f"{self._framework} cannot run {self._timed.model}: {self._fair.failure}")
         for each in everything[1:]:
             self._drop_if_hopeless(each, self._fair)
-        self._measure(everything, range(1, self._rounds))
+        self._measure(everything, range(1, self._request.rounds))
         ratios = {each.name: ratio for each in singles if (ratio := self._ratio(each, self._fair)) is not None}
-        hopeful = [each for each in singles if each.hopeful and each.name in ratios and self._price(each) <= self._max_price]
+        hopeful = [
+            each for each in singles if each.hopeful and each.name in ratios and self._price(each) <= self._request.max_price
+        ]
         hopeful.sort(key=lambda each: -ratios[each.name].value)
         base, tried = self._fair, list[_Configuration]()
         for each in hopeful:
@@ -178,7 +188,7 @@ class Search:
         """Each switch at each other value that fits: here, serially, in float32."""
         found: list[_Configuration] = []
         for name, option in self._description["options"].items():
-            if self._names is not None and name not in self._names:
+            if self._request.switches is not None and name not in self._request.switches:
                 continue
             for value in option["values"]:
                 if value != option["default"] and spec.misfit(self._timed, option, value) is None:
@@ -187,15 +197,15 @@ class Search:
 
     def _beats(self, new: _Configuration, base: _Configuration, trial: int) -> bool:
         """Whether it is surely faster, in rounds of its own, in which `fair` runs too."""
-        first = trial * self._rounds
+        first = trial * self._request.rounds
         both = [self._fair, base, new]
         self._measure(both, range(first, first + 1))
         self._drop_if_hopeless(new, base)
         if not new.hopeful:
             return False
-        self._measure(both, range(first + 1, first + self._rounds))
+        self._measure(both, range(first + 1, first + self._request.rounds))
         ratio = self._ratio(new, base)
-        return ratio is not None and _surely_faster(ratio) and self._price(new) <= self._max_price
+        return ratio is not None and _surely_faster(ratio) and self._price(new) <= self._request.max_price
 
     def _measure(self, configurations: Sequence[_Configuration], rounds: range) -> None:
         """A B, then B A: a machine that grows warmer or busier favours none."""
