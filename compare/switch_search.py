@@ -166,9 +166,7 @@ class Search:
             self._drop_if_hopeless(each, self._fair)
         self._measure(everything, range(1, self._request.rounds))
         ratios = {each.name: ratio for each in singles if (ratio := self._ratio(each, self._fair)) is not None}
-        hopeful = [
-            each for each in singles if each.hopeful and each.name in ratios and self._price(each) <= self._request.max_price
-        ]
+        hopeful = [each for each in singles if each.hopeful and each.name in ratios and self._is_cheap(each)]
         hopeful.sort(key=lambda each: -ratios[each.name].value)
         base, tried = self._fair, list[_Configuration]()
         for each in hopeful:
@@ -205,7 +203,7 @@ class Search:
             return False
         self._measure(both, range(first + 1, first + self._request.rounds))
         ratio = self._ratio(new, base)
-        return ratio is not None and _surely_faster(ratio) and self._price(new) <= self._request.max_price
+        return ratio is not None and _surely_faster(ratio) and self._is_cheap(new)
 
     def _measure(self, configurations: Sequence[_Configuration], rounds: range) -> None:
         """A B, then B A: a machine that grows warmer or busier favours none."""
@@ -241,6 +239,9 @@ class Search:
         return paired_ratio(
             [(images_per_second(one.rounds[number]), images_per_second(other.rounds[number])) for number in shared]
         )
+
+    def _is_cheap(self, each: _Configuration) -> bool:
+        return self._price(each) <= self._request.max_price
 
     def _price(self, each: _Configuration) -> float:
         """Largest relative difference of a loss to `plain`'s over some steps of training."""
