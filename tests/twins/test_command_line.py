@@ -151,6 +151,13 @@ def test_describe_prints_versions_devices_modes_and_options_as_json(framework: s
         assert option["default"] in option["values"]
 
 
+def test_a_result_holds_every_switch_as_it_was(ended: Ended, description: dict[str, Any]) -> None:
+    for name in MODES:
+        _, result = ended[name]
+        assert result.switches == {switch: option["default"] for switch, option in description["options"].items()}
+        assert result.reduced == [] and result.machine["allocator"] in ("keeps freed pages", "the system's default")
+
+
 def test_a_spec_is_held_against_the_description(description: dict[str, Any]) -> None:
     def judge(**fields: Any) -> str | None:
         return spec.check_against(Spec.model_validate(SETTINGS | fields), description)

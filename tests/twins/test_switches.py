@@ -5,13 +5,14 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from common import spec
-from tests.twins import made
+from tests.twins import made, runs
 from tests.twins.adapters import Twin
 
 ARCHITECTURE = made.network()
@@ -185,6 +186,32 @@ def test_batches_made_on_the_device_are_those_made_on_the_host(twin: Twin) -> No
         for name in ("ids", "images", "labels"):
             assert np.array_equal(twin.array(getattr(one, name)), twin.array(getattr(other, name))), name
         assert all(np.array_equal(*map(twin.array, pair)) for pair in zip(one.masks, other.masks, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["serial", "data_parallel", "multi_process", "model_averaging"])
+def test_runs_in_every_mode_that_a_switch_is_for(framework: str, tmp_path: Path, mode: str) -> None:
+    options = importlib.import_module(f"{framework}_impl.switches").options("cpu")
+    wanted = {"arithmetic": "float16", "optimizer_kernel": "fused", "memory_format": "channels_last", "allocator": "system"}
+    fields = {"mode": mode, "replicas": 1 if mode == "serial" else 2, "precision": "float32"}
+    asked = spec.build(runs.SETTINGS | fields)
+    chosen = {name: value for name, value in wanted.items() if name in options}
+    if spec.misfit(asked, options["arithmetic"], "float16") is not None:
+        chosen["arithmetic"] = "bfloat16"
+    pair: list[Any] = []
+    for number, switches in enumerate(({}, chosen)):
+        run = runs.Run(framework, tmp_path / str(number), fields | {"framework_options": switches})
+        try:
+            pair.append(run.end())
+        finally:
+            run.kill()
+    fair, switched = pair
+    assert (fair.status, switched.status) == ("ok", "ok"), switched.reason
+    assert switched.switches == fair.switches | chosen
+    assert switched.reduced == [f"arithmetic={chosen['arithmetic']}"]
+    assert switched.machine["allocator"] == "the system's default"
+    assert switched.first_step_loss == pytest.approx(fair.first_step_loss, rel=CLOSE["bfloat16"])
+    assert switched.test.loss == pytest.approx(fair.test.loss, rel=0.2)
 
 
 CHOSEN = {"onednn": False, "intra_op_threads": 2, "inter_op_threads": 2}
