@@ -37,6 +37,7 @@ class Conv:
     padding: Padding
     bias: bool
     initializer: Initializer = "glorot_uniform"
+    bias_initializer: Initializer = "zeros"
 
 
 @dataclass(frozen=True)
@@ -411,7 +412,7 @@ def _parameters(layer: Layer) -> Iterator[Parameter]:
         shape = (layer.kernel_size, layer.kernel_size, layer.in_channels, layer.out_channels)
         yield Parameter(f"{layer.name}.kernel", shape, layer.initializer, area * layer.in_channels, True)
         if layer.bias:
-            yield Parameter(f"{layer.name}.bias", (layer.out_channels,), "zeros", area * layer.in_channels, True)
+            yield Parameter(f"{layer.name}.bias", (layer.out_channels,), layer.bias_initializer, area * layer.in_channels, True)
     elif isinstance(layer, DepthwiseConv):
         shape = (layer.kernel_size, layer.kernel_size, 1, layer.channels)
         yield Parameter(f"{layer.name}.kernel", shape, layer.initializer, layer.kernel_size**2, True)

@@ -51,7 +51,7 @@ def read(path: Path) -> tuple[dict[str, str], dict[str, npt.NDArray[Any]]]:
             words: dict[str, str] = file.metadata() or {}
             arrays: dict[str, npt.NDArray[Any]] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
     except (OSError, TypeError, safetensors.SafetensorError) as error:  # TypeError: a dtype that NumPy does not have
-        raise SealError(f"{path} is torn ({error})") from None
+        raise SealError(f"{path} is torn, or no safetensors file ({error})") from None
     if words.pop(_CHECKSUM, None) != _digest(words, arrays):
         raise SealError(f"{path} was changed since it was written: its checksum does not fit")
     return words, arrays

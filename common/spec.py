@@ -14,6 +14,7 @@ import json
 import math
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
@@ -85,8 +86,11 @@ class Data(_Frozen):
     """Whether images of equal pixels may stand in two splits."""
     loading: Literal["cached", "streaming"] = "cached"
     """Training images from the decoded cache, or decoded from their files at every epoch by the framework's own means."""
-    normalization: Literal["none", "dataset", "imagenet"] = "none"
-    """Per channel, after division by 255: nothing, or (pixel - mean) / standard deviation of the training split or ImageNet."""
+    drawn_part: float = Field(0.1, gt=0, le=0.5)
+    """Of the training images, for each split that divided data lacks; each class has at least one in it."""
+    normalization: Literal["none", "half", "dataset", "imagenet"] = "none"
+    """Per channel, after division by 255: nothing, or (pixel - mean) / standard deviation: 0.5 and 0.5, or those of the
+    training split or of ImageNet."""
     seed: int | None = Field(None, ge=0, lt=2**63)
     """Of splits that are drawn and of the limit; None: the run's own seed."""
 
@@ -483,25 +487,43 @@ def load(path: str | Path) -> Spec:
     return build(read_values(path))
 
 
-def read_values(path: str | Path) -> dict[str, Any]:
-    """The plain values of a spec file, not yet judged, so that the command line can add to them."""
+def read_values(path: str | Path, kind: str = "spec file") -> dict[str, Any]:
+    """The plain values of a file of fields, not yet judged, so that the command line can add to them.
+
+    Args:
+        path: a YAML or JSON file.
+        kind: what the file is, for the errors.
+
+    Raises:
+        SpecError: it cannot be read, or is no mapping.
+    """
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"spec file cannot be read. Received: {path} ({error}). Use a .yaml or .json file.") from None
+        raise SpecError(f"{kind} cannot be read. Received: {path} ({error}). Use a .yaml or .json file.") from None
     try:
         # YAML is a superset of JSON but for tabs and long keys; read each by its own rules.
         values = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+        unnamed = [key for key in _keys(values) if not isinstance(key, str)]
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise SpecError(f"spec file {path} is not valid {path.suffix.lstrip('.') or 'YAML'}: {error}. Mend the file.") from None
+        raise SpecError(f"{kind} {path} is not valid {path.suffix.lstrip('.') or 'YAML'}: {error}. Mend the file.") from None
     if values is None:
         values = {}
     if not isinstance(values, dict):
         raise SpecError(
-            f"spec file {path} must hold a mapping of fields. Received: {type(values).__name__}. Use `field: value` lines."
+            f"{kind} {path} must hold a mapping of fields. Received: {type(values).__name__}. Use `field: value` lines."
         )
+    if unnamed:  # to YAML, 1 and no are none
+        raise SpecError(f"{kind} {path} has a field without a name. Received: {unnamed[0]!r}. Use `field: value` lines.")
     return cast(dict[str, Any], values)
+
+
+def _keys(values: Any) -> Iterator[Any]:
+    """Of a mapping and those in it."""
+    for key, value in cast(dict[Any, Any], values).items() if isinstance(values, dict) else ():
+        yield key
+        yield from _keys(value)
 
 
 def overlay(values: dict[str, Any], assignments: dict[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ with ended_at_once():  # the commands take a second to import
         preprocess,
         regress,
         report,
+        reproduce,
         run,
         scaling,
         selftest,
@@ -67,6 +68,7 @@ app.command("cache")(cache.command)
 app.command("selftest")(selftest.command)
 app.command("doctor")(doctor.command)
 app.command("study")(study.command)
+app.command("reproduce")(reproduce.command)
 app.command("completion")(completion.command)
 app.command("export")(export.command)
 

@@ -55,9 +55,11 @@ def convert(source: Path, target: Path, *, like: Path | None = None, own_model: 
         WeightsError: the source cannot be read, or does not fit its card.
         LaunchError: a framework fails.
     """
-    reader, writer = _frameworks(source, target)
+    if not source.is_file():
+        raise WeightsError(f"{source} is not there, or no file. Use a checkpoint, or a framework's own file of weights.")
     if target.exists():
         raise SpecError(f"{target} is there already. Remove it, or choose another name.")
+    reader, writer = _frameworks(source, target)
     if reader is writer is None:
         raise SpecError(f"Both are {SUFFIX} files. Received: {source} and {target}. Copy the file.")
     with asking.workplace() as folder:

@@ -88,6 +88,4 @@ def settings(preset: str | None, spec_file: Path | None, options: dict[str, Any]
     stated = spec.read_values(spec_file) if spec_file is not None else {}
     if not {"epochs", "steps"} & (given.keys() | assigned.keys() | stated.keys()):
         given["epochs"] = EPOCHS
-    made = run.settings(preset, spec_file, given, assignments)  # which leaves mode and replicas to a matrix
-    kept = {field: source[field] for source in (stated, assigned) for field in ("mode", "replicas") if field in source}
-    return {**made.values, **kept}
+    return run.values_of_one(preset, spec_file, given, assignments)

@@ -224,7 +224,7 @@ def _trained(settings: Evaluation, folder: Path, shown: Display) -> Stored:
         shown.say("report of the training")
         made_report = report.read(folder)
         if unwritten := report.write(made_report, folder):
-            raise OSError(unwritten)
+            raise launch.LaunchError(unwritten)
     return made_report.stored
 
 
@@ -346,15 +346,16 @@ def read_tuned(path: Path, frameworks: Sequence[str]) -> dict[str, dict[str, Any
     """The best fields of a tuning, by framework and dotted name.
 
     Args:
-        path: a tuning's folder, or a YAML or JSON file of {framework: {field: value}}, or of {field: value} for all alike.
+        path: a tuning's folder or its TUNED_FILE, or a YAML or JSON file of {framework: {field: value}}, or of {field: value}
+            for all alike.
         frameworks: that are evaluated; what is found of others is left out.
 
     Raises:
         SpecError: there are no such fields.
     """
     file = path / TUNED_FILE if path.is_dir() else path
-    values = spec.read_values(file)
-    if path.is_dir():
+    values = spec.read_values(file, "file of tuned fields")
+    if path.is_dir() or "best_trials" in values:
         values = {framework: each.get("fields") for framework, each in values.get("best_trials", {}).items()}
     if not set(values) & set(launch.FRAMEWORKS):
         values = {framework: dict(values) for framework in frameworks}

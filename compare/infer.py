@@ -236,6 +236,7 @@ def latency_table(made: Inferred) -> Table:
         for row in made.rows
     ]
     settings = made.settings
+    timed = " to ".join(map(str, sorted({inference.LEAST_CALLS, settings.calls})))
     return Table(
         "inference",
         f"How long {made.card.model} takes for a batch of {made.card.image_size} x {made.card.image_size} pixels",
@@ -246,7 +247,7 @@ def latency_table(made: Inferred) -> Table:
         "p50 and p99, then the median over processes, in the report with quartiles; p99 from "
         f"{CALLS_FOR_P99} calls a process on. Not counted: the first call, then at least {inference.WARM_UP_CALLS} calls and "
         f"{inference.WARM_UP_SECONDS} s. Timed: "
-        f"{inference.LEAST_CALLS} to {settings.calls} calls, none begun after {settings.seconds:g} s.",
+        f"{timed} calls, none begun after {settings.seconds:g} s.",
     )
 
 
@@ -362,10 +363,15 @@ def _claim(settings: Settings, model: Trained, folder: Path) -> None:
     wanted = Plan(settings=settings, weights_hash=weights.digest(model.weights), machine=machine.describe())
     if (folder / PLAN_FILE).exists():
         earlier = store.read_record(folder / PLAN_FILE, Plan, "a measurement of inference")
-        again = earlier.settings.model_copy(update={"repeats": settings.repeats})
-        other_work = (again, earlier.weights_hash) != (settings, wanted.weights_hash)
-        if other_work or machine.differences(earlier.machine, wanted.machine):
-            raise FolderError(f"{folder} holds another measurement. Choose another --out, or remove it.")
+        before, now = (
+            each.machine | each.settings.model_dump(mode="json") | {"weights": each.weights_hash} for each in (earlier, wanted)
+        )
+        asked = [*Settings.model_fields.keys() - {"repeats"}, "weights"]
+        differing = [name for name in sorted(asked) if before[name] != now[name]]
+        differing += machine.differences(earlier.machine, wanted.machine)
+        if differing:
+            told = "; ".join(f"{name} is {before[name]!r} there, asked for: {now[name]!r}" for name in differing)
+            raise FolderError(f"{folder} holds another measurement ({told}). Choose another --out, or remove it.")
     results.write_atomically(folder / PLAN_FILE, results.with_checksum(wanted.model_dump_json()))
 
 

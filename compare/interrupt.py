@@ -11,6 +11,9 @@ from types import FrameType
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 _WORDS = "Interrupted."
 
+SIGNALLED = 128
+"""The exit code of a process that a signal ended is this and the signal's number."""
+
 
 class Interrupted(BaseException):
     """SIGINT or SIGTERM arrived."""
@@ -20,7 +23,7 @@ class Interrupted(BaseException):
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
-        self.exit_code = 128 + number
+        self.exit_code = SIGNALLED + number
 
 
 @contextmanager
@@ -42,7 +45,7 @@ def ended_at_once() -> Generator[None]:
 
     def end(number: int, frame: FrameType | None) -> None:
         os.write(2, f"{_WORDS}\n".encode())
-        os._exit(128 + number)  # an exception may be lost in what imports raise and catch
+        os._exit(SIGNALLED + number)  # an exception may be lost in what imports raise and catch
 
     with _handled_by(end):
         yield

@@ -93,7 +93,8 @@ def draw(name: str, figure: Figure, summaries: Sequence[Summary], class_names: S
 def labels(class_names: Sequence[str]) -> list[str]:
     """What names the classes in pictures, by class id: `class 3` where the font lacks a letter of the name."""
     known = get_font(FONT_FILE).get_charmap().keys()
-    return [name if known >= set(map(ord, name)) else f"class {number}" for number, name in enumerate(class_names)]
+    names = map(tables.one_line, class_names)
+    return [name if known >= set(map(ord, name)) else f"class {number}" for number, name in enumerate(names)]
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:

@@ -292,6 +292,11 @@ def write(outcome: Outcome, folder: Path) -> None:
         plots.save(_figure(outcome), folder, NAME)
 
 
+def read(folder: Path) -> list[dict[str, Any]]:
+    """The rows that `write` has left in a folder, as `to_rows` has them."""
+    return json.loads((folder / f"{NAME}.json").read_text("utf-8"))["rows"]
+
+
 def _figure(outcome: Outcome) -> Figure:
     figure = Figure(figsize=(8, 5), layout="constrained")
     FigureCanvasAgg(figure)

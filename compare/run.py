@@ -18,7 +18,8 @@ from common import architectures, datasets, machine, rates, spec, work
 from common.results import ResultError, RunResult
 from common.spec import SpecError
 from compare import estimate, execution, exits, launch, matrix, parity, presets, report, store
-from compare.interrupt import Interrupted, interruptible
+from compare.content import Report
+from compare.interrupt import SIGNALLED, Interrupted, interruptible
 from compare.launch import LaunchError
 from compare.live import Live
 from compare.matrix import Row
@@ -192,6 +193,27 @@ def run(request: Request, *, as_json: bool, show: Callable[..., object] = report
     return code or made.exit_code
 
 
+def within(request: Request, folder: Path) -> tuple[Report, int]:
+    """Do a comparison as a part of something larger, which tells of it itself.
+
+    Args:
+        request: of the comparison.
+        folder: its `out`.
+
+    Returns:
+        (what came of it, exit code: 0, or 1 where a run failed or the proof did).
+
+    Raises:
+        SpecError, DataRefused, LaunchError, FolderError: as `run`.
+        Interrupted: part of it was made, and stays.
+    """
+    code = run(replace(request, out=folder), as_json=False, show=lambda *_, **__: None)
+    if code > SIGNALLED:
+        raise Interrupted(code - SIGNALLED)
+    made = report.read(folder)
+    return made, max(code, made.exit_code)
+
+
 def rehearse(request: Request, *, as_json: bool, like: Path | None) -> int:
     """Print the runs of a comparison that are still to be made, in order, with an estimate of their time and disk.
 
@@ -299,6 +321,17 @@ def settings(preset: str | None, spec_file: Path | None, options: dict[str, Any]
         copies = asked.data_replicas if asked.mode == "hybrid" else asked.replicas
         settings = replace(settings, modes=("serial", asked.variant), replicas=copies)
     return replace(settings, values=values)
+
+
+def values_of_one(
+    preset: str | None, spec_file: Path | None, options: dict[str, Any], assignments: list[str]
+) -> dict[str, Any]:
+    """The same for runs that are no matrix: the values, with the mode and the replicas that were asked for."""
+    stated = spec.read_values(spec_file) if spec_file is not None else {}
+    own: dict[str, Any] = {}
+    for asked in (stated, spec.parse_assignments(assignments)):
+        own |= {field: asked[field] for field in ("mode", "replicas") if field in asked}
+    return settings(preset, spec_file, options, assignments).values | own
 
 
 def judged(request: Request, shown: Display) -> Comparison:

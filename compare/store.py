@@ -190,7 +190,7 @@ def locked(folder: Path) -> Generator[None]:
         lock = filelock.FileLock(folder / _LOCK_FILE, timeout=0)
         lock.acquire()
     except filelock.Timeout:
-        raise FolderError(f"Another comparison is running in {folder}. Wait for it, or choose another --out.") from None
+        raise FolderError(f"Another command works in {folder}. Wait for it, or choose another --out.") from None
     except OSError as error:
         raise FolderError(f"Results cannot be written to {folder} ({error}). Choose another --out.") from None
     try:

@@ -109,14 +109,15 @@ class Study(_Frozen):
             SpecError: the file, or a field of it, which is named.
         """
         chosen("--scale", [scale], SCALES)
-        values = spec.read_values(path)
+        values = spec.read_values(path, "study file")
         scales = values.pop("scales", {})
         try:
             if not isinstance(scales, dict) or any(not isinstance(each, dict) for each in scales.values()):
                 raise SpecError(
                     f"scales must be groups of dotted fields. Received: {scales!r}. Write {{smoke: {{tune.trials: 3}}}}."
                 )
-            chosen("scales", list(scales), SCALES)
+            if scales:
+                chosen("scales", list(scales), SCALES)
             study = cls.model_validate(spec.overlay(spec.overlay(values, scales.get(scale, {})), assignments))
             study._judge()
         except pydantic.ValidationError as error:

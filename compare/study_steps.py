@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict
 from rich.console import Console
 
 from common import datasets
@@ -29,56 +26,13 @@ from compare import (
     tuning_report,
 )
 from compare.data_report import counted
-from compare.interrupt import Interrupted
+from compare.evaluation import Evaluation
 from compare.part import Part
 from compare.presets import Preset
 from compare.progress import Watchers, display
 from compare.study_file import Study
-
-
-class Passed(BaseModel):
-    """What a step leaves to those after it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    best: dict[str, dict[str, Any]] = {}
-    """framework: {dotted field of the spec: the best value that was found}."""
-
-    @classmethod
-    def joined(cls, before: Sequence[Self]) -> Self:
-        """What all steps before have left."""
-        fields: dict[str, Any] = {}
-        for each in before:
-            fields |= each.model_dump(exclude_defaults=True)
-        return cls.model_validate(fields)
-
-
-@dataclass(frozen=True)
-class Made:
-    """What came of a step."""
-
-    part: Part
-    passed: Passed = field(default_factory=Passed)
-    exit_code: int = 0
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step: its name, which is also its folder's, and what it does."""
-
-    name: str
-    title: str
-    do: Callable[[Study, Path, Passed], Made]
-    """Paths of the part that it makes are under its own folder."""
-
-
-def under(part: Part, folder: str) -> Part:
-    """The part of a step as the study's report has it, which lies one folder above."""
-    return replace(
-        part,
-        pictures=[f"{folder}/{each}" for each in part.pictures],
-        more=[f"{folder}/{each}" for each in part.more],
-    )
+from compare.tuning import Tuning
+from compare.walk import Made, Passed, Step
 
 
 def _explore(study: Study, folder: Path, passed: Passed) -> Made:
@@ -129,7 +83,11 @@ def _size(dataset: Dataset) -> str:
 
 def _normalise(study: Study, folder: Path, passed: Passed) -> Made:
     wanted = study.normalise
-    request = preprocess.Request(wanted.engines, wanted.workers, wanted.scheduler, wanted.repeats, study.base())
+    return scanned(preprocess.Request(wanted.engines, wanted.workers, wanted.scheduler, wanted.repeats, study.base()), folder)
+
+
+def scanned(request: preprocess.Request, folder: Path) -> Made:
+    """Mean and standard deviation by every engine."""
     with display(Console(stderr=True)) as shown:
         outcome = preprocess.run(request, shown, folder)
     preprocess.write(outcome, folder)
@@ -161,21 +119,23 @@ def _prove(study: Study, folder: Path, passed: Passed) -> Made:
 
 
 def _pretrain(study: Study, folder: Path, passed: Passed) -> Made:
-    code = run.run(_request(study, folder), as_json=False, show=_say_nothing)
-    if code > 128:
-        raise Interrupted(code - 128)
-    made = report.read(folder)
+    return compared(_request(study, folder), folder, name="pretrain", title="Pre-training: serial against parallel")
+
+
+def compared(request: run.Request, folder: Path, *, name: str, title: str) -> Made:
+    """A comparison, as a step of that name."""
+    made, code = run.within(request, folder)
     found = made.findings
     part = Part(
-        name="pretrain",
-        title="Pre-training: serial against parallel",
+        name=name,
+        title=title,
         sections=content.sections(made),
         tables=[table for table in content.documents(made) if table.name in _OF_RUNS],
         pictures=_drawn(folder),
         conclusions=[*found.frameworks, *found.modes, *found.scores],
         more=[report.REPORT_FILE, report.PAGE_FILE],
     )
-    return Made(part, exit_code=max(code, made.exit_code))
+    return Made(part, exit_code=code)
 
 
 _OF_RUNS = ("comparison", "accuracy", "speedup", "phases", "target")
@@ -200,31 +160,36 @@ def _drawn(folder: Path) -> list[str]:
     return sorted(f"{report.PLOTS_FOLDER}/{path.name}" for path in (folder / report.PLOTS_FOLDER).glob("*.svg"))
 
 
-def _say_nothing(*_: Any, **__: Any) -> None:
-    """The study's own report says it."""
-
-
 def _tune(study: Study, folder: Path, passed: Passed) -> Made:
-    wanted = study.tuning()
-    tuned = tuning.tune(wanted, folder)
-    found = tuning_findings.find(tuned)
-    tuning_report.write(tuned, folder)
-    said = tuning_findings.sections(tuned, found)
+    return tuned(study.tuning(), folder)
+
+
+def tuned(settings: Tuning, folder: Path) -> Made:
+    """A search, whose best fields are passed on."""
+    made = tuning.tune(settings, folder)
+    found = tuning_findings.find(made)
+    tuning_report.write(made, folder)
+    said = tuning_findings.sections(made, found)
     part = Part(
         name="tune",
         title="Tuning, one trial after the other and side by side",
         sections=said,
-        tables=tuning_report.documents(tuned, found),
+        tables=tuning_report.documents(made, found),
         pictures=_drawn(folder),
         conclusions=_said(said, "What was found?", "What does it gain to search side by side?", "Does it cost quality?"),
         more=[tuning_report.REPORT_FILE],
     )
-    return Made(part, Passed(best=tuned.best), tuned.exit_code)
+    return Made(part, Passed(best=made.best), made.exit_code)
 
 
 def _finish(study: Study, folder: Path, passed: Passed) -> Made:
+    return finished(study.evaluation(passed.best), folder)
+
+
+def finished(settings: Evaluation, folder: Path) -> Made:
+    """A final training, scored on the test split."""
     with display(Console(stderr=True)) as shown:
-        made = evaluation.evaluate(study.evaluation(passed.best), folder, shown)
+        made = evaluation.evaluate(settings, folder, shown)
         shown.say("report")
         evaluation_report.write(made, evaluation.data_of(made).test.images, folder)
     said = evaluation_report.sections(made)
@@ -240,7 +205,7 @@ def _finish(study: Study, folder: Path, passed: Passed) -> Made:
     return Made(part, exit_code=made.exit_code)
 
 
-STEPS = (
+STEPS: tuple[Step[Study], ...] = (
     Step("explore", "explore the data", _explore),
     Step("clean", "clean it", _clean),
     Step("normalise", "mean and standard deviation by every engine", _normalise),

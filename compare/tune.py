@@ -92,7 +92,7 @@ def command(
                 typer.echo(f"Interrupted. What is told is kept: tune --out {folder} --resume goes on.", err=True)
                 raise
             unwritten = tuning_report.write(tuned, folder)
-        tuning_report.show(tuned, folder, as_json=as_json)
+        tuning_report.show(tuned, None if unwritten else folder, as_json=as_json)
         if unwritten:
             typer.echo(unwritten, err=True)
         code = tuned.exit_code or (exits.RUN_FAILED if unwritten else 0)
@@ -101,7 +101,7 @@ def command(
 
 def _values(spec_file: Path | None, fields: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
     """Spec values from a file, the options over it, and `--set` over these."""
-    made = run.settings(None, spec_file, fields, assignments).values
+    made = run.values_of_one(None, spec_file, fields, assignments)
     return made if made.get("epochs") is not None or made.get("steps") is not None else {**made, "epochs": EPOCHS}
 
 

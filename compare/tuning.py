@@ -149,10 +149,11 @@ def tune(settings: Tuning, folder: Path, shown: Display | None = None) -> Tuned:
     """
     with display(Console(stderr=True)) if shown is None else nullcontext(shown) as shown:
         wanted = _judge(settings, shown)
+        elsewhere = None if settings.storage is None else tuning_search.open_storage(settings.storage)
         with store.locked(folder):
             plan = _claim(folder, wanted.plan)
             results.write_atomically(folder / PLAN_FILE, results.with_checksum(plan.model_dump_json()))
-            storage = tuning_search.open_storage(settings.storage or f"sqlite:///{(folder / STORAGE_FILE).resolve()}")
+            storage = elsewhere or tuning_search.open_storage(f"sqlite:///{(folder / STORAGE_FILE).resolve()}")
             searches = _searches(wanted, plan)
             shown.plan([search.name for search in searches for _ in range(search.trials)])
             try:

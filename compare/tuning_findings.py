@@ -160,7 +160,8 @@ def _bests(tuned: Tuned) -> list[str]:
             continue
         scores = f"validation loss {top.trial.loss:.4f}, accuracy {top.trial.accuracy:.4f}"
         chosen = f"the best of {count} trial{'s' if count > 1 else ''}"
-        said.append(f"{framework}: {scores} after {top.trial.epochs} epochs, {chosen}: {field_words(top.fields)}.")
+        epochs = f"{top.trial.epochs} epoch{'s' if top.trial.epochs > 1 else ''}"
+        said.append(f"{framework}: {scores} after {epochs}, {chosen}: {field_words(top.fields)}.")
     if tuned.best_trials:
         said.append(
             "The best of many flatters: it was chosen for this very score, on the validation split. What it is worth, the test "
@@ -194,9 +195,10 @@ def _sameness(tuned: Tuned) -> list[str]:
         said += f" Their validation losses differ by {middle:.1e} in the middle, {max(ended):.1e} at most (relative)."
     if tuned.plan.settings.sampler == "tpe":
         drawn = random_trials(tuned.plan.settings.trials)
+        first_ones = "first trial of a search is" if drawn == 1 else f"first {drawn} trials of a search are"
         said += (
-            f" The first {drawn} of a search are drawn at random, alike in all; what TPE proposes behind them depends on the "
-            "results, whose last digits differ."
+            f" The {first_ones} drawn at random, alike in all; what TPE proposes then depends on the results, whose last "
+            "digits differ."
         )
     return [said]
 
@@ -255,7 +257,7 @@ def _matters(tuned: Tuned, found: Findings) -> list[str]:
             said.append(f"{framework}: of the variance over {count} settings, by fANOVA: {parts}.")
         else:
             said.append(
-                f"{framework}: too few settings to tell: {count} were trained to their end, of the {IMPORTANCE_TRIALS} needed."
+                f"{framework}: too few settings to tell: {count} trained to their end, of the {IMPORTANCE_TRIALS} needed."
             )
     return said
 
@@ -278,12 +280,10 @@ def _cautions(tuned: Tuned) -> list[str]:
         name = f"{search.framework}, {jobs_words(search.jobs)}, repeat {search.repeat + 1}"
         for trial in search.trials:
             if trial.state not in ("ok", "pruned"):
-                said.append(f"{name}: trial {trial.slot + 1} {trial.state}: {trial.reason}.")
+                said.append(f"{name}: trial {trial.slot + 1} {trial.state}: {str(trial.reason).rstrip('.')}.")
         if search.attempts > 1:
-            said.append(
-                f"{name}: cut short {search.attempts - 1} times; its seconds are those of its attempts, each until its last "
-                "told trial."
-            )
+            often = "once" if search.attempts == 2 else f"{search.attempts - 1} times"
+            said.append(f"{name}: cut short {often}; its seconds are those of its attempts, each until its last told trial.")
         if (lost := _cores_lost(tuned, search)) > DISTURBED_FROM:
             said.append(f"{name}: other work took {lost:.2f} cores of its budget of {budget}: rely on no time of it.")
     waiting = [search for search in tuned.searches if not search.done]

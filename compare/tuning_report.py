@@ -43,7 +43,7 @@ def jobs_table(tuned: Tuned) -> Table:
         Column("trials", "trials"),
         *(Column(state, state, terminal=state in ("ok", "pruned")) for state in _STATES),
         Column("bad", "diverged, failed or killed", short="bad"),
-        Column("images", "images trained on", terminal=False, interval=True),
+        Column("images", "images trained on", 0, terminal=False, interval=True),
         Column("start_seconds", "start seconds", 1, terminal=False, interval=True),
         Column("seconds", "seconds", 1, interval=True),
         Column("speedup", "speed-up", 2, interval=True),
@@ -200,10 +200,11 @@ def heading(tuned: Tuned) -> list[str]:
     plan, settings = tuned.plan, tuned.plan.settings
     values = settings.values
     pruned = "" if settings.pruner == "none" else f", pruned by {settings.pruner}"
+    jobs = f"{', '.join(map(str, settings.jobs))} job{'s' if settings.jobs != (1,) else ''}"
     versions = ", ".join(f"{package} {version}" for packages in plan.versions.values() for package, version in packages.items())
     return [
         f"{values.get('model', 'simple_cnn')} on {plan.data_name}: {settings.trials} trials of {settings.sampler}{pruned}, "
-        f"{', '.join(map(str, settings.jobs))} jobs by {settings.backend}, {settings.repeats} "
+        f"{jobs} by {settings.backend}, {settings.repeats} "
         f"repeat{'s' if settings.repeats > 1 else ''}; objective: {settings.objective} of {plan.validation_examples:,} "
         "validation images",
         f"{plan.machine.get('processor') or 'unknown processor'}, budget of {plan.budget} "
@@ -226,8 +227,8 @@ def write(tuned: Tuned, folder: Path) -> str | None:
     return None
 
 
-def show(tuned: Tuned, folder: Path, *, as_json: bool) -> None:
-    """Print a report on stdout: for a reader, or as one JSON object."""
+def show(tuned: Tuned, folder: Path | None, *, as_json: bool) -> None:
+    """Print a report on stdout: for a reader, who is told in which folder it lies, if in any, or as one JSON object."""
     if as_json:
         typer.echo(json.dumps(to_plain(tuned), indent=1, allow_nan=False))
         return
@@ -237,7 +238,8 @@ def show(tuned: Tuned, folder: Path, *, as_json: bool) -> None:
         shown.print(Text(tables.one_line(line)))
     tables.print_all(shown, [jobs_table(tuned), *quality_table(tuned, found), best_table(tuned)], where=REPORT_FILE)
     tables.print_sections(shown, tuning_findings.sections(tuned, found))
-    shown.print(Text(f"\nReport: {folder / REPORT_FILE}, {PAGE_FILE}"), soft_wrap=True)
+    if folder is not None:
+        shown.print(Text(f"\nReport: {folder / REPORT_FILE}, {PAGE_FILE}"), soft_wrap=True)
 
 
 def to_plain(tuned: Tuned) -> dict[str, Any]:

@@ -74,9 +74,9 @@ def read(path: Path | None) -> dict[str, Any]:
     """The ranges of a space file by field, not yet judged; None: the default ones.
 
     Raises:
-        SpecError: the file cannot be read, or is no mapping.
+        SpecError: the file cannot be read, or is no mapping of names.
     """
-    return DEFAULT if path is None else spec.read_values(path)
+    return DEFAULT if path is None else spec.read_values(path, "space file")
 
 
 def judged(ranges: dict[str, Any], values: dict[str, Any], name: str) -> Space:
@@ -92,12 +92,13 @@ def judged(ranges: dict[str, Any], values: dict[str, Any], name: str) -> Space:
     """
     if not ranges:
         raise SpecError(f"space {name} is empty. Received: no field. Write e.g. {_EXAMPLE}.")
+    if {"epochs", "steps"} <= ranges.keys():
+        raise SpecError(f"space {name}: epochs and steps exclude each other. Received: both. Leave one of them out.")
     distributions: dict[str, BaseDistribution] = {}
     fixed: dict[str, Any] = {}
     for field, written in ranges.items():
-        if field in _REFUSED or not isinstance(field, str):
-            reason = _REFUSED.get(field, "it is no name")
-            raise SpecError(f"space {name}: {field} cannot be tuned: {reason}. Received: {written!r}. Leave it out.")
+        if field in _REFUSED:
+            raise SpecError(f"space {name}: {field} cannot be tuned: {_REFUSED[field]}. Received: {written!r}. Leave it out.")
         try:
             made = _distribution(field, written, values)
         except SpecError as error:

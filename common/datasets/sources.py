@@ -309,6 +309,7 @@ def _divide(source: _Source, data: Data, seed: int) -> Division:
         image_size=source.image_size,
         seed=seed,
         limit=data.limit,
+        drawn_part=data.drawn_part,
         # What is published and asked for by name is what everybody has: what its splits share is told, and stays.
         allow_duplicates=data.duplicates == "allow" or data.source in NAMES,
     )

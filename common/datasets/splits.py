@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -69,11 +70,13 @@ class Division:
     notes: list[str]
 
 
-def divide(examples: Examples, *, name: str, image_size: int, seed: int, limit: int | None, allow_duplicates: bool) -> Division:
+def divide(
+    examples: Examples, *, name: str, image_size: int, seed: int, limit: int | None, drawn_part: float, allow_duplicates: bool
+) -> Division:
     """Make the three splits of a dataset; no pixel is needed.
 
     Data that is not divided at all is divided 70/20/10 into train, validation and test; a split that divided data
-    lacks is drawn from train, a tenth of it; each class has at least one example in each split that is drawn. It is
+    lacks is drawn from train, `drawn_part` of it; each class has at least one example in each split that is drawn. It is
     different images that are drawn: exact copies go where the first of them goes. Then `limit` training examples are kept,
     and as large a part of validation and test; a note names the classes that are left without an example in a split.
 
@@ -83,13 +86,14 @@ def divide(examples: Examples, *, name: str, image_size: int, seed: int, limit: 
         image_size: of the images that are trained on, for the hash.
         seed: 0..2**63 - 1.
         limit: number of training examples to keep; None keeps all.
+        drawn_part: above 0, at most 0.5.
         allow_duplicates: whether splits that the source itself made may share images.
 
     Raises:
         DataRefused: a class is too small to be divided, or two splits share images.
     """
     first_equal = _first_equal(examples.pixel_sha256)
-    ids, notes = _complete(examples, first_equal, name, seed)
+    ids, notes = _complete(examples, first_equal, name, seed, drawn_part)
     notes += _duplicates(examples, first_equal, ids, name, allow_duplicates)
     if limit is not None:
         ids, note = _limited(examples.labels, ids, seed, limit)
@@ -105,7 +109,9 @@ def _first_equal(pixel_sha256: NDArray[np.uint8]) -> Ids:
     return first[inverse].astype(np.int64)
 
 
-def _complete(examples: Examples, first_equal: Ids, name: str, seed: int) -> tuple[dict[str, Ids], list[str]]:
+def _complete(
+    examples: Examples, first_equal: Ids, name: str, seed: int, drawn_part: float
+) -> tuple[dict[str, Ids], list[str]]:
     ids: dict[str, Ids] = {}
     start = 0
     for split, size in examples.split_sizes.items():
@@ -113,22 +119,22 @@ def _complete(examples: Examples, first_equal: Ids, name: str, seed: int) -> tup
         start += size
     if "all" in ids:
         ids["train"] = ids.pop("all")
-        percent = {"validation": 20, "test": 10}
+        parts = {"validation": 0.2, "test": 0.1}
         notes = [f"train, validation and test: 70/20/10 of {start:,} examples, drawn by class with seed {seed}"]
     else:
-        percent = {split: 10 for split in SPLITS if split not in ids}
+        parts = {split: drawn_part for split in SPLITS if split not in ids}
         notes = [
-            f"{split}: a tenth of the {len(ids['train']):,} training examples, drawn by class with seed {seed}, "
+            f"{split}: {100 * drawn_part:g} % of the {len(ids['train']):,} training examples, drawn by class with seed {seed}, "
             f"as the data has no {split} split"
-            for split in percent
+            for split in parts
         ]
     whole = ids["train"]
     _, first = np.unique(first_equal[whole], return_index=True)
     left = different = whole[np.sort(first)]
-    if percent:
-        _refuse_small_classes(examples, name, different, needed=1 + len(percent))
-    for split, part in percent.items():
-        count = max((len(different) * part + 50) // 100, len(np.unique(examples.labels[left])))
+    if parts:
+        _refuse_small_classes(examples, name, different, needed=1 + len(parts))
+    for split, part in parts.items():
+        count = max(math.floor(len(different) * part + 0.5), len(np.unique(examples.labels[left])))
         drawn = left[draw(examples.labels[left], count, seed=seed, purpose=f"split {split}")]
         ids[split] = whole[np.isin(first_equal[whole], first_equal[drawn])]
         left = np.setdiff1d(left, drawn, assume_unique=True)

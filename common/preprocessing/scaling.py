@@ -10,6 +10,7 @@ from common.preprocessing.statistics import dataset_statistics
 
 _Channels = tuple[float, float, float]
 
+HALF: _Channels = (0.5, 0.5, 0.5)
 IMAGENET_MEAN: _Channels = (0.485, 0.456, 0.406)
 IMAGENET_STD: _Channels = (0.229, 0.224, 0.225)
 
@@ -50,13 +51,15 @@ def of(data: spec.Data, dataset: Dataset, *, cache_dir: str | None) -> Scaling:
     """
     if data.normalization == "none":
         return Scaling()
+    if data.normalization == "half":
+        return Scaling(HALF, HALF)
     if data.normalization == "imagenet":
         return Scaling(IMAGENET_MEAN, IMAGENET_STD)
     images = dataset.train.images if dataset.train.encoded is None else dataset.train.encoded
     found = dataset_statistics(images, dataset.content_hash, image_size=dataset.image_size, cache_dir=cache_dir)
     if not all(found.std):
         raise spec.SpecError(
-            f"data.normalization dataset needs channels that vary. Received: standard deviations {found.std}. Use none or "
-            "imagenet."
+            f"data.normalization dataset needs channels that vary. Received: standard deviations {found.std}. Use none, "
+            "half or imagenet."
         )
     return Scaling(found.mean, found.std)

@@ -146,7 +146,7 @@ def test_a_draw_gives_each_class_its_share_by_the_largest_remainder_and_at_least
 @pytest.mark.parametrize("seed", range(3))
 def test_every_class_is_in_every_split_that_is_drawn(sizes: list[int], seed: int):
     examples = made_up(sizes)
-    division = splits.divide(examples, name="x", image_size=8, seed=seed, limit=None, allow_duplicates=False)
+    division = splits.divide(examples, name="x", image_size=8, seed=seed, limit=None, drawn_part=0.1, allow_duplicates=False)
     for ids in division.ids.values():
         assert np.bincount(examples.labels[ids], minlength=len(sizes)).min() >= 1
     assert sorted(np.concatenate(list(division.ids.values()))) == list(range(sum(sizes)))
@@ -154,13 +154,13 @@ def test_every_class_is_in_every_split_that_is_drawn(sizes: list[int], seed: int
 
 def test_equal_classes_are_divided_alike_where_their_share_is_a_whole_number():
     examples = made_up([10] * 12)
-    division = splits.divide(examples, name="x", image_size=8, seed=0, limit=None, allow_duplicates=False)
+    division = splits.divide(examples, name="x", image_size=8, seed=0, limit=None, drawn_part=0.1, allow_duplicates=False)
     for split, count in (("train", 7), ("validation", 2), ("test", 1)):
         assert set(np.bincount(examples.labels[division.ids[split]])) == {count}
 
 
 def test_classes_that_a_limit_leaves_out_are_named():
-    division = splits.divide(made_up([50] * 3), name="x", image_size=8, seed=0, limit=2, allow_duplicates=False)
+    division = splits.divide(made_up([50] * 3), name="x", image_size=8, seed=0, limit=2, drawn_part=0.1, allow_duplicates=False)
     notes = [note.split(" has ") for note in division.notes if " has " in note]
     assert [split for split, _ in notes] == ["train", "validation", "test"]
     assert notes[0][1] in {f"no example of 1 of the 3 classes: {name!r}" for name in "abc"}

@@ -38,7 +38,7 @@ def test_an_official_archive_gives_its_pixels_labels_and_splits(files, tmp_path)
     assert dataset.test.labels.tolist() == labels
     # planes of red, green and blue, row by row
     assert np.array_equal(dataset.test.images[3, 5, 7], data[3].reshape(3, 32, 32)[:, 5, 7])
-    assert "validation: a tenth of the 150 training examples" in dataset.notes[0]
+    assert "validation: 10 % of the 150 training examples" in dataset.notes[0]
 
 
 def test_every_official_form_is_the_same_data(tmp_path):

@@ -49,7 +49,7 @@ def test_idx_files_give_their_images_labels_and_splits(tmp_path):
     assert dataset.image_size == 32 and dataset.manifest is None
     assert (len(dataset.train), len(dataset.validation), len(dataset.test)) == (40, 10, 20)
     assert dataset.test.labels.tolist() == LABELS[50:].tolist()
-    assert "validation: a tenth of the 50 training examples" in dataset.notes[0]
+    assert "validation: 10 % of the 50 training examples" in dataset.notes[0]
 
 
 def test_a_grey_image_gets_two_zero_pixels_around_it_and_its_channel_three_times(tmp_path):

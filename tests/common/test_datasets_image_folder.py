@@ -77,8 +77,8 @@ def test_splits_that_are_missing_are_drawn_from_train_a_tenth_each(tmp_path, cac
     dataset = loaded(write_folder(tmp_path / "pets", tree("train/cat", "train/dog", images=20)), cache)
     assert (len(dataset.train), len(dataset.validation), len(dataset.test)) == (32, 4, 4)
     assert [note.partition(",")[0] for note in dataset.notes] == [
-        "validation: a tenth of the 40 training examples",
-        "test: a tenth of the 40 training examples",
+        "validation: 10 % of the 40 training examples",
+        "test: 10 % of the 40 training examples",
     ]
     names = [f"train/{label}/{number}.png" for label in ("cat", "dog") for number in range(20)]
     images = [*dataset.train.images, *dataset.validation.images, *dataset.test.images]

@@ -56,7 +56,7 @@ def test_files_that_are_no_trained_model_are_refused_by_name(tmp_path: Path) -> 
         path = tmp_path / name
         if content is not None:
             path.write_bytes(content)
-        said = "is not there, or no file" if content is None else r"is torn \(.*\)"
+        said = "is not there, or no file" if content is None else r"is torn, or no safetensors file \(.*\)"
         with pytest.raises(WeightsError, match=rf"{name} {said}\. Use the best\.safetensors of a run"):
             trained.load(path)
     with pytest.raises(WeightsError, match="no file"):

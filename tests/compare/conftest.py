@@ -1,22 +1,37 @@
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from common import rates, spec
 from common.rates import Rates
-from compare import launch
+from compare import launch, plots
 
 
 @pytest.fixture
-def fake_twins(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """Two frameworks that only pretend, on a machine of four cores; yields the patcher, to set how they behave."""
+def fake_twins(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[pytest.MonkeyPatch]:
+    """Two frameworks that only pretend, on a machine of four cores; yields the patcher, to set how they behave.
+
+    Their plots are empty, which saves half of the time, but where the test is marked `drawn`.
+    """
+    if request.node.get_closest_marker("drawn") is None:
+        monkeypatch.setattr(plots, "save", _save_nothing)
     monkeypatch.setattr(launch, "FRAMEWORKS", {"left": "tests.compare.twins.left", "right": "tests.compare.twins.right"})
     monkeypatch.setattr(spec, "available_cores", lambda: 4)
     monkeypatch.setattr(rates, "measured", _rates)
     launch.DESCRIPTIONS.clear()
     yield monkeypatch
     launch.DESCRIPTIONS.clear()
+
+
+def _save_nothing(figure: Figure, folder: Path, name: str) -> list[Path]:
+    files = [folder / f"{name}.{suffix}" for suffix in plots.FORMATS]
+    for path in files:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('<svg xmlns="http://www.w3.org/2000/svg"/>' if path.suffix == ".svg" else "")
+    return files
 
 
 def _rates(cores: int) -> Rates:

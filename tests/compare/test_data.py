@@ -50,7 +50,7 @@ def test_a_divided_tree_is_counted_by_class_and_split(tmp_path: Path) -> None:
     assert (healthy["condition"], healthy["counts"]) == ("healthy", {"train": 11, "validation": 12, "test": 1})
     assert found["files"]["kinds"] == [{"format": "PNG", "mode": "RGB", "width_px": 8, "height_px": 8, "files": 48}]
     assert found["files"]["total_bytes"] == sum(map(len, DIVIDED.values()))
-    assert found["content_hash"] and "test: a tenth of the 24 training examples" in found["notes"][0]
+    assert found["content_hash"] and "test: 10 % of the 24 training examples" in found["notes"][0]
 
 
 def test_a_limit_shows_what_it_keeps(tmp_path: Path) -> None:
@@ -353,6 +353,7 @@ def test_an_interrupt_while_leaves_are_made_is_answered_and_leaves_nothing(
 def test_names_that_the_pictures_cannot_show_are_numbered_and_told(tmp_path: Path) -> None:
     names = ["слива", "日本語の葉", "🍅"]
     assert plots.labels(names) == ["слива", "class 1", "class 2"]
+    assert plots.labels(["new\nline", "turned\u202eround"]) == ["new line", "turned round"]
     explore(write_folder(tmp_path / "leaves", tree(*names, images=12)), "--out", tmp_path / "out")
     report = (tmp_path / "out" / "report.md").read_text()
     assert "lacks letters of some names: class 1 is 日本語の葉, class 2 is 🍅." in report

@@ -17,7 +17,7 @@ from common import inference, scores, spec, trained, weights
 from common.scores import Agreement
 from common.spec import SpecError
 from common.weights import WeightsError
-from compare import convert, evaluation, evaluation_report, launch, predict, store
+from compare import convert, evaluation, evaluation_report, launch, predict, report, store
 from compare.__main__ import app
 from compare.evaluation import Crossing, Evaluated, Evaluation, Model, Pair
 from tests.compare.twins import learner, linear
@@ -84,7 +84,7 @@ def compare(*words: str | Path) -> Any:
 
 
 def test_an_evaluation_trains_scores_and_writes_everything_and_does_nothing_twice(
-    in_process: list[tuple[str, ...]], tmp_path: Path
+    in_process: list[tuple[str, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, tuned = tmp_path / "out", tmp_path / "tuned.yaml"
     tuned.write_text("right: {optimizer.learning_rate: 0.2}\nleft: {optimizer.learning_rate: 0.1}\n")
@@ -118,6 +118,9 @@ def test_an_evaluation_trains_scores_and_writes_everything_and_does_nothing_twic
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")} == stamps
     other = compare(*words, "--seed", "5")
     assert other.exit_code == 2 and "holds the results of another comparison" in other.stderr
+    monkeypatch.setattr(report, "write", lambda *_: "No space left. Free some.")
+    full = compare(*words)
+    assert full.exit_code == 1 and full.stderr.endswith("No space left. Free some.\n")
 
 
 def test_a_training_that_fails_is_named_and_the_others_are_scored(
@@ -147,7 +150,7 @@ def test_tuned_fields_come_from_a_folder_or_a_file(tmp_path: Path) -> None:
         json.dumps({"best_trials": {name: {"fields": {"seed": number}} for number, name in enumerate(both)}})
     )
     assert evaluation.read_tuned(tmp_path, both) == {"pytorch": {"seed": 0}, "tensorflow": {"seed": 1}}
-    assert evaluation.read_tuned(tmp_path, both[:1]) == {"pytorch": {"seed": 0}}
+    assert evaluation.read_tuned(tmp_path / "tuned.json", both[:1]) == {"pytorch": {"seed": 0}}
     alike = tmp_path / "alike.yaml"
     alike.write_text("optimizer.momentum: 0.5\n")
     assert evaluation.read_tuned(alike, both) == {name: {"optimizer.momentum": 0.5} for name in both}
@@ -310,6 +313,7 @@ def test_conversions_without_sense_are_refused(in_process: list[tuple[str, ...]]
         (checkpoint, tmp_path / "m.onnx", "unknown suffix. Received: 'm.onnx'. Use .safetensors, .left, .right."),
         (checkpoint, there, "is there already"),
         (garbage, tmp_path / "m.safetensors", "garbage.left holds no weights"),
+        (tmp_path / "missing.left", tmp_path / "m.safetensors", "missing.left is not there, or no file."),
     ):
         done = compare("convert", source, target, *own)
         assert done.exit_code == 2 and said in done.stderr
@@ -341,4 +345,4 @@ def test_infer_times_both_frameworks_in_turns_and_goes_on(
     next((out / "runs").glob("left-1-r1.json")).unlink()
     assert compare(*asked, *wanted).exit_code == 0 and len(in_process) == 5
     other = compare(*asked, "--calls", "50", "--repeats", "2")
-    assert other.exit_code == 2 and "holds another measurement" in other.stderr
+    assert other.exit_code == 2 and "another measurement (calls is 100 there, asked for: 50; seconds is 60.0" in other.stderr

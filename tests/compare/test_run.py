@@ -36,6 +36,7 @@ def compare_quick(out: Path, *arguments: str) -> Any:
     return compare("run", *QUICK, "--out", out, *arguments)
 
 
+@pytest.mark.drawn
 def test_a_comparison_runs_every_row_and_writes_everything(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = compare("run", "--frameworks", "left,right", "--cores", "2", "--no-proof", "--out", out)
@@ -251,7 +252,7 @@ def test_a_second_comparison_in_the_same_folder_at_the_same_time_is_refused(
         second = subprocess.run(
             [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )
-    assert "Another comparison is running in out. Wait for it, or choose another --out." in second.stderr
+    assert "Another command works in out. Wait for it, or choose another --out." in second.stderr
 
 
 @pytest.mark.parametrize("use", ["running", "another comparison", "other files"])
@@ -267,7 +268,7 @@ def test_a_folder_in_use_is_refused_before_anything_is_prepared(
     with store.locked(out) if use == "running" else nullcontext():
         done = compare_quick(out, *asked)
     said = {
-        "running": "Another comparison is running in",
+        "running": "Another command works in",
         "another comparison": "(of left-serial-1core, seed is 0 there, asked for: 7)",
         "other files": "holds files that are no comparison's",
     }

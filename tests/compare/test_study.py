@@ -12,12 +12,13 @@ from typer.testing import CliRunner
 
 from common.datasets import DataRefused
 from compare import launch, study, study_steps
+from compare import walk as walking
 from compare.__main__ import app
 from compare.interrupt import Interrupted
 from compare.part import Part
 from compare.study_file import SCALES, Study
-from compare.study_steps import Made, Passed, Step
 from compare.tables import Column, Table
+from compare.walk import Made, Passed, Step
 
 STUDIES = sorted((launch.PROJECT_ROOT / "studies").glob("*.yaml"))
 FILE = {"title": "A study", "spec": {"model": "simple_cnn"}, "scales": {"smoke": {"pretrain.repeats": 2}}}
@@ -31,7 +32,7 @@ class Steps:
         self.passed: dict[str, Passed] = {}
         self.fault: dict[str, BaseException | int] = {}
 
-    def step(self, name: str) -> Step:
+    def step(self, name: str) -> Step[Study]:
         def do(study: Study, folder: Path, passed: Passed) -> Made:
             self.done.append(name)
             self.passed[name] = passed
@@ -95,6 +96,8 @@ def test_there_is_a_study_for_each_of_the_three_data_sets() -> None:
         ({"tune": {"jobs": [0]}}, "jobs"),
         ({"final": {"epochs": 0}}, "final.epochs is refused"),
         ({"scales": {"tiny": {}}}, "scales names something unknown"),
+        ({"scales": {"smoke": {1: 2}}}, "a field without a name. Received: 1."),
+        ({"scales": {"smoke": 3}}, "scales must be groups of dotted fields"),
         ({"normalise": {"engines": ["numpy"]}}, "normalise.engines names something unknown"),
     ],
 )
@@ -105,6 +108,11 @@ def test_a_wrong_field_is_named_with_its_file_before_anything_is_done(
     done = walk(file)
     assert (done.exit_code, steps.done) == (2, [])
     assert words in done.stderr and str(file) in done.stderr
+
+
+def test_a_study_needs_no_scales(file: Path) -> None:
+    file.write_text(yaml.safe_dump({"title": "Mine"}))
+    assert Study.read(file, "smoke", {}).title == "Mine"
 
 
 def test_a_scale_sets_fields_and_the_command_line_has_the_last_word(file: Path) -> None:
@@ -133,7 +141,7 @@ def test_what_is_done_is_not_done_again_and_what_failed_is(file: Path, steps: St
     steps.fault.clear()
     assert walk(file).exit_code == 0
     assert steps.done == ["one", "two", "three", "two"]
-    (file.parent / "out" / "1-one" / study.STEP_FILE).write_text("{")
+    (file.parent / "out" / "1-one" / walking.STEP_FILE).write_text("{")
     again = walk(file)
     assert steps.done[4:] == ["one"] and "The step is done again." in again.stderr
 
@@ -171,7 +179,7 @@ def test_another_study_does_not_go_on_in_the_folder_of_one(file: Path, steps: St
 
 def test_other_code_does_not_go_on_in_the_folder_of_a_study(file: Path, steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
     walk(file)
-    monkeypatch.setattr(study.parity, "code_digest", lambda frameworks, model: "other")
+    monkeypatch.setattr(walking.parity, "code_digest", lambda frameworks, model: "other")
     done = walk(file)
     assert done.exit_code == 2 and "the code has been changed since" in done.stderr
 
@@ -186,7 +194,7 @@ def test_a_folder_with_other_files_is_refused(file: Path, steps: Steps) -> None:
 
 
 def test_paths_of_a_step_are_those_of_its_folder_in_the_report() -> None:
-    part = study_steps.under(Part(name="a", title="A", pictures=["plots/x.svg"], more=["report.md"]), "3-a")
+    part = walking.under(Part(name="a", title="A", pictures=["plots/x.svg"], more=["report.md"]), "3-a")
     assert (part.pictures, part.more) == (["3-a/plots/x.svg"], ["3-a/report.md"])
 
 

@@ -227,7 +227,7 @@ def test_the_lock_of_a_killed_comparison_is_free(tmp_path: Path) -> None:
     holder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], env=environment, stdout=subprocess.PIPE)
     assert holder.stdout is not None
     holder.stdout.readline()
-    with pytest.raises(store.FolderError, match="Another comparison is running"), store.locked(tmp_path):
+    with pytest.raises(store.FolderError, match="Another command works in"), store.locked(tmp_path):
         pass
     holder.kill()
     holder.communicate()

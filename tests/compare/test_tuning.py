@@ -19,11 +19,11 @@ import pytest
 from typer.testing import CliRunner
 
 from common.spec import SpecError
-from compare import launch, tuning, tuning_findings, tuning_report, tuning_search
+from compare import launch, tables, tuning, tuning_findings, tuning_report, tuning_search
 from compare.__main__ import app
 from compare.launch import LaunchError
 from compare.store import FolderError
-from compare.tuning import Plan, Tuned, Tuning
+from compare.tuning import Best, Plan, Tuned, Tuning
 from compare.tuning_search import Searched, Trial
 
 TWINS = {side: f"tests.compare.twins.learner_{side}" for side in ("left", "right")}
@@ -127,7 +127,9 @@ def test_a_folder_with_another_tuning_is_refused_and_told_what_differs(searched:
         tuning.tune(asked(sampler="tpe", jobs=(1, 3), frameworks=("left", "right")), folder)
 
 
-def test_the_report_is_written_in_every_form(searched: tuple[Path, Tuned], tmp_path: Path) -> None:
+def test_the_report_is_written_in_every_form(
+    searched: tuple[Path, Tuned], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     _, tuned = searched
     assert tuning_report.write(tuned, tmp_path) is None
     names = {"tuning", "tuning_quality", "tuning_best", "tuning_progress", "tuning_trials"}
@@ -139,6 +141,9 @@ def test_the_report_is_written_in_every_form(searched: tuple[Path, Tuned], tmp_p
     assert "too few repeats to tell (1 of 5)" in (tmp_path / "report.md").read_text()
     plain = json.loads(json.dumps(tuning_report.to_plain(tuned), allow_nan=False))
     assert plain["best"] == tuned.best and plain["exit_code"] == 0
+    for folder in (tmp_path, None):  # None: it could not be written
+        tuning_report.show(tuned, folder, as_json=False)
+        assert ("Report: " in capsys.readouterr().out) is (folder is not None)
 
 
 def test_a_pruner_stops_trials_between_epochs_and_processes_serve_them(tmp_path: Path) -> None:
@@ -194,6 +199,15 @@ def test_what_cannot_be_done_is_refused_before_anything_starts(tmp_path: Path, s
     with pytest.raises(SpecError) as refused:
         tuning.tune(asked(**settings), tmp_path)
     assert said in str(refused.value) and "secret" not in str(refused.value)
+    assert "storage" not in settings or not list(tmp_path.iterdir())
+
+
+def test_a_mode_on_the_command_line_is_refused_and_not_passed_over(tmp_path: Path) -> None:
+    done = CliRunner().invoke(
+        app,
+        ["tune", "--set", "mode=data_parallel", "--set", "replicas=2", "--frameworks", "left", "--out", str(tmp_path / "out")],
+    )
+    assert done.exit_code == 2 and "mode of a trial must be serial" in done.stderr and not (tmp_path / "out").exists()
 
 
 def test_a_server_that_does_not_start_ends_the_tuning_with_its_last_words(
@@ -383,6 +397,30 @@ def test_fewer_repeats_say_that_they_are_too_few() -> None:
     sentences = said["Does it cost quality?"] + said["What does it gain to search side by side?"]
     assert all("too few repeats to tell (4 of 5)" in sentence for sentence in sentences)
     assert "too few settings to tell: 2" in said["Which fields matter?"][0]
+
+
+def test_one_of_a_kind_is_not_said_of_many() -> None:
+    tuned = made({1: [[0.5]]}, {1: 2.0})
+    (search,) = tuned.searches
+    failed = search.trials[0].model_copy(update={"state": "failed", "reason": "it stopped."})
+    settings = tuned.plan.settings.model_copy(update={"sampler": "tpe", "frameworks": ("left", "right")})
+    tuned = tuned.model_copy(
+        update={
+            "plan": tuned.plan.model_copy(update={"settings": settings}),
+            "searches": [
+                search.model_copy(update={"trials": [*search.trials, failed], "attempts": 2}),
+                search.model_copy(update={"framework": "right"}),
+            ],
+            "best_trials": {"left": Best(study=search.study, trial=search.trials[0], fields={})},
+        }
+    )
+    said = dict(tuning_findings.sections(tuned, tuning_findings.find(tuned)))
+    assert "accuracy 0.5000 after 1 epoch, the best of 2 trials" in said["What was found?"][0]
+    assert "The first trial of a search is drawn at random" in said["Did both frameworks search the same?"][0]
+    assert "trial 1 failed: it stopped." in " ".join(said["Cautions"]) and "stopped.." not in " ".join(said["Cautions"])
+    assert "cut short once; its seconds" in " ".join(said["Cautions"])
+
+    assert "| 100 |" in tables.to_markdown(tuning_report.jobs_table(tuned))
 
 
 def test_importance_is_of_the_fields_that_vary() -> None:

@@ -59,6 +59,7 @@ def test_every_kind_of_field_has_its_distribution_and_one_choice_is_fixed() -> N
         ({"optimizer.name": {"choices": ["sgd"]}}, "leaves nothing to search"),
         ({"optimizer": {"choices": [{"name": "sgd"}]}}, "optimizer.choices.0"),
         ({"cores": {"low": 1, "high": 2}}, "cores cannot be tuned: it says where and how a trial runs"),
+        ({"epochs": {"low": 1, "high": 2}, "steps": {"low": 1, "high": 9}}, "epochs and steps exclude each other"),
         (
             {"data.seed": {"low": 1, "high": 2}},
             "data.seed cannot be tuned: it changes the images that",
@@ -79,6 +80,11 @@ def test_a_file_is_read_as_specs_are(tmp_path: Path) -> None:
     path.write_text("a: [")
     with pytest.raises(SpecError, match="is not valid yaml"):
         tuning_space.read(path)
+    path.write_text("1: {low: 1, high: 2}\n")
+    with pytest.raises(SpecError, match="a field without a name"):
+        tuning_space.read(path)
+    with pytest.raises(SpecError, match="space file cannot be read"):
+        tuning_space.read(tmp_path / "missing.yaml")
 
 
 def test_the_default_space_is_one_of_the_spec() -> None:

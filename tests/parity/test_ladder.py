@@ -83,6 +83,12 @@ def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parity, "PARALLEL_STEPS", 4)
 
 
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the proof's own: what the modes exchange is the same, and float64 convolutions take their time."""
+    monkeypatch.setattr(parity, "BATCH_SIZE", 8)
+
+
 @pytest.mark.usefixtures("few_steps")
 def test_mini_xception_is_the_same_training_in_both_frameworks_and_over_two_devices(tmp_path: Path) -> None:
     proof = prove(tmp_path, "mini_xception", "sgd", ("serial", "data_parallel"), steps=3)
@@ -98,16 +104,16 @@ def test_simple_cnn_is_the_same_training_in_both_frameworks_and_over_three_proce
     _assert_both_are_held_in_mode(proof, "multi_process")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_steps")
-@pytest.mark.parametrize(
-    ("mode", "replicas"), [("tensor_parallel", 3), pytest.param("hybrid_tensor", 2, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("mode", "replicas"), [("tensor_parallel", 3), ("hybrid_tensor", 2)])
 def test_a_model_whose_channels_are_split_is_the_same_training(tmp_path: Path, mode: str, replicas: int) -> None:
     proof = prove(tmp_path, "tests.parity.probe", "sgd", ("serial", mode), replicas=replicas, steps=3)
     assert_proved(proof)
     _assert_both_are_held_in_mode(proof, mode)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_steps")
 def test_a_model_with_batch_norm_is_the_same_training_over_a_parameter_server(tmp_path: Path) -> None:
     proof = prove(tmp_path, "tests.parity.probe", "adam", ("serial", "parameter_server"), replicas=3, steps=3)
@@ -132,6 +138,7 @@ def test_simple_cnn_is_the_same_training_in_copies_of_a_pipeline(tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("model", ["simple_cnn", "mini_xception"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("replicas", [2, 3])
@@ -140,6 +147,7 @@ def test_every_pipeline_is_serials_training_over_20_steps(tmp_path: Path, model:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("model", ["simple_cnn", "mini_xception"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("replicas", [2, 3])

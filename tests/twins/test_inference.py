@@ -68,7 +68,11 @@ def test_files_that_do_not_fit_are_refused_by_name(twin: Twin, tmp_path: Path) -
     twin.formats.write(model()._replace(architecture=larger, weights=made.values(larger)), other)
     garbage = tmp_path / f"garbage{suffix}"
     garbage.write_bytes(b"no weights at all")
-    for path in (other, garbage, tmp_path / f"missing{suffix}"):
+    junk = tmp_path / f"junk{suffix}"
+    junk.write_bytes(b"junk\n")  # to a reader of pickles, something that it has stored before
+    torn = tmp_path / f"torn{suffix}"
+    torn.write_bytes(other.read_bytes()[:1000])
+    for path in (other, garbage, junk, torn, tmp_path / f"missing{suffix}"):
         with pytest.raises(WeightsError, match=f"{path.name} holds no weights that fit"):
             twin.formats.read(model().card, NETWORK, path)
 

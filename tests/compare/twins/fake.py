@@ -59,7 +59,8 @@ def describe(framework: str, behaviours: dict[str, str]) -> dict[str, object]:
 
 
 def train(framework: str, run: spec.Spec, out: Path, repeat: int, behaviour: str) -> int:
-    seconds = {"left": 1.0, "right": 2.0}[framework] / (1 + 0.5 * (run.replicas - 1) + 0.2 * (run.cores - 1))
+    first = framework in ("left", "pytorch")
+    seconds = (1.0 if first else 2.0) / (1 + 0.5 * (run.replicas - 1) + 0.2 * (run.cores - 1))
     facts = {
         "framework": framework,
         "spec": run,
@@ -70,7 +71,7 @@ def train(framework: str, run: spec.Spec, out: Path, repeat: int, behaviour: str
         "order_hash": f"a{run.seed:063d}",
         "weights_hash": f"b{run.seed:063d}",
         "data_hash": f"c{run.split_seed:063d}",
-        "first_step_loss": {"left": 2.3, "right": 2.3000002}[framework] + 0.1 * run.seed,
+        "first_step_loss": (2.3 if first else 2.3000002) + 0.1 * run.seed,
     }
     results.append_event(out, "start", total_epochs=EPOCHS, total_steps=EPOCHS * 20, steps_per_epoch=20)
     results.append_event(out, "first_step", seconds=0.1, loss=facts["first_step_loss"])

@@ -1,0 +1,173 @@
+"""Verdicts on claims, from intervals alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from compare import statistics
+from compare.papers.paper import Here, Verdict
+from compare.statistics import SIGNIFICANCE, VERDICT_PAIRS, Judged, Ratio
+from compare.summary import Summary, family, ratio_of_seconds
+
+EQUIVALENT = 0.01
+"""Accuracy, 0..1, below which a loss counts as none: one point."""
+
+ROUNDING = 1e-4
+"""Relative difference of two float32 losses below which they may be the same training: rounding, grown over an epoch."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Test accuracy of one row less that of another, over seeds, with its 95 % t-interval."""
+
+    first: str
+    second: str
+    mean: float
+    low: float
+    high: float
+    n: int
+    p: float
+    """Holm-corrected among the differences that were tested with it."""
+
+    @property
+    def decided(self) -> bool:
+        return self.n >= VERDICT_PAIRS
+
+    @property
+    def words(self) -> str:
+        if self.n < 2:
+            return f"{self.first} against {self.second}: {100 * self.mean:+.1f} points of test accuracy, of a single seed"
+        said = f"{100 * self.mean:+.1f} points of test accuracy ({100 * self.low:+.1f} to {100 * self.high:+.1f})"
+        return f"{self.first} against {self.second}: {said} over {self.n} seeds (p {statistics.p_words(self.p)})"
+
+
+def differences(here: Here, training: str, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Difference]:
+    """Accuracies of rows less those of others, seed by seed, tested as one family; a pair without a common seed is left out.
+
+    Args:
+        here: what was found.
+        training: by name.
+        pairs: ids of rows.
+    """
+    found: dict[tuple[str, str], Difference] = {}
+    for first, second in pairs:
+        one, other = (here.runs(training, row) for row in (first, second))
+        scored = [(one[each].test, other[each].test) for each in one if each in other]
+        both = [(a, b) for a, b in scored if a is not None and b is not None]
+        if not both:
+            continue
+        made = statistics.of_differences([a.accuracy - b.accuracy for a, b in both], rounding=1.0 / both[0][0].num_examples)
+        one_name, other_name = (summary.name if (summary := here.summary(training, row)) else row for row in (first, second))
+        half = made.half if len(both) > 1 else float("inf")
+        found[first, second] = Difference(
+            one_name, other_name, made.mean, made.mean - half, made.mean + half, len(both), made.p
+        )
+    tested = [pair for pair, each in found.items() if each.decided]
+    corrected = statistics.holm([found[pair].p for pair in tested])
+    return found | {pair: replace(found[pair], p=p) for pair, p in zip(tested, corrected, strict=True)}
+
+
+def more_accurate(difference: Difference | None) -> tuple[Verdict, str]:
+    """Whether the first of two is the more accurate one."""
+    if difference is None:
+        return "cannot be told here", "one of the two was not run here"
+    if not difference.decided:
+        return "cannot be told here", f"{difference.words}; {_too_few(difference.n)}"
+    if difference.p < SIGNIFICANCE and difference.low > 0:
+        return "reproduced", difference.words
+    if difference.p < SIGNIFICANCE and difference.high < 0:
+        return "not reproduced", f"{difference.words}: it is the less accurate one"
+    return "cannot be told here", f"{difference.words}: no difference shown"
+
+
+def loses(difference: Difference | None, points: float) -> tuple[Verdict, str]:
+    """Whether the first of two is less accurate by so many points.
+
+    Args:
+        difference: of the two.
+        points: in hundredths, above 0.
+    """
+    if difference is None:
+        return "cannot be told here", "one of the two was not run here"
+    if not difference.decided:
+        return "cannot be told here", f"{difference.words}; {_too_few(difference.n)}"
+    inside = difference.low <= -points / 100 <= difference.high
+    if inside and difference.p < SIGNIFICANCE:
+        return "reproduced", f"{difference.words}, which holds the {points:g} that were published"
+    if not inside:
+        return "not reproduced", f"{difference.words}, which does not hold a loss of {points:g}"
+    return "cannot be told here", f"{difference.words}, which holds a loss of {points:g}, and none as well"
+
+
+def loses_none(difference: Difference | None) -> tuple[Verdict, str]:
+    """Whether the first of two is at most a point less accurate."""
+    if difference is None:
+        return "cannot be told here", "one of the two was not run here"
+    if not difference.decided:
+        return "cannot be told here", f"{difference.words}; {_too_few(difference.n)}"
+    if difference.low > -EQUIVALENT:
+        return "reproduced", f"{difference.words}: a loss of {100 * EQUIVALENT:g} point or more is ruled out"
+    if difference.p < SIGNIFICANCE and difference.high < 0:
+        return "not reproduced", f"{difference.words}: it loses"
+    return "cannot be told here", f"{difference.words}: neither a loss nor its absence is shown"
+
+
+def pair(here: Here, framework: str) -> tuple[str, str]:
+    """Ids of a framework's corrected rows: data parallel, and serial on as many cores."""
+    rows = [row for row in here.plan.corrected.rows if row.framework == framework]
+    parallel = next(row for row in rows if row.spec.mode == "data_parallel")
+    serial = next(row for row in rows if row.spec.mode == "serial" and row.spec.cores == parallel.spec.cores)
+    return parallel.id, serial.id
+
+
+def framework_times(here: Here, training: str, first: str, second: str) -> Judged | None:
+    """Seconds of the second row over those of the first, judged in the family of its comparison; None where one is missing."""
+    report = here.trainings.get(training)
+    found = family(report.stored, report.summaries).frameworks if report else []
+    return next((judged for one, other, judged in found if (one.id, other.id) == (first, second)), None)
+
+
+def speedup(here: Here, training: str, row: str) -> Judged | None:
+    """Of a mode over serial on the same cores, judged in the family of its comparison; None where one is missing."""
+    report = here.trainings.get(training)
+    return family(report.stored, report.summaries).modes.get(row) if report else None
+
+
+def above(judged: Judged | None, words: str) -> tuple[Verdict, str]:
+    """Whether a ratio is above one.
+
+    Args:
+        judged: the ratio.
+        words: what it is of, e.g. `data_parallel x2 over serial`.
+    """
+    if judged is None:
+        return "cannot be told here", f"{words}: one of the two was not run here"
+    said = f"{words}: {statistics.interval_words(judged.ratio)} times{statistics.surety(judged)}"
+    match judged.verdict:
+        case "above":
+            return "reproduced", said
+        case "below":
+            return "not reproduced", said
+        case _:
+            return "cannot be told here", f"{said}: {judged.verdict}"
+
+
+def paired(here: Here, training: str, slow: str, fast: str) -> Ratio | None:
+    """Epoch seconds of one row over those of another, over repeats; None where one is missing."""
+    report = here.trainings.get(training)
+    rows = {row.id: row for row in report.stored.comparison.rows} if report else {}
+    if report is None or not {slow, fast} <= rows.keys():
+        return None
+    return ratio_of_seconds(report.stored, slow=rows[slow], fast=rows[fast])
+
+
+def _too_few(number: int) -> str:
+    return f"{number} of the {VERDICT_PAIRS} seeds that a verdict needs"
+
+
+def of_devices(summary: Summary | None) -> str:
+    """`on the CPU, 2 cores`, or the name of what it ran on."""
+    if summary is None:
+        return "not run"
+    return f"on {summary.device or 'an unknown device'}, {summary.cores} cores"

@@ -1,0 +1,318 @@
+"""What every published report has here: its runs, as they were made and as they should be, its tables and its claims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar
+
+import yaml
+from matplotlib.figure import Figure
+from pydantic import BaseModel, ConfigDict
+
+from common import spec
+from common.results import EpochRecord, RunResult
+from common.spec import Spec
+from compare import matrix, preprocess
+from compare.content import Report
+from compare.evaluation import Evaluated, Evaluation
+from compare.matrix import Row
+from compare.summary import Summary
+from compare.tables import Cell, Column, Table
+from compare.tuning import Tuned, Tuning
+
+FOLDER = Path(__file__).parent
+
+SMOKE = "smoke"
+SCALES = (SMOKE, "quick", "full")
+
+FULL = "--scale full"
+"""What fills the cells that are open for want of epochs."""
+
+Verdict = Literal["reproduced", "not reproduced", "contradicted by the paper's own table", "cannot be told here"]
+
+_File = TypeVar("_File", bound="Published")
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Published(Frozen):
+    """What every report's file holds."""
+
+    title: str
+    dataset: str
+    model: str
+    claims: dict[str, str]
+    """Its sentences, by the name of the judgement."""
+    caveats: list[str]
+    """What was found wrong in it."""
+
+
+def read(name: str, kind: type[_File]) -> _File:
+    """The figures of a report, from `<name>.yaml` beside this file."""
+    return kind.model_validate(yaml.safe_load((FOLDER / f"{name}.yaml").read_text("utf-8")))
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The data that a report was made with, as everybody can fetch them."""
+
+    names: tuple[str, ...]
+    """Of folders, or of archives but for their suffix, under which they are looked for in the cache folder."""
+    what: str
+    """What to fetch, how large it is, and how it is laid out."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One sentence of a report, judged."""
+
+    name: str
+    said: str
+    verdict: Verdict
+    evidence: list[str]
+
+
+@dataclass(frozen=True)
+class Training:
+    """Rows that share their data: one comparison, in a folder of its own."""
+
+    name: str
+    title: str
+    rows: list[Row]
+    repeats: int = 1
+    seeds: tuple[int, ...] = ()
+    prove: bool = False
+    replicas: int = 2
+    oversubscribe: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that is run for a report at one scale."""
+
+    faithful: list[Training]
+    """The published runs as they were really made."""
+    corrected: Training
+    """The same question asked properly."""
+    chosen: list[str]
+    """What the report does not state, and was chosen here."""
+    departs: list[str]
+    """In what even the faithful runs are not the report's, at this scale, here."""
+    scans: preprocess.Request | None = None
+    tuning: Tuning | None = None
+    final: Callable[[dict[str, dict[str, Any]]], Evaluation] | None = None
+    """The final training, of the best fields by framework."""
+
+    @property
+    def base(self) -> Spec:
+        """Of the first of the published runs."""
+        return self.faithful[0].rows[0].spec
+
+
+@dataclass(frozen=True)
+class Setting:
+    """With what a plan is made."""
+
+    scale: str
+    source: str
+    """Of the data."""
+    gpus: int
+    """That every framework sees here."""
+    values: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Fields of the spec for all runs, over the report's."""
+
+    def row(self, name: str, framework: str, fields: Mapping[str, Any]) -> Row:
+        """One run, of dotted fields of the spec."""
+        return Row(id=name, framework=framework, spec=spec.build(self.overlaid(fields)))
+
+    def overlaid(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Nested values of dotted fields, the data's source and what the caller sets among them."""
+        return spec.overlay(spec.overlay({}, {**fields, "data.source": self.source}), dict(self.values))
+
+    def corrected(
+        self, fields: Mapping[str, Any], *, frameworks: Sequence[str], seeds: int, replicas: int = 2, prove: bool = True
+    ) -> Training:
+        """Serial and data-parallel runs of one spec, a seed for each repeat, on one division of the data."""
+        values = self.overlaid({"data.seed": 0, **fields})
+        rows = matrix.rows(values, frameworks, ("serial", "data_parallel"), replicas)
+        if self.scale == SMOKE:
+            most = max(row.spec.cores for row in rows if row.spec.mode != "serial")
+            rows = [row for row in rows if row.spec.cores == most]
+        return Training(
+            "corrected",
+            "The same question, asked of identical models",
+            rows,
+            repeats=seeds,
+            seeds=tuple(range(seeds)),
+            prove=prove,
+            replicas=replicas,
+        )
+
+
+@dataclass(frozen=True)
+class Here:
+    """What was found here."""
+
+    setting: Setting
+    plan: Plan
+    trainings: dict[str, Report]
+    """By name, the corrected one among them."""
+    folders: dict[str, Path]
+    """Of the trainings."""
+    scans: list[dict[str, Any]] | None = None
+    """Rows of the preprocessing, as `preprocess.to_rows` has them."""
+    tuned: Tuned | None = None
+    evaluated: Evaluated | None = None
+    final_epoch: EpochRecord | None = None
+    """Whose weights the final training kept."""
+
+    def summary(self, training: str, row: str) -> Summary | None:
+        """A row of a training; None where there is none, or none of its runs came to an end."""
+        report = self.trainings.get(training)
+        found = [each for each in report.summaries if each.id == row] if report else []
+        return found[0] if found and found[0].repeats_done else None
+
+    def runs(self, training: str, row: str) -> dict[int, RunResult]:
+        """The good runs of a row, by repeat."""
+        report = self.trainings.get(training)
+        kept = report.stored.runs.get(row, {}) if report else {}
+        return {repeat: run for repeat, run in sorted(kept.items()) if run.status in ("ok", "not parallel")}
+
+    def epoch_seconds(self, training: str, row: str, images: int) -> float | None:
+        """Seconds of an epoch of so many images, at the pace that was measured."""
+        found = self.summary(training, row)
+        pace = found.images_per_second if found else None
+        return images / pace.median if pace else None
+
+
+class Paper(Protocol):
+    """A report; a module of this package each."""
+
+    @property
+    def NAME(self) -> str: ...  # noqa: N802  # a module's constant, as are the two below
+
+    @property
+    def EMBEDDED(self) -> str:  # noqa: N802
+        """Data that are made here, for the smallest scale."""
+        ...
+
+    @property
+    def WANTED(self) -> Wanted: ...  # noqa: N802
+
+    def published(self) -> Published:
+        """Its figures."""
+        ...
+
+    def hardware(self) -> str:
+        """On what its runs were made."""
+        ...
+
+    def plan(self, setting: Setting) -> Plan:
+        """What is run at a scale."""
+        ...
+
+    def tables(self, here: Here) -> list[Table]:
+        """Its tables, each cell with the paper's figure and the one found here."""
+        ...
+
+    def claims(self, here: Here) -> list[Claim]:
+        """A verdict for each of its claims."""
+        ...
+
+    def draw(self, figure: Figure, here: Here) -> None:
+        """Its curves, with those found here over them."""
+        ...
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One figure of a table, as published and as found here."""
+
+    paper: float | None
+    here: float | None
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A column of a published table."""
+
+    key: str
+    heading: str
+    digits: int
+
+
+def beside(
+    name: str,
+    title: str,
+    labels: Sequence[Column],
+    kinds: Sequence[Kind],
+    rows: Sequence[tuple[Mapping[str, Cell], Mapping[str, Compared], str | None]],
+    note: str = "",
+) -> Table:
+    """A published table, each cell with the paper's figure, the one found here, and this over that.
+
+    Args:
+        name: of its files.
+        title: of the table.
+        labels: columns that tell the rows apart.
+        kinds: of the figures.
+        rows: labels, figures by key, and why one that is missing here is open.
+        note: below the table.
+    """
+    columns = [*labels]
+    for kind in kinds:
+        columns += [
+            Column(f"{kind.key}_paper", f"{kind.heading}, paper", kind.digits),
+            Column(f"{kind.key}_here", f"{kind.heading}, here", kind.digits),
+            Column(f"{kind.key}_ratio", f"{kind.heading}, here / paper", 3),
+        ]
+    made: list[dict[str, Cell]] = []
+    for label, figures, reason in rows:
+        cells: dict[str, Cell] = dict(label)
+        for key, each in figures.items():
+            cells[f"{key}_paper"], cells[f"{key}_here"] = each.paper, each.here
+            cells[f"{key}_ratio"] = each.here / each.paper if each.here is not None and each.paper else None
+        is_open = any(each.here is None and each.paper is not None for each in figures.values())
+        made.append(cells | {"open": reason if is_open else None})
+    if any(row["open"] for row in made):
+        columns.append(Column("open", "open because", fold=40))
+    return Table(name, title, tuple(columns), made, note=note)
+
+
+def arithmetic(name: str, checks: Sequence[tuple[str, float, float, int]]) -> Table:
+    """Figures that a report states beside what its own tables give.
+
+    Args:
+        name: of the report.
+        checks: what, as stated, as worked out, digits behind the point in which it is stated.
+    """
+    columns = (
+        Column("what", "figure"),
+        Column("stated", "as stated", 4),
+        Column("worked_out", "from its own tables", 4),
+        Column("agrees", "agrees"),
+    )
+    rows: list[dict[str, Cell]] = [
+        {"what": what, "stated": stated, "worked_out": found, "agrees": "yes" if agrees(stated, found, digits) else "NO"}
+        for what, stated, found, digits in checks
+    ]
+    return Table(f"arithmetic_{name}", "The paper's own arithmetic", columns, rows, note="Agrees: within its last digit.")
+
+
+def agrees(stated: float, found: float, digits: int) -> bool:
+    """Whether a figure is stated as it is found, up to one in its last digit: reports round, and cut off."""
+    return abs(stated - found) < 10.0**-digits
+
+
+def beyond(setting: Setting, epochs: int) -> str:
+    """Why cells behind the last epoch that was run are open."""
+    return f"behind epoch {epochs} of scale {setting.scale}: {FULL} runs all"
+
+
+def sentence(words: str) -> str:
+    """Words as a sentence."""
+    return f"{words[:1].upper()}{words[1:]}."

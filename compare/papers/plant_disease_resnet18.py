@@ -1,0 +1,658 @@
+"""38 plant diseases with ResNet18: preprocessing, loader workers, DataParallel and a search by Optuna, in PyTorch alone."""
+
+from __future__ import annotations
+
+import csv
+import statistics as python_statistics
+from functools import cache
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from common import datasets, spec
+from common.results import RunResult
+from compare import launch, preprocess, statistics, store, tuning_findings
+from compare.data_report import counted
+from compare.evaluation import Evaluation
+from compare.papers import judging
+from compare.papers.paper import (
+    FOLDER,
+    SMOKE,
+    Claim,
+    Compared,
+    Frozen,
+    Here,
+    Kind,
+    Plan,
+    Published,
+    Setting,
+    Training,
+    Verdict,
+    Wanted,
+    arithmetic,
+    beside,
+    beyond,
+    read,
+    sentence,
+)
+from compare.statistics import Ratio
+from compare.tables import Cell, Column, Table
+from compare.tuning import Tuning
+
+NAME = "plant-disease-resnet18"
+EMBEDDED = "leaves:classes=4,images=200,size=64"
+WANTED = Wanted(
+    names=("plant-disease", "new-plant-diseases-dataset"),
+    what="the New Plant Diseases data set (augmented), 87,867 JPEG images of 256x256 (about 1.5 GB) in train/<class>/ and "
+    "valid/<class>/ for 38 classes, as a folder or an archive of these two folders",
+)
+_FAITHFUL = "faithful"
+_CORRECTED = "corrected"
+_FRAMEWORK = "pytorch"
+_GPUS = 2
+_GAIN = 1.05
+"""Times as fast from which more workers count as a gain."""
+_WARNING = "suggested max number of worker"
+"""Of torch's DataLoader, where there are more workers than cores."""
+
+_SCALES: dict[str, dict[str, Any]] = {
+    "smoke": {
+        "image_size": 32, "limit": 128, "epochs": 1, "workers": (2,), "repeats": 1, "scan_workers": (1, 2), "scans": 1,
+        "corrected_limit": 64, "corrected_epochs": 1, "seeds": 1,
+        "trials": 2, "jobs": (1, 2), "tuning_epochs": 1, "final": 1,
+    },
+    "quick": {
+        "image_size": 64, "limit": 600, "epochs": 2, "workers": (2, 4, 8), "repeats": 5, "scan_workers": (1, 2, 4, 8),
+        "scans": 5, "corrected_limit": 300, "corrected_epochs": 2, "seeds": 5,
+        "trials": 8, "jobs": (1, 2, 4, 8), "tuning_epochs": 2, "final": 6,
+    },
+    "full": {
+        "image_size": 256, "limit": None, "epochs": 5, "workers": (2, 4, 8), "repeats": 5, "scan_workers": (1, 2, 4, 8),
+        "scans": 5, "corrected_limit": None, "corrected_epochs": 5, "seeds": 5,
+        "trials": 8, "jobs": (1, 2, 4, 8), "tuning_epochs": 5, "final": 20,
+    },
+}  # fmt: skip
+_SPACE: dict[str, Any] = {
+    "optimizer.learning_rate": {"low": 1e-4, "high": 1e-1, "log": True},
+    "schedule.step_size": {"low": 1, "high": 5},
+    "optimizer.weight_decay": {"low": 1e-6, "high": 1e-2, "log": True},
+    "optimizer.momentum": {"low": 0.5, "high": 0.99},
+}
+
+
+class _Workers(Frozen):
+    seconds: float
+    speedup: float
+
+
+class _Parallel(Frozen):
+    gpus: int
+    seconds: float
+    speedup: float
+    best_validation_accuracy: float
+    max_gpu_memory_mb: float
+
+
+class _Serial(Frozen):
+    seconds: float
+    best_validation_accuracy: float
+    max_gpu_memory_mb: float
+
+
+class _Trained(Frozen):
+    serial: _Serial
+    loader_workers: dict[int, _Workers]
+    data_parallel: dict[int, _Parallel]
+
+
+class _Searched(Frozen):
+    searched: list[str]
+    jobs: dict[int, tuple[float, float]]
+
+
+class _Final(Frozen):
+    train_accuracy: float
+    validation_accuracy: float
+    test_accuracy: float
+    reported: list[str]
+
+
+_BY_CLASS = [Column("class", "class")]
+
+_Curve = dict[int, tuple[float, float, float, float, float]]
+"""Epoch: train loss, train accuracy, valid loss, valid accuracy, seconds."""
+
+
+class _PlantDisease(Published):
+    split: dict[str, int]
+    cpu: str
+    gpu: str
+    preprocessing: dict[str, dict[int, tuple[float, float]]]
+    training: _Trained
+    epochs_serial: _Curve
+    epochs_data_parallel_2_gpus: _Curve
+    tuning: _Searched
+    final: _Final
+
+
+class _Class(Frozen):
+    name: str
+    images: int
+    precision: float
+    recall: float
+    f1: float
+    support: int
+
+
+@cache
+def _file() -> _PlantDisease:
+    return read(NAME, _PlantDisease)
+
+
+@cache
+def _classes() -> list[_Class]:
+    with (FOLDER / "plant-disease-classes.csv").open(encoding="utf-8", newline="") as file:
+        return [
+            _Class(
+                name=row["class"],
+                images=int(row["images_published"]),
+                precision=float(row["precision"]),
+                recall=float(row["recall"]),
+                f1=float(row["f1"]),
+                support=int(row["support"]),
+            )
+            for row in csv.DictReader(file)
+        ]
+
+
+def published() -> Published:
+    return _file()
+
+
+def hardware() -> str:
+    return f"{_file().cpu}; {_file().gpu}"
+
+
+def _worker_row(workers: int) -> str:
+    return f"workers-{workers}"
+
+
+def plan(setting: Setting) -> Plan:
+    size = _SCALES[setting.scale]
+    test = _file().split["test"] / (_file().split["train"] + _file().split["test"])
+    shared: dict[str, Any] = {
+        "model": _file().model,
+        "data.image_size": size["image_size"],
+        "data.limit": size["limit"],
+        "data.drawn_part": test,
+        "data.duplicates": "allow",
+        "data.normalization": "dataset",
+        "optimizer.name": "sgd",
+        "optimizer.learning_rate": 0.01,
+        "optimizer.momentum": 0.9,
+        "optimizer.weight_decay": 1e-4,
+        "schedule.name": "step",
+        "schedule.step_size": 3,
+        "schedule.gamma": 0.1,
+        "global_batch_size": 64,
+    }
+    as_it_was = {**shared, "optimizer.native": True, "data.loading": "streaming", "epochs": size["epochs"]}
+    rows = [setting.row("serial", _FRAMEWORK, as_it_was)]
+    rows += [
+        setting.row(_worker_row(count), _FRAMEWORK, {**as_it_was, "input": "workers", "workers": count})
+        for count in size["workers"]
+    ]
+    if setting.gpus >= _GPUS:
+        rows.append(setting.row("data_parallel", _FRAMEWORK, {**as_it_was, "mode": "data_parallel", "replicas": _GPUS}))
+    corrected = setting.corrected(
+        {**shared, "data.limit": size["corrected_limit"], "epochs": size["corrected_epochs"]},
+        frameworks=tuple(launch.FRAMEWORKS),
+        seeds=size["seeds"],
+        prove=setting.scale != SMOKE,
+    )
+    scan = setting.row("scan", _FRAMEWORK, {**shared, "data.normalization": "none"}).spec
+    trials = setting.overlaid({**shared, "epochs": size["tuning_epochs"]})
+    tuning = Tuning(
+        values=trials,
+        space=_SPACE,
+        space_name=NAME,
+        trials=size["trials"],
+        jobs=size["jobs"],
+        frameworks=(_FRAMEWORK,),
+        repeats=5 if setting.scale == "full" else 1,
+    )
+    final = setting.overlaid({**shared, "epochs": size["final"]})
+
+    def finally_trained(best: dict[str, dict[str, Any]]) -> Evaluation:
+        return Evaluation(values=final, frameworks=(_FRAMEWORK,), tuned=best, repeats=1)
+
+    ranges = "; ".join(f"{field} {each['low']:g} to {each['high']:g}" for field, each in _SPACE.items())
+    scaled: list[str] = []
+    if size["limit"] is not None:
+        scaled.append(
+            f"{size['limit']:,} training images of {size['image_size']} px in place of {_file().split['train']:,} of 256 px, "
+            f"{counted(size['epochs'], 'epoch')} in place of {len(_file().epochs_serial)}."
+        )
+    return Plan(
+        faithful=[Training(_FAITHFUL, "Serial, loader workers, DataParallel", rows, repeats=size["repeats"])],
+        corrected=corrected,
+        chosen=[
+            "Training from scratch, as the accuracy of the first epoch says.",
+            "SGD at a learning rate of 0.01, momentum 0.9, weight decay 1e-4, batches of 64.",
+            "The learning rate falls to a tenth every 3 epochs, as the leap at epoch 4 of the published curve says.",
+            "No augmentation; mean and standard deviation of the data set.",
+            f"Test images: {test:.1%} of the training images, drawn, beside the validation split that the download has.",
+            f"The ranges of the search: {ranges}.",
+            f"Epochs of a trial: {size['tuning_epochs']}; of the final training: {size['final']}.",
+        ],
+        departs=[
+            *scaled,
+            f"The report trained on a {_file().gpu}, searched on an A100, and had 4 CPU cores; here are "
+            f"{spec.available_cores()} cores and {setting.gpus or 'no'} GPU{'' if setting.gpus == 1 else 's'}.",
+        ],
+        scans=preprocess.Request(("dask", "pytorch"), size["scan_workers"], "threads", size["scans"], scan),
+        tuning=tuning,
+        final=finally_trained,
+    )
+
+
+def tables(here: Here) -> list[Table]:
+    return [
+        _counts(here),
+        _preprocessing(here),
+        _training(here),
+        *(_curve_table(here, *each) for each in _curves()),
+        _tuning_table(here),
+        _final_table(here),
+        _report_table(here),
+        _checks(),
+    ]
+
+
+def _counts(here: Here) -> Table:
+    base = here.plan.base
+    whole = datasets.load_files(
+        base.data.model_copy(update={"limit": None}), seed=base.split_seed, cache_dir=base.paths.cache_dir
+    )
+    counts = np.bincount(whole.train.labels, minlength=len(whole.class_names))
+    found = dict(zip(whole.class_names, counts.tolist(), strict=True))
+    rows: list[tuple[dict[str, Cell], dict[str, Compared], str | None]] = [
+        (
+            {"class": each.name},
+            {"images": Compared(each.images, found.get(each.name))},
+            "not a class of the data here",
+        )
+        for each in _classes()
+    ]
+    others = [name for name in found if name not in {each.name for each in _classes()}]
+    note = f"Of the training split. Classes here that the report does not have: {', '.join(others)}." if others else ""
+    return beside("class_counts", "Images of each class", _BY_CLASS, [Kind("images", "images", 0)], rows, note=note)
+
+
+def _scan(here: Here, engine: str, workers: int) -> dict[str, Any] | None:
+    found = [row for row in here.scans or [] if (row["engine"], row["workers"]) == (engine, workers)]
+    return found[0] if found and found[0]["status"] == "ok" else None
+
+
+def _preprocessing(here: Here) -> Table:
+    rows: list[tuple[dict[str, Cell], dict[str, Compared], str | None]] = []
+    for engine, by_workers in _file().preprocessing.items():
+        for workers, (seconds, speedup) in by_workers.items():
+            row = _scan(here, engine, workers)
+            images = sum(_file().split.values())
+            figures = {
+                "seconds": Compared(seconds, row["seconds"] * images / row["images"] if row else None),
+                "speedup": Compared(speedup, row["speedup"] if row else None),
+            }
+            rows.append(({"engine": engine, "workers": workers}, figures, _not_at(here)))
+    labels = [Column("engine", "engine"), Column("workers", "workers")]
+    kinds = [Kind("seconds", "seconds", 1), Kind("speedup", "speed-up", 2)]
+    note = f"Seconds here: of the report's {sum(_file().split.values()):,} images, at the pace of those that were read."
+    return beside("preprocessing", "Mean and standard deviation", labels, kinds, rows, note=note)
+
+
+def _training(here: Here) -> Table:
+    published = _file().training
+    names: dict[str, tuple[float, float]] = {"serial": (published.serial.seconds, 1.0)}
+    names |= {_worker_row(count): (each.seconds, each.speedup) for count, each in published.loader_workers.items()}
+    names["data_parallel"] = (published.data_parallel[_GPUS].seconds, published.data_parallel[_GPUS].speedup)
+    accuracy = {"serial": published.serial.best_validation_accuracy}
+    accuracy["data_parallel"] = published.data_parallel[_GPUS].best_validation_accuracy
+    memory = {"serial": published.serial.max_gpu_memory_mb, "data_parallel": published.data_parallel[_GPUS].max_gpu_memory_mb}
+    images, epochs = _file().split["train"], len(_file().epochs_serial)
+    rows: list[tuple[dict[str, Cell], dict[str, Compared], str | None]] = []
+    for name, (seconds, speedup) in names.items():
+        epoch = here.epoch_seconds(_FAITHFUL, name, images)
+        ratio = judging.paired(here, _FAITHFUL, "serial", name)
+        summary = here.summary(_FAITHFUL, name)
+        scored = [each.validation_accuracy for each in summary.epochs if each.validation_accuracy] if summary else []
+        figures = {
+            "seconds": Compared(seconds, epoch * epochs if epoch else None),
+            "speedup": Compared(speedup, 1.0 if name == "serial" and epoch else ratio.value if ratio else None),
+            "accuracy": Compared(accuracy.get(name), max(scored, default=None) if name in accuracy else None),
+            "memory": Compared(memory.get(name), summary.device_peak_memory_mib if summary and name in memory else None),
+        }
+        needs = "no GPU here" if name == "serial" else _not_at(here)
+        rows.append(({"run": name}, figures, _needs_gpus(here) if name == "data_parallel" else needs))
+    kinds = [
+        Kind("seconds", "seconds", 1),
+        Kind("speedup", "speed-up", 3),
+        Kind("accuracy", "best validation accuracy", 4),
+        Kind("memory", "GPU memory MB", 0),
+    ]
+    note = f"Seconds here: of {epochs} epochs of the report's {images:,} images, at the pace that was measured."
+    return beside("training", "Loader workers and DataParallel", [Column("run", "run")], kinds, rows, note=note)
+
+
+def _curves() -> list[tuple[str, str, _Curve]]:
+    return [
+        ("serial", "Epochs, serial", _file().epochs_serial),
+        ("data_parallel", "Epochs, DataParallel on two GPUs", _file().epochs_data_parallel_2_gpus),
+    ]
+
+
+def _curve_table(here: Here, name: str, title: str, curve: _Curve) -> Table:
+    found = {each.epoch: each for each in run.epochs} if (run := _first(here, name)) else {}
+    rows: list[tuple[dict[str, Cell], dict[str, Compared], str | None]] = []
+    for epoch, (train_loss, train_accuracy, valid_loss, valid_accuracy, seconds) in curve.items():
+        record = found.get(epoch)
+        train, valid = (record.train, record.validation) if record else (None, None)
+        pace = record.seconds * _file().split["train"] / record.epoch_images if record and record.timed_images else None
+        figures = {
+            "train_loss": Compared(train_loss, train.loss if train else None),
+            "train_accuracy": Compared(train_accuracy, train.accuracy if train else None),
+            "valid_loss": Compared(valid_loss, valid.loss if valid else None),
+            "valid_accuracy": Compared(valid_accuracy, valid.accuracy if valid else None),
+            "seconds": Compared(seconds, pace),
+        }
+        needs = _needs_gpus(here) if name == "data_parallel" and not found else beyond(here.setting, len(found))
+        rows.append(({"epoch": epoch}, figures, needs))
+    kinds = [
+        Kind("train_loss", "train loss", 4),
+        Kind("train_accuracy", "train acc.", 4),
+        Kind("valid_loss", "valid. loss", 4),
+        Kind("valid_accuracy", "valid. acc.", 4),
+        Kind("seconds", "seconds", 1),
+    ]
+    return beside(f"epochs_{name}", title, [Column("epoch", "epoch")], kinds, rows)
+
+
+def _first(here: Here, row: str) -> RunResult | None:
+    return next(iter(here.runs(_FAITHFUL, row).values()), None)
+
+
+def _tuning_table(here: Here) -> Table:
+    searched = {search.jobs: search for search in here.tuned.searches if search.done} if here.tuned else {}
+    alone = searched.get(1)
+    rows: list[tuple[dict[str, Cell], dict[str, Compared], str | None]] = []
+    for jobs, (seconds, speedup) in _file().tuning.jobs.items():
+        search = searched.get(jobs)
+        gain = alone.seconds / search.seconds if alone and search and search.seconds else None
+        figures = {
+            "seconds": Compared(seconds, search.seconds if search else None),
+            "speedup": Compared(speedup, gain),
+        }
+        rows.append(({"jobs": jobs}, figures, _not_at(here)))
+    return beside(
+        "tuning",
+        "Optuna, trials side by side",
+        [Column("jobs", "jobs")],
+        [Kind("seconds", "seconds", 1), Kind("speedup", "speed-up", 2)],
+        rows,
+        note="Seconds here: of this scale's trials, which are shorter than the report's.",
+    )
+
+
+def _final_table(here: Here) -> Table:
+    model = here.evaluated.models[0] if here.evaluated else None
+    kept = here.final_epoch
+    found = {
+        "train": kept.train.accuracy if kept and kept.train else None,
+        "validation": model.validation.accuracy if model and model.validation else None,
+        "test": model.scores.accuracy if model and model.scores else None,
+    }
+    paper = {
+        "train": _file().final.train_accuracy,
+        "validation": _file().final.validation_accuracy,
+        "test": _file().final.test_accuracy,
+    }
+    rows: list[tuple[dict[str, Cell], dict[str, Compared], str | None]] = [
+        ({"split": split}, {"accuracy": Compared(paper[split], found[split])}, "the final training failed here")
+        for split in paper
+    ]
+    note = "Here: of the best validation epoch; training accuracy is counted while that epoch trains."
+    return beside(
+        "final", "Tuned and trained finally", [Column("split", "split")], [Kind("accuracy", "accuracy", 4)], rows, note=note
+    )
+
+
+def _report_table(here: Here) -> Table:
+    made = here.evaluated
+    scores = made.models[0].scores if made else None
+    found = dict(zip(made.class_names, scores.classes, strict=True)) if made and scores else {}
+    rows: list[tuple[dict[str, Cell], dict[str, Compared], str | None]] = []
+    for each in _classes():
+        own = found.get(each.name)
+        figures = {
+            "precision": Compared(each.precision, own.precision if own else None),
+            "recall": Compared(each.recall, own.recall if own else None),
+            "f1": Compared(each.f1, own.f1 if own else None),
+            "support": Compared(each.support, own.support if own else None),
+        }
+        rows.append(({"class": each.name}, figures, "not a class of the data here"))
+    kinds = [Kind("precision", "precision", 2), Kind("recall", "recall", 2), Kind("f1", "F1", 2), Kind("support", "support", 0)]
+    return beside("class_report", "Scores of each class", _BY_CLASS, kinds, rows, note="Here: of the test split.")
+
+
+def _checks() -> Table:
+    file = _file()
+    checks: list[tuple[str, float, float, int]] = []
+    for engine, by_workers in file.preprocessing.items():
+        alone = by_workers[1][0]
+        checks += [(f"{engine} x{count}, speed-up", gain, alone / seconds, 2) for count, (seconds, gain) in by_workers.items()]
+    serial = file.training.serial.seconds
+    checks += [(f"{count} loader workers, speed-up", each.speedup, serial / each.seconds, 4)
+               for count, each in file.training.loader_workers.items()]  # fmt: skip
+    checks += [(f"{count} GPUs, speed-up", each.speedup, serial / each.seconds, 4)
+               for count, each in file.training.data_parallel.items()]  # fmt: skip
+    alone = file.tuning.jobs[1][0]
+    checks += [(f"{jobs} jobs, speed-up", gain, alone / seconds, 4) for jobs, (seconds, gain) in file.tuning.jobs.items()]
+    checks += [
+        ("training images, against the sum of the classes", file.split["train"], sum(each.images for each in _classes()), 0),
+        ("test images, against the supports of the report", file.split["test"], sum(each.support for each in _classes()), 0),
+        ("seconds of serial training, against its epochs", serial, sum(each[4] for each in file.epochs_serial.values()), 0),
+    ]
+    return arithmetic(NAME, checks)
+
+
+def _needs_gpus(here: Here) -> str:
+    if here.setting.gpus < _GPUS:
+        return f"needs {_GPUS} GPUs; there: python -m compare reproduce {NAME} --scale full"
+    return "the run failed here: see the cautions"
+
+
+def _not_at(here: Here) -> str:
+    return f"not run at scale {here.setting.scale}, or failed"
+
+
+def claims(here: Here) -> list[Claim]:
+    said = _file().claims
+    judged = {
+        "loaders_scale_better": _loaders_scale_better,
+        "workers_beyond_cores": _workers_beyond_cores,
+        "two_gpus_gain_less": _two_gpus_gain_less,
+        "threaded_tuning": _threaded_tuning,
+        "workers_keep_losses": _workers_keep_losses,
+        "data_parallel_changes_losses": _data_parallel_changes_losses,
+    }
+    return [Claim(name, text, *judged[name](here)) for name, text in said.items()]
+
+
+def _loaders_scale_better(here: Here) -> tuple[Verdict, list[str]]:
+    most = max((row["workers"] for row in here.scans or []), default=1)
+    rows = {(engine, workers): _scan(here, engine, workers) for engine in ("dask", "pytorch") for workers in (1, most)}
+    if most == 1 or not all(rows.values()):
+        return "cannot be told here", ["The scans were not all made."]
+    seconds = {key: [scan["seconds"] for scan in row["scans"]] for key, row in rows.items() if row}
+    gains = {
+        engine: [a / b for a, b in zip(seconds[engine, 1], seconds[engine, most], strict=True)]
+        for engine in ("dask", "pytorch")
+    }
+    ratio = statistics.paired_ratio(list(zip(gains["pytorch"], gains["dask"], strict=True)))
+    medians = ", ".join(f"{engine} {python_statistics.median(each):.2f} times" for engine, each in gains.items())
+    judged = statistics.verdicts([("gain", ratio)])[0] if ratio else None
+    verdict, words = judging.above(judged, f"the gain of PyTorch over the gain of Dask, {most} workers against 1")
+    cores = spec.available_cores()
+    paces = [f"{engine} x1 {python_statistics.median(seconds[engine, 1]):.2f} s" for engine in gains]
+    return verdict, [
+        f"With {most} workers on {cores} core{'s' if cores > 1 else ''}: {medians}; the report had 4 cores.",
+        sentence(words),
+        f"What scales from a slower start gains more: {', '.join(paces)}.",
+    ]
+
+
+def _workers_beyond_cores(here: Here) -> tuple[Verdict, list[str]]:
+    cores = spec.available_cores()
+    counts = sorted(row.spec.workers for row in here.plan.faithful[0].rows if row.spec.workers)
+    within, beyond_them = [each for each in counts if each <= cores], [each for each in counts if each > cores]
+    if not within or not beyond_them:
+        return "cannot be told here", [f"There are no runs with workers up to and beyond the {cores} cores here."]
+    base = _worker_row(within[-1])
+    verdicts: list[Verdict] = []
+    evidence: list[str] = []
+    for count in beyond_them:
+        ratio = judging.paired(here, _FAITHFUL, base, _worker_row(count))
+        verdict, words = _no_gain(ratio)
+        verdicts.append(verdict)
+        evidence.append(f"{count} workers against {within[-1]} on {cores} cores: {words}.")
+    warned = [count for count in beyond_them if _warned(here, _worker_row(count))]
+    evidence.append(
+        f"PyTorch warned of it in the runs with {', '.join(map(str, warned))} workers."
+        if warned
+        else "PyTorch did not warn of it."
+    )
+    if "not reproduced" in verdicts or len(warned) < len(beyond_them):
+        return "not reproduced", evidence
+    return ("reproduced" if set(verdicts) == {"reproduced"} else "cannot be told here"), evidence
+
+
+def _no_gain(ratio: Ratio | None) -> tuple[Verdict, str]:
+    if ratio is None:
+        return "cannot be told here", "not measured"
+    said = f"{statistics.interval_words(ratio)} times as fast"
+    if not ratio.decided or ratio.low is None or ratio.high is None:
+        return "cannot be told here", f"{said}; too few repeats to tell"
+    if ratio.high < _GAIN:
+        return "reproduced", f"{said}: a gain of {100 * (_GAIN - 1):.0f} % is ruled out"
+    if ratio.low > 1.0:
+        return "not reproduced", f"{said}: they gain"
+    return "cannot be told here", f"{said}: neither a gain nor its absence is shown"
+
+
+def _warned(here: Here, row: str) -> bool:
+    folder = here.folders[_FAITHFUL]
+    logs = (store.run_folder(folder, row, repeat) / store.LOG_FILE for repeat in here.runs(_FAITHFUL, row))
+    return any(_WARNING in log.read_text("utf-8", errors="replace") for log in logs if log.exists())
+
+
+def _two_gpus_gain_less(here: Here) -> tuple[Verdict, list[str]]:
+    ratios = {row.id: judging.paired(here, _FAITHFUL, "serial", row.id) for row in here.plan.faithful[0].rows[1:]}
+    known = {name: ratio for name, ratio in ratios.items() if ratio}
+    evidence = [f"{name}: {statistics.interval_words(ratio)} times as fast as serial." for name, ratio in known.items()]
+    parallel = known.get("data_parallel")
+    if parallel is None:
+        words = judging.above(
+            judging.speedup(here, _CORRECTED, judging.pair(here, _FRAMEWORK)[0]), "replicas on CPU cores over serial on as many"
+        )[1]
+        return "cannot be told here", [f"It needs {_GPUS} GPUs.", *evidence, sentence(words)]
+    others = [ratio for name, ratio in known.items() if name != "data_parallel"]
+    if not others or not all(ratio.decided for ratio in (*others, parallel)):
+        return "cannot be told here", [*evidence, "There are too few repeats to tell."]
+    best = max(others, key=lambda ratio: ratio.value)
+    if (parallel.high or 0.0) < (best.low or 0.0):
+        return "reproduced", evidence
+    return ("not reproduced" if (parallel.low or 0.0) > (best.high or 0.0) else "cannot be told here"), evidence
+
+
+def _threaded_tuning(here: Here) -> tuple[Verdict, list[str]]:
+    if here.tuned is None:
+        return "cannot be told here", ["Nothing was searched."]
+    most = max(_file().tuning.jobs)
+    stated = _file().tuning.jobs[most][1]
+    cores = spec.available_cores()
+    gains = {gain.jobs: gain.seconds for gain in tuning_findings.find(here.tuned).gains if gain.seconds}
+    evidence = [f"{jobs} jobs: {statistics.interval_words(each.ratio)} times as fast as 1." for jobs, each in gains.items()]
+    if cores < most and not here.setting.gpus:
+        return "cannot be told here", [
+            f"{most} jobs need {most} cores, or a GPU that is idle otherwise: here are {cores}.",
+            *evidence,
+        ]
+    found = gains.get(most)
+    if found is None or not found.ratio.decided or found.ratio.low is None or found.ratio.high is None:
+        return "cannot be told here", [*evidence, "There are too few repeats to tell."]
+    inside = found.ratio.low <= stated <= found.ratio.high
+    return ("reproduced" if inside else "not reproduced"), evidence
+
+
+def _losses(here: Here, training: str, row: str) -> dict[int, list[float]]:
+    """Repeat: the training loss of each epoch."""
+    return {
+        repeat: [epoch.train.loss for epoch in run.epochs if epoch.train] for repeat, run in here.runs(training, row).items()
+    }
+
+
+def _workers_keep_losses(here: Here) -> tuple[Verdict, list[str]]:
+    serial = _losses(here, _FAITHFUL, "serial")
+    names = [row.id for row in here.plan.faithful[0].rows if row.spec.workers]
+    largest, pairs = 0.0, 0
+    for name in names:
+        for repeat, losses in _losses(here, _FAITHFUL, name).items():
+            for one, other in zip(serial.get(repeat, []), losses, strict=False):
+                largest, pairs = max(largest, abs(one - other) / abs(one)), pairs + 1
+    if not pairs:
+        return "cannot be told here", ["The runs were not all made."]
+    said = f"{counted(pairs, 'training loss', 'training losses')} of epochs with workers, held against serial's: "
+    said += "all the same number." if largest == 0.0 else f"the largest relative difference is {largest:.1e}."
+    return ("reproduced" if largest == 0.0 else "not reproduced"), [said]
+
+
+def _data_parallel_changes_losses(here: Here) -> tuple[Verdict, list[str]]:
+    faithful = any(row.spec.mode == "data_parallel" for row in here.plan.faithful[0].rows)
+    training, parallel, alone = (
+        (_FAITHFUL, "data_parallel", "serial") if faithful else (_CORRECTED, *judging.pair(here, _FRAMEWORK))
+    )
+    serial, other = _losses(here, training, alone), _losses(here, training, parallel)
+    gaps = [
+        abs(a - b) / abs(a) for repeat, losses in other.items() for a, b in zip(serial.get(repeat, []), losses, strict=False)
+    ]
+    if not gaps:
+        return "cannot be told here", ["The runs were not all made."]
+    summary = here.summary(training, parallel)
+    how = summary.implementation if summary else None
+    evidence = [
+        f"{counted(len(gaps), 'training loss', 'training losses')} of epochs ({how or 'two replicas'}), held against serial's: "
+        f"relative differences of {min(gaps):.1e} to {max(gaps):.1e}.",
+        "Each replica normalises by the statistics of its own part of the batch, as DataParallel does: it is another function. "
+        "With `--set batch_norm_statistics=synchronised` the modes that offer it are serial's mathematics.",
+    ]
+    return ("reproduced" if min(gaps) > judging.ROUNDING else "not reproduced"), evidence
+
+
+def draw(figure: Figure, here: Here) -> None:
+    loss, accuracy = figure.subplots(1, 2)
+    for number, (name, title, curve) in enumerate(_curves()):
+        run = _first(here, name)
+        records = run.epochs if run else []
+        for axis, which, values in (
+            (loss, 2, [(each.epoch, each.validation.loss) for each in records if each.validation]),
+            (accuracy, 3, [(each.epoch, each.validation.accuracy) for each in records if each.validation]),
+        ):
+            paper = [each[which] for each in curve.values()]
+            axis.plot(list(curve), paper, color=f"C{number}", linestyle="--", alpha=0.6, label=f"{title}, paper")
+            if values:
+                epochs, found = zip(*values, strict=True)
+                axis.plot(epochs, found, color=f"C{number}", marker="o", label=f"{title}, here")
+    loss.set(xlabel="epoch", ylabel="validation loss")
+    accuracy.set(xlabel="epoch", ylabel="validation accuracy", ylim=(0, 1))
+    accuracy.legend(fontsize=8)

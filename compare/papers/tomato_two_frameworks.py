@@ -1,0 +1,294 @@
+"""Tomato leaves with a simple CNN: PyTorch against TensorFlow, serially and in parallel."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from common import spec
+from compare import launch, statistics
+from compare.data_report import counted
+from compare.papers import judging
+from compare.papers.paper import (
+    SMOKE,
+    Claim,
+    Compared,
+    Frozen,
+    Here,
+    Kind,
+    Plan,
+    Published,
+    Setting,
+    Training,
+    Verdict,
+    Wanted,
+    arithmetic,
+    beside,
+    read,
+    sentence,
+)
+from compare.tables import Column, Table
+
+NAME = "tomato-two-frameworks"
+EMBEDDED = "leaves:classes=10,images=400,size=64"
+WANTED = Wanted(
+    names=("tomato-leaf", "tomatoleaf", "tomato"),
+    what="the tomato leaf images of the public download, 10,000 in train/<class>/ and 1,000 in val/<class>/ for 10 classes, "
+    "JPEG of 256x256 (about 190 MB), as a folder or an archive of these two folders",
+)
+_FAITHFUL = "faithful"
+_CORRECTED = "corrected"
+_IMAGES = 10_000
+"""That the report trained on."""
+_REPLICAS = 2
+
+_SCALES: dict[str, dict[str, Any]] = {
+    "smoke": {"image_size": 32, "limit": 160, "epochs": 1, "corrected_limit": 96, "corrected_epochs": 1, "seeds": 1},
+    "quick": {"image_size": 64, "limit": 2000, "epochs": 8, "corrected_limit": 1000, "corrected_epochs": 4, "seeds": 5},
+    "full": {"image_size": 256, "limit": None, "epochs": None, "corrected_limit": None, "corrected_epochs": None, "seeds": 5},
+}
+
+
+class _Run(Frozen):
+    framework: str
+    mode: str
+    accuracy: float
+    loss: float
+    seconds: float
+
+    @property
+    def id(self) -> str:
+        return f"{self.framework}-{self.mode}"
+
+
+class _Tomato(Published):
+    optimizer: str
+    augmentation: list[str]
+    schedule: str
+    loss: str
+    epochs: int
+    hardware: str
+    notes: str
+    runs: list[_Run]
+    printed: dict[str, dict[str, float]]
+
+
+@cache
+def _file() -> _Tomato:
+    return read(NAME, _Tomato)
+
+
+def published() -> Published:
+    return _file()
+
+
+def hardware() -> str:
+    return _file().hardware
+
+
+def plan(setting: Setting) -> Plan:
+    size = _SCALES[setting.scale]
+    epochs = size["epochs"] or _file().epochs
+    shared: dict[str, Any] = {
+        "model": _file().model,
+        "data.image_size": size["image_size"],
+        "data.duplicates": "allow",
+        "optimizer.name": "adam",
+        "optimizer.learning_rate": 1e-3,
+        "schedule.name": "exponential",
+        "schedule.gamma": 0.96,
+        "augmentation.horizontal_flip": True,
+        "augmentation.shear_degrees": 0.2,
+        "augmentation.zoom": 0.2,
+        "global_batch_size": 32,
+    }
+    losses = {"pytorch": "categorical_crossentropy", "tensorflow": "sparse_categorical_crossentropy"}
+    rows = [
+        setting.row(
+            run.id,
+            run.framework,
+            {
+                **shared,
+                "data.limit": size["limit"],
+                "data.drawn_part": 0.001,
+                "optimizer.native": True,
+                "loss": losses[run.framework],
+                "epochs": epochs,
+                **(_parallel() if run.mode != "serial" else {}),
+            },
+        )
+        for run in _file().runs
+    ]
+    corrected = setting.corrected(
+        {
+            **shared,
+            "data.limit": size["corrected_limit"],
+            "epochs": size["corrected_epochs"] or _file().epochs,
+        },
+        frameworks=tuple(launch.FRAMEWORKS),
+        seeds=size["seeds"],
+        prove=setting.scale != SMOKE,
+    )
+    scaled: list[str] = []
+    if size["limit"] is not None:
+        scaled.append(
+            f"{size['limit']:,} training images of {size['image_size']} px and {counted(epochs, 'epoch')}, in place of "
+            f"{_IMAGES:,} of 256 px and {_file().epochs} epochs."
+        )
+    devices = (
+        f"The parallel runs are on {_REPLICAS} GPUs."
+        if setting.gpus >= _REPLICAS
+        else f"The report's parallel runs were on several GPUs, here they are {_REPLICAS} replicas on CPU cores: their "
+        "accuracy is that of the same mathematics, their time is not the report's question."
+    )
+    return Plan(
+        faithful=[Training(_FAITHFUL, "The four published runs", rows, oversubscribe=True, replicas=_REPLICAS)],
+        corrected=corrected,
+        chosen=[
+            "The network, whose layers are not listed: four 3x3 convolutions of 32, 64, 128 and 128 channels, each with ReLU "
+            "and max-pooling, a dense layer of 128 with dropout, a dense layer of the classes.",
+            "Adam, each framework's own, at a learning rate of 1e-3; a batch of 32; the exponential decay: by 0.96 an epoch.",
+            "Augmentation: zoom 0.2, and the shear of 0.2 that goes with it in Keras' example, which is in degrees.",
+            "Accuracy and loss: of the validation split, whose part in the report is not stated.",
+            "How learning rates were adjusted for the parallel runs: they follow the number of replicas linearly.",
+            "Initial weights: the same in all four runs; seed 0.",
+        ],
+        departs=[*scaled, devices],
+    )
+
+
+def _parallel() -> dict[str, Any]:
+    cores = spec.available_cores()
+    return {
+        "mode": "data_parallel",
+        "replicas": _REPLICAS,
+        "cores": cores // _REPLICAS * _REPLICAS or cores,
+        "schedule.scaling": "linear",
+    }
+
+
+def tables(here: Here) -> list[Table]:
+    titles = {"accuracy": "Accuracy", "loss": "Loss", "seconds": f"Seconds for {_file().epochs} epochs"}
+    made: list[Table] = []
+    for number, (key, title) in zip(("I", "II", "III"), titles.items(), strict=True):
+        rows = []
+        for run in _file().runs:
+            value, reason = _found(here, run, key)
+            rows.append(
+                ({"framework": run.framework, "mode": run.mode}, {key: Compared(getattr(run, key), value)}, reason),
+            )
+        made.append(
+            beside(
+                f"table_{number}",
+                f"Table {number}: {title}",
+                [Column("framework", "framework"), Column("mode", "mode")],
+                [Kind(key, title.lower(), 2 if key == "seconds" else 4)],
+                rows,
+                note=f"Here: of {_IMAGES:,} training images and {_file().epochs} epochs, at the pace that was measured, of "
+                f"{here.plan.base.data.image_size} px."
+                if key == "seconds"
+                else "Here: of the validation split, after the last epoch.",
+            )
+        )
+    runs = {(run.framework, run.mode): run for run in _file().runs}
+    checks: list[tuple[str, float, float, int]] = []
+    for framework, stated in _file().printed["speedup"].items():
+        serial, parallel = runs[framework, "serial"], runs[framework, "data_parallel"]
+        lost = _file().printed["points_lost"][framework]
+        checks.append((f"speed-up of {framework}", stated, serial.seconds / parallel.seconds, 4))
+        checks.append((f"points of accuracy that {framework} loses", lost, 100 * (serial.accuracy - parallel.accuracy), 1))
+    return [*made, arithmetic(NAME, checks)]
+
+
+def _found(here: Here, run: _Run, key: str) -> tuple[float | None, str | None]:
+    """(the figure, why there is none)."""
+    summary = here.summary(_FAITHFUL, run.id)
+    if summary is None:
+        return None, "the run failed here: see the cautions"
+    if key != "seconds":
+        scores = summary.validation
+        spread = scores.accuracy if key == "accuracy" else scores.loss
+        return (spread.median, None) if spread else (None, "not scored")
+    if run.mode != "serial" and here.setting.gpus < _REPLICAS:
+        return None, f"needs {_REPLICAS} GPUs; there: python -m compare reproduce {NAME} --scale full"
+    epoch = here.epoch_seconds(_FAITHFUL, run.id, _IMAGES)
+    return (epoch * _file().epochs if epoch else None), "too short to be timed"
+
+
+def claims(here: Here) -> list[Claim]:
+    said = _file().claims
+    rows = {framework: judging.pair(here, framework) for framework in launch.FRAMEWORKS}
+    serial = (rows["pytorch"][1], rows["tensorflow"][1])
+    pairs = [serial, *((parallel, alone) for parallel, alone in rows.values())]
+    found = judging.differences(here, _CORRECTED, pairs)
+    judged: dict[str, tuple[Verdict, list[str]]] = {}
+
+    verdict, words = judging.above(
+        judging.framework_times(here, _CORRECTED, *serial), "epoch seconds of serial TensorFlow over those of serial PyTorch"
+    )
+    where = judging.of_devices(here.summary(_CORRECTED, serial[0]))
+    judged["serial_time"] = verdict, [sentence(f"{words}, {where}"), "The report's hardware is not stated."]
+
+    verdict, words = judging.more_accurate(found.get(serial))
+    equal = "The proof says that both are the same training, so that nothing but rounding is left to tell them apart."
+    report = here.trainings.get(_CORRECTED)
+    proof = report.stored.comparison.proof if report else None
+    judged["serial_accuracy"] = verdict, [sentence(words), *([equal] if proof and proof.verdict == "proved" else [])]
+
+    for framework, (parallel, alone) in rows.items():
+        judged[f"parallel_time_{framework}"] = _faster(here, framework, parallel)
+        verdict, words = judging.loses(found.get((parallel, alone)), _file().printed["points_lost"][framework])
+        judged[f"parallel_accuracy_{framework}"] = (
+            verdict,
+            [
+                sentence(words),
+                "Here both have the same learning rates, and simple_cnn has no BatchNorm: parallel is serial's mathematics.",
+            ],
+        )
+    judged["parallel_time_more"] = _more(here, rows)
+    return [Claim(name, said[name], *judged[name]) for name in said]
+
+
+def _faster(here: Here, framework: str, parallel: str) -> tuple[Verdict, list[str]]:
+    verdict, words = judging.above(
+        judging.speedup(here, _CORRECTED, parallel), f"{framework} data_parallel x{_REPLICAS} over serial on the same cores"
+    )
+    if here.setting.gpus < _REPLICAS:
+        return "cannot be told here", [f"It needs {_REPLICAS} GPUs.", sentence(f"On CPU cores, {words}")]
+    return verdict, [sentence(words)]
+
+
+def _more(here: Here, rows: dict[str, tuple[str, str]]) -> tuple[Verdict, list[str]]:
+    ratios = {framework: judging.speedup(here, _CORRECTED, parallel) for framework, (parallel, _) in rows.items()}
+    known = {framework: each.ratio for framework, each in ratios.items() if each}
+    words = "; ".join(f"{framework} {statistics.interval_words(ratio)} times" for framework, ratio in known.items())
+    evidence = [sentence(f"speed-ups over serial on the same cores here: {words or 'not measured'}")]
+    if here.setting.gpus < _REPLICAS:
+        return "cannot be told here", [f"It needs {_REPLICAS} GPUs.", *evidence]
+    if len(known) < len(ratios) or any(not ratio.decided for ratio in known.values()):
+        return "cannot be told here", [*evidence, "There are too few repeats to tell."]
+    torch, tensorflow = known["pytorch"], known["tensorflow"]
+    if (tensorflow.low or 0.0) > (torch.high or 0.0):
+        return "reproduced", evidence
+    return ("not reproduced" if (torch.low or 0.0) > (tensorflow.high or 0.0) else "cannot be told here"), evidence
+
+
+def draw(figure: Figure, here: Here) -> None:
+    accuracy, loss = figure.subplots(1, 2)
+    for number, run in enumerate(_file().runs):
+        summary = here.summary(_FAITHFUL, run.id)
+        known = summary.epochs if summary else []
+        name = f"{run.framework} {run.mode}"
+        for axis, end, values in (
+            (accuracy, run.accuracy, [(each.epoch, each.validation_accuracy) for each in known]),
+            (loss, run.loss, [(each.epoch, each.validation_loss) for each in known]),
+        ):
+            shown = [(epoch, value) for epoch, value in values if value is not None]
+            axis.plot([epoch for epoch, _ in shown], [value for _, value in shown], color=f"C{number}", marker="o", label=name)
+            axis.axhline(end, color=f"C{number}", linestyle="--", alpha=0.6)
+    accuracy.set(xlabel="epoch", ylabel="validation accuracy", ylim=(0, 1))
+    accuracy.set_title(f"dashed: the paper after {_file().epochs} epochs")
+    loss.set(xlabel="epoch", ylabel="validation loss")
+    accuracy.legend(fontsize=8)

@@ -1,0 +1,357 @@
+"""`python -m compare reproduce`: a published report made again, as it was and as it should have been, its claims judged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import matplotlib as mpl
+import typer
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from rich.console import Console
+
+from common import spec
+from common.datasets import DataRefused
+from common.preprocessing import cache
+from common.results import EpochRecord, RunResult
+from compare import (
+    content,
+    estimate,
+    evaluation,
+    exits,
+    launch,
+    plots,
+    preprocess,
+    report,
+    run,
+    store,
+    study_steps,
+    tuning,
+    walk,
+)
+from compare.evaluation import Evaluated
+from compare.interrupt import interruptible
+from compare.matrix import Row
+from compare.papers import cifar10_minixception, plant_disease_resnet18, tomato_two_frameworks
+from compare.papers.paper import SCALES, SMOKE, Claim, Here, Paper, Plan, Setting, Training, Wanted
+from compare.part import Part, Whole
+from compare.presets import Preset
+from compare.progress import display
+from compare.store import Comparison
+from compare.tables import Cell, Column, Table
+from compare.walk import Done, Made, Passed, Record, Step
+from compare.words import chosen
+
+KIND = "reproduction"
+_ALL: tuple[Paper, ...] = (cifar10_minixception, tomato_two_frameworks, plant_disease_resnet18)
+PAPERS = {paper.NAME: paper for paper in _ALL}
+SUFFIXES = ("", ".tar", ".tar.gz", ".tar.xz", ".zip")
+_CURVES = "curves"
+_FAITHFUL, _VERDICTS = "faithful", "verdicts"
+_TONES = {"reproduced": "good", "not reproduced": "bad", "contradicted by the paper's own table": "bad"}
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A report, and what is run for it here."""
+
+    paper: Paper
+    setting: Setting
+    plan: Plan
+
+    @property
+    def trainings(self) -> list[Training]:
+        return [*self.plan.faithful, self.plan.corrected]
+
+
+def command(
+    paper: Annotated[str, typer.Argument(metavar="PAPER", help=f"Which report: {', '.join(PAPERS)}.")],
+    scale: Annotated[str, typer.Option(help=f"How much of it: {', '.join(SCALES)}; full is the report's own size.")] = "quick",
+    data: Annotated[
+        str | None,
+        typer.Option(help="Its data: a folder or archive. Default: by name from the cache; at smoke made up."),
+    ] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", help="field=value of the spec of every run, e.g. hang_seconds=600.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder. Default: results/<paper>-<scale>; an unfinished reproduction there goes on.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print verdicts and every table as JSON.")] = False,
+) -> None:
+    """Run a published report again, as it was and as it should have been, and judge each of its claims."""
+    with exits.told(), interruptible():
+        chosen("PAPER", [paper], tuple(PAPERS))
+        chosen("--scale", [scale], SCALES)
+        wanted = PAPERS[paper]
+        values = spec.overlay({}, spec.parse_assignments(assignments or []))
+        cache_dir = spec.build(values).paths.cache_dir  # which refuses what no spec has
+        source = _source(wanted, scale, data, cache_dir)
+        setting = Setting(scale, source, _gpus(), values)
+        subject = Reproduction(wanted, setting, wanted.plan(setting))
+        settings: dict[str, Any] = {"paper": paper, "scale": scale, "source": source, "gpus": setting.gpus, "values": values}
+        settings["rows"] = [row.spec.model_dump(mode="json") for each in subject.trainings for row in each.rows]
+        record = Record.of(KIND, settings, tuple(launch.FRAMEWORKS), wanted.published().model)
+        folder = out or Path("results") / f"{paper}-{scale}"
+        steps = _steps(subject)
+        code = walk.walk(
+            record, steps, subject, folder, lambda record, done: _whole(subject, record, done, len(steps)), as_json=as_json
+        )
+    raise typer.Exit(code)
+
+
+def _source(paper: Paper, scale: str, given: str | None, cache_dir: str | None) -> str:
+    """Where the data are.
+
+    Raises:
+        DataRefused: they are not there.
+    """
+    if given is not None:
+        return given
+    if scale == SMOKE:
+        return paper.EMBEDDED
+    folder = cache.folder(cache_dir)
+    if (found := _found(paper.WANTED, folder)) is not None:
+        return found
+    names = ", ".join(f"{name}[{'|'.join(filter(None, SUFFIXES))}]" for name in paper.WANTED.names)
+    raise DataRefused(
+        f"The data of {paper.NAME} are not here. Received: no --data, and none of {names} in {folder}. Fetch "
+        f"{paper.WANTED.what}. Put it there under such a name, or name it with --data. --scale smoke needs none."
+    )
+
+
+def _found(wanted: Wanted, folder: Path) -> str | None:
+    paths = (folder / f"{name}{suffix}" for name in wanted.names for suffix in SUFFIXES)
+    return next((str(path) for path in paths if path.exists()), None)
+
+
+def _gpus() -> int:
+    """Accelerators that every framework sees here."""
+    with launch.asked(list(launch.FRAMEWORKS)) as answer:
+        seen = [answer(framework)["devices"] for framework in launch.FRAMEWORKS]
+    return min(sum(device["kind"] != "cpu" for device in devices) for devices in seen)
+
+
+def _steps(subject: Reproduction) -> list[Step[Reproduction]]:
+    plan = subject.plan
+    return [
+        Step("plan", "what is run, and how long it takes", _plan),
+        *([Step("scans", "mean and standard deviation by every engine", _scans)] if plan.scans else []),
+        Step(_FAITHFUL, "the published runs, as they were", _faithful),
+        Step("corrected", "the same question, asked of identical models", _corrected),
+        *([Step("tune", "the search for better fields", _tune)] if plan.tuning else []),
+        *([Step("final", "the final training, and its scores", _final)] if plan.final else []),
+        Step(_VERDICTS, "the published tables, and a verdict for each claim", _verdicts),
+    ]
+
+
+def _request(training: Training, folder: Path) -> run.Request:
+    settings = Preset(replicas=training.replicas, repeats=training.repeats, seeds=training.seeds)
+    frameworks = list(dict.fromkeys(row.framework for row in training.rows))
+    return run.Request(
+        settings,
+        frameworks,
+        folder,
+        prove=training.prove,
+        lay_out=lambda settings, frameworks: training.rows,
+        oversubscribe=training.oversubscribe,
+    )
+
+
+def _plan(subject: Reproduction, folder: Path, passed: Passed) -> Made:
+    published = subject.paper.published()
+    known, rows, total = dict[str, Any](), list[dict[str, Cell]](), 0.0
+    with display(Console(stderr=True)) as shown:
+        for training in subject.trainings:
+            comparison = run.judged(_request(training, folder), shown)
+            for row in training.rows:
+                shown.say(f"a few steps of {row.id}")
+                seconds = _seconds(subject.setting.scale, training, row, comparison, known)
+                rows.append(_line(training, row, comparison) | {"seconds": seconds})
+                total += seconds or 0.0
+    minutes, rest = divmod(round(total), 60)
+    more = [
+        *(["the scans"] if subject.plan.scans else []),
+        *(["the proof"] if subject.plan.corrected.prove else []),
+        *(["the search"] if subject.plan.tuning else []),
+        *(["the final training"] if subject.plan.final else []),
+    ]
+    besides = f" Not counted: {', '.join(more)}." if more else ""
+    said = f"About {minutes}:{rest:02d} min of training, by the first steps of each kind.{besides}"
+    typer.echo(said, err=True)
+    columns = (
+        Column("training", "training"),
+        Column("row", "run"),
+        Column("model", "model"),
+        Column("images", "training images"),
+        Column("epochs", "epochs"),
+        Column("batch", "batch"),
+        Column("repeats", "repeats"),
+        Column("seconds", "seconds, about", 0),
+    )
+    part = Part(
+        name="plan",
+        title="What is run",
+        sections=[
+            ("How long", [said]),
+            ("Chosen, for the report does not state it", subject.plan.chosen),
+            ("Where these runs are not the report's", subject.plan.departs),
+            ("What was found wrong in the report", published.caveats),
+        ],
+        tables=[Table("runs", "Runs", columns, rows)],
+    )
+    return Made(part)
+
+
+def _seconds(scale: str, training: Training, row: Row, comparison: Comparison, known: dict[str, Any]) -> float | None:
+    """About what all runs of a row take; those of one kind have the pace of the first of them, serially on all its cores."""
+    kind = row.framework
+    if scale != SMOKE:  # which has no time for more
+        kind += f" {row.spec.model} {row.spec.global_batch_size} {row.spec.data}"
+    if kind not in known:
+        serial = [each for each in training.rows if each.framework == row.framework and each.spec.mode == "serial"]
+        known[kind] = estimate.measured(max(serial or [row], key=lambda each: each.spec.cores))
+    like: tuple[RunResult, str] | str = known[kind]
+    if isinstance(like, str):
+        return None
+    cores = like[0].spec.cores / row.spec.cores
+    return estimate.seconds(row, like[0], comparison.train_examples) * training.repeats * max(cores, 1.0)
+
+
+def _line(training: Training, row: Row, comparison: Comparison) -> dict[str, Cell]:
+    return {
+        "training": training.title,
+        "row": row.id,
+        "model": row.spec.model.rpartition(".")[2],
+        "images": comparison.train_examples,
+        "epochs": row.spec.epochs,
+        "batch": row.spec.global_batch_size,
+        "repeats": training.repeats,
+    }
+
+
+def _scans(subject: Reproduction, folder: Path, passed: Passed) -> Made:
+    assert subject.plan.scans is not None
+    return study_steps.scanned(subject.plan.scans, folder)
+
+
+def _faithful(subject: Reproduction, folder: Path, passed: Passed) -> Made:
+    made = {each.name: run.within(_request(each, folder / each.name), folder / each.name) for each in subject.plan.faithful}
+    said = [sentence for found, _ in made.values() for sentence in found.findings.troubles]
+    part = Part(
+        name=_FAITHFUL,
+        title="The published runs, as they were",
+        sections=[("Cautions", said)] if said else [],
+        tables=[
+            replace(table, name=f"{table.name}_{name}", title=f"{title}: {table.title}")
+            for (name, (found, _)), title in zip(made.items(), [each.title for each in subject.plan.faithful], strict=True)
+            for table in content.documents(found)
+            if table.name == "comparison"
+        ],
+        more=[f"{name}/{report.PAGE_FILE}" for name in made],
+    )
+    return Made(part, exit_code=max(code for _, code in made.values()))
+
+
+def _corrected(subject: Reproduction, folder: Path, passed: Passed) -> Made:
+    training = subject.plan.corrected
+    return study_steps.compared(_request(training, folder), folder, name=training.name, title=training.title)
+
+
+def _tune(subject: Reproduction, folder: Path, passed: Passed) -> Made:
+    assert subject.plan.tuning is not None
+    return study_steps.tuned(subject.plan.tuning, folder)
+
+
+def _final(subject: Reproduction, folder: Path, passed: Passed) -> Made:
+    assert subject.plan.final is not None
+    return study_steps.finished(subject.plan.final(passed.best), folder)
+
+
+def _verdicts(subject: Reproduction, folder: Path, passed: Passed) -> Made:
+    here = _here(subject, folder.parent)
+    claims = subject.paper.claims(here)
+    with mpl.rc_context(plots.SETTINGS):
+        figure = Figure(figsize=(11, 5), layout="constrained")
+        FigureCanvasAgg(figure)
+        subject.paper.draw(figure, here)
+        plots.save(figure, folder, _CURVES)
+    part = Part(
+        name=_VERDICTS,
+        title="The published tables, and what is to be said of the claims",
+        sections=[(f"{each.verdict}: {each.said}", each.evidence) for each in claims],
+        tables=[_claims_table(claims), *subject.paper.tables(here)],
+        pictures=[f"{_CURVES}.svg"],
+        conclusions=[f"{each.verdict.upper()}: {each.said}" for each in claims],
+    )
+    return Made(part)
+
+
+def _claims_table(claims: list[Claim]) -> Table:
+    columns = (
+        Column("claim", "claim", fold=50),
+        Column("verdict", "verdict", fold=24),
+        Column("evidence", "evidence", terminal=False),
+    )
+    rows: list[dict[str, Cell]] = [
+        {"claim": each.said, "verdict": each.verdict, "evidence": " ".join(each.evidence)} for each in claims
+    ]
+    return Table("claims", "Claims", columns, rows)
+
+
+def _here(subject: Reproduction, folder: Path) -> Here:
+    """Everything that the steps have left in their folders."""
+    places = {step.name: folder / f"{number}-{step.name}" for number, step in enumerate(_steps(subject), 1)}
+    folders = {each.name: places[_FAITHFUL] / each.name for each in subject.plan.faithful}
+    folders[subject.plan.corrected.name] = places["corrected"]
+    evaluated = evaluation.read(places["final"]) if subject.plan.final else None
+    return Here(
+        setting=subject.setting,
+        plan=subject.plan,
+        trainings={name: report.read(where) for name, where in folders.items()},
+        folders=folders,
+        scans=preprocess.read(places["scans"]) if subject.plan.scans else None,
+        tuned=tuning.read(places["tune"]) if subject.plan.tuning else None,
+        evaluated=evaluated,
+        final_epoch=_kept(evaluated, places["final"]) if evaluated else None,
+    )
+
+
+def _kept(evaluated: Evaluated, folder: Path) -> EpochRecord | None:
+    """The epoch whose weights the first of the final trainings kept."""
+    stored = store.read(folder / evaluation.TRAINING_FOLDER)
+    runs = [run for repeats in stored.runs.values() for run in repeats.values()]
+    return next((each for run in runs for each in run.epochs if each.epoch == evaluated.models[0].best_epoch), None)
+
+
+def _whole(subject: Reproduction, record: Record, done: list[Done], steps: int) -> Whole:
+    published = subject.paper.published()
+    parts = sorted((each.part for each in done), key=lambda each: each.name != _VERDICTS)
+    return Whole(
+        title=f"Reproduced: {published.title}",
+        overline=f"Published report {subject.paper.NAME}, scale {subject.setting.scale}",
+        facts=[
+            f"{published.model} on {subject.setting.source}; begun {record.created_at}",
+            f"{record.machine.get('processor') or 'unknown processor'}, {_devices(subject)}",
+            f"The report: {subject.paper.hardware()}",
+        ],
+        marks=[*_counts(parts), *walk.marks(done, steps)],
+        conclusions=[(each.title, each.conclusions) for each in parts if each.conclusions],
+        parts=parts,
+        commands=walk.commands(record),
+    )
+
+
+def _devices(subject: Reproduction) -> str:
+    cores, gpus = spec.available_cores(), subject.setting.gpus
+    return f"{cores} core{'s' if cores > 1 else ''}, {gpus or 'no'} GPU{'' if gpus == 1 else 's'}"
+
+
+def _counts(parts: list[Part]) -> Iterator[tuple[str, str, str]]:
+    table = next((table for each in parts if each.name == _VERDICTS for table in each.tables if table.name == "claims"), None)
+    for verdict, count in Counter(str(row["verdict"]) for row in table.rows).items() if table else ():
+        yield verdict[:1].upper() + verdict[1:], f"{count}", _TONES.get(verdict, "")

@@ -1,0 +1,277 @@
+"""A walk: step after step, each in a folder of its own, towards one report; what is done stays done."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Generic, Self, TypeVar
+
+import typer
+from pydantic import BaseModel, ConfigDict
+from rich.console import Console
+from rich.text import Text
+
+from common import machine, results
+from common.datasets import DataRefused
+from compare import content, parity, part, report, store, tables
+from compare.interrupt import Interrupted
+from compare.part import Part, Whole
+from compare.store import FolderError
+
+SCHEMA_VERSION = 1
+STEP_FILE = "step.json"
+REPORT_FILE, PAGE_FILE = "report.md", "report.html"
+_TABLES_FOLDER = "tables"
+
+Subject = TypeVar("Subject")
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+
+class Passed(_Frozen):
+    """What a step leaves to those after it."""
+
+    best: dict[str, dict[str, Any]] = {}
+    """framework: {dotted field of the spec: the best value that was found}."""
+
+    @classmethod
+    def joined(cls, before: Sequence[Self]) -> Self:
+        """What all steps before have left."""
+        fields: dict[str, Any] = {}
+        for each in before:
+            fields |= each.model_dump(exclude_defaults=True)
+        return cls.model_validate(fields)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What came of a step."""
+
+    part: Part
+    passed: Passed = field(default_factory=Passed)
+    exit_code: int = 0
+
+
+@dataclass(frozen=True)
+class Step(Generic[Subject]):
+    """One step: its name, which is also its folder's, and what it does."""
+
+    name: str
+    title: str
+    do: Callable[[Subject, Path, Passed], Made]
+    """Paths of the part that it makes are under its own folder."""
+
+
+class Record(_Frozen):
+    """`<kind>.json`: what is walked through, and with what."""
+
+    schema_version: int = SCHEMA_VERSION
+    kind: str
+    created_at: str
+    """UTC, ISO 8601."""
+    argv: list[str]
+    settings: dict[str, Any]
+    """Everything that makes it this one and no other."""
+    code_hash: str
+    machine: dict[str, Any]
+
+    @classmethod
+    def of(cls, kind: str, settings: dict[str, Any], frameworks: Sequence[str], model: str) -> Self:
+        """The record of a walk that begins here and now.
+
+        Args:
+            kind: as it names its file.
+            settings: JSON-ready.
+            frameworks: whose code it runs.
+            model: the spec's.
+        """
+        return cls(
+            kind=kind,
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            argv=sys.argv[1:],
+            settings=settings,
+            code_hash=parity.code_digest(frameworks, model),
+            machine=machine.describe(),
+        )
+
+
+class Done(_Frozen):
+    """step.json: one step that has come to its end."""
+
+    part: Part
+    passed: Passed
+    """What the steps after it go on from."""
+    seconds: float
+    exit_code: int
+
+
+def walk(
+    wanted: Record,
+    steps: Sequence[Step[Subject]],
+    subject: Subject,
+    folder: Path,
+    told: Callable[[Record, list[Done]], Whole],
+    *,
+    as_json: bool,
+) -> int:
+    """Do every step that has not been done, and print the report.
+
+    Args:
+        wanted: record of it, as if it began now.
+        steps: in order.
+        subject: what they are done to.
+        folder: of the walk.
+        told: the report of the steps so far.
+        as_json: whether to print JSON.
+
+    Returns:
+        The exit code: that of the worst step, or of the interruption.
+
+    Raises:
+        SpecError, LaunchError, FolderError: what is asked for cannot be done.
+        DataRefused: at the step that reads the data; those before it are kept.
+    """
+    with store.locked(folder):
+        record = _claim(folder, wanted)
+        done: list[Done] = []
+        code = 0
+        try:
+            for number, step in enumerate(steps, 1):
+                directory = folder / f"{number}-{step.name}"
+                known = _stored(directory / STEP_FILE)
+                if known is None:
+                    typer.echo(f"{number} of {len(steps)}: {step.title}", err=True)
+                    done.append(_do(step, directory, subject, [each.passed for each in done]))
+                    _write(told(record, done), folder)
+                else:
+                    done.append(known)
+            _write(told(record, done), folder)
+        except Interrupted as interruption:
+            code = interruption.exit_code
+        except DataRefused:
+            _write(told(record, done), folder)
+            raise
+    if code:
+        typer.echo(f"Interrupted after {len(done)} of {len(steps)} steps. The same command goes on.", err=True)
+        return code
+    _show(told(record, done), folder, as_json=as_json)
+    return max((each.exit_code for each in done), default=0)
+
+
+def _do(step: Step[Subject], directory: Path, subject: Subject, before: list[Passed]) -> Done:
+    """The record of a step that is done now, or gone on with."""
+    began = time.monotonic()
+    directory.mkdir(parents=True, exist_ok=True)
+    made = step.do(subject, directory, Passed.joined(before))
+    done = Done(
+        part=under(made.part, directory.name),
+        passed=made.passed,
+        seconds=time.monotonic() - began,
+        exit_code=made.exit_code,
+    )
+    results.write_atomically(directory / STEP_FILE, results.with_checksum(done.model_dump_json()))
+    return done
+
+
+def under(part: Part, folder: str) -> Part:
+    """The part of a step as the whole's report has it, which lies one folder above."""
+    return replace(
+        part,
+        pictures=[f"{folder}/{each}" for each in part.pictures],
+        more=[f"{folder}/{each}" for each in part.more],
+    )
+
+
+def _stored(path: Path) -> Done | None:
+    """The record of a step that came to a good end; None where there is none, or one that cannot be relied on."""
+    if not path.exists():
+        return None
+    try:
+        done = store.read_record(path, Done, "a step")
+    except FolderError as error:
+        typer.echo(f"{error} The step is done again.", err=True)
+        return None
+    return None if done.exit_code else done
+
+
+def _claim(folder: Path, wanted: Record) -> Record:
+    """Take a locked folder for a walk, new or the same again.
+
+    Raises:
+        FolderError: it holds another one, or files of another kind.
+    """
+    kind = wanted.kind
+    path = folder / f"{kind}.json"
+    store.refuse_others(folder, path.name, kind, kind)
+    if not path.exists():
+        results.write_atomically(path, results.with_checksum(wanted.model_dump_json()))
+        return wanted
+    stored = store.read_record(path, Record, f"a {kind}")
+    if difference := _difference(stored, wanted):
+        raise FolderError(f"{folder} holds another {kind} ({difference}). Choose another --out, or remove it.")
+    return stored
+
+
+def _difference(stored: Record, wanted: Record) -> str | None:
+    there, asked = (store.flat(each.settings) for each in (stored, wanted))
+    differing = [name for name in {**there, **asked} if there.get(name) != asked.get(name)]
+    if differing:
+        return "; ".join(
+            f"{name} is {json.dumps(there.get(name))} there, asked for: {json.dumps(asked.get(name))}" for name in differing
+        )
+    return store.other_ground((stored.code_hash, wanted.code_hash), (stored.machine, wanted.machine))
+
+
+def marks(done: Sequence[Done], steps: int) -> list[tuple[str, str, str]]:
+    """How far it is, what is not as it should be, and how long it took, for the head of a report."""
+    failed = [each.part.title for each in done if each.exit_code]
+    minutes = sum(each.seconds for each in done) / 60
+    return [
+        ("Steps", f"{len(done)} of {steps}", "good" if len(done) == steps else "warn"),
+        ("Not as they should be", ", ".join(failed) or "none", "bad" if failed else "good"),
+        ("Time", f"{minutes:.1f} minutes", ""),
+    ]
+
+
+def commands(record: Record) -> list[tuple[str, str]]:
+    """What each is for, and the line that does it again."""
+    again = [word for word in record.argv if word != "--json"]
+    return [
+        ("Its environment:", "make setup"),
+        (f"The {record.kind}, or what of it is not done:", f"{content.COMPARE} {content.shell(again)}"),
+    ]
+
+
+def _write(whole: Whole, folder: Path) -> None:
+    """The report so far."""
+    for each in whole.parts:
+        for table in each.tables:
+            tables.write(table, folder / _TABLES_FOLDER)
+    results.write_atomically(folder / REPORT_FILE, part.to_markdown(whole))
+    results.write_atomically(folder / PAGE_FILE, part.to_html(whole, folder))
+
+
+def _show(whole: Whole, folder: Path, *, as_json: bool) -> None:
+    if as_json:
+        plain = {
+            "schema_version": SCHEMA_VERSION,
+            "title": whole.title,
+            "conclusions": dict(whole.conclusions),
+            "parts": [
+                {"name": each.name, "sections": dict(each.sections), "tables": list(map(tables.to_plain, each.tables))}
+                for each in whole.parts
+            ],
+        }
+        typer.echo(json.dumps(report.finite(plain), indent=1, allow_nan=False))
+        return
+    console: Console = report.console()
+    console.print(Text(whole.title, style="bold"))
+    tables.print_sections(console, [(tables.one_line(title), said) for title, said in whole.conclusions])
+    console.print(Text(f"Report: {folder / REPORT_FILE}, {PAGE_FILE}"), soft_wrap=True)
