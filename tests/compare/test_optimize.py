@@ -161,7 +161,7 @@ def test_a_folder_serves_one_search(twin: Twin, tmp_path: Path) -> None:
     assert "holds files that are no search's (letter.txt)" in optimize(tmp_path / "else").stderr
     with store.locked(tmp_path / "held"):
         held = optimize(tmp_path / "held")
-    assert held.exit_code == 2 and "Another comparison is running" in held.stderr
+    assert held.exit_code == 2 and "Another command works in" in held.stderr
 
 
 @pytest.mark.parametrize(

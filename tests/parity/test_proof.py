@@ -233,7 +233,7 @@ def test_a_race_in_float64_or_by_two_rules_has_no_rungs_of_its_own(
 
 
 def test_a_switch_takes_the_claim_from_its_framework_alone(twins: FakeTwins, tmp_path: Path) -> None:
-    switched = timed(framework_options={"jit_compile": True})
+    switched = timed(framework_options={"graph": "xla"})
     proof = prove(tmp_path, timed(), MODES, raced={"pytorch": timed(), "tensorflow": switched})
     assert {mode: proof.mode_verdict("tensorflow", mode) for mode in MODES} == dict.fromkeys(MODES, "not claimed")
     assert {mode: proof.mode_verdict("pytorch", mode) for mode in MODES} == dict.fromkeys(MODES, "proved")
