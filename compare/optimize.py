@@ -65,7 +65,7 @@ def command(
     data: Annotated[str, typer.Option(help=f"{', '.join(datasets.NAMES)}, or an image folder or archive.")] = "digits",
     batch_size: Annotated[int | None, typer.Option(min=1, help="Images of a step. Default: 64.")] = None,
     only: Annotated[str | None, typer.Option(help="Switches to try, with commas. Default: all.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Runs of each configuration, in turns.")] = 5,
+    rounds: Annotated[int, typer.Option(min=2, help="Runs of each configuration, in turns.")] = 5,
     steps: Annotated[int, typer.Option(min=1, help="Timed steps of each run.")] = 30,
     max_price: Annotated[
         float, typer.Option(min=0, help=f"Relative difference of a loss over {PRICE_STEPS} steps that best may cost.")
@@ -114,7 +114,7 @@ def show(outcomes: list[Outcome], folder: Path, *, as_json: bool) -> None:
 def table(outcome: Outcome) -> Table:
     """The ladder: levels, each switch by itself, the fastest first, then what was tried together."""
     columns = (
-        Column("configuration", "configuration", fold=40),
+        Column("configuration", "configuration", fold=60),
         Column("images_per_second", "images/s", 1, interval=True),
         Column("ratio", "times fair", 3, interval=True),
         Column("compile_seconds", "compile seconds", 1, short="compile\ns"),

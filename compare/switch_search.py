@@ -259,9 +259,11 @@ class Search:
             self._told(f"{self._framework}, {each.name}, its losses")
             folder.mkdir(parents=True, exist_ok=True)
             path.write_text(self._spec(each, self._judged).to_json(), encoding="utf-8")
-            words = ["trace", str(path), "--out", str(recording)]
+            partial = recording.with_suffix(".partial")  # of a trace that is cut short
+            words = ["trace", str(path), "--out", str(partial)]
             if launch.call(self._framework, words, log=path.with_suffix(".log"), hang_seconds=self._judged.hang_seconds) != 0:
                 return None
+            partial.replace(recording)
         return np.asarray(safetensors.numpy.load_file(recording)["loss"], np.float64)
 
     def _step(self, each: _Configuration, best: _Configuration) -> Step:
@@ -290,8 +292,8 @@ class Search:
 
 
 def _surely_faster(ratio: Ratio) -> bool:
-    """By the interval of the ratio; of a single round there is none."""
-    return (ratio.value if ratio.low is None else ratio.low) > 1.0
+    """By the interval of the ratio; a single round, as after a failure, has none and is sure of nothing."""
+    return ratio.low is not None and ratio.low > 1.0
 
 
 def _name(options: Mapping[str, Any]) -> str:
