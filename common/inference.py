@@ -18,7 +18,7 @@ from common.architectures import Architecture
 from common.datasets.dataset import Images
 from common.sealed import SealError
 from common.trained import Card, Trained
-from common.weights import Weights
+from common.weights import Weights, WeightsError
 
 COMMANDS = ("score", "infer", "write", "read")
 
@@ -179,9 +179,10 @@ def run(inference: Inference, arguments: argparse.Namespace, device: str, versio
         _write(inference, model, out)
         return
     if arguments.command == "score":
-        images = _images(arguments)
-        words = {_OF: weights.digest(model.weights)}
-        sealed.write(out, words, {_LOGITS: score(inference.predictor(model), images)})
+        found = score(inference.predictor(model), _images(arguments))
+        if not np.isfinite(found).all():
+            raise WeightsError(f"{path} makes logits that are not finite. Use weights that a training has not driven there.")
+        sealed.write(out, {_OF: weights.digest(model.weights)}, {_LOGITS: found})
         return
     load = machine.load()
     predictor = inference.predictor(model)

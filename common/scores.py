@@ -19,6 +19,10 @@ TOP = 5
 """Labels among which the true one counts as found, beside the likeliest alone."""
 BINS = 15
 """Of confidence, of equal width, as in Guo et al. 2017."""
+CHANCE = 0.95
+"""Part of the samples of a calibrated model whose calibration error stays within `Scores.calibration_chance`."""
+_DRAWS = 1000
+"""Such samples, from which that is known."""
 
 Labels = npt.NDArray[np.int64]
 Logits = npt.NDArray[np.floating]
@@ -72,6 +76,9 @@ class Scores(_Frozen):
     """Examples of each true class (row) that were taken for each class (column)."""
     calibration_error: float
     """Of the confidence: |accuracy - mean confidence| of each bin, weighted by its count (Naeini et al. 2015)."""
+    calibration_chance: float
+    """What a calibrated model, as sure of as many examples, stays within by chance: an error of 0 needs endless examples.
+    By drawing whether each label is right, as often as its confidence says (Bröcker & Smith 2007)."""
     bins: list[Bin]
     predictions_hash: str
     """SHA-256 over the int64 predicted labels."""
@@ -123,7 +130,6 @@ def score(labels: Labels, logits: Logits) -> Scores:
     every, predicted = np.arange(classes), predictions(logits)
     logarithms = special.log_softmax(logits.astype(np.float64), axis=1)
     confidence = np.exp(logarithms.max(1))
-    bins = _bins(confidence, predicted == labels)
     rules: Any = {"labels": every, "zero_division": 0.0}
     by_class: Any = precision_recall_fscore_support(labels, predicted, **rules)
     num_correct = int((predicted == labels).sum())
@@ -146,12 +152,9 @@ def score(labels: Labels, logits: Logits) -> Scores:
         macro=average("macro"),
         weighted=average("weighted"),
         confusion=metrics.confusion(labels, predicted, classes),
-        calibration_error=sum(
-            abs(each.accuracy - each.confidence) * each.count / count
-            for each in bins
-            if each.accuracy is not None and each.confidence is not None
-        ),
-        bins=bins,
+        calibration_error=_calibration_error(confidence, predicted == labels),
+        calibration_chance=_calibration_chance(confidence),
+        bins=_bins(confidence, predicted == labels),
         predictions_hash=hashlib.sha256(np.ascontiguousarray(predicted, "<i8").tobytes()).hexdigest(),
     )
 
@@ -204,8 +207,7 @@ def agreement(labels: Labels, first: Logits, second: Logits) -> Agreement:
 
 
 def _bins(confidence: npt.NDArray[np.float64], right: npt.NDArray[np.bool_]) -> list[Bin]:
-    edges = np.linspace(0.0, 1.0, BINS + 1)
-    places = np.clip(np.ceil(confidence * BINS).astype(np.int64) - 1, 0, BINS - 1)  # (low, high], as Guo et al. have them
+    edges, places = np.linspace(0.0, 1.0, BINS + 1), _places(confidence)
     made: list[Bin] = []
     for number, (low, high) in enumerate(pairwise(edges)):
         own = places == number
@@ -220,6 +222,22 @@ def _bins(confidence: npt.NDArray[np.float64], right: npt.NDArray[np.bool_]) -> 
             )
         )
     return made
+
+
+def _places(confidence: npt.NDArray[np.float64]) -> Labels:
+    """The bin of each; (low, high], as Guo et al. have them."""
+    return np.clip(np.ceil(confidence * BINS).astype(np.int64) - 1, 0, BINS - 1)
+
+
+def _calibration_error(confidence: npt.NDArray[np.float64], right: npt.NDArray[np.bool_]) -> float:
+    gaps = np.bincount(_places(confidence), weights=right - confidence)  # of each bin, times its count
+    return float(np.abs(gaps).sum() / len(confidence))
+
+
+def _calibration_chance(confidence: npt.NDArray[np.float64]) -> float:
+    generator = np.random.default_rng(0)
+    draws = [_calibration_error(confidence, generator.random(len(confidence)) < confidence) for _ in range(_DRAWS)]
+    return float(np.quantile(draws, CHANCE))
 
 
 def added_up(matrices: Sequence[Sequence[Sequence[int]]]) -> list[list[int]]:

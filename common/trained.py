@@ -27,10 +27,10 @@ class Card(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    framework: str
-    """That trained them; any can use them."""
+    framework: str = Field(pattern=r"^[\w .-]+$")
+    """That trained them; any can use them. As plain as the model's name, for both are printed, whoever made the file."""
     versions: dict[str, str]
-    model: str
+    model: str = Field(pattern=r"^\w+(\.\w+)*$")
     class_names: tuple[str, ...] = Field(min_length=1)
     image_size: int = Field(ge=1, le=4096)
     """Height and width in pixels."""

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from common import machine, results
 from common.training import relative_difference
-from compare import content, page, store, tables
+from compare import content, document, page, store, tables
 from compare.content import Report
 from compare.findings import DISTURBED
 from compare.measurements import OF_THE_PLACE
@@ -25,7 +25,6 @@ from compare.tables import RUN, Cell, Column, Table, run_cells
 KIND = "side by side"
 PAGE_FILE, REPORT_FILE, RESULTS_FILE = "beside.html", "beside.md", "beside.json"
 
-_TABLES = "tables"
 _OF_ITS_OWN = ("made at",)
 _OF_NO_EPOCH = (*OF_THE_PLACE, "epochs", "steps", "seed", "checkpoint_seconds")
 """Fields of a spec that leave an epoch the same work; so do a framework's own switches."""
@@ -77,10 +76,12 @@ def write(found: Pair, folder: Path) -> str | None:
     Raises:
         FolderError: the folder holds something else, one of the two comparisons among it.
     """
-    store.refuse_others(folder, RESULTS_FILE, KIND, "report of two folders", own=(PAGE_FILE, REPORT_FILE, _TABLES))
+    store.refuse_others(
+        folder, RESULTS_FILE, KIND, "report of two folders", own=(PAGE_FILE, REPORT_FILE, document.TABLES_FOLDER)
+    )
     try:
         for table in found.tables:
-            tables.write(table, folder / _TABLES)
+            tables.write(table, folder / document.TABLES_FOLDER)
         results.write_atomically(folder / PAGE_FILE, _html(found, folder))
         results.write_atomically(folder / REPORT_FILE, _markdown(found))
         results.write_atomically(folder / RESULTS_FILE, json.dumps(to_plain(found), indent=1) + "\n")
@@ -302,11 +303,8 @@ def _heading(found: Pair) -> list[str]:
 
 
 def _markdown(found: Pair) -> str:
-    lines = ["# Two comparisons side by side", "", *(f"{tables.escaped(line)}  " for line in _heading(found)), ""]
-    for title, sentences in found.sentences:
-        lines += [f"## {title}", "", *(f"- {tables.escaped(sentence)}" for sentence in sentences), ""]
-    lines += ["## Tables", "", *map(tables.to_markdown, found.tables), tables.to_markdown(_differences(found))]
-    return "\n".join(lines).rstrip() + "\n"
+    documents = [*found.tables, _differences(found)]
+    return document.markdown("Two comparisons side by side", _heading(found), found.sentences, documents)
 
 
 def _html(found: Pair, folder: Path) -> str:

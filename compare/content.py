@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compare import exits, launch, store, tables
+from compare import document, exits, launch, store, tables
 from compare.findings import Findings, findings
 from compare.store import RUNS_FOLDER, SPEC_FILE, Stored
 from compare.summary import FAILURES, Summary, summarize
@@ -67,10 +67,6 @@ def heading(report: Report) -> str:
     spec = comparison.rows[0].spec
     count, unit = (spec.epochs, "epoch") if spec.epochs is not None else (spec.steps, "step")
     length = f"{count} {unit}" if count == 1 else f"{count} {unit}s"
-    machine = comparison.machine
-    versions = ", ".join(
-        f"{package} {version}" for packages in comparison.versions.values() for package, version in packages.items()
-    )
     repeats = f"{comparison.repeats} repeat{'s' if comparison.repeats > 1 else ''}"
     cores = max(row.spec.cores for row in comparison.rows)
     seeds = f"seeds {', '.join(map(str, comparison.seeds))}" if comparison.seeds else f"seed {spec.seed}"
@@ -78,7 +74,7 @@ def heading(report: Report) -> str:
     return (
         f"{spec.model} on {comparison.data_name}, {spec.optimizer.name}, global batch {spec.global_batch_size}, {length}, "
         f"{spec.precision}, {seeds}, {repeats}{part}\n"
-        f"{machine.get('processor') or 'unknown processor'}, budget of {cores} core{'s' if cores > 1 else ''}; {versions}"
+        f"{document.ground(comparison.machine, comparison.versions, cores=cores)}"
     )
 
 

@@ -56,8 +56,8 @@ def command(
         }
         wanted = settings(preset, spec_file, options, assignments or [])
         named = tuple(names(frameworks))
-        fields = evaluation.read_tuned(tuned, named) if tuned is not None else {}
-        asked = Evaluation(values=wanted, frameworks=named, tuned=fields, repeats=repeats)
+        fields, tuned_on = evaluation.read_tuned(tuned, named) if tuned is not None else ({}, None)
+        asked = Evaluation(values=wanted, frameworks=named, tuned=fields, tuned_on=tuned_on, repeats=repeats)
         folder = out or store.new_folder("evaluate", str(wanted.get("model", spec.Spec.model_fields["model"].default)))
         try:
             with interruptible(), display(Console(stderr=True)) as shown:

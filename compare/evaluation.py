@@ -32,7 +32,7 @@ RECORD_FILE = "evaluation.json"
 TRAINING_FOLDER = "training"
 LOGITS_FOLDER = "logits"
 TUNED_FILE = "tuned.json"
-"""In the folder of a tuning."""
+"""In the folder of a tuning: `tuning.RECORD_FILE`, which imports Optuna."""
 
 WORST_PAIRS = 8
 """Of classes that are confused, which are listed."""
@@ -54,6 +54,8 @@ class Evaluation(_Frozen):
     frameworks: tuple[str, ...] = tuple(launch.FRAMEWORKS)
     tuned: dict[str, dict[str, Any]] = {}
     """framework: {dotted field of the spec: value}, over `values`."""
+    tuned_on: str | None = None
+    """Hash of the data, with its splits, on which these fields were chosen; None where that is not known."""
     repeats: int = pydantic.Field(1, ge=1)
     """Trainings of each framework, each with a seed of its own: the values' and those after it; the splits stay."""
 
@@ -111,6 +113,8 @@ class Evaluated(_Frozen):
     data_hash: str
     data_notes: list[str]
     class_names: list[str]
+    tuned_on: str | None = None
+    """See `Evaluation`."""
     num_examples: int
     """Of the test split."""
     specs: dict[str, dict[str, Any]]
@@ -149,7 +153,7 @@ def evaluate(settings: Evaluation, folder: Path, shown: Display) -> Evaluated:
     store.refuse_others(folder, RECORD_FILE, KIND, KIND, own=(TRAINING_FOLDER, LOGITS_FOLDER))
     with store.locked(folder):
         stored = _trained(settings, folder / TRAINING_FOLDER, shown)
-        made = _Scoring(stored, folder, shown).evaluated()
+        made = _Scoring(stored, folder, shown).evaluated().model_copy(update={"tuned_on": settings.tuned_on})
         results.write_atomically(folder / RECORD_FILE, results.with_checksum(made.model_dump_json()))
     return made
 
@@ -342,28 +346,33 @@ def _of_training(result: RunResult, model: Trained) -> dict[str, Any]:
     }
 
 
-def read_tuned(path: Path, frameworks: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The best fields of a tuning, by framework and dotted name.
+def read_tuned(path: Path, frameworks: Sequence[str]) -> tuple[dict[str, dict[str, Any]], str | None]:
+    """The best fields of a tuning, by framework and dotted name, and the hash of the data on which they were chosen.
 
     Args:
-        path: a tuning's folder or its TUNED_FILE, or a YAML or JSON file of {framework: {field: value}}, or of {field: value}
-            for all alike.
+        path: a tuning's folder or its record, or a YAML or JSON file of {framework: {field: value}}, or of {field: value} for
+            all alike, of which the data are not known.
         frameworks: that are evaluated; what is found of others is left out.
 
     Raises:
         SpecError: there are no such fields.
+        FolderError: the folder holds no whole tuning.
     """
-    file = path / TUNED_FILE if path.is_dir() else path
-    values = spec.read_values(file, "file of tuned fields")
-    if path.is_dir() or "best_trials" in values:
-        values = {framework: each.get("fields") for framework, each in values.get("best_trials", {}).items()}
-    if not set(values) & set(launch.FRAMEWORKS):
-        values = {framework: dict(values) for framework in frameworks}
+    values: dict[str, Any]
+    if path.is_dir() or path.name == TUNED_FILE:
+        from compare import tuning  # which imports Optuna
+
+        made = tuning.read(path if path.is_dir() else path.parent)
+        values, data_hash = made.best, made.plan.data_hash
+    else:
+        values, data_hash = spec.read_values(path, "file of tuned fields"), None
+        if not set(values) & set(launch.FRAMEWORKS):
+            values = {framework: dict(values) for framework in frameworks}
     found = {framework: values[framework] for framework in frameworks if framework in values}
     for framework in frameworks:
         if not isinstance(found.get(framework), dict) or not found[framework]:
             raise SpecError(
-                f"{file} has no tuned fields of {framework}. Received: {found.get(framework)!r}. Use the folder of a tuning of "
+                f"{path} has no tuned fields of {framework}. Received: {found.get(framework)!r}. Use the folder of a tuning of "
                 "it, or a file of `field: value` lines."
             )
-    return found
+    return found, data_hash

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.console import Console
 from scipy import stats
 
 from common import results, scores
 from common.datasets.dataset import Images
-from common.scores import BINS, TOP, ClassScores
-from compare import plots, sheet, tables
+from common.scores import BINS, CHANCE, TOP, ClassScores
+from compare import document, plots, sheet, tables
 from compare.evaluation import Evaluated, Model, Pair
 from compare.statistics import CONFIDENCE, SIGNIFICANCE, Spread, spread
 from compare.tables import Cell, Column, Table
 
 REPORT_FILE = "evaluation.md"
-TABLES_FOLDER, PLOTS_FOLDER = "tables", "plots"
 
 _ROUNDING = {"float32": 1e-4, "float64": 1e-9}
 """Largest difference of probabilities that two frameworks' rounding explains, of networks as deep as these."""
-_ANNOTATED_CLASSES = 12
-"""Up to which a heat map has its shares written into it."""
 _NAMED_CLASSES = 40
+_SPENT = 1e-3
+"""Part of the first learning rate below which a schedule leaves little to learn."""
 _NAME = 24
 _WORST_SAID = 3
 
@@ -71,6 +70,7 @@ def scores_table(made: Evaluated) -> Table:
         Column("macro_f1", "macro F1", 4, short="macro\nF1", interval=True),
         Column("weighted_f1", "weighted F1", 4, short="weighted\nF1", interval=True),
         Column("calibration_error", "calibration error", 4, short="calibr.\nerror", interval=True),
+        Column("calibration_chance", "calibration error by chance", 4, interval=True, terminal=False),
         Column("best_epoch", "best epoch", short="best\nepoch"),
         Column("epochs", "epochs trained", short="epochs"),
         Column("n", "trainings", short="n"),
@@ -93,6 +93,7 @@ def scores_table(made: Evaluated) -> Table:
                 "macro_f1": _spread(own, lambda model: model.scores and model.scores.macro.f1),
                 "weighted_f1": _spread(own, lambda model: model.scores and model.scores.weighted.f1),
                 "calibration_error": _spread(own, lambda model: model.scores and model.scores.calibration_error),
+                "calibration_chance": _spread(own, lambda model: model.scores and model.scores.calibration_chance),
                 "best_epoch": ", ".join(str(model.best_epoch) for model in own) or None,
                 "epochs": ", ".join(str(model.epochs) for model in own) or None,
                 "n": len(own),
@@ -107,7 +108,8 @@ def scores_table(made: Evaluated) -> Table:
         rows,
         spreads_on_terminal=False,
         note=f"Best by the validation split, the earliest of equal ones. Calibration error: {BINS} bins of equal width over "
-        "the probability of the predicted label (Naeini et al. 2015, Guo et al. 2017). Of several trainings the median; in the "
+        "the probability of the predicted label (Naeini et al. 2015, Guo et al. 2017); by chance, a calibrated model stays "
+        f"within the error beside it in {CHANCE:.0%} of such samples. Of several trainings the median; in the "
         "report with the 25 % and 75 % quantiles.",
     )
 
@@ -287,11 +289,8 @@ def sections(made: Evaluated) -> list[tuple[str, list[str]]]:
 
 def heading(made: Evaluated) -> str:
     spec = next(iter(made.specs.values()))
-    versions = ", ".join(f"{package} {version}" for each in made.versions.values() for package, version in each.items())
-    return (
-        f"{spec['model']} on {made.data_name}: final training and evaluation\n"
-        f"{made.machine.get('processor') or 'unknown processor'}; {versions}"
-    )
+    ground = document.ground(made.machine, made.versions)
+    return f"{spec['model']} on {made.data_name}: final training and evaluation\n{ground}"
 
 
 def write(made: Evaluated, images: Images, folder: Path) -> None:
@@ -306,12 +305,12 @@ def write(made: Evaluated, images: Images, folder: Path) -> None:
         OSError: it cannot be written.
     """
     for table in documents(made):
-        tables.write(table, folder / TABLES_FOLDER)
-    drawn = draw(made, folder / PLOTS_FOLDER)
+        tables.write(table, folder / document.TABLES_FOLDER)
+    drawn = draw(made, folder / document.PLOTS_FOLDER)
     for framework in _scored(made):
         if rows := _confused_rows(made, framework, images):
             name = f"confused_{framework}"
-            results.write_atomically(folder / PLOTS_FOLDER / f"{name}.png", sheet.rows_of_images(rows))
+            results.write_atomically(folder / document.PLOTS_FOLDER / f"{name}.png", sheet.rows_of_images(rows))
             drawn.append(name)
     results.write_atomically(folder / REPORT_FILE, to_markdown(made, drawn))
 
@@ -330,12 +329,7 @@ def to_json(made: Evaluated) -> str:
 
 
 def to_markdown(made: Evaluated, plot_names: Sequence[str]) -> str:
-    lines = ["# Evaluation", "", *(f"{tables.escaped(line)}  " for line in heading(made).splitlines()), ""]
-    for title, sentences in sections(made):
-        lines += [f"## {title}", "", *(f"- {tables.escaped(sentence)}" for sentence in sentences), ""]
-    lines += ["## Tables", "", *map(tables.to_markdown, documents(made)), "## Plots", ""]
-    lines += [f"![{name.replace('_', ' ')}]({PLOTS_FOLDER}/{name}.png)" for name in plot_names]
-    return "\n".join(lines).rstrip() + "\n"
+    return document.markdown("Evaluation", heading(made).splitlines(), sections(made), documents(made), plot_names)
 
 
 def print_to(console: Console, made: Evaluated) -> None:
@@ -348,41 +342,19 @@ def print_to(console: Console, made: Evaluated) -> None:
 
 def draw(made: Evaluated, folder: Path) -> list[str]:
     """Draw every plot; the names of those that have something to show."""
-    folder.mkdir(parents=True, exist_ok=True)
-    shown = _scored(made)
-    if not shown:
-        return []
-    drawings = {"confusion": _draw_confusion, "calibration": _draw_calibration, "f1_by_class": _draw_f1}
-    with mpl.rc_context(plots.SETTINGS):
-        for name, drawing in drawings.items():
-            figure = Figure(figsize=(9, 5), layout="constrained")
-            FigureCanvasAgg(figure)
+
+    def drawn(drawing: Callable[[Figure, Evaluated, Sequence[str]], None], figure: Figure) -> bool:
+        if shown := _scored(made):
             drawing(figure, made, shown)
-            plots.save(figure, folder, name)
-    return list(drawings)
+        return bool(shown)
+
+    drawings = {"confusion": _draw_confusion, "calibration": _draw_calibration, "f1_by_class": _draw_f1}
+    files = plots.write_all({name: partial(drawn, drawing) for name, drawing in drawings.items()}, folder)
+    return list(dict.fromkeys(path.stem for path in files))
 
 
 def _draw_confusion(figure: Figure, made: Evaluated, shown: Sequence[str]) -> None:
-    names = [tables.shortened(name, _NAME) for name in plots.labels(made.class_names)]
-    count = len(names)
-    figure.set_size_inches(5.6 * len(shown), 5.2)
-    axes: list[Axes] = list(figure.subplots(1, len(shown), squeeze=False)[0])
-    for axis, framework in zip(axes, shown, strict=True):
-        matrix = np.array(_confusion(made, framework))
-        shares = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
-        axis.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
-        axis.set(title=f"{framework}: share of each true class", xlabel="predicted")
-        axis.grid(visible=False)
-        if count <= _NAMED_CLASSES:
-            axis.set_xticks(range(count), names, rotation=90, fontsize=8)
-            axis.set_yticks(range(count), names, fontsize=8)
-        if count <= _ANNOTATED_CLASSES:
-            for (true, predicted), share in np.ndenumerate(shares):
-                colour = "white" if share > 0.5 else "black"
-                text = f"{share:.2f}" if share else "0"
-                axis.text(predicted, true, text, ha="center", va="center", color=colour, fontsize=7)
-    axes[0].set_ylabel("true class")
-    figure.colorbar(axes[0].images[0], ax=axes, shrink=0.8)
+    plots.draw_confusion(figure, {framework: _confusion(made, framework) for framework in shown}, made.class_names)
 
 
 def _draw_calibration(figure: Figure, made: Evaluated, shown: Sequence[str]) -> None:
@@ -525,11 +497,13 @@ def _calibration_words(model: Model, made: Evaluated) -> str:
     assert found is not None
     confidence = sum(each.confidence * each.count for each in found.bins if each.confidence is not None) / found.num_examples
     interval = _interval(found)
+    chance = "more than" if found.calibration_error > found.calibration_chance else "no more than"
     kind = "neither surer nor less sure than it is right, as far as so many images can tell"
     if not interval.low <= confidence <= interval.high:
         kind = "surer than it is right" if confidence > found.accuracy else "less sure than it is right"
     return (
-        f"{_name(model, made)}: expected calibration error {found.calibration_error:.4f} ({BINS} bins); mean confidence "
+        f"{_name(model, made)}: expected calibration error {found.calibration_error:.4f} ({BINS} bins), {chance} the "
+        f"{found.calibration_chance:.4f} within which a calibrated model stays by chance ({CHANCE:.0%}); mean confidence "
         f"{confidence:.4f} at an accuracy of {found.accuracy:.4f}, on the whole {kind}."
     )
 
@@ -544,6 +518,17 @@ def _cautions(made: Evaluated) -> list[str]:
         last = [model for model in made.of(framework) if model.best_epoch == model.epochs]
         if last:
             said.append(f"{framework}: the best epoch was the last one; a longer training may be better.")
+    if unseen := [name for name, images in zip(made.class_names, _supports(made), strict=False) if not images]:
+        said.append(
+            f"The test split has no image of {_listed(unseen)}: the 0 of {'it' if len(unseen) == 1 else 'them'} is in the "
+            "macro averages."
+        )
+    if made.tuned_on not in (None, made.data_hash):
+        said.append(
+            "The fields were tuned on other data, or other splits of it: where images of this test split were among them, its "
+            "scores flatter."
+        )
+    said += [words for framework in _scored(made) if (words := _schedule_words(made, framework))]
     settings = {framework: {**spec, "framework_options": None} for framework, spec in made.specs.items()}
     first = next(iter(settings.values()))
     differing = sorted({field for spec in settings.values() for field in spec if spec[field] != first.get(field)})
@@ -552,6 +537,31 @@ def _cautions(made: Evaluated) -> list[str]:
     if made.models and all(model.repeat == 0 for model in made.models):
         said.append("One training of each framework: how much another seed would change is not known; --repeats says it.")
     return said
+
+
+def _supports(made: Evaluated) -> list[int]:
+    """Test images of each class; none where nothing was scored."""
+    found = next((model.scores for model in made.models if model.scores), None)
+    return [each.support for each in found.classes] if found else []
+
+
+def _schedule_words(made: Evaluated, framework: str) -> str | None:
+    """That a learning rate falls in steps until hardly any is left, as it does where shorter trials chose the steps."""
+    spec = made.specs[framework]
+    size, gamma = spec["schedule.step_size"], spec["schedule.gamma"]
+    if spec["schedule.name"] != "step" or gamma == 1.0:
+        return None
+    spent = size * math.ceil(math.log(_SPENT) / math.log(gamma)) + 1
+    if spent > max(model.epochs for model in made.of(framework)):
+        return None
+    return (
+        f"{framework}: from epoch {spent} on the learning rate was {_SPENT:g} of the first or less, by schedule.step_size "
+        f"{size} and gamma {gamma:g}. Steps are counted in epochs: those that suit a short trial end a long training early."
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_WORST_SAID]) + (f" and {len(names) - _WORST_SAID} more" if len(names) > _WORST_SAID else "")
 
 
 def _name(model: Model, made: Evaluated) -> str:

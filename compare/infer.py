@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any
 
-import matplotlib as mpl
 import numpy as np
 import pydantic
 import typer
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict, Field
 from rich.console import Console
@@ -23,7 +21,7 @@ from common import inference, machine, results, spec, trained, weights
 from common.inference import BatchTimes, Latencies
 from common.spec import SpecError
 from common.trained import Card, Trained
-from compare import asking, exits, launch, plots, report, statistics, store, tables
+from compare import asking, document, exits, launch, parity, plots, report, statistics, store, tables
 from compare.asking import OwnModel
 from compare.findings import CROWDED_FROM
 from compare.interrupt import Interrupted, interruptible
@@ -36,7 +34,7 @@ from compare.words import chosen, names, numbers
 SCHEMA_VERSION = 1
 KIND = "inference"
 PLAN_FILE, RECORD_FILE, REPORT_FILE = "plan.json", "inference.json", "inference.md"
-RUNS_FOLDER, TABLES_FOLDER, PLOTS_FOLDER = "runs", "tables", "plots"
+RUNS_FOLDER = "runs"
 
 CALLS_FOR_P99 = 100
 """Of one process, below which its slowest hundredth is no more than its slowest call."""
@@ -67,6 +65,7 @@ class Plan(_Frozen):
     settings: Settings
     weights_hash: str
     """Of the model."""
+    code_hash: str
     machine: dict[str, Any]
 
 
@@ -191,6 +190,7 @@ def measure(settings: Settings, checkpoint: Path, model: Trained, folder: Path, 
             except launch.LaunchError as error:
                 failures[f"{name}, process {repeat + 1}"] = str(error)
             shown.end()
+        _refuse_other_versions(found, folder)
         made = _inferred(settings, model, found, failures)
         results.write_atomically(folder / RECORD_FILE, results.with_checksum(made.model_dump_json()))
     return made
@@ -283,22 +283,17 @@ def write(made: Inferred, folder: Path) -> None:
         OSError: they cannot be written.
     """
     for table in documents(made):
-        tables.write(table, folder / TABLES_FOLDER)
-    drawn = draw(made, folder / PLOTS_FOLDER)
-    lines = ["# Inference", "", *(f"{tables.escaped(line)}  " for line in heading(made).splitlines()), ""]
-    for title, sentences in sections(made):
-        lines += [f"## {title}", "", *(f"- {tables.escaped(sentence)}" for sentence in sentences), ""]
-    lines += ["## Tables", "", *map(tables.to_markdown, documents(made)), "## Plots", ""]
-    lines += [f"![{name}]({PLOTS_FOLDER}/{name}.png)" for name in drawn]
-    results.write_atomically(folder / REPORT_FILE, "\n".join(lines).rstrip() + "\n")
+        tables.write(table, folder / document.TABLES_FOLDER)
+    drawn = draw(made, folder / document.PLOTS_FOLDER)
+    written = document.markdown("Inference", heading(made).splitlines(), sections(made), documents(made), drawn)
+    results.write_atomically(folder / REPORT_FILE, written)
 
 
 def heading(made: Inferred) -> str:
-    versions = ", ".join(f"{package} {version}" for each in made.versions.values() for package, version in each.items())
     card = made.card
     return (
         f"{card.model}, {len(card.class_names)} classes, {card.image_size} px, {card.precision}, trained in {card.framework}\n"
-        f"{made.machine.get('processor') or 'unknown processor'}; {versions}"
+        f"{document.ground(made.machine, made.versions)}"
     )
 
 
@@ -321,30 +316,28 @@ def to_plain(made: Inferred) -> dict[str, Any]:
 
 def draw(made: Inferred, folder: Path) -> list[str]:
     """Draw latency and throughput by batch size; the names of the plots."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if not made.rows:
-        return []
-    with mpl.rc_context(plots.SETTINGS):
-        figure = Figure(figsize=(11, 5), layout="constrained")
-        FigureCanvasAgg(figure)
-        latency, throughput = figure.subplots(1, 2)
-        for index, framework in enumerate(made.settings.frameworks):
-            for number, cores in enumerate(made.settings.cores):
-                own = [row for row in made.rows if (row.framework, row.cores) == (framework, cores)]
-                style: dict[str, Any] = {
-                    "color": plots.COLOURS[index % len(plots.COLOURS)],
-                    "marker": plots.MARKERS[number % len(plots.MARKERS)],
-                    "linestyle": "-" if number else "--",
-                }
-                sizes = [row.batch_size for row in own]
-                label = f"{framework}, {cores} core{'s' if cores > 1 else ''}"
-                latency.plot(sizes, [1e3 * row.p50_seconds.median for row in own], label=label, **style)
-                throughput.plot(sizes, [row.images_per_second.median for row in own], **style)
-        _scale(latency, made.settings.batches, "p50 of a batch, ms", "Latency")
-        _scale(throughput, made.settings.batches, "images/s", "Throughput")
-        figure.legend(loc="outside lower center", ncols=4, frameon=False)
-        plots.save(figure, folder, "inference")
-    return ["inference"]
+    files = plots.write_all({"inference": lambda figure: _draw(figure, made)}, folder)
+    return list(dict.fromkeys(path.stem for path in files))
+
+
+def _draw(figure: Figure, made: Inferred) -> bool:
+    figure.set_size_inches(11, 5)
+    latency, throughput = figure.subplots(1, 2)
+    for index, framework in enumerate(made.settings.frameworks):
+        for number, cores in enumerate(made.settings.cores):
+            own = [row for row in made.rows if (row.framework, row.cores) == (framework, cores)]
+            style: dict[str, Any] = {
+                "color": plots.COLOURS[index % len(plots.COLOURS)],
+                "marker": plots.MARKERS[number % len(plots.MARKERS)],
+                "linestyle": "-" if number else "--",
+            }
+            sizes = [row.batch_size for row in own]
+            latency.plot(sizes, [1e3 * row.p50_seconds.median for row in own], label=_cell_name(framework, cores), **style)
+            throughput.plot(sizes, [row.images_per_second.median for row in own], **style)
+    _scale(latency, made.settings.batches, "p50 of a batch, ms", "Latency")
+    _scale(throughput, made.settings.batches, "images/s", "Throughput")
+    figure.legend(loc="outside lower center", ncols=4, frameon=False)
+    return bool(made.rows)
 
 
 def _scale(axis: Axes, batches: Sequence[int], label: str, title: str) -> None:
@@ -360,18 +353,21 @@ def _claim(settings: Settings, model: Trained, folder: Path) -> None:
     Raises:
         FolderError: it holds another one.
     """
-    wanted = Plan(settings=settings, weights_hash=weights.digest(model.weights), machine=machine.describe())
+    wanted = Plan(
+        settings=settings,
+        weights_hash=weights.digest(model.weights),
+        code_hash=parity.code_digest(settings.frameworks, model.card.model),
+        machine=machine.describe(),
+    )
     if (folder / PLAN_FILE).exists():
         earlier = store.read_record(folder / PLAN_FILE, Plan, "a measurement of inference")
-        before, now = (
-            each.machine | each.settings.model_dump(mode="json") | {"weights": each.weights_hash} for each in (earlier, wanted)
+        there, asked = (
+            {**plan.settings.model_dump(mode="json", exclude={"repeats"}), "weights": plan.weights_hash}
+            for plan in (earlier, wanted)
         )
-        asked = [*Settings.model_fields.keys() - {"repeats"}, "weights"]
-        differing = [name for name in sorted(asked) if before[name] != now[name]]
-        differing += machine.differences(earlier.machine, wanted.machine)
-        if differing:
-            told = "; ".join(f"{name} is {before[name]!r} there, asked for: {now[name]!r}" for name in differing)
-            raise FolderError(f"{folder} holds another measurement ({told}). Choose another --out, or remove it.")
+        ground = store.other_ground((earlier.code_hash, wanted.code_hash), (earlier.machine, wanted.machine))
+        if differing := store.differing(there, asked) or ground:
+            raise FolderError(f"{folder} holds another measurement ({differing}). Choose another --out, or remove it.")
     results.write_atomically(folder / PLAN_FILE, results.with_checksum(wanted.model_dump_json()))
 
 
@@ -380,6 +376,17 @@ def _stored(path: Path) -> Latencies | None:
         return Latencies.model_validate_json(path.read_bytes())
     except (OSError, pydantic.ValidationError):
         return None
+
+
+def _refuse_other_versions(found: Mapping[tuple[str, int, int], Latencies], folder: Path) -> None:
+    """Hold the processes of a framework, which may have run days apart, to the same versions."""
+    by_framework: dict[str, dict[str, str]] = {}
+    for (framework, _, _), made in found.items():
+        if (first := by_framework.setdefault(framework, made.versions)) != made.versions:
+            raise FolderError(
+                f"{folder} holds times of other versions of {framework} ({store.differing(first, made.versions)}). Choose "
+                "another --out, or remove it."
+            )
 
 
 def _timed(settings: Settings, checkpoint: Path, model: Trained, framework: str, cores: int, path: Path) -> Latencies:

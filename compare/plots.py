@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,19 +64,36 @@ def write(summaries: Sequence[Summary], folder: Path, class_names: Sequence[str]
     Returns:
         The files written.
     """
+
+    def drawing(name: str, figure: Figure) -> bool:
+        drawn = draw(name, figure, summaries, class_names)
+        if absent := left_out(summaries):
+            figure.text(0.01, -0.02, f"Left out: {absent}", fontsize=8, va="top")
+        return drawn
+
+    return write_all({name: partial(drawing, name) for name in names()}, folder)
+
+
+def write_all(drawings: Mapping[str, Callable[[Figure], bool]], folder: Path) -> list[Path]:
+    """Write plots by name; one with nothing to show is not made, and removed where it was before.
+
+    Args:
+        drawings: each draws into a figure of 9 x 5 inches, within SETTINGS, and says whether there is something to show.
+        folder: made where it is missing.
+
+    Returns:
+        The files written.
+    """
     files: list[Path] = []
     with mpl.rc_context(SETTINGS):
-        for name in names():
+        for name, drawing in drawings.items():
             figure = Figure(figsize=(9, 5), layout="constrained")
             FigureCanvasAgg(figure)
-            if not draw(name, figure, summaries, class_names):
+            if drawing(figure):
+                files += save(figure, folder, name)
+            else:
                 for path in _files(folder, name):
                     path.unlink(missing_ok=True)
-                continue
-            absent = left_out(summaries)
-            if absent:
-                figure.text(0.01, -0.02, f"Left out: {absent}", fontsize=8, va="top")
-            files += save(figure, folder, name)
     return files
 
 
@@ -262,7 +280,18 @@ def _input(figure: Figure, summaries: Sequence[Summary]) -> bool:
 
 
 def _confusion(figure: Figure, summaries: Sequence[Summary], class_names: Sequence[str]) -> bool:
-    matrices = {summary.name: np.array(summary.confusion) for summary in summaries if summary.confusion}
+    return draw_confusion(figure, {each.name: each.confusion for each in summaries if each.confusion}, class_names)
+
+
+def draw_confusion(figure: Figure, confusions: Mapping[str, Sequence[Sequence[int]]], class_names: Sequence[str]) -> bool:
+    """Draw confusion matrices side by side, within SETTINGS; False where there are none.
+
+    Args:
+        figure: gets the size that they need.
+        confusions: examples of each true class (row) that were taken for each class (column), by what they are of.
+        class_names: by class id; ids stand for those that are not in it.
+    """
+    matrices = {name: np.array(counts) for name, counts in confusions.items()}
     if not matrices:
         return False
     size = max(map(len, matrices.values()))

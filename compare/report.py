@@ -13,15 +13,13 @@ from rich.console import Console
 from rich.text import Text
 
 from common import results
-from compare import beside, content, exits, page, plots, store, tables, tidy
+from compare import beside, content, document, exits, page, plots, store, tables, tidy
 from compare.content import Report, read
 from compare.store import FolderError
 
 REPORT_FILE = "report.md"
 PAGE_FILE = "report.html"
 RESULTS_FILE = "results.json"
-TABLES_FOLDER = "tables"
-PLOTS_FOLDER = "plots"
 
 _WIDTH_WITHOUT_TERMINAL = 120
 
@@ -83,12 +81,12 @@ def write(report: Report, folder: Path, *, source: Path | None = None) -> str | 
         class_names = stored.comparison.class_names
         documents = [*content.documents(report), *tables.confusion_table(summaries, class_names)]
         for name in _tables_before(folder) - {table.name for table in documents}:
-            tables.remove(name, folder / TABLES_FOLDER)
+            tables.remove(name, folder / document.TABLES_FOLDER)
         for table in documents:
-            tables.write(table, folder / TABLES_FOLDER)
+            tables.write(table, folder / document.TABLES_FOLDER)
         for name, frame in (("runs", tidy.runs(stored)), ("epochs", tidy.epochs(stored))):
-            results.write_atomically(folder / TABLES_FOLDER / f"{name}.csv", tables.frame_to_csv(frame))
-        drawn = plots.write(summaries, folder / PLOTS_FOLDER, class_names)
+            results.write_atomically(folder / document.TABLES_FOLDER / f"{name}.csv", tables.frame_to_csv(frame))
+        drawn = plots.write(summaries, folder / document.PLOTS_FOLDER, class_names)
         pictures = {path.stem: path.read_text("utf-8") for path in drawn if path.suffix == ".svg"}
         results.write_atomically(folder / PAGE_FILE, page.to_html(report, source or folder, pictures))
         results.write_atomically(folder / REPORT_FILE, _markdown(report, source or folder, list(pictures)))
@@ -155,14 +153,7 @@ def to_plain(report: Report) -> dict[str, Any]:
 
 
 def _markdown(report: Report, folder: Path, plot_names: Sequence[str]) -> str:
-    lines = ["# Comparison", "", *(f"{tables.escaped(line)}  " for line in content.heading(report).splitlines()), ""]
-    for title, sentences in content.sections(report):
-        lines += [f"## {title}", "", *(f"- {tables.escaped(sentence)}" for sentence in sentences), ""]
-    lines += ["## Tables", ""]
-    for table in content.documents(report):
-        lines += [tables.to_markdown(table)]
-    lines += ["## Plots", ""]
-    lines += [f"![{name.replace('_', ' ')}]({PLOTS_FOLDER}/{name}.png)" for name in plot_names]
+    lines: list[str] = []
     absent = plots.left_out(report.summaries)
     if absent:
         lines += ["", f"Left out of the plots: {tables.escaped(absent)}."]
@@ -171,7 +162,8 @@ def _markdown(report: Report, folder: Path, plot_names: Sequence[str]) -> str:
     lines += ["", "## To repeat it", ""]
     for what, line in content.commands(report, folder):
         lines += [tables.escaped(what), "", *(f"    {part}" for part in line.splitlines()), ""]
-    return "\n".join(lines).rstrip() + "\n"
+    facts = content.heading(report).splitlines()
+    return document.markdown("Comparison", facts, content.sections(report), content.documents(report), plot_names, lines)
 
 
 def finite(value: Any) -> Any:

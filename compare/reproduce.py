@@ -8,9 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import matplotlib as mpl
 import typer
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.console import Console
 
@@ -95,6 +93,11 @@ def command(
         subject = Reproduction(wanted, setting, wanted.plan(setting))
         settings: dict[str, Any] = {"paper": paper, "scale": scale, "source": source, "gpus": setting.gpus, "values": values}
         settings["rows"] = [row.spec.model_dump(mode="json") for each in subject.trainings for row in each.rows]
+        settings["repeats"] = [each.repeats for each in subject.trainings]
+        if subject.plan.tuning is not None:
+            settings["tuning"] = subject.plan.tuning.model_dump(mode="json")
+        if subject.plan.final is not None:
+            settings["final"] = subject.plan.final({}).model_dump(mode="json")
         record = Record.of(KIND, settings, tuple(launch.FRAMEWORKS), wanted.published().model)
         folder = out or Path("results") / f"{paper}-{scale}"
         steps = _steps(subject)
@@ -145,7 +148,7 @@ def _steps(subject: Reproduction) -> list[Step[Reproduction]]:
         Step("corrected", "the same question, asked of identical models", _corrected),
         *([Step("tune", "the search for better fields", _tune)] if plan.tuning else []),
         *([Step("final", "the final training, and its scores", _final)] if plan.final else []),
-        Step(_VERDICTS, "the published tables, and a verdict for each claim", _verdicts),
+        Step(_VERDICTS, "the published tables, and a verdict for each claim", _verdicts, anew=True),
     ]
 
 
@@ -166,19 +169,20 @@ def _plan(subject: Reproduction, folder: Path, passed: Passed) -> Made:
     published = subject.paper.published()
     known, rows, total = dict[str, Any](), list[dict[str, Cell]](), 0.0
     with display(Console(stderr=True)) as shown:
-        for training in subject.trainings:
-            comparison = run.judged(_request(training, folder), shown)
+        judged = [(training, run.judged(_request(training, folder), shown)) for training in subject.trainings]
+        # Trials and the final training are of the images of the published runs.
+        for training, comparison in [*judged, *((later, judged[0][1]) for later in _later(subject.plan))]:
+            not_run = {row.id for row in comparison.rows if row.unavailable}
             for row in training.rows:
                 shown.say(f"a few steps of {row.id}")
-                seconds = _seconds(subject.setting.scale, training, row, comparison, known)
+                seconds = 0.0 if row.id in not_run else _seconds(subject.setting.scale, training, row, comparison, known)
                 rows.append(_line(training, row, comparison) | {"seconds": seconds})
                 total += seconds or 0.0
     minutes, rest = divmod(round(total), 60)
     more = [
         *(["the scans"] if subject.plan.scans else []),
         *(["the proof"] if subject.plan.corrected.prove else []),
-        *(["the search"] if subject.plan.tuning else []),
-        *(["the final training"] if subject.plan.final else []),
+        *(f"{row['row']}, whose first steps failed" for row in rows if row["seconds"] is None),
     ]
     besides = f" Not counted: {', '.join(more)}." if more else ""
     said = f"About {minutes}:{rest:02d} min of training, by the first steps of each kind.{besides}"
@@ -205,6 +209,20 @@ def _plan(subject: Reproduction, folder: Path, passed: Passed) -> Made:
         tables=[Table("runs", "Runs", columns, rows)],
     )
     return Made(part)
+
+
+def _later(plan: Plan) -> list[Training]:
+    """The search, as if its trials ran one after the other, and the final training: to be estimated alone."""
+    made: list[Training] = []
+    if (tuned := plan.tuning) is not None:
+        rows = [Row(id=f"{each}-trial", framework=each, spec=spec.build(tuned.values)) for each in tuned.frameworks]
+        trials = tuned.trials * len(tuned.jobs) * tuned.repeats
+        made.append(Training("search", "The search, at most", rows, repeats=trials))
+    if plan.final is not None:
+        final = plan.final({})
+        rows = [Row(id=f"{each}-final", framework=each, spec=spec.build(final.values)) for each in final.frameworks]
+        made.append(Training("final", "The final training", rows, repeats=final.repeats))
+    return made
 
 
 def _seconds(scale: str, training: Training, row: Row, comparison: Comparison, known: dict[str, Any]) -> float | None:
@@ -275,11 +293,12 @@ def _final(subject: Reproduction, folder: Path, passed: Passed) -> Made:
 def _verdicts(subject: Reproduction, folder: Path, passed: Passed) -> Made:
     here = _here(subject, folder.parent)
     claims = subject.paper.claims(here)
-    with mpl.rc_context(plots.SETTINGS):
-        figure = Figure(figsize=(11, 5), layout="constrained")
-        FigureCanvasAgg(figure)
+
+    def curves(figure: Figure) -> bool:
         subject.paper.draw(figure, here)
-        plots.save(figure, folder, _CURVES)
+        return True
+
+    plots.write_all({_CURVES: curves}, folder)
     part = Part(
         name=_VERDICTS,
         title="The published tables, and what is to be said of the claims",
@@ -325,7 +344,8 @@ def _kept(evaluated: Evaluated, folder: Path) -> EpochRecord | None:
     """The epoch whose weights the first of the final trainings kept."""
     stored = store.read(folder / evaluation.TRAINING_FOLDER)
     runs = [run for repeats in stored.runs.values() for run in repeats.values()]
-    return next((each for run in runs for each in run.epochs if each.epoch == evaluated.models[0].best_epoch), None)
+    best = next((model.best_epoch for model in evaluated.models), None)
+    return next((each for run in runs for each in run.epochs if each.epoch == best), None)
 
 
 def _whole(subject: Reproduction, record: Record, done: list[Done], steps: int) -> Whole:

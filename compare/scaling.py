@@ -19,7 +19,7 @@ from rich.text import Text
 
 from common import datasets, results, spec
 from common.results import RunResult
-from compare import exits, launch, matrix, plots, report, run, scaling_laws, tables
+from compare import document, exits, launch, matrix, plots, report, run, scaling_laws, tables
 from compare.matrix import Row
 from compare.presets import Preset
 from compare.report import Report
@@ -256,8 +256,8 @@ def show(made: Report, folder: Path, wish: Wish, *, as_json: bool) -> int:
     written = [points_table(found), laws_table(found), checks_table(found), projected_table(found)]
     shown = [table for table in written if table.rows]
     for table in shown:
-        tables.write(table, folder / report.TABLES_FOLDER)
-    draw(found, folder / report.PLOTS_FOLDER)
+        tables.write(table, folder / document.TABLES_FOLDER)
+    draw(found, folder / document.PLOTS_FOLDER)
     results.write_atomically(folder / SCALING_FILE, json.dumps(plain, indent=1, allow_nan=False) + "\n")
     if as_json:
         typer.echo(json.dumps(plain, indent=1, allow_nan=False))

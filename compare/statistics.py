@@ -150,16 +150,20 @@ def spread_with_later(values: Sequence[float], later: int) -> Spread | None:
     return spread([*values, *[max(values)] * later])
 
 
-def paired_ratio(pairs: Sequence[tuple[float, float]]) -> Ratio | None:
+def paired_ratio(pairs: Sequence[tuple[float, float]], *, rounding: float = 0.0) -> Ratio | None:
     """How many times the first of each pair is the second.
 
     Repeats are interleaved, so the two of a pair met the same state of the machine: its drift leaves their ratio alone.
 
     Args:
         pairs: positive values, the same repeat of two rows; pairs with a missing or non-positive value are left out.
+        rounding: the step in which the values are known, as an accuracy is to one image, see `of_differences`.
     """
-    logs = [math.log(first / second) for first, second in pairs if _positive(first) and _positive(second)]
-    return _as_ratio(of_differences(logs), len(logs)) if logs else None
+    known = [(first, second) for first, second in pairs if _positive(first) and _positive(second)]
+    if not known:
+        return None
+    logs = [math.log(first / second) for first, second in known]
+    return _as_ratio(of_differences(logs, rounding=rounding / min(map(min, known))), len(logs))
 
 
 def unpaired_ratio(first: Sequence[float], second: Sequence[float]) -> Ratio | None:
@@ -248,8 +252,15 @@ def faster(seconds: Judged, first: str, second: str) -> str:
         return f"{seconds.verdict} ({ratio.n} of {VERDICT_PAIRS}); {quick} {times.value:.2f} times as fast as {slow} here"
     if seconds.verdict == "no difference shown":
         return f"no difference shown between {first} and {second}: {first} {range_words(ratio)} times as fast{surety(seconds)}"
-    hardly = f", by less than {MARGIN:.0%}" if times.high is not None and times.high < 1.0 + MARGIN else ""
-    return f"{quick} is {range_words(times)} times as fast as {slow}{hardly}{surety(seconds)}"
+    return f"{quick} is {range_words(times)} times as fast as {slow}{hardly(seconds)}{surety(seconds)}"
+
+
+def hardly(judged: Judged) -> str:
+    """`, by less than 1%` behind a verdict whose whole interval is as near to one as that; nothing behind others."""
+    low, high = judged.ratio.low, judged.ratio.high
+    if judged.verdict not in ("above", "below") or low is None or high is None:
+        return ""
+    return f", by less than {MARGIN:.0%}" if low > 1.0 / (1.0 + MARGIN) and high < 1.0 + MARGIN else ""
 
 
 def pays(speedup: Judged | None) -> str | None:

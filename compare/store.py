@@ -420,13 +420,25 @@ def _other_rows(stored: Comparison, rows: Sequence[Row], seeds: Sequence[int], b
         return f"its seeds are {_listed(stored.seeds)}; asked for: {_listed(seeds)}"
     for before, now in zip(stored.rows, rows, strict=True):
         there, asked = flat(before.spec.model_dump(mode="json")), flat(now.spec.model_dump(mode="json"))
-        differing = [field for field in {**there, **asked} if there.get(field) != asked.get(field)]
-        if any(but_for is None or not field.startswith(but_for) for field in differing):
-            return f"of {now.id}, " + "; ".join(
-                f"{field} is {json.dumps(there.get(field))} there, asked for: {json.dumps(asked.get(field))}"
-                for field in differing
-            )
+        if any(but_for is None or not name.startswith(but_for) for name in _differing(there, asked)):
+            return f"of {now.id}, {differing(there, asked)}"
     return None
+
+
+def differing(there: Mapping[str, Any], asked: Mapping[str, Any]) -> str | None:
+    """`epochs is 2 there, asked for: 3; ...`, of the fields in which a record is not what is asked for; None where it is.
+
+    Args:
+        there: fields of the record, JSON-ready.
+        asked: the same of what is asked for.
+    """
+    names = _differing(there, asked)
+    said = (f"{name} is {json.dumps(there.get(name))} there, asked for: {json.dumps(asked.get(name))}" for name in names)
+    return "; ".join(said) or None
+
+
+def _differing(there: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
+    return [name for name in {**there, **asked} if there.get(name) != asked.get(name)]
 
 
 def _listed(seeds: Sequence[int]) -> str:

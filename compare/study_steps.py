@@ -13,6 +13,7 @@ from compare import (
     content,
     data,
     data_report,
+    document,
     evaluation,
     evaluation_report,
     exits,
@@ -30,6 +31,7 @@ from compare.evaluation import Evaluation
 from compare.part import Part
 from compare.presets import Preset
 from compare.progress import Watchers, display
+from compare.store import FolderError
 from compare.study_file import Study
 from compare.tuning import Tuning
 from compare.walk import Made, Passed, Step
@@ -71,7 +73,23 @@ def _clean(study: Study, folder: Path, passed: Passed) -> Made:
         sections=[("What is trained on", [was, policy, _size(dataset), *dataset.notes])],
         conclusions=[_size(dataset)],
     )
-    return Made(part)
+    return Made(part, Passed(data_hash=dataset.content_hash))
+
+
+def _refuse_other_data(study: Study, passed: Passed) -> None:
+    """Hold the data against those of the steps before, which may have been done days ago.
+
+    Raises:
+        DataRefused: they are not there any more, or not usable.
+        FolderError: they have other content.
+    """
+    base = study.base()
+    dataset = datasets.load(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir)
+    if passed.data_hash not in (None, dataset.content_hash):
+        raise FolderError(
+            f"The data have changed since they were cleaned. Received: hash {dataset.content_hash[:12]}, then "
+            f"{str(passed.data_hash)[:12]}. Bring them back, or choose another --out."
+        )
 
 
 def _size(dataset: Dataset) -> str:
@@ -82,6 +100,7 @@ def _size(dataset: Dataset) -> str:
 
 
 def _normalise(study: Study, folder: Path, passed: Passed) -> Made:
+    _refuse_other_data(study, passed)
     wanted = study.normalise
     return scanned(preprocess.Request(wanted.engines, wanted.workers, wanted.scheduler, wanted.repeats, study.base()), folder)
 
@@ -105,6 +124,7 @@ def scanned(request: preprocess.Request, folder: Path) -> Made:
 
 
 def _prove(study: Study, folder: Path, passed: Passed) -> Made:
+    _refuse_other_data(study, passed)
     request = _request(study, folder)
     with display(Console(stderr=True)) as shown:
         proof = run.proof(run.judged(request, shown), request, folder, Watchers(shown))
@@ -119,6 +139,7 @@ def _prove(study: Study, folder: Path, passed: Passed) -> Made:
 
 
 def _pretrain(study: Study, folder: Path, passed: Passed) -> Made:
+    _refuse_other_data(study, passed)
     return compared(_request(study, folder), folder, name="pretrain", title="Pre-training: serial against parallel")
 
 
@@ -157,10 +178,11 @@ def _said(sections: Sequence[tuple[str, list[str]]], *titles: str) -> list[str]:
 
 def _drawn(folder: Path) -> list[str]:
     """A step's plots, from its folder."""
-    return sorted(f"{report.PLOTS_FOLDER}/{path.name}" for path in (folder / report.PLOTS_FOLDER).glob("*.svg"))
+    return sorted(f"{document.PLOTS_FOLDER}/{path.name}" for path in (folder / document.PLOTS_FOLDER).glob("*.svg"))
 
 
 def _tune(study: Study, folder: Path, passed: Passed) -> Made:
+    _refuse_other_data(study, passed)
     return tuned(study.tuning(), folder)
 
 
@@ -183,7 +205,17 @@ def tuned(settings: Tuning, folder: Path) -> Made:
 
 
 def _finish(study: Study, folder: Path, passed: Passed) -> Made:
+    _refuse_other_data(study, passed)
     return finished(study.evaluation(passed.best), folder)
+
+
+_OF_FINAL = (
+    "How often are the final models right?",
+    "Do the frameworks' models agree?",
+    "Does a checkpoint carry over?",
+    "Cautions",
+)
+"""Sections of an evaluation that belong to a conclusion."""
 
 
 def finished(settings: Evaluation, folder: Path) -> Made:
@@ -199,7 +231,7 @@ def finished(settings: Evaluation, folder: Path) -> Made:
         sections=said,
         tables=evaluation_report.documents(made),
         pictures=_drawn(folder),
-        conclusions=_said(said, "How often are the final models right?", "Do the frameworks' models agree?"),
+        conclusions=_said(said, *_OF_FINAL),
         more=[evaluation_report.REPORT_FILE],
     )
     return Made(part, exit_code=made.exit_code)

@@ -9,7 +9,7 @@ import typer
 
 from common import datasets, spec
 from common.spec import SpecError
-from compare import exits, launch, run, store, tuning, tuning_report, tuning_space
+from compare import exits, launch, run, store, tuning, tuning_report, tuning_search, tuning_space
 from compare.interrupt import Interrupted, interruptible
 from compare.tuning import Tuning
 from compare.tuning_search import OBJECTIVES, PRUNERS, SAMPLERS
@@ -65,6 +65,11 @@ def command(
             settings = tuning.stored_settings(out)
             if storage is not None:
                 settings = settings.model_copy(update={"storage": storage})
+            elif settings.storage is not None and tuning_search.is_masked(settings.storage):
+                raise SpecError(
+                    f"--resume needs the URL of the storage again, whose password is written nowhere. Received: "
+                    f"{settings.storage}. Say --storage URL."
+                )
         else:
             fields = {"data.source": data, "model": model, "epochs": epochs, "data.limit": limit, "cores": cores, "seed": seed}
             settings = Tuning(

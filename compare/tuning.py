@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -61,6 +60,10 @@ class Tuning(_Frozen):
     storage: str | None = None
     """URL of a database; None: a SQLite file in the folder."""
     frameworks: tuple[str, ...] = tuple(launch.FRAMEWORKS)
+
+    def trials_of(self, space: Space) -> int:
+        """Of each search of a space, which is this one's, judged: no more than a grid has points."""
+        return min(self.trials, tuning_space.grid_size(space)) if self.sampler == "grid" else self.trials
 
 
 class Plan(_Frozen):
@@ -155,7 +158,8 @@ def tune(settings: Tuning, folder: Path, shown: Display | None = None) -> Tuned:
             results.write_atomically(folder / PLAN_FILE, results.with_checksum(plan.model_dump_json()))
             storage = elsewhere or tuning_search.open_storage(f"sqlite:///{(folder / STORAGE_FILE).resolve()}")
             searches = _searches(wanted, plan)
-            shown.plan([search.name for search in searches for _ in range(search.trials)])
+            told = {search.study: len(tuning_search.stored(search, storage).trials) for search in searches}
+            shown.plan([search.name for search in searches for _ in range(search.trials - told[search.study])])
             try:
                 for search in searches:
                     logs = folder / LOGS_FOLDER / f"{search.framework}-{search.layout.jobs}jobs-r{search.repeat}"
@@ -202,6 +206,8 @@ def _judge(settings: Tuning, shown: Display) -> _Judged:
     for drawn, other in (("epochs", "steps"), ("steps", "epochs")):
         if drawn in space.fields:
             values.pop(other, None)
+    if settings.sampler == "grid":
+        tuning_space.grid(space, base.seed)
     shown.say("asking the frameworks what they can do here")
     descriptions = {framework: launch.describe(framework) for framework in settings.frameworks}
     rows = [Row(id=framework, framework=framework, spec=base) for framework in settings.frameworks]
@@ -267,34 +273,24 @@ def _claim(folder: Path, wanted: Plan) -> Plan:
     if not (folder / PLAN_FILE).exists():
         return wanted
     found = store.read_record(folder / PLAN_FILE, Plan, "a tuning")
-    before, now = (plan.machine | _identity(plan) for plan in (found, wanted))
-    differing = [name for name in _identity(found) if before[name] != now[name]]
-    differing += machine.differences(found.machine, wanted.machine)
-    if differing:
-        told = "; ".join(f"{name} is {before[name]!r} there, asked for: {now[name]!r}" for name in differing)
-        raise FolderError(f"{folder} holds another tuning ({told}). Choose another --out, or take its settings with --resume.")
+    ground = store.other_ground((found.code_hash, wanted.code_hash), (found.machine, wanted.machine))
+    if differing := store.differing(_identity(found), _identity(wanted)) or ground:
+        raise FolderError(
+            f"{folder} holds another tuning ({differing}). Choose another --out, or take its settings with --resume."
+        )
     repeats = max(found.settings.repeats, wanted.settings.repeats)
     return found.model_copy(update={"settings": wanted.settings.model_copy(update={"repeats": repeats})})
 
 
 def _identity(plan: Plan) -> dict[str, Any]:
-    """What must be the same for a tuning to go on."""
-    settings = json.loads(plan.settings.model_dump_json(exclude={"repeats"}))
-    return settings | {
-        "python": plan.machine.get("python"),
-        "budget": plan.budget,
-        "data": plan.data_hash,
-        "code": plan.code_hash,
-        "versions": plan.versions,
-    }
+    """What must be the same for a tuning to go on, beside code and machine."""
+    settings = plan.settings.model_dump(mode="json", exclude={"repeats"})
+    return settings | {"budget": plan.budget, "data": plan.data_hash, "versions": plan.versions}
 
 
 def _searches(wanted: _Judged, plan: Plan) -> list[Wanted]:
     """Every search, in the order in which they are made: A B, then B A, so that a machine that drifts favours none."""
-    settings = wanted.settings
-    trials = settings.trials
-    if settings.sampler == "grid":
-        trials = min(trials, len(tuning_space.grid(wanted.space, 0)))
+    settings, trials = wanted.settings, plan.settings.trials_of(wanted.space)
     pairs = [(jobs, framework) for jobs in settings.jobs for framework in settings.frameworks]
     made: list[Wanted] = []
     for repeat in range(plan.settings.repeats):
@@ -324,9 +320,14 @@ def _record(folder: Path, plan: Plan, wanted: _Judged, searches: list[Searched])
     best: dict[str, Best] = {}
     for framework in plan.settings.frameworks:
         own = [search for search in searches if search.framework == framework]
-        whole = [(trial.value, search, trial) for search in own for trial in search.trials if trial.state == "ok"]
+        whole = [
+            (trial.value, search, trial)
+            for search in own
+            for trial in search.trials
+            if trial.state == "ok" and trial.value is not None
+        ]
         if whole:
-            _, search, trial = better(whole, key=lambda each: each[0] or 0.0)
+            _, search, trial = better(whole, key=lambda each: each[0])
             best[framework] = Best(study=search.study, trial=trial, fields={**wanted.space.fixed, **trial.fields})
     order = {framework: place for place, framework in enumerate(plan.settings.frameworks)}
     ordered = sorted(searches, key=lambda search: (order[search.framework], search.jobs, search.repeat))

@@ -53,6 +53,7 @@ class Findings:
 def find(tuned: Tuned) -> Findings:
     """Judge every comparison of a tuning as one family."""
     objective = tuned.plan.settings.objective
+    image = 1.0 / tuned.plan.validation_examples if objective == "accuracy" else 0.0
     ratios: dict[tuple[str, int, str], Ratio] = {}
     for framework in tuned.plan.settings.frameworks:
         by_jobs = grouped(tuned, framework)
@@ -69,7 +70,7 @@ def find(tuned: Tuned) -> Findings:
             }
             for what, values in samples.items():
                 known = [(a, b) for a, b in values if a is not None and b is not None]
-                if (ratio := paired_ratio(known)) is not None:
+                if (ratio := paired_ratio(known, rounding=0.0 if what == _SECONDS else image)) is not None:
                     ratios[framework, jobs, what] = ratio
     judged = statistics.verdicts(
         [(f"{framework} {jobs} jobs, {what}", ratio) for (framework, jobs, what), ratio in ratios.items()]
@@ -197,8 +198,8 @@ def _sameness(tuned: Tuned) -> list[str]:
         drawn = random_trials(tuned.plan.settings.trials)
         first_ones = "first trial of a search is" if drawn == 1 else f"first {drawn} trials of a search are"
         said += (
-            f" The {first_ones} drawn at random, alike in all; what TPE proposes then depends on the results, whose last "
-            "digits differ."
+            f" At least the {first_ones} drawn at random, alike in all; what TPE proposes then depends on the results, whose "
+            "last digits differ."
         )
     return [said]
 
@@ -218,13 +219,19 @@ def _gain(tuned: Tuned, gain: Gain) -> str:
     judged = gain.seconds
     assert judged is not None
     times = f"{interval_words(judged.ratio)} times as fast as {jobs_words(gain.against)}"
-    verdict = statistics.word(judged, above="faster", below="slower", neither="no difference shown")
-    few = f" ({judged.ratio.n} of {VERDICT_PAIRS})" if judged.verdict == "too few repeats to tell" else ""
+    verdict = _verdict(judged, above="faster", below="slower")
     involved = [
         search for search in tuned.searches if search.framework == gain.framework and search.jobs in (gain.jobs, gain.against)
     ]
     doubt = DISTURBED if any(_cores_lost(tuned, search) > DISTURBED_FROM for search in involved) else ""
-    return f"{gain.framework}, {jobs_words(gain.jobs)}: {verdict}{few}: {times}{statistics.surety(judged)}.{doubt}"
+    return f"{gain.framework}, {jobs_words(gain.jobs)}: {verdict}: {times}{statistics.surety(judged)}.{doubt}"
+
+
+def _verdict(judged: Judged, *, above: str, below: str) -> str:
+    """A verdict in words, with how many pairs it lacks, or how little the difference is."""
+    word = statistics.word(judged, above=above, below=below, neither="no difference shown")
+    lacking = f" ({judged.ratio.n} of {VERDICT_PAIRS})" if judged.verdict == "too few repeats to tell" else ""
+    return f"{word}{lacking}{statistics.hardly(judged)}"
 
 
 def _costs(tuned: Tuned, found: Findings) -> list[str]:
@@ -239,10 +246,9 @@ def _costs(tuned: Tuned, found: Findings) -> list[str]:
         ):
             if judged is None:
                 continue
-            verdict = statistics.word(judged, above=words["above"], below=words["below"], neither="no difference shown")
-            few = f" ({judged.ratio.n} of {VERDICT_PAIRS})" if judged.verdict == "too few repeats to tell" else ""
+            verdict = _verdict(judged, above=words["above"], below=words["below"])
             said.append(
-                f"{gain.framework}, {jobs_words(gain.jobs)}, {when}: {verdict}{few}: the best validation {objective} is "
+                f"{gain.framework}, {jobs_words(gain.jobs)}, {when}: {verdict}: the best validation {objective} is "
                 f"{interval_words(judged.ratio)} times that of {jobs_words(gain.against)}{statistics.surety(judged)}."
             )
     return said
@@ -259,6 +265,11 @@ def _matters(tuned: Tuned, found: Findings) -> list[str]:
             said.append(
                 f"{framework}: too few settings to tell: {count} trained to their end, of the {IMPORTANCE_TRIALS} needed."
             )
+    if found.importances:
+        said.append(
+            "No interval stands behind these parts: they are of a forest over so many settings, which a sampler that seeks "
+            "the best does not spread evenly. Rely on the first of them at most."
+        )
     return said
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
@@ -28,15 +28,11 @@ _COLOUR_MAP = "viridis"
 
 def write(tuned: Tuned, found: Findings, folder: Path) -> list[Path]:
     """Write every plot that the trials allow, as PNG and SVG; the files written."""
-    files: list[Path] = []
-    with mpl.rc_context(plots.SETTINGS):
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, draw in _PLOTS.items():
-            figure = Figure(figsize=(9, 5), layout="constrained")
-            FigureCanvasAgg(figure)
-            if draw(figure, tuned, found):
-                files += plots.save(figure, folder, name)
-    return files
+
+    def drawing(draw: Callable[[Figure, Tuned, Findings], bool], figure: Figure) -> bool:
+        return draw(figure, tuned, found)
+
+    return plots.write_all({name: partial(drawing, draw) for name, draw in _PLOTS.items()}, folder)
 
 
 def _by_trials(figure: Figure, tuned: Tuned, found: Findings) -> bool:

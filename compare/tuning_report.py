@@ -11,10 +11,10 @@ import typer
 from rich.text import Text
 
 from common import results
-from compare import content, inline, page, report, statistics, tables, tuning_findings, tuning_plots
+from compare import content, document, inline, page, report, statistics, tables, tuning_findings, tuning_plots, tuning_space
 from compare.statistics import VERDICT_PAIRS, Judged, paired_ratio, spread
 from compare.tables import Cell, Column, Table
-from compare.tuning import Tuned
+from compare.tuning import Tuned, Tuning
 from compare.tuning_findings import Findings, grouped, jobs_words, over_repeats
 from compare.tuning_search import Searched, State
 
@@ -115,7 +115,8 @@ def quality_table(tuned: Tuned, found: Findings) -> list[Table]:
             cells[key] = judged.ratio if judged else None
             neither = "no difference shown"
             cells[f"{key}_verdict"] = statistics.word(judged, above=above, below=below, neither=neither) if judged else None
-        rows.append(cells | {"n": gain.seconds.ratio.n if gain.seconds else None})
+        counts = [judged.ratio.n for _, judged, _, _ in named if judged]
+        rows.append(cells | {"n": ", ".join(map(str, counts if len(set(counts)) > 1 else counts[:1]))})
     fewest = min(tuned.plan.settings.jobs)
     note = (
         f"Against {jobs_words(fewest)}, geometric means of paired repeats (95 % t-interval). Best value: the best validation "
@@ -201,15 +202,20 @@ def heading(tuned: Tuned) -> list[str]:
     values = settings.values
     pruned = "" if settings.pruner == "none" else f", pruned by {settings.pruner}"
     jobs = f"{', '.join(map(str, settings.jobs))} job{'s' if settings.jobs != (1,) else ''}"
-    versions = ", ".join(f"{package} {version}" for packages in plan.versions.values() for package, version in packages.items())
     return [
-        f"{values.get('model', 'simple_cnn')} on {plan.data_name}: {settings.trials} trials of {settings.sampler}{pruned}, "
+        f"{values.get('model', 'simple_cnn')} on {plan.data_name}: {_trials_words(settings)}{pruned}, "
         f"{jobs} by {settings.backend}, {settings.repeats} "
         f"repeat{'s' if settings.repeats > 1 else ''}; objective: {settings.objective} of {plan.validation_examples:,} "
         "validation images",
-        f"{plan.machine.get('processor') or 'unknown processor'}, budget of {plan.budget} "
-        f"core{'s' if plan.budget > 1 else ''}; {versions}",
+        document.ground(plan.machine, plan.versions, cores=plan.budget),
     ]
+
+
+def _trials_words(settings: Tuning) -> str:
+    if settings.sampler != "grid":
+        return f"{settings.trials} trials of {settings.sampler}"
+    space = tuning_space.judged(settings.space, settings.values, settings.space_name)
+    return f"{settings.trials_of(space)} of the {tuning_space.grid_size(space):,} points of a grid"
 
 
 def write(tuned: Tuned, folder: Path) -> str | None:
@@ -217,8 +223,8 @@ def write(tuned: Tuned, folder: Path) -> str | None:
     found = tuning_findings.find(tuned)
     try:
         for table in documents(tuned, found):
-            tables.write(table, folder / report.TABLES_FOLDER)
-        drawn = tuning_plots.write(tuned, found, folder / report.PLOTS_FOLDER)
+            tables.write(table, folder / document.TABLES_FOLDER)
+        drawn = tuning_plots.write(tuned, found, folder / document.PLOTS_FOLDER)
         pictures = {path.stem: path.read_text("utf-8") for path in drawn if path.suffix == ".svg"}
         results.write_atomically(folder / PAGE_FILE, _html(tuned, found, folder, pictures))
         results.write_atomically(folder / REPORT_FILE, _markdown(tuned, found, folder, list(pictures)))
@@ -280,13 +286,9 @@ def _html(tuned: Tuned, found: Findings, folder: Path, pictures: Mapping[str, st
 
 
 def _markdown(tuned: Tuned, found: Findings, folder: Path, plot_names: Sequence[str]) -> str:
-    lines = ["# Tuning", "", *(f"{tables.escaped(line)}  " for line in heading(tuned)), ""]
-    for title, sentences in tuning_findings.sections(tuned, found):
-        lines += [f"## {title}", "", *(f"- {tables.escaped(sentence)}" for sentence in sentences), ""]
-    lines += ["## Tables", "", *map(tables.to_markdown, documents(tuned, found)), "## Plots", ""]
-    lines += [f"![{name.replace('_', ' ')}]({report.PLOTS_FOLDER}/{name}.png)" for name in plot_names]
-    lines += ["", "## To go on, or to print it again", "", f"    {_command(folder)}", ""]
-    return "\n".join(lines).rstrip() + "\n"
+    said = tuning_findings.sections(tuned, found)
+    end = ["", "## To go on, or to print it again", "", f"    {_command(folder)}"]
+    return document.markdown("Tuning", heading(tuned), said, documents(tuned, found), plot_names, end)
 
 
 def _command(folder: Path) -> str:

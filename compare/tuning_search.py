@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import re
 import time
 import warnings
 from collections.abc import Callable, Generator
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
+from urllib.parse import unquote
 
 import numpy as np
 import optuna
@@ -56,6 +58,10 @@ _TOLD_AS: dict[State, TrialState] = {
 _POLL_SECONDS = 0.25
 _BUSY_SECONDS = 60
 """For which another reader of a SQLite file, a dashboard, may hold it."""
+_HIDDEN = "***"
+"""SQLAlchemy's, in place of a password."""
+_SECRET = re.compile("pass|pwd|secret|token|key", re.IGNORECASE)
+"""In the name of a database driver's option whose value nobody is to read."""
 
 
 class _Frozen(BaseModel):
@@ -141,7 +147,7 @@ class Wanted:
         return f"{self.framework} {self.layout.jobs} job{'s' if self.layout.jobs > 1 else ''}"
 
     @property
-    def directions(self) -> Literal["minimize", "maximize"]:
+    def direction(self) -> Literal["minimize", "maximize"]:
         return "minimize" if self.objective == "loss" else "maximize"
 
 
@@ -172,11 +178,18 @@ def open_storage(url: str) -> RDBStorage:
 
 
 def masked(url: str) -> str:
-    """A URL without its password."""
+    """A URL without its password, which may also stand among the options behind a `?`."""
     try:
-        return make_url(url).render_as_string(hide_password=True)
+        made = make_url(url)
+        hidden = {option: _HIDDEN for option in made.query if _SECRET.search(option)}
+        return made.update_query_dict(hidden).render_as_string(hide_password=True)
     except ArgumentError:
         return "no URL of SQLAlchemy's"
+
+
+def is_masked(url: str) -> bool:
+    """Whether `masked` has hidden something of a URL."""
+    return _HIDDEN in unquote(url)
 
 
 def conduct(wanted: Wanted, storage: RDBStorage, logs: Path, shown: Display) -> Searched:
@@ -337,9 +350,9 @@ class _Conductor:
             self._servers[running.place].send({"trial": event["trial"], "go_on": go_on})
 
     def _lost(self, place: int, reason: str) -> None:
-        """Fail the trials of a server that has ended, and start another in its place."""
+        """Fail the trials of a server that has ended, and start another in its place where there is something left to do."""
         lost = [name for name, running in self._running.items() if running.place == place]
-        if place not in self._ready or not lost:
+        if place not in self._ready:
             raise LaunchError(f"{self._wanted.framework} cannot serve trials: {reason}.")
         for name in lost:
             self._tell(name, "killed", reason)
@@ -377,7 +390,7 @@ def _study(wanted: Wanted, storage: RDBStorage) -> optuna.Study:
     return optuna.create_study(
         storage=storage,
         study_name=wanted.study,
-        direction=wanted.directions,
+        direction=wanted.direction,
         pruner=_pruner(wanted),
         sampler=RandomSampler(seed=wanted.seed),  # replaced for every slot
         load_if_exists=True,

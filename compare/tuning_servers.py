@@ -32,6 +32,8 @@ Hear = Callable[[dict[str, Any]], None]
 _WORKER_SECONDS = 60.0
 """For which a worker that was lost is waited for."""
 _POLL_SECONDS = 0.01
+_CLOSE_SECONDS = 10.0
+"""For which it is waited until a worker has ended its server."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +95,7 @@ class Local:
         hang_seconds: within which one that hangs is ended.
     """
 
-    def __init__(
-        self, framework: str, arguments: list[str], log: Path, hear: Hear, hang_seconds: float = watchdog.HANG_SECONDS
-    ) -> None:
+    def __init__(self, framework: str, arguments: list[str], log: Path, hear: Hear, hang_seconds: float) -> None:
         self._hang_seconds = hang_seconds
         self._log = log
         self._hang: str | None = None
@@ -148,17 +148,29 @@ class Local:
 
 
 class Outpost:
-    """What a Dask worker holds: a server of its own machine, which ends with it."""
+    """What a Dask worker holds: a server of its own machine, which ends with it.
 
-    def __init__(self, framework: str, arguments: list[str]) -> None:
+    Args:
+        framework, arguments, hang_seconds: as `Local` takes them.
+    """
+
+    def __init__(self, framework: str, arguments: list[str], hang_seconds: float) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="convtwins-"))
         self._heard: list[dict[str, Any]] = []
-        self._server = Local(framework, arguments, self._folder / "log.txt", self._heard.append)
+        self._server = Local(framework, arguments, self._folder / "log.txt", self._heard.append, hang_seconds)
         self._end = weakref.finalize(self, _tidy_up, self._server, self._folder)
 
     async def send(self, message: dict[str, Any]) -> None:
         """As `Server.send`."""
         self._server.send(message)
+
+    async def expect(self) -> None:
+        """As `Server.expect`."""
+        self._server.expect()
+
+    async def look(self) -> None:
+        """As `Server.look`; the stacks that it saves go with the folder."""
+        self._server.look()
 
     async def hear(self) -> list[dict[str, Any]]:
         """Its events since the last call, as soon as there are any."""
@@ -179,7 +191,7 @@ def _tidy_up(server: Local, folder: Path) -> None:
 
 
 class Distant:
-    """A server on a worker of a Dask cluster; who watches over it is the cluster.
+    """A server on a worker of a Dask cluster, which watches over it; whether the worker is there, the cluster's heartbeats say.
 
     Args:
         actor: an Outpost there.
@@ -192,22 +204,26 @@ class Distant:
 
     def send(self, message: dict[str, Any]) -> None:
         """Ask it for something; where it is gone, `ended` is heard in place of an answer."""
-        try:
-            self._actor.send(message).result()
-        except Exception:  # whatever Dask raises of a worker that is lost
-            pass
+        self._ask("send", message)
 
     def expect(self) -> None:
-        """It has something to do from now on."""
+        """It has something to do from now on: what it does is watched from here."""
+        self._ask("expect", seconds=0.0)
 
     def look(self) -> None:
-        """The cluster's own heartbeats say when a worker is lost."""
+        """Call often while it has something to do: one that hangs is ended."""
+        self._ask("look", seconds=0.0)
 
     def close(self) -> None:
         """End it."""
+        self._ask("close", seconds=_CLOSE_SECONDS)
+
+    def _ask(self, what: str, *arguments: Any, seconds: float | None = None) -> None:
         try:
-            self._actor.close().result(timeout=10)
-        except Exception:  # it is gone, or nobody can reach it
+            asked = getattr(self._actor, what)(*arguments)
+            if seconds != 0.0:
+                asked.result(timeout=seconds)
+        except Exception:  # whatever Dask raises of a worker that is lost, or that nobody can reach: `_listen` hears of it
             pass
 
     def _listen(self, hear: Hear) -> None:
@@ -234,7 +250,7 @@ def serving(
         layout: of the jobs.
         scheduler: address of a Dask cluster; None: one of processes on this machine, where the backend is `dask`.
         logs: name of the servers' logs but for place and suffix.
-        hang_seconds: within which a server of this machine is ended where it hangs.
+        hang_seconds: within which a server is ended where it hangs.
 
     Raises:
         SpecError: the cluster cannot be reached, or has too few workers.
@@ -261,16 +277,17 @@ def serving(
                 held[place] = address = min(sorted(workers), key=taken.__getitem__)
                 # Those of one machine share its cores.
                 neighbours = [other for other in held if workers.get(held[other], {}).get("host") == workers[address]["host"]]
-                return Distant(_outpost(client, framework, layout.arguments(neighbours.index(place)), address), hear)
+                outpost = (framework, layout.arguments(neighbours.index(place)), hang_seconds)
+                return Distant(_outpost(client, outpost, address), hear)
 
             yield distant
     except dask_scan.SchedulerError as error:
         raise SpecError(str(error)) from None
 
 
-def _outpost(client: Any, framework: str, arguments: list[str], worker: str) -> Any:
+def _outpost(client: Any, arguments: tuple[str, list[str], float], worker: str) -> Any:
     try:
-        future = client.submit(Outpost, framework, arguments, actor=True, workers=[worker], pure=False)
+        future = client.submit(Outpost, *arguments, actor=True, workers=[worker], pure=False)
         with client.as_current():
             return future.result()
     except Exception as error:  # whatever it was that they could not import or unpickle

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -32,6 +33,8 @@ DEFAULT_NAME = "the default space"
 
 GRID_POINTS = 3
 """Into which a grid cuts a range that has no step."""
+MOST_POINTS = 100_000
+"""Of a grid: nobody trains more."""
 
 _OF_THE_MACHINE = "it says where and how a trial runs, not what it learns"
 _OF_THE_SPLITS = "it changes the images that the trials are scored on"
@@ -64,6 +67,8 @@ class Space:
 
     distributions: dict[str, BaseDistribution]
     fixed: dict[str, Any]
+    stepped: frozenset[str] = frozenset()
+    """Fields whose range names its step: a distribution of whole numbers has one in any case."""
 
     @property
     def fields(self) -> list[str]:
@@ -109,12 +114,24 @@ def judged(ranges: dict[str, Any], values: dict[str, Any], name: str) -> Space:
             distributions[field] = made
     if not distributions:
         raise SpecError(f"space {name} leaves nothing to search. Received: one choice for each field. Give one a range.")
-    return Space(distributions, fixed)
+    stepped = frozenset(field for field in distributions if ranges[field].get("step") is not None)
+    return Space(distributions, fixed, stepped)
+
+
+def grid_size(space: Space) -> int:
+    """Points of the grid."""
+    return math.prod(map(len, _axes(space).values()))
 
 
 def grid(space: Space, seed: int) -> list[dict[str, Any]]:
-    """Every point of the grid, in a seeded order, so that the first of them are spread over it."""
-    axes = {field: _points(distribution) for field, distribution in space.distributions.items()}
+    """Every point of the grid, in a seeded order, so that the first of them are spread over it.
+
+    Raises:
+        SpecError: they are more than MOST_POINTS.
+    """
+    if (size := grid_size(space)) > MOST_POINTS:
+        raise SpecError(f"A grid has at most {MOST_POINTS:,} points. Received: {size:,}. Use fewer choices, or random.")
+    axes = _axes(space)
     points = [dict(zip(axes, point, strict=True)) for point in itertools.product(*axes.values())]
     return [points[place] for place in np.random.default_rng(seed).permutation(len(points))]
 
@@ -178,12 +195,16 @@ def _as_read(field: str, value: Any, values: dict[str, Any]) -> Any:
     return found[field]
 
 
-def _points(distribution: BaseDistribution) -> Sequence[Any]:
+def _axes(space: Space) -> dict[str, Sequence[Any]]:
+    return {field: _points(drawn, stepped=field in space.stepped) for field, drawn in space.distributions.items()}
+
+
+def _points(distribution: BaseDistribution, *, stepped: bool) -> Sequence[Any]:
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices
     assert isinstance(distribution, IntDistribution | FloatDistribution)
     low, high, step = distribution.low, distribution.high, distribution.step
-    if step is not None and not distribution.log and (isinstance(distribution, FloatDistribution) or step > 1):
+    if stepped and step is not None:
         return [low + place * step for place in range(round((high - low) / step) + 1)]
     spaced = np.geomspace if distribution.log else np.linspace
     points = [min(max(float(point), low), high) for point in spaced(low, high, GRID_POINTS)]

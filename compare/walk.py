@@ -18,7 +18,7 @@ from rich.text import Text
 
 from common import machine, results
 from common.datasets import DataRefused
-from compare import content, parity, part, report, store, tables
+from compare import content, document, parity, part, report, store, tables
 from compare.interrupt import Interrupted
 from compare.part import Part, Whole
 from compare.store import FolderError
@@ -26,7 +26,6 @@ from compare.store import FolderError
 SCHEMA_VERSION = 1
 STEP_FILE = "step.json"
 REPORT_FILE, PAGE_FILE = "report.md", "report.html"
-_TABLES_FOLDER = "tables"
 
 Subject = TypeVar("Subject")
 
@@ -40,6 +39,8 @@ class Passed(_Frozen):
 
     best: dict[str, dict[str, Any]] = {}
     """framework: {dotted field of the spec: the best value that was found}."""
+    data_hash: str | None = None
+    """Of the cleaned data, on which all steps after that one work."""
 
     @classmethod
     def joined(cls, before: Sequence[Self]) -> Self:
@@ -67,6 +68,8 @@ class Step(Generic[Subject]):
     title: str
     do: Callable[[Subject, Path, Passed], Made]
     """Paths of the part that it makes are under its own folder."""
+    anew: bool = False
+    """Whether it only reads what the others have left, and is done each time: they may have been gone on with since."""
 
 
 class Record(_Frozen):
@@ -121,7 +124,7 @@ def walk(
     *,
     as_json: bool,
 ) -> int:
-    """Do every step that has not been done, and print the report.
+    """Do every step that has not been done or is done each time, and print the report.
 
     Args:
         wanted: record of it, as if it began now.
@@ -145,7 +148,7 @@ def walk(
         try:
             for number, step in enumerate(steps, 1):
                 directory = folder / f"{number}-{step.name}"
-                known = _stored(directory / STEP_FILE)
+                known = None if step.anew else _stored(directory / STEP_FILE)
                 if known is None:
                     typer.echo(f"{number} of {len(steps)}: {step.title}", err=True)
                     done.append(_do(step, directory, subject, [each.passed for each in done]))
@@ -202,7 +205,7 @@ def _stored(path: Path) -> Done | None:
 
 
 def _claim(folder: Path, wanted: Record) -> Record:
-    """Take a locked folder for a walk, new or the same again.
+    """Take a locked folder for a walk, new or the same again; of another one that has done nothing yet.
 
     Raises:
         FolderError: it holds another one, or files of another kind.
@@ -210,7 +213,7 @@ def _claim(folder: Path, wanted: Record) -> Record:
     kind = wanted.kind
     path = folder / f"{kind}.json"
     store.refuse_others(folder, path.name, kind, kind)
-    if not path.exists():
+    if not path.exists() or not any(folder.glob(f"*/{STEP_FILE}")):
         results.write_atomically(path, results.with_checksum(wanted.model_dump_json()))
         return wanted
     stored = store.read_record(path, Record, f"a {kind}")
@@ -221,12 +224,8 @@ def _claim(folder: Path, wanted: Record) -> Record:
 
 def _difference(stored: Record, wanted: Record) -> str | None:
     there, asked = (store.flat(each.settings) for each in (stored, wanted))
-    differing = [name for name in {**there, **asked} if there.get(name) != asked.get(name)]
-    if differing:
-        return "; ".join(
-            f"{name} is {json.dumps(there.get(name))} there, asked for: {json.dumps(asked.get(name))}" for name in differing
-        )
-    return store.other_ground((stored.code_hash, wanted.code_hash), (stored.machine, wanted.machine))
+    ground = store.other_ground((stored.code_hash, wanted.code_hash), (stored.machine, wanted.machine))
+    return store.differing(there, asked) or ground
 
 
 def marks(done: Sequence[Done], steps: int) -> list[tuple[str, str, str]]:
@@ -253,7 +252,7 @@ def _write(whole: Whole, folder: Path) -> None:
     """The report so far."""
     for each in whole.parts:
         for table in each.tables:
-            tables.write(table, folder / _TABLES_FOLDER)
+            tables.write(table, folder / document.TABLES_FOLDER)
     results.write_atomically(folder / REPORT_FILE, part.to_markdown(whole))
     results.write_atomically(folder / PAGE_FILE, part.to_html(whole, folder))
 

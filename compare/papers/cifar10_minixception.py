@@ -13,6 +13,7 @@ from compare import launch
 from compare.data_report import counted
 from compare.papers import judging
 from compare.papers.paper import (
+    CORRECTED,
     Claim,
     Compared,
     Frozen,
@@ -52,7 +53,6 @@ _WORDS = {
 _WORKERS = 4
 _LEAST = 0.0002
 """Of the training images for validation: one of each class, where the report kept none."""
-_CORRECTED = "corrected"
 
 _SCALES: dict[str, dict[str, Any]] = {
     "smoke": {"limit": 96, "epochs": 1, "corrected_limit": 128, "corrected_epochs": 1, "seeds": 1, "prove": False},
@@ -172,7 +172,11 @@ def plan(setting: Setting) -> Plan:
             "The second and third run say data parallel, and split nothing (see the caveats): here they are what they were: "
             f"serial runs on one device, with {_WORKERS} loader workers, and fed from Dask arrays.",
             "The report's two parallel runs were on a GPU, kind not stated"
-            + (": so are these." if setting.gpus else "; here everything runs on the CPU."),
+            + (
+                ": so are these, and so is the sequential one, which was apparently on a CPU: hide the GPUs for that."
+                if setting.gpus
+                else "; here everything runs on the CPU."
+            ),
         ],
     )
 
@@ -264,8 +268,8 @@ def _epoch_time(here: Here) -> tuple[Verdict, list[str]]:
         words = ", ".join(f"{_WORDS[name]}: {each:.1f} s" for name, each in known.items())
         evidence.append(f"An epoch of 50,000 images here, at the pace of {here.setting.scale}: {words}.")
     evidence.append(
-        "The sequential run is on a CPU and the two others on a GPU, other code and another network: the ratio is that of two "
-        "machines, and none of anything that is parallel in the runs, which split nothing."
+        "The report's sequential run was apparently on a CPU and the two others on a GPU, the second of other code and another "
+        "network: the ratio is that of two machines, and none of anything that is parallel in the runs, which split nothing."
     )
     return "cannot be told here", [
         *evidence,
@@ -318,16 +322,17 @@ def _fastest(here: Here) -> tuple[Verdict, list[str]]:
 
 
 def _framework_times(here: Here) -> list[str]:
-    report = here.trainings.get(_CORRECTED)
+    report = here.trainings.get(CORRECTED)
     return [f"Identical models here: {sentence}" for sentence in report.findings.frameworks] if report else []
 
 
 def _loses_none(here: Here) -> tuple[Verdict, list[str]]:
     pairs = [judging.pair(here, framework) for framework in launch.FRAMEWORKS]
-    found = judging.differences(here, _CORRECTED, pairs)
+    found = judging.differences(here, CORRECTED, pairs)
     judged = [judging.loses_none(found.get(pair)) for pair in pairs]
     verdicts = {verdict for verdict, _ in judged}
     evidence = ["Its own runs cannot show it: none of them splits anything.", *(sentence(words) for _, words in judged)]
+    evidence.append(judging.budget(here, CORRECTED))
     if "not reproduced" in verdicts:
         return "not reproduced", evidence
     return ("reproduced" if verdicts == {"reproduced"} else "cannot be told here"), evidence

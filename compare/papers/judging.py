@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from compare import statistics
+from compare.data_report import counted
+from compare.findings import DISTURBED
 from compare.papers.paper import Here, Verdict
 from compare.statistics import SIGNIFICANCE, VERDICT_PAIRS, Judged, Ratio
 from compare.summary import Summary, family, ratio_of_seconds
@@ -29,6 +31,8 @@ class Difference:
     n: int
     p: float
     """Holm-corrected among the differences that were tested with it."""
+    learned: bool = True
+    """Whether one of the two rows, at least, is surely better than guessing."""
 
     @property
     def decided(self) -> bool:
@@ -51,17 +55,31 @@ def differences(here: Here, training: str, pairs: Sequence[tuple[str, str]]) -> 
         pairs: ids of rows.
     """
     found: dict[tuple[str, str], Difference] = {}
+    report = here.trainings.get(training)
+    guessing = 1.0 / len(report.stored.comparison.class_names) if report and report.stored.comparison.class_names else 0.0
     for first, second in pairs:
         one, other = (here.runs(training, row) for row in (first, second))
         scored = [(one[each].test, other[each].test) for each in one if each in other]
         both = [(a, b) for a, b in scored if a is not None and b is not None]
         if not both:
             continue
-        made = statistics.of_differences([a.accuracy - b.accuracy for a, b in both], rounding=1.0 / both[0][0].num_examples)
+        step = 1.0 / both[0][0].num_examples
+        made = statistics.of_differences([a.accuracy - b.accuracy for a, b in both], rounding=step)
+        above_guessing = [
+            statistics.of_differences([each.accuracy - guessing for each in scores], rounding=step)
+            for scores in zip(*both, strict=True)
+        ]
         one_name, other_name = (summary.name if (summary := here.summary(training, row)) else row for row in (first, second))
         half = made.half if len(both) > 1 else float("inf")
         found[first, second] = Difference(
-            one_name, other_name, made.mean, made.mean - half, made.mean + half, len(both), made.p
+            one_name,
+            other_name,
+            made.mean,
+            made.mean - half,
+            made.mean + half,
+            len(both),
+            made.p,
+            learned=any(each.mean > each.half for each in above_guessing),
         )
     tested = [pair for pair, each in found.items() if each.decided]
     corrected = statistics.holm([found[pair].p for pair in tested])
@@ -70,10 +88,8 @@ def differences(here: Here, training: str, pairs: Sequence[tuple[str, str]]) -> 
 
 def more_accurate(difference: Difference | None) -> tuple[Verdict, str]:
     """Whether the first of two is the more accurate one."""
-    if difference is None:
-        return "cannot be told here", "one of the two was not run here"
-    if not difference.decided:
-        return "cannot be told here", f"{difference.words}; {_too_few(difference.n)}"
+    if difference is None or not (difference.decided and difference.learned):
+        return "cannot be told here", _untold(difference)
     if difference.p < SIGNIFICANCE and difference.low > 0:
         return "reproduced", difference.words
     if difference.p < SIGNIFICANCE and difference.high < 0:
@@ -88,10 +104,8 @@ def loses(difference: Difference | None, points: float) -> tuple[Verdict, str]:
         difference: of the two.
         points: in hundredths, above 0.
     """
-    if difference is None:
-        return "cannot be told here", "one of the two was not run here"
-    if not difference.decided:
-        return "cannot be told here", f"{difference.words}; {_too_few(difference.n)}"
+    if difference is None or not (difference.decided and difference.learned):
+        return "cannot be told here", _untold(difference)
     inside = difference.low <= -points / 100 <= difference.high
     if inside and difference.p < SIGNIFICANCE:
         return "reproduced", f"{difference.words}, which holds the {points:g} that were published"
@@ -102,12 +116,11 @@ def loses(difference: Difference | None, points: float) -> tuple[Verdict, str]:
 
 def loses_none(difference: Difference | None) -> tuple[Verdict, str]:
     """Whether the first of two is at most a point less accurate."""
-    if difference is None:
-        return "cannot be told here", "one of the two was not run here"
-    if not difference.decided:
-        return "cannot be told here", f"{difference.words}; {_too_few(difference.n)}"
+    if difference is None or not (difference.decided and difference.learned):
+        return "cannot be told here", _untold(difference)
     if difference.low > -EQUIVALENT:
-        return "reproduced", f"{difference.words}: a loss of {100 * EQUIVALENT:g} point or more is ruled out"
+        small = ", and a smaller one shown" if difference.p < SIGNIFICANCE and difference.high < 0 else ""
+        return "reproduced", f"{difference.words}: a loss of {100 * EQUIVALENT:g} point or more is ruled out{small}"
     if difference.p < SIGNIFICANCE and difference.high < 0:
         return "not reproduced", f"{difference.words}: it loses"
     return "cannot be told here", f"{difference.words}: neither a loss nor its absence is shown"
@@ -162,8 +175,35 @@ def paired(here: Here, training: str, slow: str, fast: str) -> Ratio | None:
     return ratio_of_seconds(report.stored, slow=rows[slow], fast=rows[fast])
 
 
-def _too_few(number: int) -> str:
-    return f"{number} of the {VERDICT_PAIRS} seeds that a verdict needs"
+def undisturbed(here: Here, training: str, rows: Sequence[str], judged: tuple[Verdict, str]) -> tuple[Verdict, str]:
+    """A verdict on times of these rows, which there is none of where other work disturbed one of them."""
+    words = judged[1]
+    return ("cannot be told here", f"{words}.{DISTURBED.removesuffix('.')}") if disturbed(here, training, rows) else judged
+
+
+def disturbed(here: Here, training: str, rows: Sequence[str]) -> bool:
+    """Whether other work took so much of the machine that no time of these rows is to be relied on."""
+    return any(summary.disturbed for row in rows if (summary := here.summary(training, row)))
+
+
+def budget(here: Here, training: str) -> str:
+    """How much was trained for what is said of accuracies."""
+    report = here.trainings.get(training)
+    if report is None:
+        return "Nothing was trained."
+    of, first = report.stored.comparison, report.stored.comparison.rows[0].spec
+    return (
+        f"After {counted(first.epochs or 0, 'epoch')} of {counted(of.train_examples, 'image')} of {first.data.image_size} px: "
+        "of longer training it says nothing."
+    )
+
+
+def _untold(difference: Difference | None) -> str:
+    if difference is None:
+        return "one of the two was not run here"
+    if not difference.decided:
+        return f"{difference.words}; {difference.n} of the {VERDICT_PAIRS} seeds that a verdict needs"
+    return f"{difference.words}; neither is surely better than guessing, so that there is no accuracy to lose"
 
 
 def of_devices(summary: Summary | None) -> str:

@@ -27,6 +27,9 @@ FOLDER = Path(__file__).parent
 SMOKE = "smoke"
 SCALES = (SMOKE, "quick", "full")
 
+CORRECTED = "corrected"
+"""Name of the training that asks the question properly."""
+
 FULL = "--scale full"
 """What fills the cells that are open for want of epochs."""
 
@@ -143,7 +146,7 @@ class Setting:
             most = max(row.spec.cores for row in rows if row.spec.mode != "serial")
             rows = [row for row in rows if row.spec.cores == most]
         return Training(
-            "corrected",
+            CORRECTED,
             "The same question, asked of identical models",
             rows,
             repeats=seeds,
@@ -308,8 +311,17 @@ def agrees(stated: float, found: float, digits: int) -> bool:
     return abs(stated - found) < 10.0**-digits
 
 
+def there(name: str, setting: Setting, gpus: int) -> str:
+    """What a cell needs that is open for want of GPUs, and the command that fills it where they are."""
+    return f"needs {gpus} GPUs; there: python -m compare reproduce {name} --scale {setting.scale}" + (
+        "" if setting.scale == SMOKE else " --data PATH"
+    )
+
+
 def beyond(setting: Setting, epochs: int) -> str:
     """Why cells behind the last epoch that was run are open."""
+    if not epochs:
+        return "the run failed here: see the cautions"
     return f"behind epoch {epochs} of scale {setting.scale}: {FULL} runs all"
 
 

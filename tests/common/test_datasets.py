@@ -1,5 +1,7 @@
 """Digits, splits, limits and names: what `load` promises for every source."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from common.datasets import DataRefused, load, splits
 from common.datasets.dataset import Examples
+from common.preprocessing import scaling
 from common.spec import Data
 
 DIGITS_OF_SEED_0 = "d0335ed2b84b36156dd21a59f7a1ba47543b4db8e300442693bc6962b444ea04"
@@ -164,6 +167,20 @@ def test_classes_that_a_limit_leaves_out_are_named():
     notes = [note.split(" has ") for note in division.notes if " has " in note]
     assert [split for split, _ in notes] == ["train", "validation", "test"]
     assert notes[0][1] in {f"no example of 1 of the 3 classes: {name!r}" for name in "abc"}
+
+
+@pytest.mark.parametrize(("part", "count"), [(0.2, 24), (0.1, 12), (0.0002, 3)])  # the least: one of each class
+def test_a_split_that_divided_data_lacks_is_the_drawn_part_of_train_and_the_others_stay(part: float, count: int):
+    examples = replace(made_up([50] * 3), split_sizes={"train": 120, "test": 30})
+    division = splits.divide(examples, name="x", image_size=8, seed=0, limit=None, drawn_part=part, allow_duplicates=False)
+    assert len(division.ids["validation"]) == count and len(division.ids["train"]) == 120 - count
+    assert list(division.ids["test"]) == list(range(120, 150))
+    assert any(f"validation: {100 * part:g} % of the 120 training examples" in note for note in division.notes)
+
+
+def test_half_maps_black_to_minus_one_and_white_to_one():
+    made = scaling.of(Data(normalization="half"), load(Data(source="digits"), seed=0), cache_dir=None)
+    assert [0.0 * made.factor[0] + (made.offset or [0])[0], 255.0 * made.factor[0] + (made.offset or [0])[0]] == [-1.0, 1.0]
 
 
 def test_draws_of_different_purpose_or_seed_are_different():

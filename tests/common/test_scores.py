@@ -46,6 +46,15 @@ def test_the_calibration_error_is_the_weighted_gap_of_the_bins() -> None:
     assert found.calibration_error == pytest.approx(gaps)
 
 
+def test_a_calibrated_model_is_off_by_chance_alone_and_one_that_is_too_sure_is_not() -> None:
+    generator = np.random.default_rng(4)
+    logits = generator.normal(0, 2, (400, 3))
+    labels = np.array([generator.choice(3, p=chances) for chances in scores.probabilities(logits)])
+    honest, boastful = scores.score(labels, logits), scores.score(labels, 3 * logits)
+    assert 0.0 < honest.calibration_error <= honest.calibration_chance < 0.1
+    assert boastful.calibration_error > 2 * boastful.calibration_chance
+
+
 def test_the_true_label_among_the_five_likeliest_counts() -> None:
     logits = np.array([[7.0, 6, 5, 4, 3, 2, 1]] * 3)
     assert scores.score(np.array([0, 4, 5]), logits).top_accuracy == pytest.approx(2 / 3)

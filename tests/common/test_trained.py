@@ -77,6 +77,8 @@ def test_files_that_are_no_trained_model_are_refused_by_name(tmp_path: Path) -> 
         ({"pixel_std": [0.0, 1.0, 1.0]}, "no whole card"),
         ({"image_size": 100_000}, "no whole card"),
         ({"class_names": []}, "no whole card"),
+        ({"framework": "torch\x1b[2J"}, "no whole card"),
+        ({"model": "package.module\x1b[2J"}, "no whole card"),
         ({"image_size": 16}, "does not fit its model: data.image_size is too small"),
         ({"class_names": ["a", "b", "c"]}, "does not fit simple_cnn: logits.bias has shape"),
     ],

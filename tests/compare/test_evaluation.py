@@ -13,13 +13,16 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from common import inference, scores, spec, trained, weights
+from common import inference, results, scores, spec, trained, weights
 from common.scores import Agreement
 from common.spec import SpecError
 from common.weights import WeightsError
-from compare import convert, evaluation, evaluation_report, launch, predict, report, store
+from compare import convert, evaluation, evaluation_report, launch, predict, report, store, tuning
 from compare.__main__ import app
 from compare.evaluation import Crossing, Evaluated, Evaluation, Model, Pair
+from compare.store import FolderError
+from compare.tuning import Best, Plan, Tuned, Tuning
+from compare.tuning_search import Trial
 from tests.compare.twins import learner, linear
 
 MODEL = "tests.compare.twins.linear"
@@ -146,14 +149,22 @@ def test_settings_that_would_score_other_images_are_refused() -> None:
 
 def test_tuned_fields_come_from_a_folder_or_a_file(tmp_path: Path) -> None:
     both = ("pytorch", "tensorflow")
-    (tmp_path / "tuned.json").write_text(
-        json.dumps({"best_trials": {name: {"fields": {"seed": number}} for number, name in enumerate(both)}})
-    )
-    assert evaluation.read_tuned(tmp_path, both) == {"pytorch": {"seed": 0}, "tensorflow": {"seed": 1}}
-    assert evaluation.read_tuned(tmp_path / "tuned.json", both[:1]) == {"pytorch": {"seed": 0}}
+    trial = Trial(slot=0, number=0, fields={}, state="ok", value=0.5, began_seconds=0.0, ended_seconds=1.0)
+    plan = Plan(
+        created_at="", token="", settings=Tuning(), budget=1, data_name="digits", data_hash="abc", train_examples=1,
+        validation_examples=1, code_hash="", versions={}, machine={},
+    )  # fmt: skip
+    best = {name: Best(study="", trial=trial, fields={"seed": number}) for number, name in enumerate(both)}
+    record = results.with_checksum(Tuned(plan=plan, searches=[], best_trials=best).model_dump_json())
+    (tmp_path / tuning.RECORD_FILE).write_text(record)
+    assert evaluation.read_tuned(tmp_path, both) == ({"pytorch": {"seed": 0}, "tensorflow": {"seed": 1}}, "abc")
+    assert evaluation.read_tuned(tmp_path / evaluation.TUNED_FILE, both[:1]) == ({"pytorch": {"seed": 0}}, "abc")
+    (tmp_path / tuning.RECORD_FILE).write_text(record.replace("digits", "dogs"))
+    with pytest.raises(FolderError, match="was changed since it was written"):
+        evaluation.read_tuned(tmp_path, both)
     alike = tmp_path / "alike.yaml"
     alike.write_text("optimizer.momentum: 0.5\n")
-    assert evaluation.read_tuned(alike, both) == {name: {"optimizer.momentum": 0.5} for name in both}
+    assert evaluation.read_tuned(alike, both) == ({name: {"optimizer.momentum": 0.5} for name in both}, None)
     alike.write_text("pytorch: {seed: 1}\n")
     with pytest.raises(SpecError, match="has no tuned fields of tensorflow"):
         evaluation.read_tuned(alike, both)
@@ -231,6 +242,18 @@ def test_an_accuracy_stands_with_its_interval() -> None:
     assert [row["n"] for row in several.rows] == [2, 2]
 
 
+def test_what_makes_scores_flatter_or_mean_little_is_a_caution() -> None:
+    made = evaluated((0, 0, None))
+    assert len(words(made, "Cautions")) == 1  # of a single training
+    specs = {name: {**fields, "schedule.name": "step", "schedule.step_size": 1} for name, fields in made.specs.items()}
+    unseen = scores.score(np.array([0, 0]), np.array([[1.0, 0], [0, 1]]))
+    models = [model.model_copy(update={"scores": unseen}) for model in made.models]
+    said = words(made.model_copy(update={"tuned_on": "other", "specs": specs, "models": models}), "Cautions")
+    assert any("no image of dog: the 0 of it is in the macro averages" in each for each in said)
+    assert any("tuned on other data, or other splits" in each for each in said)
+    assert any(each.startswith("right: from epoch 4 on the learning rate was 0.001 of the first or less") for each in said)
+
+
 def picture(path: Path, size: int = 9) -> Path:
     pixels = np.random.default_rng(size).integers(0, 256, (size, size, 3), np.uint8)
     Image.fromarray(pixels).save(path)
@@ -253,6 +276,15 @@ def test_predict_says_every_probability_and_both_frameworks_say_the_same(
     assert other == {**said, "framework": "right"}
     table = compare("predict", checkpoint, *images, *own, "--top", "2").stdout
     assert re.search(r"b\.png +\S+ +0\.\d{4} +\S+ 0\.\d{4}", table)
+
+
+def test_a_model_that_makes_no_finite_logits_is_refused(
+    in_process: list[tuple[str, ...]], checkpoint: Path, tmp_path: Path
+) -> None:
+    found = trained.load(checkpoint, MODEL)
+    trained.save(found.card, {name: values * np.nan for name, values in found.weights.items()}, checkpoint)
+    done = compare("predict", checkpoint, picture(tmp_path / "a.png"), "--model", MODEL, "--json")
+    assert done.exit_code == 2 and "model.safetensors makes logits that are not finite" in done.stderr
 
 
 def test_what_is_no_image_is_refused_by_name(
@@ -345,4 +377,10 @@ def test_infer_times_both_frameworks_in_turns_and_goes_on(
     next((out / "runs").glob("left-1-r1.json")).unlink()
     assert compare(*asked, *wanted).exit_code == 0 and len(in_process) == 5
     other = compare(*asked, "--calls", "50", "--repeats", "2")
-    assert other.exit_code == 2 and "another measurement (calls is 100 there, asked for: 50; seconds is 60.0" in other.stderr
+    assert (
+        other.exit_code == 2 and "holds another measurement (calls is 100 there, asked for: 50; seconds is 60.0" in other.stderr
+    )
+    elsewhere = out / "runs" / "left-1-r1.json"
+    elsewhere.write_text(elsewhere.read_text().replace('"numpy": "2"', '"numpy": "1"'))
+    mixed = compare(*asked, *wanted)
+    assert mixed.exit_code == 2 and "holds times of other versions of left (numpy is" in mixed.stderr

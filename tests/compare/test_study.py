@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from compare import walk as walking
 from compare.__main__ import app
 from compare.interrupt import Interrupted
 from compare.part import Part
+from compare.store import FolderError
 from compare.study_file import SCALES, Study
 from compare.tables import Column, Table
 from compare.walk import Made, Passed, Step
@@ -110,6 +112,16 @@ def test_a_wrong_field_is_named_with_its_file_before_anything_is_done(
     assert words in done.stderr and str(file) in done.stderr
 
 
+def test_a_step_that_only_reads_the_others_is_done_each_time(file: Path, steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = (*map(steps.step, ("one", "two")), replace(steps.step("three"), anew=True))
+    monkeypatch.setattr(study, "STEPS", made)
+    steps.fault["one"] = 1
+    assert walk(file).exit_code == 1
+    steps.fault.clear()
+    assert walk(file).exit_code == 0
+    assert steps.done == ["one", "two", "three", "one", "three"]
+
+
 def test_a_study_needs_no_scales(file: Path) -> None:
     file.write_text(yaml.safe_dump({"title": "Mine"}))
     assert Study.read(file, "smoke", {}).title == "Mine"
@@ -177,6 +189,13 @@ def test_another_study_does_not_go_on_in_the_folder_of_one(file: Path, steps: St
     assert (done.exit_code, steps.done) == (2, []) and "holds another study" in done.stderr
 
 
+def test_a_folder_in_which_nothing_was_done_yet_is_free_for_another_study(file: Path, steps: Steps) -> None:
+    steps.fault["one"] = DataRefused("no such images")
+    assert walk(file, "--data", "tomatoes").exit_code == 4
+    steps.fault.clear()
+    assert walk(file, "--data", "digits").exit_code == 0
+
+
 def test_other_code_does_not_go_on_in_the_folder_of_a_study(file: Path, steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
     walk(file)
     monkeypatch.setattr(walking.parity, "code_digest", lambda frameworks, model: "other")
@@ -196,6 +215,15 @@ def test_a_folder_with_other_files_is_refused(file: Path, steps: Steps) -> None:
 def test_paths_of_a_step_are_those_of_its_folder_in_the_report() -> None:
     part = walking.under(Part(name="a", title="A", pictures=["plots/x.svg"], more=["report.md"]), "3-a")
     assert (part.pictures, part.more) == (["3-a/plots/x.svg"], ["3-a/report.md"])
+
+
+@pytest.mark.parametrize("name", ["normalise", "prove", "pretrain", "tune", "final"])
+def test_data_that_changed_between_two_steps_are_refused_before_anything_is_trained(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump(FILE | {"spec": {"data": {"limit": 64}}}))
+    (step,) = (step for step in study_steps.STEPS if step.name == name)
+    with pytest.raises(FolderError, match="The data have changed since they were cleaned"):
+        step.do(Study.read(path, "quick", {}), tmp_path, Passed(data_hash="of other images"))
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -9,15 +10,17 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import optuna
 import psutil
 import pytest
 from typer.testing import CliRunner
 
+from common import results
 from common.spec import SpecError
 from compare import launch, tables, tuning, tuning_findings, tuning_report, tuning_search
 from compare.__main__ import app
@@ -25,6 +28,7 @@ from compare.launch import LaunchError
 from compare.store import FolderError
 from compare.tuning import Best, Plan, Tuned, Tuning
 from compare.tuning_search import Searched, Trial
+from compare.tuning_servers import ENDED, Hear
 
 TWINS = {side: f"tests.compare.twins.learner_{side}" for side in ("left", "right")}
 SPACE = {
@@ -123,7 +127,7 @@ def test_a_done_tuning_is_returned_and_nothing_is_trained(
 
 def test_a_folder_with_another_tuning_is_refused_and_told_what_differs(searched: tuple[Path, Tuned]) -> None:
     folder, _ = searched
-    with pytest.raises(FolderError, match=r"another tuning \(sampler is 'random' there, asked for: 'tpe'\)"):
+    with pytest.raises(FolderError, match=r"another tuning \(sampler is \"random\" there, asked for: \"tpe\"\)"):
         tuning.tune(asked(sampler="tpe", jobs=(1, 3), frameworks=("left", "right")), folder)
 
 
@@ -171,6 +175,7 @@ def test_a_trial_that_diverges_or_is_refused_fails_alone(tmp_path: Path) -> None
     assert "smaller optimizer.learning_rate" in str(found[1e300, 32].reason)
     assert "data.image_size is too small" in str(found[0.01, 8].reason)
     assert tuned.exit_code == 1  # of the refused ones: a trial that diverges is an answer
+    assert "on digits: 4 of the 4 points of a grid, 1 job by" in tuning_report.heading(tuned)[0]
 
 
 def test_studies_may_stand_in_another_database_under_names_of_their_own(tmp_path: Path) -> None:
@@ -239,6 +244,48 @@ def test_a_killed_server_fails_its_trials_and_the_others_are_trained_by_another(
     assert not is_running(tmp_path) and tuned.exit_code == 1
 
 
+class Scripted:
+    """A server that does what it is asked at once; the second one ends behind its trial, before the first one's is done."""
+
+    def __init__(self, servers: list["Scripted"], hear: Hear) -> None:
+        self._servers, self._hear = servers, hear
+        servers.append(self)
+        self._hear({"event": "ready"})
+
+    def send(self, message: dict[str, Any]) -> None:
+        self._trial = message["trial"]
+        if self is self._servers[1]:
+            self.end_trial()
+            self._hear({"event": ENDED, "reason": "out of memory"})
+            self._servers[0].end_trial()
+
+    def end_trial(self) -> None:
+        scores = {"loss": 0.5, "accuracy": 0.5}
+        self._hear({"event": "start", "trial": self._trial, "total_epochs": 1})
+        self._hear({"event": "epoch", "trial": self._trial, "epoch": 1, "validation": scores, "images": 8})
+        self._hear({"event": "end", "trial": self._trial, "status": "ok", "reason": None})
+
+    def expect(self) -> None: ...
+
+    def look(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_a_server_that_dies_when_it_has_nothing_left_to_do_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers: list[Scripted] = []
+
+    @contextmanager
+    def serving(*_: Any) -> Iterator[Any]:
+        yield lambda place, hear: Scripted(servers, hear)
+
+    monkeypatch.setattr(tuning_search, "serving", serving)
+    (search,) = tuning.tune(asked(backend="processes", jobs=(2,), trials=2), tmp_path).searches
+    assert [trial.state for trial in search.trials] == ["ok", "ok"] and len(servers) == 2
+
+
 def test_a_server_that_hangs_is_ended_and_its_trial_fails(tmp_path: Path) -> None:
     def stop() -> None:
         wait_until_running(tmp_path).suspend()
@@ -290,6 +337,19 @@ def test_a_dask_worker_that_is_killed_fails_its_trial_and_another_takes_its_plac
     assert not is_running(tmp_path)
 
 
+@pytest.mark.slow
+def test_a_server_of_a_dask_worker_that_hangs_is_ended_too(tmp_path: Path) -> None:
+    words = ("--frameworks", "left", "--trials", "1", "--limit", "128", "--cores", "1", "--epochs", "200")
+    tuned = begun(tmp_path, *words, "--backend", "dask", "--set", "hang_seconds=2", "--json")
+    until_told(tmp_path, 0, tuned)
+    serving = (each for each in psutil.Process(tuned.pid).children(recursive=True) if "serve-trials" in each.cmdline())
+    next(serving).suspend()
+    stdout, stderr = tuned.communicate(timeout=SECONDS)
+    assert tuned.returncode == 1, stderr
+    ((trial,),) = (search["trials"] for search in json.loads(stdout)["searches"])
+    assert trial["state"] == "killed" and "the process is stopped" in trial["reason"]
+
+
 LONG: dict[str, Any] = {"epochs": 12, "data": {"limit": 128}, "cores": 1}
 
 
@@ -336,6 +396,15 @@ def test_resume_takes_all_settings_from_its_folder(tmp_path: Path) -> None:
     ):
         done = CliRunner().invoke(app, ["tune", *words])
         assert done.exit_code == 2 and said in done.stderr
+
+
+def test_resume_asks_for_a_password_that_nobody_has_written(tmp_path: Path) -> None:
+    plan = made({1: [[0.5]]}, {1: 1.0}).plan
+    settings = plan.settings.model_copy(update={"storage": tuning_search.masked("postgresql://me:secret@host/trials")})
+    record = plan.model_copy(update={"settings": settings}).model_dump_json()
+    (tmp_path / tuning.PLAN_FILE).write_text(results.with_checksum(record))
+    done = CliRunner().invoke(app, ["tune", "--resume", "--out", str(tmp_path)])
+    assert done.exit_code == 2 and "Received: postgresql://me:***@host/trials. Say --storage URL." in done.stderr
 
 
 # What is said, from made-up searches.
@@ -391,6 +460,21 @@ def test_five_repeats_say_what_side_by_side_gains_and_costs() -> None:
     assert "3 comparisons make one family" in said["How sure is that?"][0]
 
 
+def test_differences_of_rounding_are_not_said_to_cost_quality() -> None:
+    tuned = made({1: [[0.5]] * 5, 2: [[0.5 * (1 + 1e-6 * n)] for n in range(1, 6)]}, {1: 2.0, 2: 1.0})
+    said = dict(tuning_findings.sections(tuned, tuning_findings.find(tuned)))["Does it cost quality?"]
+    assert "after the same number of trials: worse, by less than 1%: " in said[0]
+
+
+def test_one_image_more_in_every_repeat_is_no_certainty() -> None:
+    tuned = made({1: [[30 / 36]] * 5, 2: [[31 / 36]] * 5}, {1: 2.0, 2: 1.0})
+    settings = tuned.plan.settings.model_copy(update={"objective": "accuracy"})
+    tuned = tuned.model_copy(update={"plan": tuned.plan.model_copy(update={"settings": settings})})
+    (gain,) = tuning_findings.find(tuned).gains
+    assert gain.after_trials and gain.after_trials.ratio.value == pytest.approx(31 / 30)
+    assert gain.after_trials.ratio.p and gain.after_trials.ratio.p > 0.001
+
+
 def test_fewer_repeats_say_that_they_are_too_few() -> None:
     found = tuning_findings.find(tuned := made({1: [[0.5, 0.1]] * 4, 2: [[0.5, 0.4]] * 4}, {1: 2.0, 2: 1.0}))
     said = dict(tuning_findings.sections(tuned, found))
@@ -416,7 +500,7 @@ def test_one_of_a_kind_is_not_said_of_many() -> None:
     )
     said = dict(tuning_findings.sections(tuned, tuning_findings.find(tuned)))
     assert "accuracy 0.5000 after 1 epoch, the best of 2 trials" in said["What was found?"][0]
-    assert "The first trial of a search is drawn at random" in said["Did both frameworks search the same?"][0]
+    assert "At least the first trial of a search is drawn at random" in said["Did both frameworks search the same?"][0]
     assert "trial 1 failed: it stopped." in " ".join(said["Cautions"]) and "stopped.." not in " ".join(said["Cautions"])
     assert "cut short once; its seconds" in " ".join(said["Cautions"])
 
@@ -424,8 +508,28 @@ def test_one_of_a_kind_is_not_said_of_many() -> None:
 
 
 def test_importance_is_of_the_fields_that_vary() -> None:
-    found = tuning_findings.find(made({1: [[0.1 * (slot + 1) for slot in range(12)]]}, {1: 1.0}))
+    found = tuning_findings.find(tuned := made({1: [[0.1 * (slot + 1) for slot in range(12)]]}, {1: 1.0}))
     assert found.importances == {"left": {"optimizer.learning_rate": 1.0}}
+    *_, last = dict(tuning_findings.sections(tuned, found))["Which fields matter?"]
+    assert last.startswith("No interval stands behind these parts")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("sqlite:///a/b.db", "sqlite:///a/b.db"),
+        ("postgresql://me:hidden@host/trials", "postgresql://me:***@host/trials"),
+        (
+            "postgresql://host/trials?user=me&password=hidden&sslpassword=hidden&sslmode=require",
+            "postgresql://host/trials?password=***&sslmode=require&sslpassword=***&user=me",
+        ),
+        ("no url", "no URL of SQLAlchemy's"),
+    ],
+)
+def test_a_password_is_hidden_wherever_it_stands_in_a_url(url: str, shown: str) -> None:
+    assert "hidden" not in tuning_search.masked(url)
+    assert tuning_search.is_masked(tuning_search.masked(url)) == ("hidden" in url)
+    assert sorted(re.split("[?&]", unquote(tuning_search.masked(url)))) == sorted(re.split("[?&]", shown))
 
 
 def test_the_seeds_of_a_repeat_are_its_own() -> None:

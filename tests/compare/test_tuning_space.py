@@ -109,3 +109,14 @@ def test_a_grid_has_every_point_once_in_an_order_of_its_seed() -> None:
     assert {round(point["optimizer.learning_rate"], 9) for point in points} == {1e-4, 1e-3, 1e-2}
     assert {point["optimizer.momentum"] for point in points} == {0.0, 0.45, 0.9}
     assert points == tuning_space.grid(space, 3) != tuning_space.grid(space, 4)
+
+
+def test_a_step_of_one_is_a_step_and_a_grid_without_end_is_refused() -> None:
+    space = judged({"schedule.step_size": {"low": 1, "high": 5, "step": 1}, "global_batch_size": {"low": 1, "high": 9}})
+    points = tuning_space.grid(space, 0)
+    assert {point["schedule.step_size"] for point in points} == {1, 2, 3, 4, 5}
+    assert {point["global_batch_size"] for point in points} == {1, 5, 9}
+    assert tuning_space.grid_size(space) == len(points) == 15
+    endless = judged({name: {"low": 1, "high": 10**6, "step": 1} for name in ("schedule.step_size", "global_batch_size")})
+    with pytest.raises(SpecError, match=r"at most 100,000 points. Received: 1,000,000,000,000"):
+        tuning_space.grid(endless, 0)
