@@ -37,7 +37,7 @@ def batches(plan: Plan, split: Split, world_size: int, rank: int, first_epoch: i
         pending: deque[Callable[[], _Images]] = deque()
         for ids in _ids(plan, world_size, rank, first_epoch):
             pending.append(gather(ids))
-            if len(pending) > spec.AHEAD:
+            if len(pending) > plan.spec.prefetch:
                 yield pending.popleft()()
         while pending:
             yield pending.popleft()()

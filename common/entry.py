@@ -71,6 +71,14 @@ class Twin:
     versions: dict[str, str]
 
 
+class Switches(Protocol):
+    """A twin's module of that name: what of its switches is settled before the framework is imported."""
+
+    def prepare(self, spec: Spec) -> str:
+        """Settle what a process must know before it imports the framework; the allocator, in words."""
+        ...
+
+
 class Rendezvous(Protocol):
     """A twin's module of that name: what can be said of ranks without importing the framework."""
 
@@ -90,6 +98,7 @@ def main(
     framework: str,
     load_twin: Callable[[], Twin],
     rendezvous: Rendezvous,
+    switches: Switches,
     argv: Sequence[str] | None = None,
 ) -> int:
     """Do one command.
@@ -98,6 +107,7 @@ def main(
         framework: its name in results.
         load_twin: imports the framework.
         rendezvous: how ranks find each other.
+        switches: what a process must know before.
         argv: the words behind `python -m <twin>`; None: those of this process.
 
     Returns:
@@ -171,10 +181,11 @@ def main(
         return _launch(framework, read, arguments, words, environments, rendezvous.WAITING, started)
     cpus = machine.cpu_budget(read.cores)
     machine.hold_to(_own_cpus(cpus, read))
-    keeps_memory = machine.keep_freed_memory()
+    allocator = switches.prepare(read)
     twin = load_twin()
+    description = twin.describe()
     try:
-        refusal = spec.check_against(read, twin.describe(), meeting.replicas_that_share_gpus() if is_rank else None)
+        refusal = spec.check_against(read, description, meeting.replicas_that_share_gpus() if is_rank else None)
     except spec.SpecError as error:
         refusal = str(error)
     if refusal is not None:
@@ -182,7 +193,9 @@ def main(
         return EXIT_USAGE
     if arguments.command == "trace":
         return _trace(framework, twin, read, arguments.out, arguments.reverse_batches)
-    return _run(framework, twin, read, arguments, started, cpus, keeps_memory)
+    options = description["options"]
+    facts = {"switches": spec.settled(read, options), "reduced": spec.reduced(read, options)}
+    return _run(framework, twin, read, arguments, started, cpus, allocator, facts)
 
 
 def _infer(load_twin: Callable[[], Twin], arguments: argparse.Namespace) -> int:
@@ -207,16 +220,16 @@ def _run(
     arguments: argparse.Namespace,
     started: float,
     cpus: list[int],
-    keeps_memory: bool,
+    allocator: str,
+    facts: dict[str, Any],
 ) -> int:
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
     twin.configure(read)
     stopwatch = timing.Stopwatch(twin.synchronize, started)
     run = Run(framework, read, twin.versions, out, arguments.repeat, stopwatch, cpus)
-    allocator = "keeps freed pages" if keeps_memory else "the system's default"
     held = {"cpus": cpus, "physical_cores": machine.physical_cores(cpus)}
-    run.know(machine={**machine.describe(), "allocator": allocator, **held})
+    run.know(machine={**machine.describe(), "allocator": allocator, **held}, **facts)
     status: results.Status = "ok"
     reason = None
     code = EXIT_OK
@@ -312,8 +325,15 @@ def _serve(framework: str, load_twin: Callable[[], Twin], arguments: argparse.Na
         twin.configure(spec.build({"cores": arguments.cores}), arguments.trials)
 
         def prepare(read: Spec) -> tuple[datasets.Dataset, Plan, Trainer]:
-            if (refusal := spec.check_against(read, twin.describe())) is not None:
+            description = twin.describe()
+            if (refusal := spec.check_against(read, description)) is not None:
                 raise spec.SpecError(refusal)
+            for name, value in spec.settled(read, description["options"]).items():
+                if value in description["options"][name].get("process", ()):
+                    raise spec.SpecError(
+                        f"{name} is settled when a process starts, and this one serves many trials. Received: {value!r}. Use "
+                        f"{description['options'][name]['default']!r}."
+                    )
             dataset, plan, _, trainer = _prepare(framework, twin, read, reverse_batches=False)
             return dataset, plan, trainer
 

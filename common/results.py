@@ -229,6 +229,10 @@ class RunResult(_Frozen):
     """Sent by all replicas of the run together to exchange gradients, weights or activations, in a step of a whole batch."""
     step_parts: StepParts | None = None
     top_operations: TopOperations | None = None
+    switches: dict[str, Any] = {}
+    """All of the framework's switches as they were, by the names that its `describe` lists."""
+    reduced: list[str] = []
+    """Those by which it computed with fewer digits than its precision says, as `name=value`."""
     staleness: Staleness | None = None
     members: Members | None = None
     predictions_hash: str | None = None

@@ -59,8 +59,8 @@ RESUMABLE_MODES = ("serial", "data_parallel", "multi_process")
 INPUTS = ("inline", "workers", "dask")
 SCHEDULERS = ("threads", "processes")
 """Dask's, besides `tcp://host:port` of a cluster that stands."""
-AHEAD = 2
-"""Batches that are made before they are asked for: by each input worker, or of a Dask array in all."""
+LEVELS = ("plain", "fair", "best")
+"""Of switches; see `Spec.switches`."""
 Precision = Literal["float32", "float64"]
 BatchNormStatistics = Literal["per_replica", "synchronised"]
 
@@ -233,6 +233,8 @@ class Spec(_Frozen):
     input: str = "inline"
     workers: int = Field(0, ge=0)
     """Input workers of each process of the run: loader processes (PyTorch) or parallel map calls (TensorFlow), or Dask's."""
+    prefetch: int = Field(2, ge=1)
+    """Batches that are made before they are asked for: by each input worker, or of a Dask array in all."""
     dask: Dask = Dask()  # pyright: ignore[reportCallIssue]
     cores: int = Field(default_factory=lambda: available_cores(), ge=1)
     """CPU cores that the whole run may use, replicas and input workers included, on all hosts together. Default: all that this
@@ -253,6 +255,9 @@ class Spec(_Frozen):
     augmentation: Augmentation = Augmentation()  # pyright: ignore[reportCallIssue]
     batch_norm_statistics: BatchNormStatistics = "per_replica"
     """Over each replica's shard, or over the global batch (then a parallel run is serial's mathematics)."""
+    switches: Literal["plain", "fair", "best"] = "fair"
+    """Where `framework_options` names no other value: as a newcomer gets the framework, all that both have set alike, or as
+    `compare optimize` found them fastest here (`compare` writes those into `framework_options`; the rest are fair)."""
     framework_options: dict[str, Any] = {}
     """The framework's own switches, by the names that its `describe` lists."""
     paths: Paths = Paths()  # pyright: ignore[reportCallIssue]
@@ -413,7 +418,7 @@ class Spec(_Frozen):
     @property
     def batches_ahead(self) -> int:
         """Batches that each process's input makes before they are asked for, at most."""
-        return {"inline": 0, "workers": AHEAD * self.workers, "dask": AHEAD}[self.input]
+        return {"inline": 0, "workers": self.prefetch * self.workers, "dask": self.prefetch}[self.input]
 
     def learning_rate(self, step: int, steps_per_epoch: int, total_steps: int) -> float:
         """The learning rate of one update: the base rate, scaled for replicas, warmed up and scheduled.
@@ -581,7 +586,11 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
         replicas_here: those that share its devices, where an outer launcher has placed them; None: as `hosts` has them.
         description: the twin's `describe` JSON: `modes` {name: {"available": bool, "reason": str,
             "max_replicas": int | None (on one machine), "batch_norm_statistics": [...]}}, `options`
-            {name: {"values": [...], "default": ...}}, with "modes": [...] where a switch is not for all of them.
+            {name: {"values": [...], "default": ..., "help": str}}, the default being what `fair` has, and where it applies
+            "plain": what that level has; "elsewhere": {value: what it needs that this machine lacks};
+            "only": {value: {dotted field of the spec: [the values that it is for]}}; "reduced": values with which the
+            arithmetic has fewer digits than the precision says; "process": values that are settled when a process starts.
+            Values that are keys stand there as strings.
 
     Returns:
         None where the run can start, else "not available: ..." with the reason, for the table's row.
@@ -596,7 +605,7 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
                 f"framework_options.{name} is unknown to {description['framework']}. Received: {value!r}. "
                 f"Use {_or(tuple(options))}{_did_you_mean(name, tuple(options))}."
             )
-        if value not in options[name]["values"]:
+        if value not in options[name]["values"] and str(value) not in options[name].get("elsewhere", {}):
             raise SpecError(
                 f"framework_options.{name} has a value that {description['framework']} does not know. Received: {value!r}. "
                 f"Use {_or(tuple(str(choice) for choice in options[name]['values']))}."
@@ -610,9 +619,8 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
     if mode["max_replicas"] is not None and here > mode["max_replicas"]:
         return f"not available: needs {here} {mode['resource']}, found {mode['max_replicas']}"
     for name, value in spec.framework_options.items():
-        option = options[name]
-        if value != option["default"] and spec.mode not in option.get("modes", MODES):
-            return f"not available: framework_options.{name} is for {_or(tuple(option['modes']))}, not for mode {spec.mode}"
+        if (reason := misfit(spec, options[name], value)) is not None:
+            return f"not available: framework_options.{name}={value} {reason}"
     if "pipeline" in spec.variant and spec.batch_norm_statistics == "synchronised":
         return f"not available: the micro-batches of a {spec.variant} have BatchNorm statistics of their own"
     if spec.batch_norm_statistics not in mode["batch_norm_statistics"]:
@@ -620,6 +628,40 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
     if spec.communication.compression != "none" and not mode.get("compression", True):
         return f"not available: {mode['implementation']} sends gradients as they are"
     return None
+
+
+def misfit(spec: Spec, option: dict[str, Any], value: Any) -> str | None:
+    """Why a value of a switch is not for this run or machine, as the end of a sentence; None where it is."""
+    if str(value) in option.get("elsewhere", {}):
+        return f"needs {option['elsewhere'][str(value)]}"
+    for field, allowed in option.get("only", {}).get(str(value), {}).items():
+        received: Any = spec
+        for name in field.split("."):
+            received = getattr(received, name)
+        if received not in allowed:
+            return f"is for {field} {_or(tuple(map(str, allowed)))}, not for {received}"
+    return None
+
+
+def settled(spec: Spec, options: dict[str, Any]) -> dict[str, Any]:
+    """Every switch as a run has it: as the spec names it, else as its level has it where that fits the run, else as `fair`.
+
+    Args:
+        spec: of the run.
+        options: of the twin's `describe`, see `check_against`.
+    """
+
+    def of_level(option: dict[str, Any]) -> Any:
+        plain = option.get("plain", option["default"])
+        return plain if spec.switches == "plain" and misfit(spec, option, plain) is None else option["default"]
+
+    return {name: spec.framework_options.get(name, of_level(option)) for name, option in options.items()}
+
+
+def reduced(spec: Spec, options: dict[str, Any]) -> list[str]:
+    """The switches, as `name=value`, by which a run computes with fewer digits than its precision says."""
+    chosen = settled(spec, options)
+    return [f"{name}={chosen[name]}" for name, option in options.items() if chosen[name] in option.get("reduced", ())]
 
 
 def available_cores() -> int:

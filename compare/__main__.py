@@ -25,6 +25,7 @@ with ended_at_once():  # the commands take a second to import
         history,
         infer,
         models,
+        optimize,
         predict,
         preprocess,
         regress,
@@ -59,6 +60,8 @@ app.command("convert")(convert.command)
 app.command("predict")(predict.command)
 app.command("infer")(infer.command)
 app.command("tune")(tune.command)
+app.command("optimize")(optimize.command)
+app.command("optimize")(optimize.command)
 app.command("regress")(regress.command)
 app.command("history")(history.command)
 app.command("cache")(cache.command)

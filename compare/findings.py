@@ -138,6 +138,11 @@ def _sameness(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
         sentences.append(
             f"Timed configuration: {agrees}: the first {worst.precision} losses {what}, tolerance {tolerance:.0e}.{grows}"
         )
+    fewer = {f"{run.framework} with {switch}" for run in runs for switch in run.reduced}
+    if fewer:
+        sentences.append(
+            f"Fewer digits than the precision says: {', '.join(sorted(fewer))}. Those first losses are held against no others."
+        )
     if any(summary.part != "training" for summary in summaries):
         return [*sentences, *filter(None, [_equal([runs], "data", lambda result: result.data_hash)])]
     sentences += filter(

@@ -11,7 +11,7 @@ from common import architectures, spec
 from common.batches import Plan
 from common.datasets import Dataset
 from common.spec import Spec
-from compare import launch, words
+from compare import best, launch, words
 
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 """A word that names a file or folder where it is put, and leads to no other."""
@@ -83,7 +83,7 @@ def judge(made: Sequence[Row], descriptions: Mapping[str, dict[str, Any]], *, ov
         oversubscribe: whether more replicas than cores are run all the same.
 
     Raises:
-        SpecError: no framework has a switch that the spec names, or not the value.
+        SpecError: no framework has a switch that the spec names, or not the value, or nobody has looked for the best here.
     """
     known = {name for description in descriptions.values() for name in description["options"]}
     judged: list[Row] = []
@@ -94,6 +94,8 @@ def judge(made: Sequence[Row], descriptions: Mapping[str, dict[str, Any]], *, ov
             for name, value in row.spec.framework_options.items()
             if name in description["options"] or name not in known  # known to none: refused below
         }
+        if row.spec.switches == "best":
+            options = best.options(row.spec, row.framework, description) | options
         own = row.spec.with_fields(framework_options=options)
         unavailable = spec.check_against(own, description) or (None if oversubscribe else _not_parallel(own, description))
         judged.append(row.model_copy(update={"spec": own, "unavailable": unavailable}))

@@ -183,7 +183,7 @@ def prove(
     key = _key(base, frameworks, parallel, replicas, raced)
     ladder = _Ladder(base, tuple(frameworks), replicas, out, progress)
     # What is claimed depends on the timed run itself, which the key leaves out.
-    switched = [name for name in frameworks if raced.get(name, timed).framework_options]
+    switched = [name for name in frameworks if _is_switched(raced.get(name, timed))]
     claims: dict[str, Any] = {
         "not_claimed": _not_claimed(timed, ladder.architecture, parallel, switched),
         "held_against": _held_against(timed, ladder.architecture, parallel),
@@ -263,7 +263,10 @@ class _Ladder:
         return rungs
 
     def raced(self, specs: Mapping[str, Spec]) -> list[Rung]:
-        """Rungs 2 to 5 of the timed kernels: float32, the timed batch and each framework's own switches."""
+        """Rungs 2 to 5 of the timed kernels: float32, the timed batch and each framework's own switches.
+
+        Where these leave fewer digits than float32, the difference is shown and not judged.
+        """
         first, *others = self.frameworks
         if not others or any(name not in specs or specs[name].precision != "float32" for name in self.frameworks):
             return []
@@ -279,7 +282,12 @@ class _Ladder:
         }
         recordings = {name: self._record(what, "timed", frameworks=(name,))[name] for name, what in short.items()}
         held = [hold(short[first], self.architecture, recordings[first], recordings[other], None) for other in others]
-        return [rung for rungs in held for rung in rungs if rung.name[0] in "2345"]
+        rungs = [rung for each in held for rung in each if rung.name[0] in "2345"]
+        fewer = [f"{name} with {each}" for name in self.frameworks for each in _reduced(name, short[name])]
+        if not fewer:
+            return rungs
+        shown = {"status": "shown", "reason": f"fewer digits than float32: {', '.join(fewer)}"}
+        return [rung.model_copy(update=shown) for rung in rungs]
 
     @cached_property
     def _serial(self) -> dict[str, Arrays]:
@@ -339,6 +347,11 @@ class _Ladder:
                 raise launch.LaunchError(f"{name} recorded nothing for {label}, and ended as if all were well. See {log}.")
             recordings[name] = safetensors.numpy.load_file(recording)
         return recordings
+
+
+def _reduced(framework: str, timed: Spec) -> list[str]:
+    """The switches by which it computes with fewer digits; asked for only where there are any."""
+    return spec.reduced(timed, launch.describe(framework)["options"]) if _is_switched(timed) else []
 
 
 def _may_be_rounding(held: list[Rung]) -> bool:
@@ -442,8 +455,13 @@ def _proof_spec(timed: Spec, batch_size: int, steps: int, precision: spec.Precis
         },
         # Scaling by replicas would make serial and parallel two different trainings.
         schedule={**timed.schedule.model_dump(), "scaling": "none"},
+        switches="fair",
         framework_options={},
     )
+
+
+def _is_switched(timed: Spec) -> bool:
+    return bool(timed.framework_options) or timed.switches != "fair"
 
 
 def _limited(what: Spec, examples: int) -> dict[str, Any]:

@@ -82,6 +82,9 @@ def command(
     ] = None,
     cores: Annotated[int | None, typer.Option(help="CPU cores that each run may use. Default: all.")] = None,
     hosts: Annotated[str | None, typer.Option(help="Machines for the ranks, with commas, the first of them this one.")] = None,
+    switches: Annotated[
+        str | None, typer.Option(help=f"What the spec does not name of them: {', '.join(spec.LEVELS)}. Default: fair.")
+    ] = None,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", help="field=value of the spec, e.g. optimizer.momentum=0.")
     ] = None,
@@ -124,6 +127,7 @@ def command(
             "data.on_bad": on_bad,
             "seed": seed,
             "cores": cores,
+            "switches": switches,
             "profile_steps": PROFILE_STEPS if profile else None,
             "hosts": None if hosts is None else names(hosts),
         }

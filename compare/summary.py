@@ -105,6 +105,8 @@ class Summary(_Frozen):
     cores_lost: float | None
     """Of its budget, to other work on the machine during training; the largest of the repeats."""
     precision: str
+    switches: str
+    """Their level, and what the spec names besides: `fair`, or `best: arithmetic=bfloat16`."""
     status: str
     """The worst of the repeats: of RunResult's, or `not run`."""
     reason: str | None
@@ -285,6 +287,12 @@ def images_per_second(result: RunResult) -> float:
     return result.epochs[0].epoch_images / epoch_seconds(result)
 
 
+def switches_words(run: Spec) -> str:
+    """The level of a run's switches, and those that its spec names."""
+    named = ", ".join(f"{name}={value}" for name, value in run.framework_options.items())
+    return f"{run.switches}: {named}" if named else run.switches
+
+
 def steps_needed(run: Spec) -> int:
     """Timed steps below which the input alone has no pace that is to be relied on: several times what is made ahead."""
     return 4 * max(run.batches_ahead, 1) if run.part == "input" else 0
@@ -323,6 +331,7 @@ def _summary(row: Row, stored: Stored) -> Summary:
         cores_used=max((result.cores_used for result in good if result.cores_used is not None), default=None),
         cores_lost=max((lost for result in good if (lost := _cores_lost(result)) is not None), default=None),
         precision=row.spec.precision,
+        switches=switches_words(row.spec),
         status=status,
         reason=reason,
         repeats_done=len(good),
@@ -478,9 +487,13 @@ def _first_step_difference(stored: Stored, row: Row) -> float | None:
 
 
 def _first_losses(stored: Stored, rows: Sequence[Row]) -> set[tuple[int, float]]:
-    """Each seed with its losses."""
+    """Each seed with its losses; fewer digits than the precision's make another first loss."""
     runs = [result for row in rows for result in stored.runs[row.id].values()]
-    return {(result.spec.seed, result.first_step_loss) for result in runs if result.first_step_loss is not None}
+    return {
+        (result.spec.seed, result.first_step_loss)
+        for result in runs
+        if result.first_step_loss is not None and not result.reduced
+    }
 
 
 def _scores(results: Sequence[RunResult], pick: Callable[[RunResult], Metrics | None]) -> Scores:

@@ -169,6 +169,7 @@ def main_table(summaries: Sequence[Summary]) -> Table:
         Column("cores", "cores", wide=True),
         Column("cores_used", "cores used", 2, terminal=False),
         Column("precision", "precision", terminal=False),
+        Column("switches", "switches", terminal=False),
         Column("epochs", "epochs", wide=True),
         Column("steps", "steps", terminal=False),
         Column("images", "images", terminal=False),

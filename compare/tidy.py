@@ -8,7 +8,7 @@ import pandas as pd
 
 from common.results import Metrics, RunResult, StepParts
 from compare.store import Stored
-from compare.summary import images_per_second, limit, until_accuracy
+from compare.summary import images_per_second, limit, switches_words, until_accuracy
 
 _PARTS = {name for name in StepParts.model_fields if name.endswith("_seconds")}
 
@@ -77,6 +77,7 @@ def _identity(row_id: str, repeat: int, result: RunResult) -> dict[str, Any]:
         "workers": spec.workers,
         "cores": spec.cores,
         "precision": spec.precision,
+        "switches": switches_words(spec),
     }
 
 

@@ -46,6 +46,7 @@ class _SynchronisedBatchNorm(nn.BatchNorm2d):
         """Normalise [N, C, H, W]; in training mode with the statistics of all replicas' examples."""
         if not self.training:
             return super().forward(inputs)
+        inputs = inputs.to(self.weight.dtype)  # sums have all digits, whatever the layers compute in
         axes = (0, 2, 3)
         count_here = inputs.new_full((1,), inputs.numel() // inputs.shape[1])
         totals = _AllReduce.apply(torch.cat([inputs.sum(axes), count_here]), self._group)

@@ -8,7 +8,7 @@ import torch
 
 from common import machine
 from common.spec import Spec
-from pytorch_impl import rendezvous
+from pytorch_impl import rendezvous, switches
 
 
 def kind() -> str:
@@ -50,14 +50,7 @@ def describe() -> dict[str, Any]:
                 f"own optimizers, averages by all-reduce, {backend}", found, hosts=True, synchronised=False
             ),
         },
-        # Twin: each framework has switches of its own; the other twin lists its own here.
-        "options": {
-            "memory_format": {
-                "values": ["contiguous", "channels_last"],
-                "default": "contiguous",
-                "help": "layout of images and activations in memory: NCHW or NHWC",
-            },
-        },
+        "options": switches.options(kind()),
     }
 
 
@@ -92,11 +85,16 @@ def configure(spec: Spec, trials: int = 1) -> None:
         spec: of the run, or of each of the trials.
         trials: runs that this process does side by side, each in a thread of its own.
     """
-    torch.set_num_threads(intra_op_threads(spec))
-    torch.set_num_interop_threads(1)
+    chosen = switches.of(spec, kind())
+    if chosen["intra_op_threads"] != "default":
+        torch.set_num_threads({"budget": intra_op_threads(spec)}.get(chosen["intra_op_threads"]) or chosen["intra_op_threads"])
+    if chosen["inter_op_threads"] != "default":
+        torch.set_num_interop_threads({"budget": 1}.get(chosen["inter_op_threads"]) or chosen["inter_op_threads"])
     # float32 means float32: the reduced precision of tensor cores is a switch, never a default.
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = chosen["arithmetic"] == "tf32"
+    torch.backends.cudnn.allow_tf32 = chosen["arithmetic"] in ("tf32", "tf32_convolutions")
+    torch.backends.cudnn.benchmark = chosen["cudnn_autotune"]
+    torch.backends.mkldnn.enabled = chosen["onednn"]
     rendezvous.join(spec)
 
 

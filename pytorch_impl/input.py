@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -12,24 +12,37 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from common import chunks, machine, mapped
+from common import chunks, mapped
 from common.batches import Epoch, Plan
 from common.datasets import Split
 from common.preprocessing.scaling import Scaling
-from common.spec import AHEAD
+from common.spec import Spec
 from common.training import Batch
-from pytorch_impl import decode
+from pytorch_impl import decode, device, switches
 
 _Position = tuple[int, int, int]
 Take = Callable[[npt.NDArray[np.int64]], torch.Tensor]
 
 
-def batches(plan: Plan, split: Split, world_size: int, rank: int, first_epoch: int = 1) -> Iterator[Batch]:
+def batches(
+    plan: Plan, split: Split, world_size: int, rank: int, first_epoch: int = 1, chosen: dict[str, Any] | None = None
+) -> Iterator[Batch]:
     """This process's shard of every global batch of a run from an epoch on, in order.
 
     `inline` makes each batch when it is asked for, in the training thread; `workers` makes them ahead, in the order
     asked for, whatever the number of workers.
+
+    Args:
+        plan: of the run.
+        split: the training split.
+        world_size: shards of every global batch.
+        rank: of this process's one.
+        first_epoch: of those that are still to come.
+        chosen: the framework's switches, as the run has them; None: batches are gathered on the host, in its usual memory.
     """
+    chosen = chosen or {}
+    if chosen.get("data_on") == "device":
+        return resident(plan, split, world_size, rank, first_epoch, device.kind())
     positions = [
         (epoch, start, stop)
         for epoch in range(first_epoch, plan.epochs + 1)
@@ -46,17 +59,38 @@ def batches(plan: Plan, split: Split, world_size: int, rank: int, first_epoch: i
         sampler=positions,  # pyright: ignore[reportArgumentType]  any iterable serves
         batch_size=None,
         num_workers=plan.spec.workers,
-        prefetch_factor=AHEAD,
+        prefetch_factor=plan.spec.prefetch,
         # Twin: torch's input workers are processes; spawned, since a fork would copy the framework's thread pools.
         multiprocessing_context="spawn",
-        worker_init_fn=_begin_worker,
-        pin_memory=torch.cuda.is_available(),
+        worker_init_fn=partial(_begin_worker, plan.spec),
+        pin_memory=chosen.get("pinned_memory", False),
     )
     return iter(loader)
 
 
-def _begin_worker(worker: int) -> None:
-    machine.keep_freed_memory()
+def resident(plan: Plan, split: Split, world_size: int, rank: int, first_epoch: int, where: str) -> Iterator[Batch]:
+    """The batches of `batches`, gathered and augmented on a device that holds all images; their ids stay on the host.
+
+    Args:
+        plan: of the run.
+        split: the training split, decoded.
+        world_size: shards of every global batch.
+        rank: of this process's one.
+        first_epoch: of those that are still to come.
+        where: the device.
+    """
+    images, labels = (torch.from_numpy(np.array(array)).to(where) for array in (split.images, split.labels))
+    for epoch in range(first_epoch, plan.epochs + 1):
+        drawn = plan.draw(epoch)
+        there = drawn.map(lambda values: torch.from_numpy(values).to(where))
+        for start, stop in plan.bounds(epoch, world_size, rank):
+            own = there.map(lambda values, part=slice(start, stop): values[part])
+            ids = torch.from_numpy(drawn.ids[start:stop])
+            yield Batch(ids, augment(images[own.ids], own), labels[own.ids], own.masks)
+
+
+def _begin_worker(spec: Spec, worker: int) -> None:
+    switches.prepare(spec)
 
 
 def reader(split: Split, image_size: int) -> Take:
@@ -127,11 +161,13 @@ def shift(images: torch.Tensor, shifts: torch.Tensor) -> torch.Tensor:
         uint8 [N, H, W, 3].
     """
     n, height, width, _ = images.shape
-    rows = torch.arange(height) + shifts[:, :1]
-    columns = torch.arange(width) + shifts[:, 1:]
+    rows = torch.arange(height, device=images.device) + shifts[:, :1]
+    columns = torch.arange(width, device=images.device) + shifts[:, 1:]
     inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
     moved = images[
-        torch.arange(n)[:, None, None], rows.clamp(0, height - 1)[:, :, None], columns.clamp(0, width - 1)[:, None, :]
+        torch.arange(n, device=images.device)[:, None, None],
+        rows.clamp(0, height - 1)[:, :, None],
+        columns.clamp(0, width - 1)[:, None, :],
     ]
     return moved * inside[..., None]
 
@@ -148,7 +184,8 @@ def sample(images: torch.Tensor, affines: torch.Tensor) -> torch.Tensor:
         and row and the pixels a, b above c, d.
     """
     n, height, width, _ = images.shape
-    row, column = torch.arange(height, dtype=torch.float64)[:, None], torch.arange(width, dtype=torch.float64)
+    points = {"dtype": torch.float64, "device": images.device}
+    row, column = torch.arange(height, **points)[:, None], torch.arange(width, **points)
     entry = affines[:, :, :, None, None]
     rows = entry[:, 0, 0] * row + entry[:, 0, 1] * column + entry[:, 0, 2]
     columns = entry[:, 1, 0] * row + entry[:, 1, 1] * column + entry[:, 1, 2]
@@ -160,7 +197,7 @@ def sample(images: torch.Tensor, affines: torch.Tensor) -> torch.Tensor:
         i, j = top.long() + down, left.long() + right
         inside = (i >= 0) & (i < height) & (j >= 0) & (j < width)
         position = (i.clamp(0, height - 1) * width + j.clamp(0, width - 1)).reshape(n, -1)
-        pixels = flat[torch.arange(n)[:, None], position].reshape(n, height, width, 3)
+        pixels = flat[torch.arange(n, device=images.device)[:, None], position].reshape(n, height, width, 3)
         return (pixels * inside[..., None]).to(torch.float64)
 
     upper = (1.0 - u) * tap(0, 0) + u * tap(0, 1)

@@ -13,14 +13,18 @@ from common.stages import Stage
 from pytorch_impl import batch_norm
 from pytorch_impl.batch_norm import ReplicaGroup
 
+_ARITHMETIC = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
-def build(architecture: Architecture, precision: str, group: ReplicaGroup | None = None) -> nn.Module:
+
+def build(architecture: Architecture, precision: str, group: ReplicaGroup | None = None, arithmetic: str = "full") -> nn.Module:
     """A model that takes images [N, H, W, 3] in 0..1, in the framework's layout, and the dropout masks; it returns logits.
 
     Args:
         architecture: what to build; a user's own model may bring its own builder for this framework.
         precision: `float32` or `float64`.
         group: replicas that BatchNorm shares its statistics with; None: per replica.
+        arithmetic: of the switch; with `bfloat16` and `float16` the layers compute in that, from weights in the precision to
+            logits in the precision.
 
     Returns:
         The model with the framework's own initial weights; `weights.load` sets the shared ones.
@@ -36,6 +40,8 @@ def build(architecture: Architecture, precision: str, group: ReplicaGroup | None
     else:
         builder = user_builder(architecture)
         model = builder(architecture, precision, group) if builder else _Network(architecture, group)
+    if arithmetic in _ARITHMETIC:
+        _autocast(model, _ARITHMETIC[arithmetic])
     return model.to({"float32": torch.float32, "float64": torch.float64}[precision])
 
 
@@ -57,6 +63,22 @@ def user_builder(architecture: Architecture) -> Any | None:
     if architecture.name in architectures.MODELS or "." not in architecture.name:
         return None
     return getattr(architectures.user_module(architecture.name), "build_pytorch", None)
+
+
+def _autocast(model: nn.Module, dtype: torch.dtype) -> None:
+    """Let a model's layers compute in another type, as torch's parametrizations change one: by a class of its own.
+
+    Copies of it, as torch's parallel wrappers make them, do so too; a wrapped `forward` would be the first one's.
+    """
+    own: Any = type(model)
+
+    class Autocast(own):
+        def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+            weight = next(self.parameters())
+            with torch.autocast(weight.device.type, dtype):
+                return super().forward(*inputs).to(weight.dtype)
+
+    model.__class__ = Autocast
 
 
 class _Network(nn.Module):

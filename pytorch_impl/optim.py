@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 import torch
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
 
 from common import spec
+
+_FIRST_LOSS_SCALE = 2.0**15
+_GROWTH_STEPS = 2000
 
 
 class Optimizer(Protocol):
@@ -26,11 +32,23 @@ class Optimizer(Protocol):
         ...
 
 
-def build(settings: spec.Optimizer, variables: list[Any]) -> Optimizer:
-    """The optimizer of a spec for a model's trainable variables."""
-    if settings.native:
-        return Native(settings, variables)
-    return {"sgd": SGD, "adam": Adam}[settings.name](settings, variables)
+def build(settings: spec.Optimizer, variables: list[Any], switches: dict[str, Any] | None = None) -> Optimizer:
+    """The optimizer of a spec for a model's trainable variables.
+
+    Args:
+        settings: of the spec.
+        variables: in the order in which it will be given their gradients.
+        switches: the framework's, as the run has them; None: as nothing but the rule needs them.
+    """
+    chosen = switches or {}
+    kernel = chosen.get("optimizer_kernel", "loop")
+    if kernel == "loop":
+        own = Native if settings.native else {"sgd": SGD, "adam": Adam}[settings.name]
+        built: Optimizer = own(settings, variables)
+    else:
+        at_once = _NativeAtOnce if settings.native else {"sgd": _SGDAtOnce, "adam": _AdamAtOnce}[settings.name]
+        built = at_once(settings, variables, kernel)
+    return LossScaled(built) if chosen.get("arithmetic") == "float16" else built
 
 
 class SGD:
@@ -100,11 +118,17 @@ class Adam:
 class Native:
     """The framework's own SGD or Adam with the spec's numbers; its rule differs between the twins."""
 
+    _kernel: dict[str, Any] = {}  # left alone, torch chooses: the loop on a CPU
+
     def __init__(self, settings: spec.Optimizer, variables: list[Any]) -> None:
         self._variables = variables
         if settings.name == "sgd":
             self._optimizer: torch.optim.Optimizer = torch.optim.SGD(
-                variables, settings.learning_rate, momentum=settings.momentum, weight_decay=settings.weight_decay
+                variables,
+                settings.learning_rate,
+                momentum=settings.momentum,
+                weight_decay=settings.weight_decay,
+                **self._kernel,
             )
         else:
             self._optimizer = torch.optim.Adam(
@@ -113,6 +137,7 @@ class Native:
                 betas=(settings.beta_1, settings.beta_2),
                 eps=settings.epsilon,
                 weight_decay=settings.weight_decay,
+                **self._kernel,
             )
 
     def apply(self, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
@@ -140,6 +165,109 @@ class Native:
             index, _, name = path.partition("/")
             kept.setdefault(int(index), {})[name] = torch.tensor(array)
         self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": kept})
+
+
+class LossScaled:
+    """Another optimizer under a scaled loss, so that float16 does not round small gradients to 0 (Micikevicius et al. 2018).
+
+    Where a gradient is not finite the step is skipped and the scale halved; after 2,000 steps without that it is doubled.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self._scale, self._good, self._skipped = _FIRST_LOSS_SCALE, 0, 0
+
+    @property
+    def scale(self) -> float:
+        return self._scale
+
+    def apply(self, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
+        """Update every variable once, or skip the step; `step` counts from 1."""
+        if not torch.nn.utils.get_total_norm(gradients).isfinite():
+            self._scale = max(self._scale / 2, 1.0)
+            self._good = 0
+            self._skipped += 1
+            return
+        self._optimizer.apply(gradients, learning_rate, step - self._skipped)
+        self._good += 1
+        if self._good % _GROWTH_STEPS == 0:
+            self._scale *= 2
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """What it keeps from one update to the next, by name."""
+        return {**self._optimizer.state(), "loss_scale": np.array([self._scale, self._good, self._skipped])}
+
+    def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
+        """Go on from what `state` gave of an optimizer of the same settings."""
+        others = dict(values)
+        self._scale, good, skipped = others.pop("loss_scale").tolist()
+        self._good, self._skipped = int(good), int(skipped)
+        self._optimizer.load_state(others)
+
+
+# Twin: the fused kernels that the other twin has always are a choice of torch's.
+class _SGDAtOnce(SGD):
+    """The same rule for all variables at once, by torch's `foreach` or `fused` kernels."""
+
+    def __init__(self, settings: spec.Optimizer, variables: list[Any], kernel: str) -> None:
+        super().__init__(settings, variables)
+        self._kernel: dict[str, Any] = {kernel: True}
+
+    @torch.no_grad()
+    def apply(self, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
+        """Update every variable once; `step` counts from 1."""
+        sgd(
+            self._variables,
+            gradients,
+            list(self._buffers),
+            weight_decay=self._settings.weight_decay,
+            momentum=self._settings.momentum,
+            lr=learning_rate,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            **self._kernel,
+        )
+
+
+class _AdamAtOnce(Adam):
+    """The same rule for all variables at once, by torch's `foreach` or `fused` kernels."""
+
+    def __init__(self, settings: spec.Optimizer, variables: list[Any], kernel: str) -> None:
+        super().__init__(settings, variables)
+        self._kernel: dict[str, Any] = {kernel: True}
+        # The fused kernel reads the step where it runs, the other one on the host.
+        self._steps = [torch.zeros((), device=variable.device if kernel == "fused" else "cpu") for variable in variables]
+
+    @torch.no_grad()
+    def apply(self, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
+        """Update every variable once; `step` counts from 1."""
+        for each in self._steps:
+            each.fill_(step - 1)  # it counts them up itself
+        adam(
+            self._variables,
+            gradients,
+            self._means,
+            self._squares,
+            [],
+            self._steps,
+            amsgrad=False,
+            beta1=self._settings.beta_1,
+            beta2=self._settings.beta_2,
+            lr=learning_rate,
+            weight_decay=self._settings.weight_decay,
+            eps=self._settings.epsilon,
+            maximize=False,
+            **self._kernel,
+        )
+
+
+class _NativeAtOnce(Native):
+    """The framework's own optimizer by the same kernels."""
+
+    def __init__(self, settings: spec.Optimizer, variables: list[Any], kernel: str) -> None:
+        self._kernel = {kernel: True}
+        super().__init__(settings, variables)
 
 
 def _values(**kept: list[torch.Tensor]) -> dict[str, npt.NDArray[Any]]:

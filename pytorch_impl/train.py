@@ -56,7 +56,15 @@ def forward(
 
 
 def gradients(
-    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, masks: Any, update: Update, *, loss: str, scaling: Scaling
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    masks: Any,
+    update: Update,
+    *,
+    loss: str,
+    scaling: Scaling,
+    loss_scale: Any = None,
 ) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
     """The gradients of one update: forward and backward, part by part.
 
@@ -68,6 +76,7 @@ def gradients(
         update: of a global batch, of which these N are a shard; its parts divide N.
         loss: the spec's loss.
         scaling: from bytes to the model's input.
+        loss_scale: factor under which the backward pass is made, so that float16 holds small gradients; None: there is none.
 
     Returns:
         (loss, num_correct, gradients): the share of the mean loss, how many of the N predictions are right, and the
@@ -84,8 +93,11 @@ def gradients(
         more = number < update.parts
         with model.no_sync() if more and isinstance(model, DistributedDataParallel) else nullcontext():
             share, num_correct = forward(model, part, part_labels, part_masks, update.num_examples, loss=loss, scaling=scaling)
-            share.backward()
+            (share if loss_scale is None else share * loss_scale).backward()
         shares.append(share.detach())
         correct.append(num_correct)
     found = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if loss_scale is not None:
+        for gradient in found:
+            gradient /= loss_scale
     return torch.stack(shares).sum(), torch.stack(correct).sum(), found

@@ -6,7 +6,7 @@ import sys
 
 from common import entry
 from common.inference import Inference
-from tensorflow_impl import rendezvous
+from tensorflow_impl import rendezvous, switches
 
 
 def load_twin() -> entry.Twin:
@@ -28,4 +28,4 @@ def load_twin() -> entry.Twin:
 
 
 if __name__ == "__main__":
-    sys.exit(entry.main("tensorflow", load_twin, rendezvous))
+    sys.exit(entry.main("tensorflow", load_twin, rendezvous, switches))

@@ -45,9 +45,11 @@ class _BatchNorm(keras.layers.Layer):
             "trainable": False,
             "synchronization": "on_read",
             "aggregation": "only_first_replica",
+            "autocast": False,
         }
-        self.gamma = self.add_weight(shape=(channels,), initializer="ones", name="gamma")
-        self.beta = self.add_weight(shape=(channels,), initializer="zeros", name="beta")
+        # Keras would hand them over in what the layers compute in; the kernel wants them, and the sums, with all digits.
+        self.gamma = self.add_weight(shape=(channels,), initializer="ones", name="gamma", autocast=False)
+        self.beta = self.add_weight(shape=(channels,), initializer="zeros", name="beta", autocast=False)
         self.mean = keras.Variable("zeros", name="mean", **statistics)
         self.variance = keras.Variable("ones", name="variance", **statistics)
 
@@ -60,8 +62,8 @@ class _BatchNorm(keras.layers.Layer):
             scale=self.gamma,
             offset=self.beta,
             # In training mode the kernel takes no statistics in; it gives the batch's out, the variance unbiased.
-            mean=tf.constant([], inputs.dtype) if training else self.mean,
-            variance=tf.constant([], inputs.dtype) if training else self.variance,
+            mean=tf.constant([], self.variable_dtype) if training else self.mean,
+            variance=tf.constant([], self.variable_dtype) if training else self.variance,
             epsilon=self._eps,
             is_training=training,
         )
@@ -102,6 +104,7 @@ class _SynchronisedBatchNorm(_BatchNorm):
         """Normalise [N, H, W, C]; in training mode with the statistics of all replicas' examples."""
         if not training:
             return super().call(inputs, training=False)
+        inputs = tf.cast(inputs, self.variable_dtype)  # sums have all digits, whatever the layers compute in
         axes = (0, 1, 2)
         count_here = tf.cast(tf.size(inputs) // inputs.shape[-1], inputs.dtype)
         totals = self._group.all_reduce(tf.concat([tf.reduce_sum(inputs, axes), count_here[None]], 0))

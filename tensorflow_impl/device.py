@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from common import machine, meeting
 from common.spec import Spec
-from tensorflow_impl import rendezvous
+from tensorflow_impl import rendezvous, switches
 
 # Twin: modes whose replicas are devices of one graph; torch runs all but data_parallel as processes.
 _IN_ONE_PROCESS = ("data_parallel", "model_parallel", "tensor_parallel", "pipeline", "hybrid")
@@ -50,16 +50,7 @@ def describe() -> dict[str, Any]:
             # Models that are trained apart have statistics of their own until they are averaged.
             "model_averaging": _mode(f"own optimizers, averages by all-reduce, {ring}", found, hosts=True, synchronised=False),
         },
-        # Twin: each framework has switches of its own; the other twin lists its own here.
-        "options": {
-            "jit_compile": {
-                "values": [False, True],
-                "default": False,
-                # XLA compiles for one device, and no ring: the other modes have several devices in one graph, or a ring in it.
-                "modes": ["serial", "parameter_server", "model_averaging"],
-                "help": "compile the training step with XLA",
-            },
-        },
+        "options": switches.options(kind()),
     }
 
 
@@ -95,10 +86,13 @@ def configure(spec: Spec, trials: int = 1) -> None:
         trials: runs that this process does side by side, each in a thread of its own.
     """
     in_process = spec.replicas if spec.mode in _IN_ONE_PROCESS else 1
-    # Twin: logical devices share one pool of intra-op threads, and their replicas run on the inter-op pool.
-    tf.config.threading.set_intra_op_parallelism_threads(intra_op_threads(spec) * in_process)
+    chosen = switches.of(spec, kind())
+    # Twin: logical devices share one pool of intra-op threads, and their replicas run on the inter-op pool; 0: as it likes.
+    intra = {"budget": intra_op_threads(spec) * in_process, "default": 0}
+    tf.config.threading.set_intra_op_parallelism_threads(intra.get(chosen["intra_op_threads"], chosen["intra_op_threads"]))
     # Twin: a step runs on the inter-op pool, not on the thread that asks for it: with one thread trials would take turns.
-    tf.config.threading.set_inter_op_parallelism_threads(in_process * trials)
+    inter = {"budget": in_process * trials, "default": 0}
+    tf.config.threading.set_inter_op_parallelism_threads(inter.get(chosen["inter_op_threads"], chosen["inter_op_threads"]))
     if in_process > 1 and not gpus():
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * in_process)
@@ -108,7 +102,9 @@ def configure(spec: Spec, trials: int = 1) -> None:
     for gpu in tf.config.get_visible_devices("GPU"):
         tf.config.experimental.set_memory_growth(gpu, True)
     # float32 means float32: the reduced precision of tensor cores is a switch, never a default.
-    tf.config.experimental.enable_tensor_float_32_execution(False)
+    tf.config.experimental.enable_tensor_float_32_execution(chosen["arithmetic"] == "tf32")
+    if not chosen["layout_optimizer"]:
+        tf.config.optimizer.set_experimental_options({"layout_optimizer": False})
     rendezvous.join(spec)
 
 

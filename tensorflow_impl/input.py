@@ -13,21 +13,33 @@ from common import chunks
 from common.batches import Epoch, Plan
 from common.datasets import Split
 from common.preprocessing.scaling import Scaling
-from common.spec import AHEAD
 from common.training import Batch
-from tensorflow_impl import decode
+from tensorflow_impl import decode, device
 
 Take = Callable[[tf.Tensor], tf.Tensor]
 
 _MOST_BYTES_IN_MEMORY = 2**30
 
 
-def batches(plan: Plan, split: Split, world_size: int, rank: int, first_epoch: int = 1) -> Iterator[Batch]:
+def batches(
+    plan: Plan, split: Split, world_size: int, rank: int, first_epoch: int = 1, chosen: dict[str, Any] | None = None
+) -> Iterator[Batch]:
     """This process's shard of every global batch of a run from an epoch on, in order.
 
     `inline` makes each batch when it is asked for, in the training thread; `workers` makes them ahead, in the order
     asked for, whatever the number of workers.
+
+    Args:
+        plan: of the run.
+        split: the training split.
+        world_size: shards of every global batch.
+        rank: of this process's one.
+        first_epoch: of those that are still to come.
+        chosen: the framework's switches, as the run has them; None: batches are gathered on the host, in its usual memory.
     """
+    chosen = chosen or {}
+    if chosen.get("data_on") == "device":
+        return resident(plan, split, world_size, rank, first_epoch, f"{'GPU' if device.gpus() else 'CPU'}:0")
     take = reader(split, plan.architecture.image_size)
     if plan.spec.input == "dask":
         images = chunks.batches(plan, split, world_size, rank, first_epoch)
@@ -45,12 +57,41 @@ def batches(plan: Plan, split: Split, world_size: int, rank: int, first_epoch: i
         )
         if workers:
             # Twin: the parallel calls themselves hold one batch for each worker; torch counts these in.
-            dataset = dataset.prefetch((AHEAD - 1) * workers)
+            dataset = dataset.prefetch((plan.spec.prefetch - 1) * workers)
         options = tf.data.Options()
         options.autotune.enabled = False
         options.threading.private_threadpool_size = max(workers, 1)
         dataset = dataset.with_options(options)
     return _epochs(plan, drawn, dataset, first_epoch)
+
+
+def resident(plan: Plan, split: Split, world_size: int, rank: int, first_epoch: int, where: str) -> Iterator[Batch]:
+    """The batches of `batches`, gathered and augmented on a device that holds all images; their ids stay on the host.
+
+    Args:
+        plan: of the run.
+        split: the training split, decoded.
+        world_size: shards of every global batch.
+        rank: of this process's one.
+        first_epoch: of those that are still to come.
+        where: the device.
+    """
+    with tf.device(where):
+        images, labels = tf.constant(np.asarray(split.images)), tf.constant(split.labels)
+
+    @tf.function
+    def make(draws: list[tf.Tensor], start: tf.Tensor, stop: tf.Tensor) -> Batch:
+        given = iter(draws)
+        return load(lambda ids: tf.gather(images, ids), labels, drawn.map(lambda _: next(given)), start, stop)
+
+    for epoch in range(first_epoch, plan.epochs + 1):
+        drawn = plan.draw(epoch)
+        with tf.device(where):
+            there = [tf.constant(values) for values in drawn.arrays()]
+        for start, stop in plan.bounds(epoch, world_size, rank):
+            with tf.device(where):
+                batch: Any = make(there, tf.constant(start), tf.constant(stop))
+            yield batch._replace(ids=tf.constant(drawn.ids[start:stop]))
 
 
 def reader(split: Split, image_size: int) -> Take:

@@ -14,28 +14,44 @@ from common.stages import Stage
 from tensorflow_impl import batch_norm
 from tensorflow_impl.batch_norm import ReplicaGroup
 
+_ARITHMETIC = {"bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
-def build(architecture: Architecture, precision: str, group: ReplicaGroup | None = None) -> keras.Model:
+
+def build(
+    architecture: Architecture, precision: str, group: ReplicaGroup | None = None, arithmetic: str = "full"
+) -> keras.Model:
     """A model that takes images [N, H, W, 3] in 0..1, in the framework's layout, and the dropout masks; it returns logits.
 
     Args:
         architecture: what to build; a user's own model may bring its own builder for this framework.
         precision: `float32` or `float64`.
         group: replicas that BatchNorm shares its statistics with; None: per replica.
+        arithmetic: of the switch; with `bfloat16` and `float16` the layers compute in that, from weights in the precision to
+            logits in the precision.
 
     Returns:
         The model with the framework's own initial weights; `weights.load` sets the shared ones.
     """
     # Twin: Keras takes the precision of every layer from here; torch converts the finished model.
-    keras.config.set_dtype_policy(precision)
+    keras.config.set_dtype_policy(_ARITHMETIC.get(arithmetic, precision))
     builder = user_builder(architecture)
     if builder:
-        return builder(architecture, precision, group)
+        return _in_precision(builder(architecture, precision, group), precision)
     size = architecture.image_size
     images = keras.Input((size, size, 3), dtype=precision, name="images")
     masks = [keras.Input((dropout.units,), dtype="bool", name=f"{dropout.name}_mask") for dropout in architecture.dropouts]
     network = _Builder(group, iter(masks))
-    return keras.Model([images, *masks], network.through(architecture.layers, images), name=architecture.name)
+    model = keras.Model([images, *masks], network.through(architecture.layers, images), name=architecture.name)
+    return _in_precision(model, precision)
+
+
+def _in_precision(model: keras.Model, precision: str) -> keras.Model:
+    """The model with logits in the precision, whatever its layers compute in."""
+    logits: Any = model.output
+    if logits.dtype == precision:
+        return model
+    cast = keras.layers.Activation("linear", dtype=precision, name="logits_in_precision")
+    return keras.Model(model.inputs, cast(logits), name=model.name)
 
 
 def build_stage(stage: Stage, precision: str) -> keras.Model:

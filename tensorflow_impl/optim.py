@@ -10,6 +10,9 @@ import tensorflow as tf
 
 from common import spec
 
+_FIRST_LOSS_SCALE = 2.0**15
+_GROWTH_STEPS = 2000
+
 
 class Optimizer(Protocol):
     """What a training step asks of an optimizer."""
@@ -27,11 +30,17 @@ class Optimizer(Protocol):
         ...
 
 
-def build(settings: spec.Optimizer, variables: list[Any]) -> Optimizer:
-    """The optimizer of a spec for a model's trainable variables."""
-    if settings.native:
-        return Native(settings, variables)
-    return {"sgd": SGD, "adam": Adam}[settings.name](settings, variables)
+def build(settings: spec.Optimizer, variables: list[Any], switches: dict[str, Any] | None = None) -> Optimizer:
+    """The optimizer of a spec for a model's trainable variables.
+
+    Args:
+        settings: of the spec.
+        variables: in the order in which it will be given their gradients.
+        switches: the framework's, as the run has them; None: as nothing but the rule needs them.
+    """
+    chosen = switches or {}
+    built: Optimizer = (Native if settings.native else {"sgd": SGD, "adam": Adam}[settings.name])(settings, variables)
+    return LossScaled(built) if chosen.get("arithmetic") == "float16" else built
 
 
 class SGD:
@@ -147,6 +156,46 @@ class Native:
     def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
         """Go on from what `state` gave of an optimizer of the same settings."""
         _assign(values, variable=self._optimizer.variables)
+
+
+class LossScaled:
+    """Another optimizer under a scaled loss, so that float16 does not round small gradients to 0 (Micikevicius et al. 2018).
+
+    Where a gradient is not finite the step is skipped and the scale halved; after 2,000 steps without that it is doubled.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self._kept = tf.Variable(tf.constant([_FIRST_LOSS_SCALE, 0.0, 0.0], tf.float64), trainable=False)
+
+    @property
+    def scale(self) -> tf.Tensor:
+        return self._kept[0]
+
+    def apply(self, gradients: list[tf.Tensor], learning_rate: tf.Tensor, step: tf.Tensor) -> None:
+        """Update every variable once, or skip the step; `step` counts from 1."""
+        scale, good, skipped = tf.unstack(self._kept.value())
+
+        def update() -> tf.Tensor:
+            self._optimizer.apply(gradients, learning_rate, step - tf.cast(skipped, step.dtype))
+            grown = tf.where((good + 1.0) % _GROWTH_STEPS == 0.0, scale * 2.0, scale)
+            return tf.stack([grown, good + 1.0, skipped])
+
+        def skip() -> tf.Tensor:
+            return tf.stack([tf.maximum(scale / 2.0, 1.0), tf.zeros_like(good), skipped + 1.0])
+
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients])
+        self._kept.assign(tf.cond(finite, update, skip))
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """What it keeps from one update to the next, by name."""
+        return {**self._optimizer.state(), "loss_scale": self._kept.numpy()}
+
+    def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
+        """Go on from what `state` gave of an optimizer of the same settings."""
+        others = dict(values)
+        self._kept.assign(others.pop("loss_scale"))
+        self._optimizer.load_state(others)
 
 
 def _values(**kept: list[Any]) -> dict[str, npt.NDArray[Any]]:

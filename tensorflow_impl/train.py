@@ -53,7 +53,15 @@ def forward(
 
 
 def gradients(
-    model: keras.Model, images: tf.Tensor, labels: tf.Tensor, masks: Any, update: Update, *, loss: str, scaling: Scaling
+    model: keras.Model,
+    images: tf.Tensor,
+    labels: tf.Tensor,
+    masks: Any,
+    update: Update,
+    *,
+    loss: str,
+    scaling: Scaling,
+    loss_scale: Any = None,
 ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
     """The gradients of one update: forward and backward, part by part.
 
@@ -65,6 +73,7 @@ def gradients(
         update: of a global batch, of which these N are a shard; its parts divide N.
         loss: the spec's loss.
         scaling: from bytes to the model's input.
+        loss_scale: factor under which the backward pass is made, so that float16 holds small gradients; None: there is none.
 
     Returns:
         (loss, num_correct, gradients): the share of the mean loss, how many of the N predictions are right, and the
@@ -79,7 +88,11 @@ def gradients(
         # Twin: TensorFlow records the forward pass on a tape; torch keeps the graph with the loss.
         with tf.GradientTape() as tape:
             share, num_correct = forward(model, part, part_labels, part_masks, update.num_examples, loss=loss, scaling=scaling)
-        found.append(cast(list[tf.Tensor], tape.gradient(share, variables)))
+            scaled = share if loss_scale is None else share * tf.cast(loss_scale, share.dtype)
+        found.append(cast(list[tf.Tensor], tape.gradient(scaled, variables)))
         shares.append(share)
         correct.append(num_correct)
-    return tf.add_n(shares), tf.add_n(correct), [tf.add_n(parts) for parts in zip(*found, strict=True)]
+    summed = [tf.add_n(parts) for parts in zip(*found, strict=True)]
+    if loss_scale is not None:
+        summed = [gradient / tf.cast(loss_scale, gradient.dtype) for gradient in summed]
+    return tf.add_n(shares), tf.add_n(correct), summed

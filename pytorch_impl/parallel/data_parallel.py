@@ -15,7 +15,7 @@ from common.communication import reduce_bytes, statistics_payload_bytes, step_pa
 from common.datasets import Split
 from common.sharding import shard
 from common.training import Batch, Pieces, Separated, Update
-from pytorch_impl import evaluate, optim
+from pytorch_impl import evaluate
 from pytorch_impl.compression import Compressor
 from pytorch_impl.parallel.serial import Serial
 
@@ -42,7 +42,7 @@ class DataParallel(Serial):
         if settings.compression != "none":
             self._compressors = [Compressor(settings, self._model, self._architecture) for _ in range(replicas)]
             self.implementation += f", gradients as {settings.compression}"
-        self._optimizer = optim.build(self._spec.optimizer, list(self._model.parameters()))
+        self._optimizer = self._new_optimizer(list(self._model.parameters()))
 
     def _replica(self) -> torch.nn.Module:
         """A copy with its own gradients and statistics, over the same weights: nothing needs to be sent back."""

@@ -13,7 +13,6 @@ from torch.nn.parallel import DistributedDataParallel
 from common.communication import ring_all_reduce_bytes, statistics_payload_bytes
 from common.datasets import Split
 from common.training import Update
-from pytorch_impl import optim
 from pytorch_impl.parallel import multi_process
 from pytorch_impl.parallel.tensor_parallel import TensorParallel
 
@@ -37,7 +36,7 @@ class HybridTensor(TensorParallel):
             process_group=self._copies,
             forward_sync_buffers=False,
         )
-        self._optimizer = optim.build(self._spec.optimizer, list(self._model.parameters()))
+        self._optimizer = self._new_optimizer(list(self._model.parameters()))
 
     def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         copies = self.shard[1]

@@ -14,7 +14,7 @@ from common.datasets import Split
 from common.training import Batch, Pieces, Update
 from common.training import evaluate as score_split
 from common.weights import Weights
-from pytorch_impl import evaluate, optim, weights
+from pytorch_impl import evaluate, weights
 from pytorch_impl.parallel import vectors
 from pytorch_impl.parallel.multi_process import MultiProcess
 
@@ -30,7 +30,7 @@ class ModelAveraging(MultiProcess):
         self.devices = [f"rank {rank}: {self._device.type}" for rank in range(self.shard[1])]
         self._own = self._new_model(None)
         self._model = self._new_model(None)
-        self._optimizer = optim.build(self._spec.optimizer, list(self._own.parameters()))
+        self._optimizer = self._new_optimizer(list(self._own.parameters()))
 
     def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         own = len(labels)

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from common.communication import exchange_bytes, statistics_payload_bytes
 from common.datasets import Split
 from common.training import Batch, Pieces, Separated, Update
-from pytorch_impl import device, optim
+from pytorch_impl import device
 from pytorch_impl.compression import Compressor, exchanged
 from pytorch_impl.parallel.serial import Serial
 
@@ -39,7 +39,7 @@ class MultiProcess(Serial):
             # Twin: DDP cuts its buckets by the order in which gradients are ready; compressed ones must be everybody's.
             way = "all-reduce" if self._compressor.summable else "all-gather"
             self.implementation = f"{way} of {settings.compression} gradients, {distributed.get_backend()}"
-        self._optimizer = optim.build(self._spec.optimizer, list(self._model.parameters()))
+        self._optimizer = self._new_optimizer(list(self._model.parameters()))
 
     def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         if self._wrapped is None:

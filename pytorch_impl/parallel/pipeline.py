@@ -19,7 +19,7 @@ from common.results import StepParts
 from common.sharding import micro_batches
 from common.training import Batch, Update
 from common.weights import Weights
-from pytorch_impl import device, input, models, optim, train, weights
+from pytorch_impl import device, input, models, train, weights
 from pytorch_impl.parallel.serial import Serial
 
 
@@ -37,7 +37,7 @@ class Pipeline(Serial):
         self._stage = stages.cut(self._architecture, number)[rank % number]
         self._join(rank, number)
         self._model = self._placed(models.build_stage(self._stage, self._spec.precision))
-        self._optimizer = optim.build(self._spec.optimizer, list(self._model.parameters()))
+        self._optimizer = self._new_optimizer(list(self._model.parameters()))
         self._meter = _Meter()
         self._schedules: dict[tuple[int, int, bool], Any] = {}
         self._bytes_per_step: int | None = None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +20,14 @@ from common.sharding import micro_batches
 from common.spec import Spec
 from common.training import Batch, Pieces, Separated, Update
 from common.weights import Weights
-from pytorch_impl import device, evaluate, input, models, optim, profiler, train, weights
+from pytorch_impl import device, evaluate, input, models, optim, profiler, switches, train, weights
 from pytorch_impl.batch_norm import ReplicaGroup
+
+_COMPILE_MODES = {
+    "compile": "default",
+    "compile_max_autotune": "max-autotune-no-cudagraphs",
+    "compile_cuda_graphs": "reduce-overhead",
+}
 
 
 class Serial:
@@ -35,6 +42,8 @@ class Serial:
         self._dataset = dataset
         self._step = 0
         self._device = torch.device(device.kind())
+        self._switches = switches.of(spec, device.kind())
+        self._compiled_for: int | None = None
         self.devices = [str(self._device)]
         self.threads = {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads(), "input": spec.workers}
         self.implementation = device.describe()["modes"][spec.mode]["implementation"]
@@ -43,17 +52,22 @@ class Serial:
 
     def _build(self) -> None:
         self._model = self._new_model(None)
-        self._optimizer = optim.build(self._spec.optimizer, list(self._model.parameters()))
+        self._optimizer = self._new_optimizer(list(self._model.parameters()))
 
     def _new_model(self, group: ReplicaGroup | None) -> torch.nn.Module:
-        return self._placed(models.build(self._architecture, self._spec.precision, group))
+        model = self._placed(models.build(self._architecture, self._spec.precision, group, self._switches["arithmetic"]))
+        if (graph := self._switches["graph"]) != "eager":
+            model.compile(mode=_COMPILE_MODES[graph])
+        return model
+
+    def _new_optimizer(self, variables: list[Any]) -> optim.Optimizer:
+        return optim.build(self._spec.optimizer, variables, self._switches)
 
     def _placed(self, model: torch.nn.Module) -> torch.nn.Module:
         """The model on its device, in the spec's memory format."""
         # Twin: a switch of torch alone; TensorFlow's kernels on the CPU are NHWC.
-        memory_format = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}[
-            self._spec.framework_options.get("memory_format", "contiguous")
-        ]
+        formats = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+        memory_format = formats[self._switches["memory_format"]]
 
         def formatted(module: torch.nn.Module, inputs: Any) -> Any:
             images, *others = inputs
@@ -73,15 +87,32 @@ class Serial:
 
     def _gradients(self, model: torch.nn.Module, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         model.train()
-        return train.gradients(model, images, labels, masks, update, loss=self._spec.loss, scaling=self._plan.scaling)
+        settings = {"loss": self._spec.loss, "scaling": self._plan.scaling, "loss_scale": self._loss_scale}
+        with self._compiled(len(labels)):
+            return train.gradients(model, images, labels, masks, update, **settings)
+
+    @property
+    def _loss_scale(self) -> float | None:
+        return cast(optim.LossScaled, self._optimizer).scale if self._switches["arithmetic"] == "float16" else None
+
+    def _compiled(self, num_examples: int | None) -> AbstractContextManager[Any]:
+        """Within it, a compiled model runs as such for the first number of examples that it met; for others and None eagerly.
+
+        A compiled model would be compiled again for the last, smaller batch, and for evaluation.
+        """
+        self._compiled_for = self._compiled_for or num_examples
+        if self._switches["graph"] == "eager" or num_examples == self._compiled_for:
+            return nullcontext()
+        return torch.compiler.set_stance("force_eager")
 
     def _score_replicas(self, images: Any, labels: Any) -> Any:
-        return evaluate.score(self._model, images, labels, loss=self._spec.loss, scaling=self._plan.scaling)
+        with self._compiled(None):
+            return evaluate.score(self._model, images, labels, loss=self._spec.loss, scaling=self._plan.scaling)
 
     def batches(self, first_epoch: int = 1) -> Iterator[Batch]:
         """This process's shard of every global batch of the run from an epoch on, in order."""
         index, number = self.shard
-        return input.batches(self._plan, self._dataset.train, number, index, first_epoch)
+        return input.batches(self._plan, self._dataset.train, number, index, first_epoch, self._switches)
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
         """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
@@ -173,9 +204,10 @@ class Serial:
         """[N, classes] of the first copy of the model. In training mode, serial's alone, it changes BatchNorm statistics."""
         images, _, masks = self._to_device(batch)
         if not training:
-            return evaluate.logits(self._model, images, self._plan.scaling).cpu().numpy()
+            with self._compiled(None):
+                return evaluate.logits(self._model, images, self._plan.scaling).cpu().numpy()
         self._model.train()
-        with torch.no_grad():
+        with torch.no_grad(), self._compiled(None):
             return self._model(input.scale(images, device.dtype(self._spec), self._plan.scaling), *masks).cpu().numpy()
 
     def _update(self, num_examples: int, learning_rate: float) -> Update:

@@ -9,7 +9,7 @@ import torch
 from torch import distributed
 
 from common.datasets import Split
-from pytorch_impl import channels, models, optim
+from pytorch_impl import channels, models
 from pytorch_impl.batch_norm import ReplicaGroup
 from pytorch_impl.parallel.serial import Serial
 
@@ -21,7 +21,7 @@ class TensorParallel(Serial):
         self.devices = [f"rank {rank}: {self._device.type}" for rank in range(self._spec.replicas)]
         assert distributed.group.WORLD is not None
         self._model = self._new_split_model(distributed.group.WORLD, None)
-        self._optimizer = optim.build(self._spec.optimizer, list(self._model.parameters()))
+        self._optimizer = self._new_optimizer(list(self._model.parameters()))
 
     def _new_split_model(self, replicas: distributed.ProcessGroup, group: ReplicaGroup | None) -> torch.nn.Module:
         model = self._new_model(group)

@@ -15,7 +15,7 @@ from common.datasets import Split
 from common.training import Batch, Pieces, Update
 from common.training import evaluate as score_split
 from common.weights import Weights
-from tensorflow_impl import evaluate, optim, weights
+from tensorflow_impl import evaluate, weights
 from tensorflow_impl.parallel import vectors
 from tensorflow_impl.parallel.multi_process import MultiProcess
 
@@ -30,7 +30,7 @@ class ModelAveraging(MultiProcess):
         # Twin: outside of the strategy's scope, which would hold the replicas' variables together; it only adds up here.
         self._own = self._new_model(None)
         self._model = self._new_model(None)
-        self._optimizer = optim.build(self._spec.optimizer, self._own.trainable_variables)
+        self._optimizer = self._new_optimizer(self._own.trainable_variables)
 
     def _compile(self) -> None:
         super()._compile()

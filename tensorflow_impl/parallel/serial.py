@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -20,7 +20,7 @@ from common.sharding import micro_batches
 from common.spec import Spec
 from common.training import Batch, Pieces, Separated, Update
 from common.weights import Weights
-from tensorflow_impl import device, evaluate, input, models, optim, profiler, train, weights
+from tensorflow_impl import device, evaluate, input, models, optim, profiler, switches, train, weights
 from tensorflow_impl.batch_norm import ReplicaGroup
 from tensorflow_impl.compression import Compressor, exchanged
 
@@ -37,6 +37,7 @@ class Serial:
         self._plan = plan
         self._dataset = dataset
         self._step = 0
+        self._switches = switches.of(spec, device.kind())
         self.devices = [device.kind()]
         self.threads = {
             "intra_op": tf.config.threading.get_intra_op_parallelism_threads(),
@@ -56,13 +57,16 @@ class Serial:
         with self._strategy.scope():
             synchronised = self._spec.batch_norm_statistics == "synchronised" and self._spec.replicas > 1
             self._model = self._new_model(_Replicas() if synchronised else None)
-            self._optimizer = optim.build(self._spec.optimizer, self._model.trainable_variables)
+            self._optimizer = self._new_optimizer(self._model.trainable_variables)
             self._compressor: Compressor | None = None
             if self._strategy.num_replicas_in_sync > 1:
                 self._compressor = Compressor(self._spec.communication, self._model, self._architecture)
 
     def _new_model(self, group: ReplicaGroup | None) -> keras.Model:
-        return models.build(self._architecture, self._spec.precision, group)
+        return models.build(self._architecture, self._spec.precision, group, self._switches["arithmetic"])
+
+    def _new_optimizer(self, variables: list[Any]) -> optim.Optimizer:
+        return optim.build(self._spec.optimizer, variables, self._switches)
 
     def _compile(self) -> None:
         """Fix the shapes with a free batch dimension, so that the last, smaller batch is not traced again."""
@@ -72,7 +76,7 @@ class Serial:
         masks = tuple(tf.TensorSpec((None, dropout.units), tf.bool) for dropout in self._architecture.dropouts)
         whole, real = tf.TensorSpec((), tf.int64), tf.TensorSpec((), tf.float64)
         self._signature = (images, labels, masks, whole, real, whole)
-        # Twin: TensorFlow compiles the step to a graph, one for each number of parts; PyTorch runs it eagerly.
+        # Twin: TensorFlow's graph is made by default, one for each number of parts; PyTorch runs the step eagerly.
         self._train = {
             parts: self._step_in(parts)
             for parts in {
@@ -88,7 +92,9 @@ class Serial:
         def step(images: Any, labels: Any, masks: Any, num_examples: Any, learning_rate: Any, number: Any) -> Any:
             return body(images, labels, masks, Update(num_examples, learning_rate, number, parts))
 
-        compiled = self._spec.framework_options.get("jit_compile", False) or None
+        if self._switches["graph"] == "eager":
+            return step
+        compiled = True if self._switches["graph"] == "xla" else None
         return tf.function(step, input_signature=self._signature, jit_compile=compiled)
 
     def _parts(self, num_examples: int) -> int:
@@ -108,7 +114,12 @@ class Serial:
         return exchanged(gradients, self._compressor) if self._compressor and self._exchanges else gradients
 
     def _gradients(self, model: keras.Model, images: Any, labels: Any, masks: Any, update: Update) -> Any:
-        return train.gradients(model, images, labels, masks, update, loss=self._spec.loss, scaling=self._plan.scaling)
+        settings = {"loss": self._spec.loss, "scaling": self._plan.scaling, "loss_scale": self._loss_scale}
+        return train.gradients(model, images, labels, masks, update, **settings)
+
+    @property
+    def _loss_scale(self) -> tf.Tensor | None:
+        return cast(optim.LossScaled, self._optimizer).scale if self._switches["arithmetic"] == "float16" else None
 
     def _score_replicas(self, images: Any, labels: Any) -> Any:
         return evaluate.score(self._model, images, labels, loss=self._spec.loss, scaling=self._plan.scaling)
@@ -116,7 +127,7 @@ class Serial:
     def batches(self, first_epoch: int = 1) -> Iterator[Batch]:
         """This process's shard of every global batch of the run from an epoch on, in order."""
         index, number = self.shard
-        return input.batches(self._plan, self._dataset.train, number, index, first_epoch)
+        return input.batches(self._plan, self._dataset.train, number, index, first_epoch, self._switches)
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
         """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
@@ -226,7 +237,8 @@ class Serial:
         step = self._step_in(self._parts(num_examples))
         # Twin: what a step does is settled when its graph is made, here and now.
         self._exchanges = False
-        step.get_concrete_function()
+        if self._switches["graph"] != "eager":
+            step.get_concrete_function()
         self._exchanges = True
         return step
 

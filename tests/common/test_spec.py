@@ -59,6 +59,8 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
         "seed": draw(st.integers(0, 2**63 - 1)),
         "augmentation": {"horizontal_flip": draw(st.booleans()), "shift_px": draw(st.integers(0, 16))},
         "batch_norm_statistics": draw(st.sampled_from(["per_replica", "synchronised"])),
+        "prefetch": draw(st.integers(1, 8)),
+        "switches": draw(st.sampled_from(spec.LEVELS)),
         "framework_options": draw(st.dictionaries(st.text(), st.booleans() | st.integers() | st.text())),
         "paths": {"cache_dir": draw(st.none() | st.text())},
     }
@@ -488,14 +490,65 @@ def test_a_switch_that_the_framework_does_not_have_is_refused(options: dict[str,
 
 def test_a_switch_that_is_not_for_a_mode_makes_its_row_not_available() -> None:
     anywhere = {**DESCRIPTION["modes"]["serial"], "max_replicas": None}
-    option = {"values": [False, True], "default": False, "modes": ["serial", "parameter_server"]}
+    modes = ["serial", "parameter_server"]
+    option = {"values": [False, True], "default": False, "only": {"True": {"mode": modes}}}
     description = {**DESCRIPTION, "modes": dict.fromkeys(spec.MODES, anywhere), "options": {"quick": option}}
     for word in spec.VARIANTS:
         asked = spec.build(spec.with_variant({"framework_options": {"quick": True}}, word, 2))
-        fits = asked.mode in option["modes"]
-        words = "not available: framework_options.quick is for serial or parameter_server, not for mode"
+        fits = asked.mode in modes
+        words = "not available: framework_options.quick=True is for mode serial or parameter_server, not for"
         assert spec.check_against(asked, description) == (None if fits else f"{words} {asked.mode}")
         assert spec.check_against(asked.with_fields(framework_options={"quick": False}), description) is None
+
+
+SWITCHES = {
+    "digits": {
+        "values": ["all", "few"],
+        "default": "all",
+        "elsewhere": {"some": "a CUDA device"},
+        "only": {"few": {"precision": ["float32"], "data.loading": ["cached"]}},
+        "reduced": ["few", "some"],
+    },
+    "memory": {"values": ["kept", "given back"], "default": "kept", "plain": "given back"},
+    "pace": {"values": ["slow", "quick"], "default": "slow", "plain": "quick", "only": {"quick": {"mode": ["serial"]}}},
+}
+
+
+@pytest.mark.parametrize(
+    ("values", "chosen"),
+    [
+        ({}, ("all", "kept", "slow")),
+        ({"switches": "best"}, ("all", "kept", "slow")),
+        ({"switches": "plain"}, ("all", "given back", "quick")),
+        ({"switches": "plain", "mode": "data_parallel", "replicas": 2}, ("all", "given back", "slow")),
+        ({"switches": "plain", "framework_options": {"memory": "kept", "digits": "few"}}, ("few", "kept", "quick")),
+    ],
+)
+def test_a_level_sets_the_switches_that_the_spec_does_not_name(values: dict[str, Any], chosen: tuple[str, ...]) -> None:
+    run = spec.build(values)
+    assert tuple(spec.settled(run, SWITCHES).values()) == chosen
+    assert spec.reduced(run, SWITCHES) == (["digits=few"] if chosen[0] == "few" else [])
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"framework_options": {"digits": "some"}}, "not available: framework_options.digits=some needs a CUDA device"),
+        (
+            {"framework_options": {"digits": "few"}, "precision": "float64"},
+            "not available: framework_options.digits=few is for precision float32, not for float64",
+        ),
+        (
+            {"framework_options": {"digits": "few"}, "data": {"loading": "streaming"}},
+            "not available: framework_options.digits=few is for data.loading cached, not for streaming",
+        ),
+        ({"framework_options": {"digits": "few"}}, None),
+    ],
+)
+def test_a_switch_that_does_not_fit_run_or_machine_makes_its_row_not_available(
+    values: dict[str, Any], words: str | None
+) -> None:
+    assert spec.check_against(spec.build(values), DESCRIPTION | {"options": SWITCHES}) == words
 
 
 def test_a_framework_without_switches_says_so() -> None:

@@ -233,10 +233,30 @@ def test_a_race_in_float64_or_by_two_rules_has_no_rungs_of_its_own(
 
 
 def test_a_switch_takes_the_claim_from_its_framework_alone(twins: FakeTwins, tmp_path: Path) -> None:
-    switched = timed(framework_options={"jit_compile": True})
+    switched = timed(framework_options={"graph": "xla"})
     proof = prove(tmp_path, timed(), MODES, raced={"pytorch": timed(), "tensorflow": switched})
     assert {mode: proof.mode_verdict("tensorflow", mode) for mode in MODES} == dict.fromkeys(MODES, "not claimed")
     assert {mode: proof.mode_verdict("pytorch", mode) for mode in MODES} == dict.fromkeys(MODES, "proved")
+
+
+def test_the_level_of_switches_takes_the_claim_too(twins: FakeTwins, tmp_path: Path) -> None:
+    proof = prove(tmp_path, timed(), MODES, raced={"pytorch": timed(switches="plain"), "tensorflow": timed()})
+    assert [proof.mode_verdict(name, "serial") for name in ("pytorch", "tensorflow")] == ["not claimed", "proved"]
+    assert {what.switches for _, what in twins.calls if what.precision == "float64"} == {"fair"}
+
+
+def test_a_race_with_fewer_digits_is_shown_and_not_judged(twins: FakeTwins, tmp_path: Path) -> None:
+    twins.described["options"] = {"digits": {"values": ["all", "few"], "default": "all", "reduced": ["few"]}}
+
+    def fewer(arrays: Arrays) -> None:
+        if arrays["loss"].shape == (parity.RACED_STEPS,):
+            arrays["gradient/dense.kernel"] = 1.5 * arrays["gradient/dense.kernel"]
+
+    twins.changes["tensorflow", "serial"] = fewer
+    proof = prove(tmp_path, timed(), raced={"pytorch": timed(), "tensorflow": timed(framework_options={"digits": "few"})})
+    raced = [rung for rung in proof.rungs if rung.precision == "float32"]
+    assert raced and {rung.status for rung in raced} == {"shown"} and proof.verdict == "proved"
+    assert all(rung.reason == "fewer digits than float32: tensorflow with digits=few" for rung in raced)
 
 
 def test_the_learning_rate_falls_with_the_batch(twins: FakeTwins, tmp_path: Path) -> None:

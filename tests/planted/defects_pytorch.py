@@ -263,7 +263,7 @@ def _biased_running_variance(patch: pytest.MonkeyPatch, kind: type[nn.BatchNorm2
 
 def _optimizer_with(patch: pytest.MonkeyPatch, **settings: Any) -> None:
     build = optim.build
-    patch.setattr(optim, "build", lambda given, variables: build(given.model_copy(update=settings), variables))
+    patch.setattr(optim, "build", lambda given, *rest: build(given.model_copy(update=settings), *rest))
 
 
 def _decoupled_weight_decay(patch: pytest.MonkeyPatch, kind: type[optim.SGD | optim.Adam]) -> None:
@@ -284,8 +284,8 @@ def _decoupled_weight_decay(patch: pytest.MonkeyPatch, kind: type[optim.SGD | op
 def _model_with(patch: pytest.MonkeyPatch, change: Callable[[nn.Module, Architecture], None]) -> None:
     build = models.build
 
-    def changed(architecture: Architecture, precision: str, group: Any = None) -> nn.Module:
-        model = build(architecture, precision, group)
+    def changed(architecture: Architecture, *rest: Any) -> nn.Module:
+        model = build(architecture, *rest)
         change(model, architecture)
         return model
 

@@ -81,7 +81,7 @@ def adam_epsilon_before_correction(patch: pytest.MonkeyPatch) -> None:
 def optimizer_of_keras(patch: pytest.MonkeyPatch) -> None:
     """Momentum through float32, the learning rate in the buffer, decoupled weight decay: three defects in one."""
     build = optim.build
-    patch.setattr(optim, "build", lambda given, variables: build(given.model_copy(update={"native": True}), variables))
+    patch.setattr(optim, "build", lambda given, *rest: build(given.model_copy(update={"native": True}), *rest))
 
 
 def max_pool_padding_is_symmetric(patch: pytest.MonkeyPatch) -> None:

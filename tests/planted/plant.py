@@ -44,6 +44,7 @@ def main(framework: str, out: Path, jobs: list[str]) -> int:
                 framework,
                 lambda twin=built: twin,
                 module.rendezvous,
+                module.switches,
                 ["trace", name, "--out", str(recording)],
             )
         if code != entry.EXIT_OK:

@@ -160,4 +160,5 @@ def main(framework: str) -> int:
 
     deadly.arm()
     alone = SimpleNamespace(WAITING="", environments=lambda run: [], adopt=lambda: None)
-    return entry.main(framework, load, cast(Any, alone))
+    switches = SimpleNamespace(prepare=lambda run: "the system's default")
+    return entry.main(framework, load, cast(Any, alone), cast(Any, switches))

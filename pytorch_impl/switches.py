@@ -1,0 +1,137 @@
+"""The framework's switches: what they may be on this machine, and what of them is settled before it is imported."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Any
+
+from common import machine
+from common.spec import MODES, Spec, available_cores, settled
+
+_CUDA = "a CUDA device"
+
+_BEFORE_IMPORT: dict[str, Any] = {
+    "allocator": {
+        "values": ["keeping", "system"],
+        "default": "keeping",
+        "plain": "system",
+        "process": ["system"],
+        "help": "whether glibc keeps freed memory for the next step, or gives it back to the system, as it does by default",
+    },
+}
+
+
+def options(kind: str) -> dict[str, Any]:
+    """Every switch, for `describe`.
+
+    Args:
+        kind: of this machine's devices, `cuda` or `cpu`.
+    """
+    on_cuda = kind == "cuda"
+    threads = _threads()
+    updating = [mode for mode in MODES if mode != "parameter_server"]  # whose server has a rule of its own
+    apart = ["serial", "data_parallel", "multi_process", "model_averaging"]
+    # Twin: each framework has switches of its own beside those of both; the other twin lists its own here.
+    return {
+        **_BEFORE_IMPORT,
+        "arithmetic": {
+            "values": ["full", "bfloat16", "float16", *(["tf32", "tf32_convolutions"] if on_cuda else [])],
+            "default": "full",
+            **({"plain": "tf32_convolutions"} if on_cuda else {}),
+            "elsewhere": {} if on_cuda else {"tf32": _CUDA, "tf32_convolutions": _CUDA},
+            "only": {
+                "bfloat16": {"precision": ["float32"], "mode": apart},
+                "float16": {"precision": ["float32"], "mode": apart},
+                "tf32": {"precision": ["float32"]},
+                "tf32_convolutions": {"precision": ["float32"]},
+            },
+            "reduced": ["bfloat16", "float16", "tf32", "tf32_convolutions"],
+            "process": ["tf32", "tf32_convolutions"],
+            "help": "what layers compute in, weights and loss being float32: float32 in full, autocast to bfloat16, to float16 "
+            "with loss scaling, or tf32 of tensor cores (torch's own default: in convolutions)",
+        },
+        "memory_format": {
+            "values": ["contiguous", "channels_last"],
+            "default": "contiguous",
+            "help": "layout of images and activations in memory: NCHW or NHWC",
+        },
+        "graph": _graph(on_cuda),
+        "optimizer_kernel": {
+            "values": ["loop", "foreach", "fused"],
+            "default": "loop",
+            **({"plain": "foreach"} if on_cuda else {}),
+            "only": {"foreach": {"mode": updating}, "fused": {"mode": updating}},
+            "help": "the update of one variable after the other, of all at once, or in one kernel; the same rule",
+        },
+        "onednn": {
+            "values": [True, False],
+            "default": True,
+            "process": [False],
+            "help": "whether oneDNN computes convolutions and dense layers on the CPU",
+        },
+        "intra_op_threads": threads | {"help": "threads of one operation; budget: this process's share of the cores"},
+        # Twin: torch's inter-op pool serves TorchScript alone, so one thread is its budget.
+        "inter_op_threads": threads | {"help": "threads for operations side by side; budget: one"},
+        "cudnn_autotune": {
+            "values": [False, True] if on_cuda else [False],
+            "default": False,
+            "elsewhere": {} if on_cuda else {"True": _CUDA},
+            "process": [True],
+            "help": "whether cuDNN tries its algorithms for each shape and keeps the fastest",
+        },
+        "pinned_memory": {
+            "values": [True, False] if on_cuda else [False],
+            "default": on_cuda,
+            **({"plain": False} if on_cuda else {}),
+            "elsewhere": {} if on_cuda else {"True": _CUDA},
+            "help": "whether input workers put batches into memory from which the device copies by itself",
+        },
+        "data_on": {
+            "values": ["host", "device"] if on_cuda else ["host"],
+            "default": "host",
+            "elsewhere": {} if on_cuda else {"device": _CUDA},
+            "only": {"device": {"mode": ["serial"], "input": ["inline"], "data.loading": ["cached"]}},
+            "help": "where the training images are, and where batches are gathered and augmented",
+        },
+    }
+
+
+def of(spec: Spec, kind: str) -> dict[str, Any]:
+    """Every switch as a run has it."""
+    return settled(spec, options(kind))
+
+
+def prepare(spec: Spec) -> str:
+    """Settle what a process must know before it imports the framework; the allocator, in words."""
+    chosen = settled(spec, _BEFORE_IMPORT)
+    keeps = chosen["allocator"] == "keeping" and machine.keep_freed_memory()
+    return "keeps freed pages" if keeps else "the system's default"
+
+
+def _graph(on_cuda: bool) -> dict[str, Any]:
+    graphs = ["compile", "compile_max_autotune"]
+    has_compiler = on_cuda or shutil.which(os.environ.get("CXX", "g++")) is not None
+    elsewhere = {} if has_compiler else dict.fromkeys(graphs, "a C++ compiler")
+    cuda_graphs = "compile_cuda_graphs"
+    # The other modes' models send within the backward pass, are parts of one, or run in threads.
+    only = {"mode": ["serial", "parameter_server"]}
+    return {
+        "values": ["eager", *(graphs if has_compiler else []), *([cuda_graphs] if on_cuda else [])],
+        "default": "eager",
+        "elsewhere": elsewhere | ({} if on_cuda else {cuda_graphs: _CUDA}),
+        "only": dict.fromkeys([*graphs, cuda_graphs], only),
+        "help": "forward and backward of a whole batch: operation by operation, by torch.compile, with its search for the "
+        "fastest kernels, or with CUDA graphs (mode reduce-overhead); evaluation and smaller batches stay eager",
+    }
+
+
+def _threads() -> dict[str, Any]:
+    most = available_cores()
+    numbers = sorted({*(2**power for power in range(most.bit_length())), most})
+    return {
+        "values": ["budget", "default", *numbers],
+        "default": "budget",
+        "plain": "default",
+        "process": ["default", *numbers],
+    }

@@ -1,0 +1,121 @@
+"""The framework's switches: what they may be on this machine, and what of them is settled before it is imported."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from common import machine
+from common.spec import Spec, available_cores, settled
+
+_CUDA = "a CUDA device"
+
+_BEFORE_IMPORT: dict[str, Any] = {
+    "allocator": {
+        "values": ["keeping", "system"],
+        "default": "keeping",
+        "plain": "system",
+        "process": ["system"],
+        "help": "whether glibc keeps freed memory for the next step, or gives it back to the system, as it does by default",
+    },
+    # Twin: TensorFlow reads its environment when it is imported; torch has calls for both.
+    "onednn": {
+        "values": [True, False],
+        "default": True,
+        "process": [False],
+        "help": "whether oneDNN computes convolutions and dense layers on the CPU",
+    },
+    "cudnn_autotune": {
+        "values": [True, False],
+        "default": True,
+        "process": [False],
+        "help": "whether cuDNN tries its algorithms for each shape and keeps the fastest",
+    },
+}
+
+
+def options(kind: str) -> dict[str, Any]:
+    """Every switch, for `describe`.
+
+    Args:
+        kind: of this machine's devices, `cuda` or `cpu`.
+    """
+    on_cuda = kind == "cuda"
+    threads = _threads()
+    apart = ["serial", "data_parallel", "multi_process", "model_averaging"]
+    autotune = {} if on_cuda else {"values": [True], "elsewhere": {"False": _CUDA}}
+    # Twin: each framework has switches of its own beside those of both; the other twin lists its own here. The fused kernels
+    # of the update are the only ones here, and batches are pinned by the framework itself.
+    return {
+        **_BEFORE_IMPORT,
+        "cudnn_autotune": _BEFORE_IMPORT["cudnn_autotune"] | autotune,
+        "arithmetic": {
+            "values": ["full", "bfloat16", "float16", *(["tf32"] if on_cuda else [])],
+            "default": "full",
+            **({"plain": "tf32"} if on_cuda else {}),
+            "elsewhere": {} if on_cuda else {"tf32": _CUDA},
+            "only": {
+                "bfloat16": {"precision": ["float32"], "mode": apart},
+                # A strategy's replicas cannot leave out a step together inside of a graph.
+                "float16": {"precision": ["float32"], "mode": ["serial"]},
+                "tf32": {"precision": ["float32"]},
+            },
+            "reduced": ["bfloat16", "float16", "tf32"],
+            "process": ["tf32"],
+            "help": "what layers compute in, weights and loss being float32: float32 in full, Keras' mixed_bfloat16 policy, "
+            "mixed_float16 with loss scaling, or tf32 of tensor cores (TensorFlow's own default)",
+        },
+        "layout_optimizer": {
+            "values": [True, False] if on_cuda else [True],
+            "default": True,
+            "elsewhere": {} if on_cuda else {"False": _CUDA},
+            "process": [False],
+            "help": "whether the graph's activations are turned from NHWC to the layout that suits the device",
+        },
+        "graph": {
+            "values": ["function", "eager", "xla"],
+            "default": "function",
+            "only": {
+                "eager": {"mode": ["serial"]},
+                # XLA compiles for one device, and no ring: the other modes have several devices in one graph, or a ring in it.
+                "xla": {"mode": ["serial", "parameter_server", "model_averaging"]},
+            },
+            "help": "the training step: by tf.function, operation by operation, or compiled with XLA; evaluation is a function",
+        },
+        "intra_op_threads": threads | {"help": "threads of one process's operations; budget: its share of the cores"},
+        "inter_op_threads": threads | {"help": "threads for operations side by side; budget: one for each replica"},
+        "data_on": {
+            "values": ["host", "device"] if on_cuda else ["host"],
+            "default": "host",
+            "elsewhere": {} if on_cuda else {"device": _CUDA},
+            "only": {"device": {"mode": ["serial"], "input": ["inline"], "data.loading": ["cached"]}},
+            "help": "where the training images are, and where batches are gathered and augmented",
+        },
+    }
+
+
+def of(spec: Spec, kind: str) -> dict[str, Any]:
+    """Every switch as a run has it."""
+    return settled(spec, options(kind))
+
+
+def prepare(spec: Spec) -> str:
+    """Settle what a process must know before it imports the framework; the allocator, in words."""
+    chosen = settled(spec, _BEFORE_IMPORT)
+    if not chosen["onednn"]:
+        os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
+    if not chosen["cudnn_autotune"]:
+        os.environ["TF_CUDNN_USE_AUTOTUNE"] = "0"
+    keeps = chosen["allocator"] == "keeping" and machine.keep_freed_memory()
+    return "keeps freed pages" if keeps else "the system's default"
+
+
+def _threads() -> dict[str, Any]:
+    most = available_cores()
+    numbers = sorted({*(2**power for power in range(most.bit_length())), most})
+    return {
+        "values": ["budget", "default", *numbers],
+        "default": "budget",
+        "plain": "default",
+        "process": ["default", *numbers],
+    }

@@ -1,0 +1,211 @@
+"""The search for the fastest switches, on a framework whose paces and losses are made up."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from typer.testing import CliRunner
+
+from common import results
+from common.results import Phases, RunResult
+from common.spec import Spec, from_json
+from compare import best, execution, launch, matrix, store
+from compare.__main__ import app
+from compare.interrupt import Interrupted
+from compare.matrix import Row
+from tests.compare.twins import fake
+
+OPTIONS = {
+    "digits": {"values": ["all", "few", "fewest"], "default": "all", "help": ""},
+    "order": {"values": ["rows", "columns"], "default": "rows", "help": ""},
+    "graph": {"values": ["none", "compiled", "broken"], "default": "none", "help": ""},
+    "memory": {"values": ["kept", "given_back"], "default": "kept", "plain": "given_back", "help": ""},
+    "ranks": {"values": [1, 2], "default": 1, "help": "", "only": {"2": {"mode": ["multi_process"]}}},
+}
+FACTORS = {"few": 2.0, "fewest": 3.0, "columns": 0.9, "compiled": 1.3, "broken": 1.0, "given_back": 0.4, 2: 9.0}
+COMPILE_SECONDS = 30.0
+FAIR_PACE = 100.0
+
+
+class Twin:
+    """What a framework would have measured, and how often it was asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.runs: list[tuple[str, int]] = []
+        self.cut_after: int | None = None
+        monkeypatch.setattr(execution, "execute", self.execute)
+        monkeypatch.setattr(launch, "call", self.call)
+
+    def execute(self, row: Any, repeat: int, folder: Path, watch: Any) -> RunResult:
+        if self.cut_after is not None and len(self.runs) == self.cut_after:
+            raise Interrupted(2)
+        self.runs.append((row.id, repeat))
+        broken = "broken" in row.spec.framework_options.values()
+        made = RunResult(
+            framework=row.framework, spec=row.spec, repeat=repeat, device="cpu", status="failed" if broken else "ok",
+            reason="no compiler" if broken else None, epochs=[fake.epoch(1, 1258 / pace(row.spec, repeat))],
+            phases=phases(row.spec),
+        )  # fmt: skip
+        results.save(made, store.run_folder(folder, row.id, repeat))
+        return made
+
+    def call(self, framework: str, arguments: Sequence[str], **_: Any) -> int:
+        run = from_json(Path(arguments[1]).read_text(encoding="utf-8"))
+        off = {"few": 1e-2, "fewest": 0.5}.get(run.framework_options.get("digits", "all"), 0.0)
+        safetensors.numpy.save_file({"loss": np.linspace(2.0, 1.0, 20) * (1.0 + off)}, arguments[3])
+        return 0
+
+
+def pace(run: Spec, repeat: int) -> float:
+    """Columns pay where few digits are read; the machine drifts, and each run has its own noise of a thousandth."""
+    values = [*run.framework_options.values()] or (["given_back"] if run.switches == "plain" else [])
+    factor = float(np.prod([FACTORS[value] for value in values]))
+    factor *= 1.5 if {"few", "columns"} <= set(values) else 1.0
+    return FAIR_PACE * factor * (1.0 + 0.05 * repeat) * (1.0 + 1e-3 * np.sin(17.0 * repeat + 5.0 * factor))
+
+
+def phases(run: Spec) -> Phases:
+    first = 0.5 + (COMPILE_SECONDS if "compiled" in run.framework_options.values() else 0.0)
+    return Phases(
+        import_seconds=1, build_seconds=1, first_step_seconds=first, training_seconds=3, input_wait_seconds=0,
+        evaluation_seconds=0, other_seconds=0, wall_seconds=5 + first,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def twin(fake_twins: pytest.MonkeyPatch) -> Twin:
+    launch.DESCRIPTIONS["left"] = {**fake.describe("left", {}), "options": OPTIONS}
+    return Twin(fake_twins)
+
+
+def optimize(folder: Path, *words: str) -> Any:
+    cache = f"paths.cache_dir={folder.parent / 'cache'}"
+    command = ["optimize", "--model", "simple_cnn", "--framework", "left", "--cores", "2", "--set", cache, "--out", str(folder)]
+    return CliRunner().invoke(app, [*command, *words])
+
+
+def ladder(done: Any) -> dict[str, dict[str, Any]]:
+    assert done.exit_code == 0, done.output
+    return {step["name"]: step for step in json.loads(done.stdout)["frameworks"]["left"]["ladder"]}
+
+
+def test_switches_are_tried_alone_and_then_together_as_long_as_that_is_surely_faster(twin: Twin, tmp_path: Path) -> None:
+    done = optimize(tmp_path / "out", "--json")
+    steps = ladder(done)
+    assert list(steps) == [
+        "fair", "plain", "digits-few", "digits-fewest", "order-columns", "graph-compiled", "graph-broken", "memory-given_back",
+        "digits-few.graph-compiled", "digits-few.graph-compiled.order-columns",
+    ]  # fmt: skip
+    assert [name for name, step in steps.items() if step["taken"]] == ["digits-few.graph-compiled.order-columns"]
+    found = json.loads(done.stdout)["frameworks"]["left"]["best"]
+    assert found["options"] == {"digits": "few", "graph": "compiled", "order": "columns"}
+    assert found["ratio"]["value"] == pytest.approx(2.0 * 1.3 * 0.9 * 1.5, rel=5e-3)
+    assert steps["digits-few"]["ratio"]["low"] < 2.0 < steps["digits-few"]["ratio"]["high"]
+    assert steps["digits-few"]["price"] == pytest.approx(1e-2)
+    assert steps["digits-fewest"]["price"] == pytest.approx(0.5)  # the fastest by itself, and too dear
+    assert steps["graph-broken"]["status"] == "failed" and steps["graph-broken"]["reason"] == "failed: no compiler"
+    assert steps["memory-given_back"]["status"] == "dropped" and steps["plain"]["status"] == "measured"
+    rounds = {name: sum(row == f"left-{name}" for row, _ in twin.runs) for name in steps}
+    assert rounds["memory-given_back"] == rounds["graph-broken"] == 1
+    assert rounds["plain"] == rounds["digits-few.graph-compiled.order-columns"] == 5
+
+
+def test_rounds_are_interleaved_and_turn_round(twin: Twin, tmp_path: Path) -> None:
+    optimize(tmp_path / "out", "--only", "order", "--rounds", "3")
+    names = ["left-fair", "left-plain", "left-order-columns"]
+    assert twin.runs == [(name, 0) for name in names] + [(name, 1) for name in names[::-1]] + [(name, 2) for name in names]
+
+
+def test_compiling_stands_apart_and_is_paid_back_after_epochs(twin: Twin, tmp_path: Path) -> None:
+    step = ladder(optimize(tmp_path / "out", "--only", "graph", "--json"))["graph-compiled"]
+    assert step["first_step_seconds"] == 0.5 + COMPILE_SECONDS
+    assert step["compile_seconds"] == COMPILE_SECONDS
+    images = 1257  # of the digits' training split
+    saved = images / 110.0 - images / 143.0  # a median epoch, the machine having drifted by a tenth
+    assert step["paid_back_epochs"] == pytest.approx(COMPILE_SECONDS / saved, rel=2e-2)
+    assert step["matrix_fraction"] > 0
+
+
+def test_a_price_may_be_allowed(twin: Twin, tmp_path: Path) -> None:
+    steps = ladder(optimize(tmp_path / "out", "--only", "digits", "--max-price", "1", "--json"))
+    assert [name for name, step in steps.items() if step["taken"]] == ["digits-fewest"]
+
+
+def test_where_nothing_is_faster_that_is_stored(twin: Twin, tmp_path: Path) -> None:
+    done = optimize(tmp_path / "out", "--only", "order")
+    assert done.exit_code == 0 and "nothing is surely faster than fair" in done.stdout
+    assert best.load("left", "simple_cnn", launch.DESCRIPTIONS["left"], str(tmp_path / "cache")).options == {}
+
+
+def test_a_search_that_was_cut_short_goes_on_without_measuring_anything_twice(twin: Twin, tmp_path: Path) -> None:
+    twin.cut_after = 9
+    done = optimize(tmp_path / "out")
+    assert done.exit_code == 130 and f"The same command with --out {tmp_path / 'out'} goes on." in done.stderr
+    twin.cut_after = None
+    again = ladder(optimize(tmp_path / "out", "--json"))
+    assert len(twin.runs) == len(set(twin.runs))
+    assert again == ladder(optimize(tmp_path / "whole", "--json"))
+    assert optimize(tmp_path / "out").exit_code == 0
+
+
+def test_a_folder_serves_one_search(twin: Twin, tmp_path: Path) -> None:
+    assert optimize(tmp_path / "out", "--only", "order", "--rounds", "2").exit_code == 0
+    other = optimize(tmp_path / "out", "--only", "order", "--rounds", "3")
+    assert other.exit_code == 2 and "holds another search: its rounds differs" in other.stderr
+    (tmp_path / "else").mkdir()
+    (tmp_path / "else" / "letter.txt").touch()
+    assert "holds files that are no search's (letter.txt)" in optimize(tmp_path / "else").stderr
+    with store.locked(tmp_path / "held"):
+        held = optimize(tmp_path / "held")
+    assert held.exit_code == 2 and "Another command works in" in held.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--only", "colour"), "--only names something unknown. Received: 'colour'"),
+        (("--set", "precision=float64"), "optimize searches with precision float32. Received: float64"),
+        (("--set", "switches=plain"), "optimize searches with switches fair"),
+        (("--set", "framework_options.order=columns"), "optimize searches framework_options"),
+    ],
+)
+def test_what_the_search_has_the_say_of_is_refused(twin: Twin, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    done = optimize(tmp_path / "out", *words)
+    assert done.exit_code == 2 and said in done.stderr
+    assert twin.runs == []
+
+
+def test_run_takes_the_best_switches_that_fit_its_rows_and_those_that_it_names_itself(twin: Twin, tmp_path: Path) -> None:
+    cache = f"paths.cache_dir={tmp_path / 'cache'}"
+    command = ["run", "--frameworks", "left", "--modes", "serial", "--no-proof", "--switches", "best", "--set", cache]
+    refused = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "refused")])
+    assert refused.exit_code == 2
+    assert "Run: python -m compare optimize --model simple_cnn --framework left" in refused.stderr
+    optimize(tmp_path / "out", "--rounds", "2")
+    assert CliRunner().invoke(app, [*command, "--out", str(tmp_path / "run")]).exit_code == 0
+    ran = store.read_plan(tmp_path / "run").rows
+    assert all(row.spec.framework_options == {"digits": "few", "graph": "compiled", "order": "columns"} for row in ran)
+    narrower = {**OPTIONS, "order": {**OPTIONS["order"], "only": {"columns": {"mode": ["multi_process"]}}}}
+    (judged,) = matrix.judge(
+        [Row(id="row", framework="left", spec=ran[0].spec.with_fields(framework_options={"digits": "all"}))],
+        {"left": {**launch.DESCRIPTIONS["left"], "options": narrower}},
+    )
+    assert judged.spec.framework_options == {"digits": "all", "graph": "compiled"} and judged.unavailable is None
+
+
+def test_what_is_stored_is_refused_where_it_was_changed_or_is_of_other_versions(twin: Twin, tmp_path: Path) -> None:
+    optimize(tmp_path / "out", "--only", "digits", "--rounds", "2")
+    description, cache = launch.DESCRIPTIONS["left"], str(tmp_path / "cache")
+    newer = {**description, "versions": {"left": "2.0"}}
+    with pytest.raises(ValueError, match=r"other versions of left \(left 1.0\). Here: left 2.0. Run: python -m compare opti"):
+        best.load("left", "simple_cnn", newer, cache)
+    with pytest.raises(ValueError, match="nothing is stored"):
+        best.load("left", "mini_xception", description, cache)
+    path = best.path("left", "simple_cnn", description, cache)
+    path.write_text(path.read_text(encoding="utf-8").replace("few", "all"), encoding="utf-8")
+    with pytest.raises(ValueError, match="was changed since it was written"):
+        best.load("left", "simple_cnn", description, cache)

@@ -1,0 +1,289 @@
+"""What each switch changes, seen where it must show, and how little it changes of the training."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common import spec
+from tests.twins import made, runs
+from tests.twins.adapters import Twin
+
+ARCHITECTURE = made.network()
+DATA = made.dataset(ARCHITECTURE)
+COUNT = 9
+BATCH = DATA.train.images[:COUNT], DATA.train.labels[:COUNT], made.masks(ARCHITECTURE, COUNT)
+STEPS = 6
+
+CLOSE = {"bfloat16": 3e-2, "float16": 4e-3}
+"""Relative, of a loss after some steps: their rounding is 2^-9 and 2^-12, in each of several layers."""
+
+
+def trainer(twin: Twin, **switches: Any) -> Any:
+    return made.trainer(twin, ARCHITECTURE, DATA, precision="float32", framework_options=switches)
+
+
+def losses(twin: Twin, made_trainer: Any) -> np.ndarray:
+    batch = twin.batch(*BATCH)
+    found = [made_trainer.train_step(batch, COUNT, 0.05)[0] for _ in range(STEPS)]
+    return made_trainer.fetch(found).astype(np.float64)
+
+
+@pytest.fixture(scope="module")
+def fair(twin: Twin) -> np.ndarray:
+    return losses(twin, trainer(twin))
+
+
+@pytest.mark.parametrize("arithmetic", CLOSE)
+def test_layers_compute_in_fewer_digits_between_weights_and_logits_that_have_all(
+    twin: Twin, fair: np.ndarray, arithmetic: str
+) -> None:
+    mixed = trainer(twin, arithmetic=arithmetic)
+    assert _activation_dtype(twin, mixed) == arithmetic
+    for training in (True, False):
+        assert mixed.logits(twin.batch(*BATCH), training=training).dtype == np.float32
+    assert all(array.dtype == np.float32 for array in mixed.weights().values())
+    found = losses(twin, trainer(twin, arithmetic=arithmetic))
+    assert (found != fair).all()
+    assert np.abs(found / fair - 1).max() < CLOSE[arithmetic]
+
+
+@pytest.mark.slow
+def test_statistics_over_all_replicas_have_all_digits(twin: Twin) -> None:
+    fields = {"precision": "float32", "batch_norm_statistics": "synchronised", "mode": "data_parallel"}
+    found = [
+        made.trainer(twin, ARCHITECTURE, DATA, **fields, framework_options={"arithmetic": arithmetic})
+        for arithmetic in ("full", "bfloat16")
+    ]
+    plain, mixed = (losses(twin, each) for each in found)
+    assert np.abs(mixed / plain - 1).max() < CLOSE["bfloat16"]
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+def test_a_step_of_infinite_gradients_is_skipped_and_halves_the_loss_scale(twin: Twin, name: str) -> None:
+    settings = spec.Optimizer.model_validate({"name": name})
+    start, gradient = np.array([1.0, 2.0], np.float32), np.array([0.5, -0.5], np.float32)
+
+    def built(**switches: Any) -> tuple[Any, Any]:
+        variable = twin.variable(start)
+        return variable, twin.optim.build(settings, [variable], switches)
+
+    (scaled_variable, scaled), (plain_variable, plain) = built(arithmetic="float16"), built()
+    scale = float(twin.array(scaled.scale) if twin.framework == "tensorflow" else scaled.scale)
+    infinite = np.array([np.inf, 0.0], np.float32)
+    rate, numbers = twin.number(0.1), [_whole(twin, number) for number in (1, 2)]
+    scaled.apply([twin.tensor(infinite)], rate, numbers[0])
+    assert twin.array(scaled_variable).tolist() == start.tolist()
+    assert scaled.state()["loss_scale"].tolist() == [scale / 2, 0, 1]
+    scaled.apply([twin.tensor(gradient)], rate, numbers[1])
+    plain.apply([twin.tensor(gradient)], rate, numbers[0])  # the skipped step is no step of the rule either
+    assert twin.array(scaled_variable) == pytest.approx(twin.array(plain_variable), rel=1e-6)
+    _, other = built(arithmetic="float16")
+    other.load_state(scaled.state())
+    assert other.state()["loss_scale"].tolist() == [scale / 2, 1, 1]
+
+
+def test_the_loss_scale_leaves_no_trace_in_gradients(twin: Twin) -> None:
+    batch = twin.batch(*BATCH)
+    plain, scaled = (trainer(twin, arithmetic=each).gradients(batch, COUNT) for each in ("full", "float16"))
+    largest = max(np.abs(gradient).max() for gradient in plain.values())
+    assert max(np.abs(scaled[name] - gradient).max() for name, gradient in plain.items()) < 0.02 * largest
+
+
+@pytest.mark.parametrize("kernel", ["foreach", "fused"])
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+@pytest.mark.parametrize("native", [False, True])
+def test_kernels_of_the_update_follow_the_same_rule(
+    twin: Twin, kernel: str, name: str, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "optimizer_kernel" not in twin.switches.options("cpu"):
+        pytest.skip("fused kernels are all that there is")
+    settings = spec.Optimizer.model_validate({"name": name, "weight_decay": 0.01, "native": native})
+    generator = np.random.default_rng(3)
+    starts = [generator.normal(size=shape).astype(np.float32) for shape in ((3, 2), (4,))]
+    after: list[list[np.ndarray]] = []
+    for switches in ({}, {"optimizer_kernel": kernel}):
+        generator = np.random.default_rng(4)
+        variables = [twin.variable(start) for start in starts]
+        built = twin.optim.build(settings, variables, switches)
+        for step in (1, 2, 3):
+            gradients = [twin.tensor(generator.normal(size=start.shape).astype(np.float32)) for start in starts]
+            built.apply(gradients, 0.1, step)
+        after.append([twin.array(variable) for variable in variables])
+    for one, other in zip(*after, strict=True):
+        assert np.abs(one - other).max() < 1e-6
+
+
+def test_channels_last_is_how_activations_lie_in_memory(twin: Twin, fair: np.ndarray) -> None:
+    if "memory_format" not in twin.switches.options("cpu"):
+        pytest.skip("kernels on the CPU are NHWC")
+    import torch
+
+    for wanted in ("contiguous", "channels_last"):
+        formatted, seen = trainer(twin, memory_format=wanted), []
+        layer = twin.models.find_layer(formatted._model, "conv")
+        layer.register_forward_hook(lambda module, inputs, output, seen=seen: seen.append(output))
+        found = losses(twin, formatted)
+        assert seen and all(each.is_contiguous(memory_format=torch.channels_last) == (wanted != "contiguous") for each in seen)
+        assert np.abs(found / fair - 1).max() < 1e-4
+
+
+def test_eager_runs_python_at_every_step_and_a_graph_once(
+    twin: Twin, fair: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if twin.framework != "tensorflow":
+        pytest.skip("eager is the default")
+    calls: list[int] = []
+    gradients = twin.train.gradients
+    monkeypatch.setattr(twin.train, "gradients", lambda *given, **named: calls.append(1) or gradients(*given, **named))
+    found = losses(twin, trainer(twin, graph="eager"))
+    assert np.abs(found / fair - 1).max() < 1e-4
+    assert len(calls) == STEPS
+    calls.clear()
+    losses(twin, trainer(twin))
+    assert len(calls) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arithmetic", ["full", "bfloat16"])
+def test_a_compiled_graph_is_used_for_whole_batches_alone(twin: Twin, fair: np.ndarray, arithmetic: str) -> None:
+    graphs = {"pytorch": "compile", "tensorflow": "xla"}[twin.framework]
+    compiled = trainer(twin, graph=graphs, arithmetic=arithmetic)
+    if twin.framework == "pytorch":
+        from torch._dynamo.utils import counters
+
+        counters.clear()
+    found = losses(twin, compiled)
+    if twin.framework == "pytorch":
+        graphs_of_a_step = counters["stats"]["unique_graphs"]
+        assert graphs_of_a_step >= 1
+    assert np.abs(found / fair - 1).max() < (1e-4 if arithmetic == "full" else CLOSE[arithmetic])
+    few = 4
+    smaller = twin.batch(*(values[:few] for values in BATCH[:2]), made.masks(ARCHITECTURE, few))
+    compiled.train_step(smaller, few, 0.0)
+    compiled.score(BATCH[0], BATCH[1])
+    if twin.framework == "pytorch":
+        assert counters["stats"]["unique_graphs"] == graphs_of_a_step
+        return
+    text = compiled._train[1].experimental_get_compiler_ir(*compiled._arguments(twin.batch(*BATCH), COUNT, 0.0))()
+    assert text.startswith("HloModule")
+
+
+def test_batches_made_on_the_device_are_those_made_on_the_host(twin: Twin) -> None:
+    augmentation = {"horizontal_flip": True, "shift_px": 2, "rotation_degrees": 20.0, "brightness": 0.2}
+    made_trainer = made.trainer(twin, ARCHITECTURE, DATA, augmentation=augmentation, epochs=2)
+    plan, where = made_trainer._plan, {"pytorch": "cpu", "tensorflow": "CPU:0"}[twin.framework]
+    resident = list(twin.input.resident(plan, DATA.train, 1, 0, 1, where))
+    usual = list(twin.input.batches(plan, DATA.train, 1, 0))
+    assert len(resident) == len(usual) == 6
+    for one, other in zip(resident, usual, strict=True):
+        for name in ("ids", "images", "labels"):
+            assert np.array_equal(twin.array(getattr(one, name)), twin.array(getattr(other, name))), name
+        assert all(np.array_equal(*map(twin.array, pair)) for pair in zip(one.masks, other.masks, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["serial", "data_parallel", "multi_process", "model_averaging"])
+def test_runs_in_every_mode_that_a_switch_is_for(framework: str, tmp_path: Path, mode: str) -> None:
+    options = importlib.import_module(f"{framework}_impl.switches").options("cpu")
+    wanted = {"arithmetic": "float16", "optimizer_kernel": "fused", "memory_format": "channels_last", "allocator": "system"}
+    fields = {"mode": mode, "replicas": 1 if mode == "serial" else 2, "precision": "float32"}
+    asked = spec.build(runs.SETTINGS | fields)
+    chosen = {name: value for name, value in wanted.items() if name in options}
+    if spec.misfit(asked, options["arithmetic"], "float16") is not None:
+        chosen["arithmetic"] = "bfloat16"
+    pair: list[Any] = []
+    for number, switches in enumerate(({}, chosen)):
+        run = runs.Run(framework, tmp_path / str(number), fields | {"framework_options": switches})
+        try:
+            pair.append(run.end())
+        finally:
+            run.kill()
+    fair, switched = pair
+    assert (fair.status, switched.status) == ("ok", "ok"), switched.reason
+    assert switched.switches == fair.switches | chosen
+    assert switched.reduced == [f"arithmetic={chosen['arithmetic']}"]
+    assert switched.machine["allocator"] == "the system's default"
+    assert switched.first_step_loss == pytest.approx(fair.first_step_loss, rel=CLOSE["bfloat16"])
+    assert switched.test.loss == pytest.approx(fair.test.loss, rel=0.2)
+
+
+CHOSEN = {"onednn": False, "intra_op_threads": 2, "inter_op_threads": 2}
+
+PROBE = """
+import importlib, json, sys
+from common import spec
+framework, fields = sys.argv[1], json.loads(sys.argv[2])
+read = spec.build(fields)
+allocator = importlib.import_module(f"{framework}_impl.switches").prepare(read)
+device = importlib.import_module(f"{framework}_impl.device")
+device.configure(read)
+if framework == "pytorch":
+    import torch
+    onednn, threads = torch.backends.mkldnn.enabled, (torch.get_num_threads(), torch.get_num_interop_threads())
+else:
+    import tensorflow as tf
+    from tensorflow.python.util import _pywrap_util_port
+    threads = tuple(getattr(tf.config.threading, f"get_{kind}_op_parallelism_threads")() for kind in ("intra", "inter"))
+    onednn = bool(_pywrap_util_port.IsMklEnabled())
+print(json.dumps([allocator, onednn, *threads]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("fields", "allocator", "onednn", "threads"),
+    [
+        ({"switches": "plain", "framework_options": CHOSEN}, "the system's default", False, [2, 2]),
+        pytest.param({}, "keeps freed pages", True, [1, 1], marks=pytest.mark.slow),
+        pytest.param({"switches": "plain"}, "the system's default", True, None, marks=pytest.mark.slow),
+    ],
+)
+def test_what_a_process_settles_before_its_first_tensor(
+    framework: str, fields: dict[str, Any], allocator: str, onednn: bool, threads: list[int] | None
+) -> None:
+    if "framework_options" in fields and spec.available_cores() < 2:
+        pytest.skip("needs two cores")
+    command = [sys.executable, "-c", PROBE, framework, json.dumps({"cores": 1} | fields)]
+    ended = subprocess.run(command, capture_output=True, check=True, timeout=300, env={**os.environ})
+    found = json.loads(ended.stdout)
+    assert found[:2] == [allocator, onednn]
+    if threads is not None:
+        assert found[2:] == threads
+    elif framework == "tensorflow":
+        assert found[2:] == [0, 0]  # its own choice
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_every_switch_says_what_it_may_be(framework: str, kind: str) -> None:
+    switches = importlib.import_module(f"{framework}_impl.switches")
+    for name, option in switches.options(kind).items():
+        assert option.keys() <= {"values", "default", "plain", "elsewhere", "only", "reduced", "process", "help"}, name
+        assert {option["default"], option.get("plain", option["default"])} <= set(option["values"]), name
+        known = {*map(str, option["values"]), *option.get("elsewhere", {})}
+        assert {*option.get("only", {}), *map(str, option.get("process", ()))} <= known, name
+        assert not {*map(str, option["values"])} & {*option.get("elsewhere", {})}, name
+        assert option["default"] not in (*option.get("process", ()), *option.get("reduced", ())), name
+    both = {"allocator", "arithmetic", "graph", "onednn", "intra_op_threads", "inter_op_threads", "cudnn_autotune", "data_on"}
+    assert both <= switches.options(kind).keys()
+
+
+def _activation_dtype(twin: Twin, made_trainer: Any) -> str:
+    layer = twin.models.find_layer(made_trainer._model, "block.pointwise")
+    if twin.framework == "tensorflow":
+        return layer.output.dtype
+    seen: list[str] = []
+    handle = layer.register_forward_hook(lambda module, inputs, output: seen.append(str(output.dtype).removeprefix("torch.")))
+    made_trainer.logits(twin.batch(*BATCH), training=False)
+    handle.remove()
+    (dtype,) = seen
+    return dtype
+
+
+def _whole(twin: Twin, number: int) -> Any:
+    return twin.tensor(np.int64(number)) if twin.framework == "tensorflow" else number
