@@ -60,8 +60,8 @@ _SCALES: dict[str, dict[str, Any]] = {
         "corrected_limit": 128, "corrected_epochs": 1, "seeds": 1, "prove": False,
     },
     "quick": {
-        "limit": 2000, "epochs": 4, "workers": _WORKERS,
-        "corrected_limit": 600, "corrected_epochs": 2, "seeds": 5, "prove": True,
+        "limit": 1000, "epochs": 3, "workers": _WORKERS,
+        "corrected_limit": 500, "corrected_epochs": 2, "seeds": 5, "prove": True,
     },
     "full": {
         "limit": None, "epochs": 20, "workers": _WORKERS,

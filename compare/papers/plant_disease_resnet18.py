@@ -67,8 +67,8 @@ _SCALES: dict[str, dict[str, Any]] = {
         "trials": 2, "jobs": (1, 2), "tuning_epochs": 1, "final": 1,
     },
     "quick": {
-        "image_size": 64, "limit": 600, "epochs": 2, "workers": (2, 4, 8), "repeats": 5, "scan_workers": (1, 2, 4, 8),
-        "scans": 5, "corrected_limit": 300, "corrected_epochs": 2, "seeds": 5,
+        "image_size": 64, "limit": 400, "epochs": 2, "workers": (2, 4, 8), "repeats": 5, "scan_workers": (1, 2, 4, 8),
+        "scans": 5, "corrected_limit": 250, "corrected_epochs": 2, "seeds": 5,
         "trials": 8, "jobs": (1, 2, 4, 8), "tuning_epochs": 2, "final": 6,
     },
     "full": {
