@@ -1,5 +1,6 @@
 """`python -m <twin>` as its users and `compare` meet it: processes, exit codes, and the files that they leave."""
 
+import gzip
 import json
 import re
 import subprocess
@@ -291,8 +292,9 @@ def test_a_profiled_run_tells_its_pieces_and_its_operations_and_leaves_a_trace(e
     assert (parts.optimizer_seconds is None) == (name == "parameter_server")  # the server has it
     assert parts.pieces is not None and ("BatchNorm" in parts.pieces) == (name != "serial")
     assert result.top_operations is not None and result.top_operations.trace == results.TRACE_FILE
-    assert any("conv" in operation.name.lower() for operation in result.top_operations.operations)
-    assert (run.folder / results.TRACE_FILE).exists()
+    assert all(operation.calls > 0 and operation.name for operation in result.top_operations.operations)
+    # Which ten are the longest is a matter of the machine's load; that convolutions were seen is not.
+    assert b"conv" in gzip.decompress((run.folder / results.TRACE_FILE).read_bytes()).lower()
 
 
 @pytest.mark.parametrize("part", ["input", "compute"])
