@@ -61,7 +61,7 @@ _SCALES: dict[str, dict[str, Any]] = {
     },
     "quick": {
         "limit": 1000, "epochs": 3, "workers": _WORKERS,
-        "corrected_limit": 500, "corrected_epochs": 2, "seeds": 5, "prove": True,
+        "corrected_limit": 1000, "corrected_epochs": 4, "seeds": 5, "prove": True,
     },
     "full": {
         "limit": None, "epochs": 20, "workers": _WORKERS,
@@ -154,7 +154,7 @@ def plan(setting: Setting) -> Plan:
             "data.duplicates": "allow",
             "optimizer.name": "adam",
             "optimizer.learning_rate": _file().optimizer["learning_rate"],
-            "global_batch_size": 64,
+            "global_batch_size": 32,  # that of two of the three runs
             "epochs": size["corrected_epochs"],
         },
         frameworks=tuple(launch.FRAMEWORKS),
