@@ -658,6 +658,18 @@ def settled(spec: Spec, options: dict[str, Any]) -> dict[str, Any]:
     return {name: spec.framework_options.get(name, of_level(option)) for name, option in options.items()}
 
 
+def thread_choices() -> dict[str, Any]:
+    """What a switch of a number of threads may be on this machine, as `describe` lists it: its `help` is the twin's."""
+    most = available_cores()
+    numbers = sorted({*(2**power for power in range(most.bit_length())), most})
+    return {
+        "values": ["budget", "default", *numbers],
+        "default": "budget",
+        "plain": "default",
+        "process": ["default", *numbers],
+    }
+
+
 def reduced(spec: Spec, options: dict[str, Any]) -> list[str]:
     """The switches, as `name=value`, by which a run computes with fewer digits than its precision says."""
     chosen = settled(spec, options)

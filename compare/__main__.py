@@ -8,7 +8,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from compare.interrupt import Interrupted, ended_at_once, interruptible
+from compare.interrupt import SIGNALLED, Interrupted, ended_at_once, interruptible
 
 with ended_at_once():  # the commands take a second to import
     import typer
@@ -39,7 +39,7 @@ with ended_at_once():  # the commands take a second to import
     )
 
 EXIT_UNWRITTEN = 1
-EXIT_UNREAD = 128 + signal.SIGPIPE
+EXIT_UNREAD = SIGNALLED + signal.SIGPIPE
 """The reader of the output has gone, as `head` does: no failure, and no verdict either that 0 would be."""
 
 app = typer.Typer(

@@ -19,6 +19,7 @@ from scipy import special
 
 from common import spec
 from compare import exits, launch, report, run, statistics, tables
+from compare.interrupt import SIGNALLED
 from compare.matrix import Row
 from compare.presets import Preset
 from compare.report import Report
@@ -228,7 +229,7 @@ def _try_here(frameworks: Sequence[str]) -> Selftest:
         settings = Preset(values=VALUES, modes=("serial",), repeats=VERDICT_PAIRS)
         request = run.Request(settings, list(frameworks), Path(folder) / "runs", prove=False, lay_out=rows)
         code = run.run(request, as_json=False, show=keep)
-    if code >= 128:
+    if code >= SIGNALLED:
         raise typer.Exit(code)
     return judge(seen[0])
 

@@ -7,7 +7,7 @@ import shutil
 from typing import Any
 
 from common import machine
-from common.spec import MODES, Spec, available_cores, settled
+from common.spec import MODES, Spec, settled, thread_choices
 
 _CUDA = "a CUDA device"
 
@@ -29,7 +29,7 @@ def options(kind: str) -> dict[str, Any]:
         kind: of this machine's devices, `cuda` or `cpu`.
     """
     on_cuda = kind == "cuda"
-    threads = _threads()
+    threads = thread_choices()
     updating = [mode for mode in MODES if mode != "parameter_server"]  # whose server has a rule of its own
     apart = ["serial", "data_parallel", "multi_process", "model_averaging"]
     # Twin: each framework has switches of its own beside those of both; the other twin lists its own here.
@@ -123,15 +123,4 @@ def _graph(on_cuda: bool) -> dict[str, Any]:
         "only": dict.fromkeys([*graphs, cuda_graphs], only),
         "help": "forward and backward of a whole batch: operation by operation, by torch.compile, with its search for the "
         "fastest kernels, or with CUDA graphs (mode reduce-overhead); evaluation and smaller batches stay eager",
-    }
-
-
-def _threads() -> dict[str, Any]:
-    most = available_cores()
-    numbers = sorted({*(2**power for power in range(most.bit_length())), most})
-    return {
-        "values": ["budget", "default", *numbers],
-        "default": "budget",
-        "plain": "default",
-        "process": ["default", *numbers],
     }

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from common import machine
-from common.spec import Spec, available_cores, settled
+from common.spec import Spec, settled, thread_choices
 
 _CUDA = "a CUDA device"
 
@@ -41,7 +41,7 @@ def options(kind: str) -> dict[str, Any]:
         kind: of this machine's devices, `cuda` or `cpu`.
     """
     on_cuda = kind == "cuda"
-    threads = _threads()
+    threads = thread_choices()
     apart = ["serial", "data_parallel", "multi_process", "model_averaging"]
     autotune = {} if on_cuda else {"values": [True], "elsewhere": {"False": _CUDA}}
     # Twin: each framework has switches of its own beside those of both; the other twin lists its own here. The fused kernels
@@ -108,14 +108,3 @@ def prepare(spec: Spec) -> str:
         os.environ["TF_CUDNN_USE_AUTOTUNE"] = "0"
     keeps = chosen["allocator"] == "keeping" and machine.keep_freed_memory()
     return "keeps freed pages" if keeps else "the system's default"
-
-
-def _threads() -> dict[str, Any]:
-    most = available_cores()
-    numbers = sorted({*(2**power for power in range(most.bit_length())), most})
-    return {
-        "values": ["budget", "default", *numbers],
-        "default": "budget",
-        "plain": "default",
-        "process": ["default", *numbers],
-    }

@@ -103,8 +103,12 @@ def hardware() -> str:
 
 def plan(setting: Setting) -> Plan:
     size = _SCALES[setting.scale]
-    shared = {"data.limit": size["limit"], "data.image_size": 32, "data.duplicates": "allow", "optimizer.name": "adam"}
-    shared |= {"optimizer.learning_rate": _file().optimizer["learning_rate"], "optimizer.native": True}
+    shared: dict[str, Any] = {
+        "data.image_size": 32,
+        "data.duplicates": "allow",
+        "optimizer.name": "adam",
+        "optimizer.learning_rate": _file().optimizer["learning_rate"],
+    }
     own: dict[str, dict[str, Any]] = {
         SEQUENTIAL: {
             "model": "common.published.keras_mini_xception",
@@ -138,6 +142,8 @@ def plan(setting: Setting) -> Plan:
                     {
                         **shared,
                         **own[run.id],
+                        "data.limit": size["limit"],
+                        "optimizer.native": True,
                         "global_batch_size": run.batch_size,
                         "epochs": min(size["epochs"], len(run.epochs)),
                     },
@@ -148,12 +154,9 @@ def plan(setting: Setting) -> Plan:
     ]
     corrected = setting.corrected(
         {
+            **shared,
             "model": _file().model,
             "data.limit": size["corrected_limit"],
-            "data.image_size": 32,
-            "data.duplicates": "allow",
-            "optimizer.name": "adam",
-            "optimizer.learning_rate": _file().optimizer["learning_rate"],
             "global_batch_size": 32,  # that of two of the three runs
             "epochs": size["corrected_epochs"],
         },
