@@ -303,7 +303,8 @@ class Watchdog:
 
     def _stuck(self, patience: float) -> bool:
         living = [view for view in self._views if not view.ended]
-        if not living or min(view.quiet_seconds for view in living) < patience:
+        # That one ends is progress too: what the others waited for may be done only now.
+        if not living or min(view.quiet_seconds for view in self._views) < patience:
             return False
         training = [view.marks.position for view in living if view.member.trains]
         slowest = min(training, default=None)
@@ -361,9 +362,9 @@ class _View:
 
     def look(self, elapsed: float) -> None:
         sample = self.member.process.sample()
-        self.ended = sample is None
         if sample is None:
-            self.halted, self.halted_seconds = None, 0.0
+            self.quiet_seconds = self.quiet_seconds + elapsed if self.ended else 0.0
+            self.ended, self.halted, self.halted_seconds = True, None, 0.0
             return
         self.halted = "is stopped" if sample.stopped else "is not heard of" if sample.silent_seconds else None
         self.halted_seconds = max(self.halted_seconds + elapsed, sample.silent_seconds) if self.halted is not None else 0.0

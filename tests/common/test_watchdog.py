@@ -300,6 +300,18 @@ def test_one_that_wants_a_core_and_does_not_get_it_is_slow(clock: list[float]) -
     assert until_it_hangs(Watchdog([watchdog.Member("rank 0", starved)], 60.0), clock, 200.0) is None
 
 
+def test_one_that_waited_for_another_may_go_on_once_that_has_ended(clock: list[float]) -> None:
+    slow, waiting = Seen(), Seen()
+    assert slow.seen is not None
+    slow.seen = slow.seen._replace(wanting=True)
+    dog = Watchdog([watchdog.Member("rank 0", slow), watchdog.Member("rank 1", waiting)], 60.0)
+    assert until_it_hangs(dog, clock, 200.0) is None
+    slow.seen = None
+    found = until_it_hangs(dog, clock, 300.0)
+    assert found is not None, "it never went on"
+    assert 254.0 <= found <= 260.0 - watchdog.STACKS_SECONDS
+
+
 def test_a_process_is_seen_as_long_as_it_lives() -> None:
     watched = watchdog.Watched()
     with contextlib.closing(watched):
