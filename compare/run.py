@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 import typer
 from rich.console import Console
@@ -156,6 +156,54 @@ def run(request: Request, *, as_json: bool, show: Callable[..., object] = report
         SpecError, DataRefused, LaunchError, FolderError: nothing was trained.
         Interrupted: before anything was trained.
     """
+    made = _compared(request)
+    if made.code and not any(made.report.stored.runs.values()):
+        typer.echo(f"Interrupted before a run had ended. {_goes_on(made.folder)}", err=True)
+        return made.code
+    show(made.report, made.folder, as_json=as_json)
+    if made.unwritten:
+        typer.echo(made.unwritten, err=True)
+        return made.code or exits.RUN_FAILED
+    if made.code:
+        typer.echo(f"Interrupted. {_goes_on(made.folder)}", err=True)
+    return made.code or made.report.exit_code
+
+
+def within(request: Request, folder: Path) -> tuple[Report, int]:
+    """Do a comparison as a part of something larger, which tells of it itself.
+
+    Args:
+        request: of the comparison.
+        folder: its `out`.
+
+    Returns:
+        (what came of it, exit code: 0, or 1 where a run failed, the proof did, or a file could not be written).
+
+    Raises:
+        SpecError, DataRefused, LaunchError, FolderError: as `run`.
+        Interrupted: part of it was made, and stays.
+    """
+    made = _compared(replace(request, out=folder))
+    if made.code:
+        raise Interrupted(made.code - SIGNALLED)
+    if made.unwritten:
+        typer.echo(made.unwritten, err=True)
+    return made.report, exits.RUN_FAILED if made.unwritten else made.report.exit_code
+
+
+class _Compared(NamedTuple):
+    """What came of a comparison, and what there is to say of it."""
+
+    report: Report
+    folder: Path
+    code: int
+    """0, or 130 or 143 where it was interrupted."""
+    unwritten: str | None
+    """What could not be written, in words."""
+
+
+def _compared(request: Request) -> _Compared:
+    """Do a comparison, or go on with it; print how it goes, and nothing of what came of it."""
     code = 0
     with interruptible(), display(Console(stderr=True)) as shown:
         if request.out is not None:
@@ -181,37 +229,7 @@ def run(request: Request, *, as_json: bool, show: Callable[..., object] = report
             made = report.read(folder)
             unwritten = report.write(made, folder)
             live.finish("Interrupted." if code else "All runs have ended.")
-    if code and not any(made.stored.runs.values()):
-        typer.echo(f"Interrupted before a run had ended. {_goes_on(folder)}", err=True)
-        return code
-    show(made, folder, as_json=as_json)
-    if unwritten:
-        typer.echo(unwritten, err=True)
-        code = code or exits.RUN_FAILED
-    elif code:
-        typer.echo(f"Interrupted. {_goes_on(folder)}", err=True)
-    return code or made.exit_code
-
-
-def within(request: Request, folder: Path) -> tuple[Report, int]:
-    """Do a comparison as a part of something larger, which tells of it itself.
-
-    Args:
-        request: of the comparison.
-        folder: its `out`.
-
-    Returns:
-        (what came of it, exit code: 0, or 1 where a run failed or the proof did).
-
-    Raises:
-        SpecError, DataRefused, LaunchError, FolderError: as `run`.
-        Interrupted: part of it was made, and stays.
-    """
-    code = run(replace(request, out=folder), as_json=False, show=lambda *_, **__: None)
-    if code > SIGNALLED:
-        raise Interrupted(code - SIGNALLED)
-    made = report.read(folder)
-    return made, max(code, made.exit_code)
+    return _Compared(made, folder, code, unwritten)
 
 
 def rehearse(request: Request, *, as_json: bool, like: Path | None) -> int:

@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from compare import launch, report, run
+from compare import launch, run
 from compare.presets import Preset
 from compare.statistics import Ratio, interval_words, inverse, paired_ratio
 from compare.store import Stored
@@ -92,8 +92,8 @@ def _modes(frameworks: list[str], pairs: int, folder: Path) -> Stored:
     }
     modes = ("serial", "data_parallel", "multi_process", "model_averaging")
     request = run.Request(Preset(values, modes, replicas=2, repeats=pairs), frameworks, folder, prove=False)
-    run.run(request, as_json=False, show=lambda *given, **options: None)
-    return report.read(folder).stored
+    made, _ = run.within(request, folder)
+    return made.stored
 
 
 def _ratio(stored: Stored, slow: str, fast: str) -> Ratio | None:

@@ -19,9 +19,11 @@ from typer.testing import CliRunner
 
 from common import results
 from common.spec import Spec
-from compare import launch, matrix, parity, run, store
+from compare import execution, launch, matrix, parity, run, store
 from compare.__main__ import app
+from compare.interrupt import Interrupted
 from compare.matrix import Row
+from compare.presets import Preset
 from tests.compare import made
 from tests.compare.conftest import behave
 
@@ -508,6 +510,29 @@ def test_an_interrupt_ends_the_children_and_loses_nothing(tmp_path: Path, number
     assert "right serial, 2 cores: not run" in stdout
     statuses = {row: [result.status for result in runs.values()] for row, runs in store.read(tmp_path / "out").runs.items()}
     assert statuses["left-serial-1core"] == ["ok"] and statuses["left-serial-2cores"] == ["killed"]
+
+
+def test_what_is_interrupted_within_something_larger_leaves_the_words_to_that(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, out = execution.execute, tmp_path / "out"
+
+    def interrupted(row: Row, *rest: Any) -> results.RunResult:
+        if row.id == "right-serial-1core":
+            raise Interrupted(signal.SIGTERM)
+        return whole(row, *rest)
+
+    request = run.Request(Preset({"cores": 2}, ("serial",)), ["left", "right"], None, prove=False)
+    fake_twins.setattr(execution, "execute", interrupted)
+    with pytest.raises(Interrupted) as raised:
+        run.within(request, out)
+    assert raised.value.exit_code == 143
+    assert capsys.readouterr() == ("", "")
+    kept = store.read(out).runs
+    assert [result.status for result in kept["left-serial-1core"].values()] == ["ok"] and not kept["right-serial-1core"]
+    fake_twins.setattr(execution, "execute", whole)
+    made, code = run.within(request, out)
+    assert code == 0 and all(made.stored.runs.values())
 
 
 def test_the_default_folder_names_time_model_and_data(
