@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import signal
@@ -61,7 +62,6 @@ app.command("predict")(predict.command)
 app.command("infer")(infer.command)
 app.command("tune")(tune.command)
 app.command("optimize")(optimize.command)
-app.command("optimize")(optimize.command)
 app.command("regress")(regress.command)
 app.command("history")(history.command)
 app.command("cache")(cache.command)
@@ -96,7 +96,11 @@ class _Output(io.TextIOWrapper):
         raise SystemExit(EXIT_UNWRITTEN) from None
 
 
+# Tens of thousands of results are millions of objects, none of them garbage: to look for some doubles the time to read them.
+COLLECT_AFTER = (100_000, 50, 1000)
+
 if __name__ == "__main__":
+    gc.set_threshold(*COLLECT_AFTER)
     sys.stdout = _Output(sys.stdout.buffer, sys.stdout.encoding, sys.stdout.errors, line_buffering=sys.stdout.isatty())
     completion.prepare()
     try:

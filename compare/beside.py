@@ -84,7 +84,7 @@ def write(found: Pair, folder: Path) -> str | None:
             tables.write(table, folder / document.TABLES_FOLDER)
         results.write_atomically(folder / PAGE_FILE, _html(found, folder))
         results.write_atomically(folder / REPORT_FILE, _markdown(found))
-        results.write_atomically(folder / RESULTS_FILE, json.dumps(to_plain(found), indent=1) + "\n")
+        results.write_atomically(folder / RESULTS_FILE, document.to_json(to_plain(found)) + "\n")
     except OSError as error:
         return f"The report cannot be written to {folder} ({error}). Free space there, or choose another --out."
     return None

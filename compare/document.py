@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pydantic_core
+
 from compare import tables
 from compare.tables import Table
 
@@ -22,6 +24,11 @@ def ground(machine: Mapping[str, Any], versions: Mapping[str, Mapping[str, str]]
     budget = "" if cores is None else f", budget of {cores} core{'s' if cores > 1 else ''}"
     packages = ", ".join(f"{package} {version}" for each in versions.values() for package, version in each.items())
     return f"{machine.get('processor') or 'unknown processor'}{budget}; {packages}"
+
+
+def to_json(values: Mapping[str, Any]) -> str:
+    """Nested plain values as standard JSON, which has neither NaN nor infinity: they become null."""
+    return pydantic_core.to_json(values, indent=1, inf_nan_mode="null", ensure_ascii=True).decode()
 
 
 def markdown(

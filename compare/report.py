@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import pydantic_core
 import typer
 from rich.console import Console
 from rich.text import Text
@@ -55,7 +55,7 @@ def _two(folder: Path, other: Path, out: Path | None, *, as_json: bool) -> int:
     pair = beside.pair((folder, other), (read(folder), read(other)))
     unwritten = beside.write(pair, out) if out else None
     if as_json:
-        typer.echo(json.dumps(finite(beside.to_plain(pair)), indent=1, allow_nan=False))
+        typer.echo(document.to_json(beside.to_plain(pair)))
     else:
         shown = console()
         beside.print_to(shown, pair)
@@ -90,7 +90,7 @@ def write(report: Report, folder: Path, *, source: Path | None = None) -> str | 
         pictures = {path.stem: path.read_text("utf-8") for path in drawn if path.suffix == ".svg"}
         results.write_atomically(folder / PAGE_FILE, page.to_html(report, source or folder, pictures))
         results.write_atomically(folder / REPORT_FILE, _markdown(report, source or folder, list(pictures)))
-        results.write_atomically(folder / RESULTS_FILE, json.dumps(to_plain(report), indent=1, allow_nan=False) + "\n")
+        results.write_atomically(folder / RESULTS_FILE, document.to_json(to_plain(report)) + "\n")
     except OSError as error:
         return f"The report cannot be written to {folder} ({error}). Free space there, or copy the folder."
     return None
@@ -99,7 +99,7 @@ def write(report: Report, folder: Path, *, source: Path | None = None) -> str | 
 def _tables_before(folder: Path) -> set[str]:
     """The names of the tables that an earlier report wrote here."""
     try:
-        made = json.loads((folder / RESULTS_FILE).read_bytes())["tables"]
+        made = pydantic_core.from_json((folder / RESULTS_FILE).read_bytes())["tables"]
         names = {str(table["name"]) for table in made}
     except (OSError, ValueError, LookupError, TypeError):
         return set()
@@ -109,7 +109,7 @@ def _tables_before(folder: Path) -> set[str]:
 def show(report: Report, folder: Path, *, as_json: bool) -> None:
     """Print a report on stdout: for a reader, or as one JSON object."""
     if as_json:
-        typer.echo(json.dumps(to_plain(report), indent=1, allow_nan=False))
+        typer.echo(document.to_json(to_plain(report)))
         return
     shown = console()
     print_to(shown, report)
@@ -133,23 +133,20 @@ def print_to(console: Console, report: Report) -> None:
 
 
 def to_plain(report: Report) -> dict[str, Any]:
-    """Everything: plan, proof, tables, findings and every run's result, JSON-ready."""
+    """Everything: plan, proof, tables, findings and every run's result, JSON-ready but for numbers that JSON does not know."""
     stored = report.stored
-    return finite(
-        {
-            "schema_version": store.SCHEMA_VERSION,
-            "comparison": stored.comparison.model_dump(mode="python"),
-            "findings": report.findings.model_dump(),
-            "summaries": [summary.model_dump() | {"name": summary.name} for summary in report.summaries],
-            "tables": [tables.to_plain(table) for table in content.documents(report)],
-            "runs": {
-                row_id: [result.model_dump() for _, result in sorted(repeats.items())]
-                for row_id, repeats in stored.runs.items()
-            },
-            "set_aside": stored.set_aside,
-            "exit_code": report.exit_code,
-        }
-    )
+    return {
+        "schema_version": store.SCHEMA_VERSION,
+        "comparison": stored.comparison.model_dump(mode="python"),
+        "findings": report.findings.model_dump(),
+        "summaries": [summary.model_dump() | {"name": summary.name} for summary in report.summaries],
+        "tables": [tables.to_plain(table) for table in content.documents(report)],
+        "runs": {
+            row_id: [result.model_dump() for _, result in sorted(repeats.items())] for row_id, repeats in stored.runs.items()
+        },
+        "set_aside": stored.set_aside,
+        "exit_code": report.exit_code,
+    }
 
 
 def _markdown(report: Report, folder: Path, plot_names: Sequence[str]) -> str:
@@ -164,12 +161,3 @@ def _markdown(report: Report, folder: Path, plot_names: Sequence[str]) -> str:
         lines += [tables.escaped(what), "", *(f"    {part}" for part in line.splitlines()), ""]
     facts = content.heading(report).splitlines()
     return document.markdown("Comparison", facts, content.sections(report), content.documents(report), plot_names, lines)
-
-
-def finite(value: Any) -> Any:
-    """The same nested values with NaN and infinity as null: standard JSON has neither."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return tables.plain(value)

@@ -836,7 +836,10 @@ def to_csv(table: Table) -> str:
 
 def frame_to_csv(frame: pd.DataFrame) -> str:
     """A frame at full precision, its text as safe as that of `to_csv`."""
-    safe = frame.map(lambda cell: _csv_text(cell) if isinstance(cell, str) else cell)
+    safe = frame.copy(deep=False)
+    for name in frame.select_dtypes(exclude="number"):
+        texts = {cell: _csv_text(cell) for cell in frame[name].unique() if isinstance(cell, str)}
+        safe[name] = frame[name].map(lambda cell, texts=texts: texts.get(cell, cell))
     return safe.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -268,7 +267,7 @@ def _show(whole: Whole, folder: Path, *, as_json: bool) -> None:
                 for each in whole.parts
             ],
         }
-        typer.echo(json.dumps(report.finite(plain), indent=1, allow_nan=False))
+        typer.echo(document.to_json(plain))
         return
     console: Console = report.console()
     console.print(Text(whole.title, style="bold"))
