@@ -2,7 +2,8 @@
 
 MiniXception, batch 128, float32, made-up leaves of 32 px, on two cores: what two processes gain over serial on one core and
 on both, what their exchange costs them (against the same two processes without any until the end, which is what
-model_averaging does), and what the harness costs over a loop written by hand: there both are timed in one process, in turn.
+model_averaging does), and what the harness costs over a loop written by hand and over others' trainers: there all are timed in
+one process, in turn. Last, the seconds from the command to the first step beyond those of importing the framework.
 
 Exit codes: 0 where every bar is met with 95 % confidence, 1 where one is missed or not measured, 2 where the pairs do not tell.
 """
@@ -13,15 +14,17 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from common import results, spec
 from compare import launch, run
 from compare.presets import Preset
-from compare.statistics import Ratio, interval_words, inverse, paired_ratio
+from compare.statistics import Estimate, Ratio, interval_words, of_differences, paired_ratio
 from compare.store import Stored
 from compare.summary import ratio_of_seconds
 from tests.benchmarks import harness
@@ -33,10 +36,18 @@ BARS: tuple[tuple[str, str, dict[str, float]], ...] = (
     ("data_parallel-2replicas", "serial-1core", {}),
 )
 """How many times as fast the first is to be as the second; without a number it is shown as it is."""
+SETTINGS = harness.SETTINGS | {
+    "data": {"source": "leaves:classes=10,images=1200,size=32,seed=1", "limit": 768},
+    "optimizer": {"name": "adam", "learning_rate": 1e-3},
+    "cores": 2,
+}
 YES, NO, NOT_SHOWN = "yes", "no", "not shown"
-HARNESS_BAR = 0.99
+HARNESS_BARS = {harness.BY_HAND: 0.99, harness.KERAS_FIT: 1.0, harness.LIGHTNING: 1.0}
+MOST_START_UP_SECONDS = 2.0
+"""From the command to the first step, beyond the import of the framework: spec, data from the cache, weights, model."""
+IMPORTS = {"pytorch": "import torch", "tensorflow": "import tensorflow, keras"}
 HARNESS_EPOCHS = 6
-"""Of the harness and of the loop in each process, whose medians are one pair: a bar of one percent needs several."""
+"""Of the harness and of each other in a process, whose medians are one pair: a bar of one percent needs several."""
 
 
 def main() -> int:
@@ -60,7 +71,13 @@ def main() -> int:
             for fast, slow, bars in BARS:
                 ratio = _ratio(stored, f"{framework}-{slow}", f"{framework}-{fast}")
                 add(framework, f"{fast} over {slow}", ratio, bars.get(framework))
-            add(framework, "harness over a loop by hand", _harness(framework, arguments.pairs), HARNESS_BAR)
+            for name, ratio in _harness(framework, arguments.pairs).items():
+                add(framework, f"harness over {name}", ratio, HARNESS_BARS[name])
+            beyond = _start_up(framework, arguments.pairs, Path(folder) / framework)
+            answers.append(within(beyond, MOST_START_UP_SECONDS))
+            shown = f"{beyond.mean:.2f} s ({beyond.mean - beyond.half:.2f} to {beyond.mean + beyond.half:.2f})"
+            most = f"at most {MOST_START_UP_SECONDS:g} s"
+            table.add_row(framework, "start-up beyond the import of the framework", shown, most, answers[-1])
     Console().print(table)
     return exit_code(answers)
 
@@ -83,15 +100,16 @@ def met(ratio: Ratio | None, bar: float | None) -> str:
     return NO if ratio.high is not None and ratio.high < bar else NOT_SHOWN
 
 
+def within(found: Estimate, most: float) -> str:
+    """Whether a mean is at most so large: YES or NO where its interval says so, else NOT_SHOWN."""
+    if found.mean + found.half <= most:
+        return YES
+    return NO if found.mean - found.half > most else NOT_SHOWN
+
+
 def _modes(frameworks: list[str], pairs: int, folder: Path) -> Stored:
-    values = harness.SETTINGS | {
-        "data": {"source": "leaves:classes=10,images=1200,size=32,seed=1", "limit": 768},
-        "optimizer": {"name": "adam", "learning_rate": 1e-3},
-        "epochs": 2,
-        "cores": 2,
-    }
     modes = ("serial", "data_parallel", "multi_process", "model_averaging")
-    request = run.Request(Preset(values, modes, replicas=2, repeats=pairs), frameworks, folder, prove=False)
+    request = run.Request(Preset(SETTINGS | {"epochs": 2}, modes, replicas=2, repeats=pairs), frameworks, folder, prove=False)
     made, _ = run.within(request, folder)
     return made.stored
 
@@ -101,15 +119,35 @@ def _ratio(stored: Stored, slow: str, fast: str) -> Ratio | None:
     return ratio_of_seconds(stored, rows[slow], rows[fast])
 
 
-def _harness(framework: str, processes: int) -> Ratio | None:
-    command = [sys.executable, "-m", "tests.benchmarks.harness", "--framework", framework, "--pairs", str(HARNESS_EPOCHS)]
-    pairs: list[tuple[float, float]] = []
+def _start_up(framework: str, pairs: int, folder: Path) -> Estimate:
+    """Seconds from the command to the first step less those of a bare import, in turn; the first of both warms the caches."""
+    folder.mkdir()
+    values = SETTINGS | {"epochs": None, "steps": 2}
+    (folder / "spec.json").write_text(spec.build(values).to_json(), "utf-8")
+    beyond: list[float] = []
+    for _ in range(pairs + 1):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", IMPORTS[framework]], check=True, stderr=subprocess.DEVNULL)
+        bare = time.perf_counter() - start
+        words = ["run", str(folder / "spec.json"), "--out", str(folder)]
+        if launch.call(framework, words, log=folder / "log.txt") != 0:
+            raise RuntimeError((folder / "log.txt").read_text("utf-8"))
+        phases = results.load(folder / results.RESULT_FILE).phases
+        assert phases is not None
+        beyond.append(phases.import_seconds + phases.build_seconds - bare)
+    return of_differences(beyond[1:])
+
+
+def _harness(framework: str, processes: int) -> dict[str, Ratio | None]:
+    """How many times as fast the harness is as each other that can be measured here, by its name."""
+    command = [sys.executable, "-m", "tests.benchmarks.harness", "--framework", framework, "--rounds", str(HARNESS_EPOCHS)]
+    pairs: dict[str, list[tuple[float, float]]] = {name: [] for name in harness.RIVALS[framework] if harness.is_installed(name)}
     for _ in range(processes):
         printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-        ours, by_hand = zip(*json.loads(printed), strict=True)
-        pairs.append((statistics.median(ours), statistics.median(by_hand)))
-    found = paired_ratio(pairs)
-    return inverse(found) if found else None
+        found = {name: statistics.median(seconds) for name, seconds in json.loads(printed).items()}
+        for name, each in pairs.items():
+            each.append((found[name], found[harness.HARNESS]))
+    return {name: paired_ratio(each) for name, each in pairs.items()}
 
 
 if __name__ == "__main__":

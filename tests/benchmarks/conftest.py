@@ -7,14 +7,14 @@ import pytest
 
 from common import machine
 
-OF_BOTH = "test_proof.py"
-"""Its benchmarks start both frameworks as processes, so they run without --framework, and the others with it."""
+OF_BOTH = ("test_proof.py", "test_reports.py")
+"""Their benchmarks start both frameworks as processes, or none, so they run without --framework, and the others with it."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
-    return (collection_path.name == OF_BOTH) == (config.getoption("--framework") is not None) or None
+    return (collection_path.name in OF_BOTH) == (config.getoption("--framework") is not None) or None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from compare.statistics import Ratio
-from tests.benchmarks.bars import exit_code, met
+from compare.statistics import Estimate, Ratio
+from tests.benchmarks.bars import exit_code, met, within
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,11 @@ def test_a_bar_is_met_or_missed_where_the_whole_interval_is_above_or_below_it(
     low: float | None, high: float | None, bar: float | None, answer: str
 ) -> None:
     assert met(Ratio(value=1.95, low=low, high=high, n=5), bar) == answer
+
+
+@pytest.mark.parametrize(("mean", "answer"), [(1.0, "yes"), (1.95, "not shown"), (2.05, "not shown"), (3.0, "no")])
+def test_seconds_are_within_a_bar_where_their_whole_interval_is(mean: float, answer: str) -> None:
+    assert within(Estimate(mean, 0.1, 4), 2.0) == answer
 
 
 def test_a_bar_that_was_not_measured_is_missed() -> None:
