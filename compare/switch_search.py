@@ -24,7 +24,7 @@ from common.spec import Spec
 from common.work import Work
 from compare import execution, launch, store
 from compare.matrix import Row
-from compare.statistics import Ratio, Spread, paired_ratio, spread
+from compare.statistics import SIGNIFICANCE, Ratio, Spread, paired_ratio, spread
 from compare.summary import images_per_second
 
 HOPELESS = 0.8
@@ -171,13 +171,13 @@ class Search:
         base, tried = self._fair, list[_Configuration]()
         for each in hopeful:
             if base is self._fair:
-                if _surely_faster(ratios[each.name]):
+                if is_surely_faster(ratios[each.name], len(singles)):
                     base = each
             elif not each.options.keys() & base.options.keys():
                 options = base.options | each.options
                 together = _Configuration(_name(options), "together", options)
                 tried.append(together)
-                if self._beats(together, base, len(tried)):
+                if self._beats(together, base, len(tried), len(singles)):
                     base = together
         ladder = [self._step(each, base) for each in (*everything, *tried)]
         return ladder, base.options
@@ -193,7 +193,7 @@ class Search:
                     found.append(_Configuration(_name({name: value}), "switch", {name: value}))
         return found
 
-    def _beats(self, new: _Configuration, base: _Configuration, trial: int) -> bool:
+    def _beats(self, new: _Configuration, base: _Configuration, trial: int, tests: int) -> bool:
         """Whether it is surely faster, in rounds of its own, in which `fair` runs too."""
         first = trial * self._request.rounds
         both = [self._fair, base, new]
@@ -203,7 +203,7 @@ class Search:
             return False
         self._measure(both, range(first + 1, first + self._request.rounds))
         ratio = self._ratio(new, base)
-        return ratio is not None and _surely_faster(ratio) and self._is_cheap(new)
+        return ratio is not None and is_surely_faster(ratio, tests) and self._is_cheap(new)
 
     def _measure(self, configurations: Sequence[_Configuration], rounds: range) -> None:
         """A B, then B A: a machine that grows warmer or busier favours none."""
@@ -291,9 +291,13 @@ class Search:
         )
 
 
-def _surely_faster(ratio: Ratio) -> bool:
-    """By the interval of the ratio; a single round, as after a failure, has none and is sure of nothing."""
-    return ratio.low is not None and ratio.low > 1.0
+def is_surely_faster(ratio: Ratio, tests: int) -> bool:
+    """Whether the first of a ratio may be called faster, as one of so many that might have been.
+
+    Each switch is tested once, by itself or with others: by its p times their number (Bonferroni), for what is tested next
+    hangs on what was found. A single round, as after a failure, is sure of nothing.
+    """
+    return ratio.p is not None and ratio.value > 1.0 and tests * ratio.p < SIGNIFICANCE
 
 
 def _name(options: Mapping[str, Any]) -> str:

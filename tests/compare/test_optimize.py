@@ -17,6 +17,8 @@ from compare import best, execution, launch, matrix, store
 from compare.__main__ import app
 from compare.interrupt import Interrupted
 from compare.matrix import Row
+from compare.statistics import Ratio
+from compare.switch_search import is_surely_faster
 from tests.compare.twins import fake
 
 OPTIONS = {
@@ -112,6 +114,16 @@ def test_switches_are_tried_alone_and_then_together_as_long_as_that_is_surely_fa
     rounds = {name: sum(row == f"left-{name}" for row, _ in twin.runs) for name in steps}
     assert rounds["memory-given_back"] == rounds["graph-broken"] == 1
     assert rounds["plain"] == rounds["digits-few.graph-compiled.order-columns"] == 5
+
+
+@pytest.mark.parametrize(
+    ("value", "p", "tests", "faster"),
+    [(1.1, 0.03, 1, True), (1.1, 0.03, 2, False), (1.1, 0.004, 12, True), (0.9, 1e-6, 1, False), (1.1, None, 1, False)],
+)
+def test_what_is_called_faster_was_one_of_several_that_might_have_been(
+    value: float, p: float | None, tests: int, faster: bool
+) -> None:
+    assert is_surely_faster(Ratio(value=value, low=None, high=None, n=5, p=p), tests) == faster
 
 
 def test_rounds_are_interleaved_and_turn_round(twin: Twin, tmp_path: Path) -> None:
