@@ -49,6 +49,9 @@ from common.training import Diverged, Run, Trainer, is_first_rank
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_DATA_REFUSED = 0, 1, 2, 4
 
+OF_THE_PROCESS = ("mode", "replicas", "cores", "precision", "switches", "framework_options", "hosts")
+"""Fields of the spec by which a process settles its threads, devices and ranks, once."""
+
 
 @dataclass(frozen=True)
 class Twin:
@@ -132,6 +135,15 @@ def main(
             subparser.add_argument("--out", type=Path, required=True, metavar="FILE")
         if command == "trace":
             subparser.add_argument("--reverse-batches", action="store_true", help="sum in another order: the yardstick")
+            subparser.add_argument(
+                "--then",
+                type=Path,
+                nargs=2,
+                action="append",
+                default=[],
+                metavar=("SPEC.json", "FILE"),
+                help="another spec for the same process: one that asks for the same threads, devices and switches",
+            )
     subparser = commands.add_parser("serve-trials", help="train what lines of JSON on stdin ask for, and tell it on stdout")
     subparser.add_argument("--cores", type=int, required=True, help="of each trial")
     subparser.add_argument("--trials", type=int, default=1, help="side by side, each in a thread of its own")
@@ -160,10 +172,15 @@ def main(
     if arguments.command == "serve-trials":
         return _serve(framework, load_twin, arguments)
     try:
-        read = spec.from_json(arguments.spec.read_bytes()).with_fields()  # judged again: for this machine
-    except (OSError, ValueError) as error:
-        print(f"{arguments.spec} is not a spec: {error}", file=sys.stderr)
+        read = _read(arguments.spec)
+        others = [(_read(path), path, out) for path, out in getattr(arguments, "then", ())]
+    except spec.SpecError as error:
+        print(error, file=sys.stderr)
         return EXIT_USAGE
+    for other, path, _ in others:
+        if differing := [name for name in OF_THE_PROCESS if getattr(other, name) != getattr(read, name)]:
+            print(f"--then takes specs for one process. {path} has another {', '.join(differing)}.", file=sys.stderr)
+            return EXIT_USAGE
     if arguments.command == "models":
         arguments.out.write_text(json.dumps(load_twin().summarize(_architecture(read)), indent=1), encoding="utf-8")
         return EXIT_OK
@@ -177,6 +194,9 @@ def main(
         return EXIT_USAGE
     if arguments.command == "run" and is_first_rank() and timing.STARTED_VARIABLE not in os.environ:
         results.clear(arguments.out)
+    if environments and others:
+        print(f"--then takes specs for one process. Mode {read.mode} has several.", file=sys.stderr)
+        return EXIT_USAGE
     if environments and not is_rank:
         return _launch(framework, read, arguments, words, environments, rendezvous.WAITING, started)
     cpus = machine.cpu_budget(read.cores)
@@ -192,10 +212,25 @@ def main(
         print(refusal, file=sys.stderr)
         return EXIT_USAGE
     if arguments.command == "trace":
-        return _trace(framework, twin, read, arguments.out, arguments.reverse_batches)
+        twin.configure(read)
+        for what, out in [(read, arguments.out), *((other, out) for other, _, out in others)]:
+            _trace(framework, twin, what, out, arguments.reverse_batches)
+        return EXIT_OK
     options = description["options"]
     facts = {"switches": spec.settled(read, options), "reduced": spec.reduced(read, options)}
     return _run(framework, twin, read, arguments, started, cpus, allocator, facts)
+
+
+def _read(path: Path) -> Spec:
+    """A spec, judged again: for this machine.
+
+    Raises:
+        SpecError: the file cannot be read, or is no spec.
+    """
+    try:
+        return spec.from_json(path.read_bytes()).with_fields()
+    except (OSError, ValueError) as error:
+        raise spec.SpecError(f"{path} is not a spec: {error}") from None
 
 
 def _infer(load_twin: Callable[[], Twin], arguments: argparse.Namespace) -> int:
@@ -302,14 +337,12 @@ def _agree(trainer: tracing.TraceableTrainer, digests: dict[str, str]) -> None:
             raise RuntimeError(f"rank {', '.join(others)} has other {what} than rank 0. Bring every host the same.")
 
 
-def _trace(framework: str, twin: Twin, read: Spec, out: Path, reverse_batches: bool) -> int:
-    twin.configure(read)
+def _trace(framework: str, twin: Twin, read: Spec, out: Path, reverse_batches: bool) -> None:
     dataset, plan, initial, trainer = _prepare(framework, twin, read, reverse_batches=reverse_batches)
     arrays = tracing.trace(trainer, plan, dataset, initial)
     trainer.close()
     if is_first_rank():
         weights.save(arrays, out)
-    return EXIT_OK
 
 
 def _serve(framework: str, load_twin: Callable[[], Twin], arguments: argparse.Namespace) -> int:

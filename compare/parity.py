@@ -181,7 +181,7 @@ def prove(
     raced = raced or {}
     remember = remember and base.model in spec.MODELS  # nobody knows all the modules that a user's own model is made of
     key = _key(base, frameworks, parallel, replicas, raced)
-    ladder = _Ladder(base, tuple(frameworks), replicas, out, progress)
+    ladder = _Ladder(base, tuple(frameworks), tuple(parallel), replicas, out, progress)
     # What is claimed depends on the timed run itself, which the key leaves out.
     switched = [name for name in frameworks if _is_switched(raced.get(name, timed))]
     claims: dict[str, Any] = {
@@ -210,14 +210,26 @@ class Yardstick:
     """After the last step, on the scale of the largest logit."""
 
 
+@dataclass(frozen=True)
+class _Claim:
+    """A parallel mode that is to be serial's mathematics, and what it is held against."""
+
+    parallel: Spec
+    parts: int
+    """Of each batch, whose gradients serial adds up."""
+    frameworks: tuple[str, ...]
+    """Those that have the mode here."""
+
+
 @dataclass
 class _Ladder:
     base: Spec
     frameworks: tuple[str, ...]
+    modes: tuple[str, ...]
+    """Parallel ones."""
     replicas: int
     out: Path
     progress: Callable[[str], None]
-    _serials: dict[int, dict[str, Arrays]] = field(default_factory=dict[int, dict[str, Arrays]])
     _yardsticks: dict[int, Yardstick] = field(default_factory=dict[int, Yardstick])
 
     @cached_property
@@ -234,7 +246,7 @@ class _Ladder:
         first, *others = self.frameworks
         rungs: list[Rung] = []
         for other in others:
-            recordings = self._serial[first], self._serial[other]
+            recordings = self._serials[_EVEN][first], self._serials[_EVEN][other]
             held = hold(self.base, self.architecture, *recordings, None)
             if _may_be_rounding(held):
                 held = hold(self.base, self.architecture, *recordings, self._yardstick)
@@ -243,24 +255,36 @@ class _Ladder:
 
     def mode(self, mode: str) -> list[Rung]:
         """Rung 6: a parallel mode against serial, inside each framework, over an uneven last batch."""
-        # A micro-batch has statistics of its own; where there are none, its serial is the plain one.
-        own_statistics = self.architecture.has_batch_norm and "pipeline" in mode
-        statistics = "synchronised" if self.architecture.has_batch_norm and not own_statistics else "per_replica"
-        values = {**self._uneven.model_dump(), "batch_norm_statistics": statistics}
-        parallel = spec.build(spec.with_variant(values, mode, self.replicas))
-        if parallel.departs is not None or (own_statistics and parallel.mode == "hybrid"):
+        claim = self._claims.get(mode)
+        if claim is None:
             return []
-        here = tuple(name for name in self.frameworks if spec.check_against(parallel, launch.describe(name)) is None)
-        split = self._record(parallel, mode, frameworks=here)
-        parts = parallel.pipeline.micro_batches if own_statistics else 1
+        split = self._record(claim.parallel, mode, frameworks=claim.frameworks)
+        serial = self._serials[_uneven_label(claim.parts)]
         rungs: list[Rung] = []
-        for name in here:
-            recordings = name, self._uneven_serial(parts)[name], split[name]
-            held = hold_mode(parallel, self.architecture, *recordings, None)
+        for name in claim.frameworks:
+            recordings = name, serial[name], split[name]
+            held = hold_mode(claim.parallel, self.architecture, *recordings, None)
             if _may_be_rounding(held):
-                held = hold_mode(parallel, self.architecture, *recordings, self._uneven_yardstick(parts))
+                held = hold_mode(claim.parallel, self.architecture, *recordings, self._uneven_yardstick(claim.parts))
             rungs += held
         return rungs
+
+    @cached_property
+    def _claims(self) -> dict[str, _Claim]:
+        """By mode; those that are other mathematics than serial, or that no framework has here, are not in it."""
+        found: dict[str, _Claim] = {}
+        for mode in self.modes:
+            # A micro-batch has statistics of its own; where there are none, its serial is the plain one.
+            own_statistics = self.architecture.has_batch_norm and "pipeline" in mode
+            statistics = "synchronised" if self.architecture.has_batch_norm and not own_statistics else "per_replica"
+            values = {**self._uneven.model_dump(), "batch_norm_statistics": statistics}
+            parallel = spec.build(spec.with_variant(values, mode, self.replicas))
+            if parallel.departs is not None or (own_statistics and parallel.mode == "hybrid"):
+                continue
+            here = tuple(name for name in self.frameworks if spec.check_against(parallel, launch.describe(name)) is None)
+            if here:
+                found[mode] = _Claim(parallel, parallel.pipeline.micro_batches if own_statistics else 1, here)
+        return found
 
     def raced(self, specs: Mapping[str, Spec]) -> list[Rung]:
         """Rungs 2 to 5 of the timed kernels: float32, the timed batch and each framework's own switches.
@@ -290,12 +314,16 @@ class _Ladder:
         return [rung.model_copy(update=shown) for rung in rungs]
 
     @cached_property
-    def _serial(self) -> dict[str, Arrays]:
-        return self._record(self.base, "serial")
+    def _serials(self) -> dict[str, dict[str, Arrays]]:
+        """Every serial recording that something is held against, by label: each framework makes them all in one process."""
+        wanted = {_EVEN: self.base} if len(self.frameworks) > 1 else {}
+        for parts in sorted({claim.parts for claim in self._claims.values()}):
+            wanted[_uneven_label(parts)] = self._uneven.with_fields(accumulation=parts)
+        return self._record_together(wanted, self.frameworks)
 
     @cached_property
     def _yardstick(self) -> Yardstick:
-        return self._measure(self.base, "reordered", self._serial)
+        return self._measure(self.base, "reordered", self._serials[_EVEN])
 
     @cached_property
     def _uneven(self) -> Spec:
@@ -308,17 +336,10 @@ class _Ladder:
         data = {**self.base.data.model_dump(), "limit": examples}
         return self.base.with_fields(steps=PARALLEL_STEPS, accumulation=1, data=data)
 
-    def _uneven_serial(self, parts: int) -> dict[str, Arrays]:
-        """Serial over that, its gradients added up over so many parts of each batch."""
-        if parts not in self._serials:
-            label = "serial-uneven" if parts == 1 else f"serial-uneven-{parts}-parts"
-            self._serials[parts] = self._record(self._uneven.with_fields(accumulation=parts), label)
-        return self._serials[parts]
-
     def _uneven_yardstick(self, parts: int) -> Yardstick:
         if parts not in self._yardsticks:
             what, label = self._uneven.with_fields(accumulation=parts), f"reordered-uneven-{parts}-parts"
-            self._yardsticks[parts] = self._measure(what, label, self._uneven_serial(parts))
+            self._yardsticks[parts] = self._measure(what, label, self._serials[_uneven_label(parts)])
         return self._yardsticks[parts]
 
     def _measure(self, what: Spec, label: str, recordings: dict[str, Arrays]) -> Yardstick:
@@ -326,27 +347,47 @@ class _Ladder:
         return measure_yardstick([(recordings[name], reordered[name]) for name in self.frameworks])
 
     def _record(self, what: Spec, label: str, *options: str, frameworks: tuple[str, ...] | None = None) -> dict[str, Arrays]:
-        """One recording from each framework, one after the other: side by side their threads would wait for each other."""
-        folder = self.out / what.model / what.optimizer.name
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{label}.json"
-        path.write_text(what.to_json(), encoding="utf-8")
-        recordings: dict[str, Arrays] = {}
-        for name in self.frameworks if frameworks is None else frameworks:
-            self.progress(f"proof: {what.model}, {what.optimizer.name}, {label}, {name}")
-            recording, log = folder / f"{label}-{name}.safetensors", folder / f"{label}-{name}.log"
-            recording.unlink(missing_ok=True)  # never judge an earlier proof's
-            command = ["trace", str(path), "--out", str(recording), *options]
-            code = launch.call(name, command, log=log, hang_seconds=what.hang_seconds)
+        """One recording from each framework."""
+        return self._record_together({label: what}, self.frameworks if frameworks is None else frameworks, *options)[label]
+
+    def _record_together(
+        self, specs: Mapping[str, Spec], frameworks: tuple[str, ...], *options: str
+    ) -> dict[str, dict[str, Arrays]]:
+        """Recordings by label and framework: one process after the other, for side by side their threads would wait."""
+        recordings: dict[str, dict[str, Arrays]] = {label: {} for label in specs}
+        for name in frameworks if specs else ():
+            what = next(iter(specs.values()))
+            folder = self.out / what.model / what.optimizer.name
+            folder.mkdir(parents=True, exist_ok=True)
+            words: list[str] = []
+            for label, each in specs.items():
+                path, recording = folder / f"{label}.json", folder / f"{label}-{name}.safetensors"
+                path.write_text(each.to_json(), encoding="utf-8")
+                recording.unlink(missing_ok=True)  # never judge an earlier proof's
+                words += ["--then", str(path), str(recording)] if words else ["trace", str(path), "--out", str(recording)]
+            labels, log = " and ".join(specs), folder / f"{next(iter(specs))}-{name}.log"
+            self.progress(f"proof: {what.model}, {what.optimizer.name}, {labels}, {name}")
+            code = launch.call(name, [*words, *options], log=log, hang_seconds=what.hang_seconds)
             if code != 0:
                 lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
                 raise launch.LaunchError(
-                    f"{name} could not record {label} ({launch.exit_words(code)}). See {log}.\n" + "\n".join(lines[-3:])
+                    f"{name} could not record {labels} ({launch.exit_words(code)}). See {log}.\n" + "\n".join(lines[-3:])
                 )
-            if not recording.exists():
-                raise launch.LaunchError(f"{name} recorded nothing for {label}, and ended as if all were well. See {log}.")
-            recordings[name] = safetensors.numpy.load_file(recording)
+            for label in specs:
+                recording = folder / f"{label}-{name}.safetensors"
+                if not recording.exists():
+                    raise launch.LaunchError(f"{name} recorded nothing for {label}, and ended as if all were well. See {log}.")
+                recordings[label][name] = safetensors.numpy.load_file(recording)
         return recordings
+
+
+_EVEN = "serial"
+"""Label of what the frameworks are held against each other by."""
+
+
+def _uneven_label(parts: int) -> str:
+    """Of serial over an uneven last batch, its gradients added up over so many parts of each batch."""
+    return "serial-uneven" if parts == 1 else f"serial-uneven-{parts}-parts"
 
 
 def _reduced(framework: str, timed: Spec) -> list[str]:

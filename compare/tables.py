@@ -838,8 +838,9 @@ def frame_to_csv(frame: pd.DataFrame) -> str:
     """A frame at full precision, its text as safe as that of `to_csv`."""
     safe = frame.copy(deep=False)
     for name in frame.select_dtypes(exclude="number"):
-        texts = {cell: _csv_text(cell) for cell in frame[name].unique() if isinstance(cell, str)}
-        safe[name] = frame[name].map(lambda cell, texts=texts: texts.get(cell, cell))
+        written = {cell: _csv_text(cell) for cell in frame[name].unique() if isinstance(cell, str)}
+        if changed := {cell: text for cell, text in written.items() if text != cell}:
+            safe[name] = frame[name].replace(changed)
     return safe.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC)
 
 

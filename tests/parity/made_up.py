@@ -82,16 +82,22 @@ class FakeTwins:
     def call(self, framework: str, arguments: Sequence[str], *, log: Path, hang_seconds: float) -> int:
         command, path, option, out, *rest = arguments
         assert (command, option) == ("trace", "--out")
-        what = spec.from_json(Path(path).read_bytes())
-        self.calls.append((framework, what))
         log.write_text("line one\nRuntimeError: no more memory\n")
         if self.code:
             return self.code
-        reverse_batches = "--reverse-batches" in rest
+        wanted, reverse_batches = [(path, out)], "--reverse-batches" in rest
+        while rest[:1] == ["--then"]:
+            (_, path, out), rest = rest[:3], rest[3:]
+            wanted.append((path, out))
+        for path, out in wanted:
+            self.record(framework, spec.from_json(Path(path).read_bytes()), out, reverse_batches=reverse_batches)
+        return 0
+
+    def record(self, framework: str, what: Spec, out: str, *, reverse_batches: bool) -> None:
+        self.calls.append((framework, what))
         arrays = recording(what, reverse_batches=reverse_batches)
         if change := self.changes.get((framework, what.mode)):
             change(arrays)
         if reverse_batches and (change := self.reordered.get(framework)):
             change(arrays)
         safetensors.numpy.save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, out)
-        return 0

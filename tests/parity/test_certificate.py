@@ -145,7 +145,7 @@ def test_a_twin_that_dies_is_exit_code_1_and_named(twins: FakeTwins) -> None:
     twins.code = 1
     done = parity()
     assert done.exit_code == 1
-    assert "pytorch could not record serial (exit code 1)" in done.stderr
+    assert "pytorch could not record serial and serial-uneven (exit code 1)" in done.stderr
     assert done.stdout == ""
 
 
@@ -167,5 +167,5 @@ def test_out_keeps_specs_recordings_and_logs(twins: FakeTwins, tmp_path: Path) -
 
 def test_progress_goes_to_stderr_alone(twins: FakeTwins) -> None:
     done = parity("--optimizer", "sgd", "--json")
-    assert "proof: simple_cnn, sgd, serial, pytorch" in done.stderr
+    assert "proof: simple_cnn, sgd, serial and serial-uneven, pytorch" in done.stderr
     assert done.stdout.startswith("{")

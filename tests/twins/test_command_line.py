@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import safetensors.numpy
 
 from common import architectures, batches, datasets, results, spec, weights
 from common.results import RunResult
@@ -375,6 +376,35 @@ def test_models_writes_the_summary_of_a_users_model(framework: str, tmp_path: Pa
     subprocess.run([*command, "--out", str(tmp_path / "summary")], cwd=PROJECT, check=True, timeout=SECONDS)
     summary = json.loads((tmp_path / "summary").read_text())
     assert (summary["framework"], summary["model"]) == (framework, SETTINGS["model"])
+
+
+def test_several_specs_recorded_by_one_process_are_what_each_is_alone(framework: str, tmp_path: Path) -> None:
+    fields: dict[str, dict[str, Any]] = {
+        "first": {"steps": 4},
+        "second": {"steps": 3, "accumulation": 2, "seed": 5},
+        "coarser": {"steps": 3, "precision": "float32"},
+    }
+    for name, own in fields.items():
+        values = SETTINGS | {"cores": 1, "epochs": None} | own
+        (tmp_path / f"{name}.json").write_text(spec.build(values).to_json(), "utf-8")
+
+    def traced(name: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", f"{framework}_impl", "trace", str(tmp_path / f"{name}.json"), *map(str, words)]
+        return subprocess.run(command, cwd=PROJECT, capture_output=True, check=False, text=True, timeout=SECONDS)
+
+    second = tmp_path / "second.json"
+    refused = traced("first", "--out", tmp_path / "first", "--then", tmp_path / "coarser.json", tmp_path / "coarser")
+    assert refused.returncode == 2 and "coarser.json has another precision" in refused.stderr, refused.stderr
+    assert not (tmp_path / "first").exists()
+    together = traced("first", "--out", tmp_path / "first", "--then", second, tmp_path / "second")
+    assert together.returncode == 0, together.stderr
+    alone = traced("second", "--out", tmp_path / "alone")
+    assert alone.returncode == 0, alone.stderr
+    first, ours, theirs = (safetensors.numpy.load_file(tmp_path / name) for name in ("first", "second", "alone"))
+    assert (len(first["loss"]), len(ours["loss"])) == (4, 3)
+    assert ours.keys() == theirs.keys()
+    for name, array in ours.items():
+        np.testing.assert_array_equal(array, theirs[name], err_msg=name)
 
 
 def test_the_clock_starts_with_the_process() -> None:
