@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pydantic_core
+from pydantic import ConfigDict, TypeAdapter
 
 from compare import tables
 from compare.tables import Table
 
 TABLES_FOLDER, PLOTS_FOLDER = "tables", "plots"
+
+_JSON: TypeAdapter[Any] = TypeAdapter(Any, config=ConfigDict(ser_json_inf_nan="null"))
 
 
 def ground(machine: Mapping[str, Any], versions: Mapping[str, Mapping[str, str]], *, cores: int | None = None) -> str:
@@ -28,7 +30,7 @@ def ground(machine: Mapping[str, Any], versions: Mapping[str, Mapping[str, str]]
 
 def to_json(values: Mapping[str, Any]) -> str:
     """Nested plain values as standard JSON, which has neither NaN nor infinity: they become null."""
-    return pydantic_core.to_json(values, indent=1, inf_nan_mode="null", ensure_ascii=True).decode()
+    return _JSON.dump_json(values, indent=1, ensure_ascii=True).decode()
 
 
 def markdown(

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import pydantic_core
 import typer
 from rich.console import Console
 from rich.text import Text
@@ -99,7 +98,7 @@ def write(report: Report, folder: Path, *, source: Path | None = None) -> str | 
 def _tables_before(folder: Path) -> set[str]:
     """The names of the tables that an earlier report wrote here."""
     try:
-        made = pydantic_core.from_json((folder / RESULTS_FILE).read_bytes())["tables"]
+        made = results.ANY.validate_json((folder / RESULTS_FILE).read_bytes())["tables"]
         names = {str(table["name"]) for table in made}
     except (OSError, ValueError, LookupError, TypeError):
         return set()

@@ -14,7 +14,7 @@ GENERAL = frozenset(
     {"numpy", "pandas", "PIL", "pooch", "platformdirs", "filelock", "safetensors"}
     | {"dask", "distributed", "simplejpeg"}
     | {"sklearn", "scipy", "psutil", "optuna", "sqlalchemy"}
-    | {"pydantic", "pydantic_core", "yaml", "typer", "rich", "matplotlib", "jinja2"}
+    | {"pydantic", "yaml", "typer", "rich", "matplotlib", "jinja2"}
 )
 TRACKING = frozenset(["tensorboardX", "mlflow"])
 """Optional, pinned in a file of their own, imported by the one command that needs them."""
