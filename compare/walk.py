@@ -21,6 +21,7 @@ from compare import content, document, parity, part, report, store, tables
 from compare.interrupt import Interrupted
 from compare.part import Part, Whole
 from compare.store import FolderError
+from compare.tables import Column, Table
 
 SCHEMA_VERSION = 1
 STEP_FILE = "step.json"
@@ -144,6 +145,13 @@ def walk(
         record = _claim(folder, wanted)
         done: list[Done] = []
         code = 0
+
+        def whole() -> Whole:
+            made = told(record, done)
+            # What only reads the others is done each time, and has no time of its own.
+            once = [each for step, each in zip(steps, done, strict=False) if not step.anew]
+            return replace(made, parts=[*made.parts, times(once)])
+
         try:
             for number, step in enumerate(steps, 1):
                 directory = folder / f"{number}-{step.name}"
@@ -151,19 +159,19 @@ def walk(
                 if known is None:
                     typer.echo(f"{number} of {len(steps)}: {step.title}", err=True)
                     done.append(_do(step, directory, subject, [each.passed for each in done]))
-                    _write(told(record, done), folder)
+                    _write(whole(), folder)
                 else:
                     done.append(known)
-            _write(told(record, done), folder)
+            _write(whole(), folder)
         except Interrupted as interruption:
             code = interruption.exit_code
         except DataRefused:
-            _write(told(record, done), folder)
+            _write(whole(), folder)
             raise
     if code:
         typer.echo(f"Interrupted after {len(done)} of {len(steps)} steps. The same command goes on.", err=True)
         return code
-    _show(told(record, done), folder, as_json=as_json)
+    _show(whole(), folder, as_json=as_json)
     return max((each.exit_code for each in done), default=0)
 
 
@@ -236,6 +244,18 @@ def marks(done: Sequence[Done], steps: int) -> list[tuple[str, str, str]]:
         ("Not as they should be", ", ".join(failed) or "none", "bad" if failed else "good"),
         ("Time", f"{minutes:.1f} minutes", ""),
     ]
+
+
+def times(done: Sequence[Done]) -> Part:
+    """How long each step took."""
+    table = Table(
+        "steps",
+        "Seconds of each step",
+        (Column("step", "step"), Column("seconds", "seconds", 0)),
+        [{"step": each.part.title, "seconds": each.seconds} for each in done],
+        note="Of a step that was cut short and gone on with, the last part alone",
+    )
+    return Part(name="times", title="What it took", tables=[table])
 
 
 def commands(record: Record) -> list[tuple[str, str]]:

@@ -142,6 +142,10 @@ def test_one_report_holds_every_step_and_nothing_of_it_runs(file: Path, steps: S
         assert f"{name} was done." in done.stdout and f"{name} was done." in written
         assert f'<h2 id="{name}">Step {name}</h2>' in page
         assert (out / "tables" / f"of_{name}.csv").exists()
+    times = (out / "tables" / "steps.csv").read_text().splitlines()
+    assert times[0] == '"step","seconds"' and [line.split(",")[0] for line in times[1:]] == [
+        '"Step one"', '"Step two"', '"Step three"',
+    ]  # fmt: skip
     assert "<script>alert(1)" not in page and "<b>one</b>" not in page
     assert page.count("<svg") == 3 and "default-src &#39;none&#39;" in page
 
@@ -234,7 +238,7 @@ def test_a_whole_study_at_smoke_scale_in_both_frameworks(tmp_path: Path) -> None
     first = subprocess.run(command, cwd=launch.PROJECT_ROOT, capture_output=True, text=True, check=False)
     assert first.returncode == 0, first.stderr
     made = json.loads(first.stdout)
-    assert [part["name"] for part in made["parts"]] == [step.name for step in study_steps.STEPS]
+    assert [part["name"] for part in made["parts"]] == [*(step.name for step in study_steps.STEPS), "times"]
     assert any("proved: in float64" in sentence for said in made["conclusions"].values() for sentence in said)
     again = subprocess.run(command, cwd=launch.PROJECT_ROOT, capture_output=True, text=True, check=True)
     assert json.loads(again.stdout) == made and "1 of" not in again.stderr
