@@ -196,7 +196,9 @@ def rows(settings: Evaluation) -> list[Row]:
         raise SpecError(f"There are tuned fields for frameworks that are not evaluated: {', '.join(others)}. Leave them out.")
     made: list[Row] = []
     for framework in settings.frameworks:
-        own = spec.overlay(settings.values, {**settings.tuned.get(framework, {}), "best_epoch.keep": True})
+        # How long it trains is its own to say, also where the trials' length was searched.
+        tuned = {field: value for field, value in settings.tuned.get(framework, {}).items() if field not in ("epochs", "steps")}
+        own = spec.overlay(settings.values, {**tuned, "best_epoch.keep": True})
         built = spec.build(own)
         if settings.repeats > 1 and built.data.seed is None:
             built = spec.build(spec.overlay(own, {"data.seed": built.seed}))

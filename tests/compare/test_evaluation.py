@@ -147,6 +147,13 @@ def test_settings_that_would_score_other_images_are_refused() -> None:
     assert all(row.spec.best_epoch.keep and row.spec.data.seed == 4 for row in rows)
 
 
+def test_a_final_training_is_as_long_as_it_says_itself() -> None:
+    tuned = {"pytorch": {"epochs": 2, "optimizer.momentum": 0.5}, "tensorflow": {"steps": 7}}
+    first, second = evaluation.rows(Evaluation(values={"epochs": 30}, frameworks=("pytorch", "tensorflow"), tuned=tuned))
+    assert (first.spec.epochs, first.spec.optimizer.momentum) == (30, 0.5)
+    assert (second.spec.epochs, second.spec.steps) == (30, None)
+
+
 def test_tuned_fields_come_from_a_folder_or_a_file(tmp_path: Path) -> None:
     both = ("pytorch", "tensorflow")
     trial = Trial(slot=0, number=0, fields={}, state="ok", value=0.5, began_seconds=0.0, ended_seconds=1.0)
