@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
+import os
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -22,10 +25,33 @@ class Reference(NamedTuple):
         """The array, mapped and read-only."""
         return np.memmap(self.filename, self.dtype, "r", self.offset, self.shape)
 
+    @property
+    def row_bytes(self) -> int:
+        return int(np.dtype(self.dtype).itemsize * np.prod(self.shape[1:], dtype=np.int64))
+
     def rows(self, start: int, stop: int) -> Reference:
         """A stretch of the first axis."""
-        row_bytes = int(np.dtype(self.dtype).itemsize * np.prod(self.shape[1:], dtype=np.int64))
-        return Reference(self.filename, self.dtype, self.offset + start * row_bytes, (stop - start, *self.shape[1:]))
+        return self._replace(offset=self.offset + start * self.row_bytes, shape=(stop - start, *self.shape[1:]))
+
+    def take(self, descriptor: int, ids: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        """Rows by their places, read: what is mapped would count as this process's memory for ever after.
+
+        Args:
+            descriptor: of the file.
+            ids: [N], 0 or larger; those that follow one another are read at once.
+
+        Raises:
+            OSError: the file is shorter than the array.
+        """
+        rows = np.empty((len(ids), *self.shape[1:]), self.dtype)
+        bounds = [0, *(np.flatnonzero(np.diff(ids) != 1) + 1).tolist(), len(ids)]
+        for first, last in itertools.pairwise(bounds if len(ids) else ()):
+            left, place = rows[first:last].reshape(-1).view(np.uint8).data, self.offset + int(ids[first]) * self.row_bytes
+            while left:
+                if not (count := os.preadv(descriptor, [left], place)):
+                    raise OSError(errno.EIO, "The file ends within the array", self.filename)
+                left, place = left[count:], place + count
+        return rows
 
 
 def reference(array: object) -> Reference | None:

@@ -12,13 +12,12 @@ import tensorflow as tf
 from common import chunks
 from common.batches import Epoch, Plan
 from common.datasets import Split
+from common.datasets.images import MOST_IN_MEMORY
 from common.preprocessing.scaling import Scaling
 from common.training import Batch
 from tensorflow_impl import decode, device
 
 Take = Callable[[tf.Tensor], tf.Tensor]
-
-_MOST_BYTES_IN_MEMORY = 2**30
 
 
 def batches(
@@ -99,7 +98,7 @@ def reader(split: Split, image_size: int) -> Take:
     encoded = split.encoded
     if encoded is None:
         # Twin: TensorFlow reads from a tensor, a copy in memory; what is too large for one is read by a call to Python.
-        if split.images.nbytes > _MOST_BYTES_IN_MEMORY:
+        if split.images.nbytes > MOST_IN_MEMORY:
             return _from_python(lambda ids: split.images[ids], image_size)
         with tf.device("CPU:0"):
             images = tf.constant(np.asarray(split.images))

@@ -88,8 +88,8 @@ class Split:
     """Examples of one split, in manifest order; read-only."""
 
     images: Images
-    """uint8 [N, S, S, 3], RGB: a part of the cache's memory map, rows of it by their places, or, where `encoded` is to be read
-    instead, files that are decoded when they are asked for; an array for the digits."""
+    """uint8 [N, S, S, 3], RGB: a part of the cache's memory map, rows of its file by their places, or, where `encoded` is to be
+    read instead, files that are decoded when they are asked for; an array for the digits."""
     labels: NDArray[np.int64]
     """[N], class ids."""
     encoded: Encoded | None = None

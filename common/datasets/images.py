@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -13,6 +15,10 @@ from common import mapped
 from common.datasets import decode
 from common.datasets.dataset import Images
 from common.datasets.encoded import Encoded
+from common.preprocessing.cache import Held
+
+MOST_IN_MEMORY = 2**26
+"""Bytes of a split that may stand in the memory of each process, so that a larger split takes no more of it than this one."""
 
 
 class Rows(ABC):
@@ -58,7 +64,17 @@ class Gathered(Rows):
         self._whole = whole
 
     def _read(self, ids: NDArray[np.int64]) -> NDArray[np.uint8]:
-        return self._whole[ids]
+        return self._place.take(self._held.descriptor, ids)
+
+    @cached_property
+    def _place(self) -> mapped.Reference:
+        found = mapped.reference(self._whole)
+        assert found is not None, "Gathered takes arrays that are mapped"
+        return found
+
+    @cached_property
+    def _held(self) -> Held:
+        return Held(Path(self._place.filename))
 
     def part(self, start: int, stop: int) -> Gathered:
         return Gathered(self._whole, self._ids[start:stop])
@@ -89,9 +105,13 @@ class Decoded(Rows):
 
 
 def rows_of(whole: NDArray[np.uint8], ids: NDArray[np.int64]) -> Images:
-    """Rows of an array by ascending places, read-only: a part of it where they follow one another, else a copy or Gathered."""
+    """Rows of an array by ascending places, read-only.
+
+    A part of it where they follow one another and are no more than MOST_IN_MEMORY; else a copy, or Gathered of a file.
+    """
     first = int(ids[0])
-    if int(ids[-1]) - first + 1 == len(ids):
+    small = len(ids) * whole[:1].nbytes <= MOST_IN_MEMORY or not isinstance(whole, np.memmap)
+    if small and int(ids[-1]) - first + 1 == len(ids):
         return whole[first : first + len(ids)]
     if isinstance(whole, np.memmap):
         return Gathered(whole, ids)

@@ -90,10 +90,11 @@ class Manifest:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Manifest:
         values: dict[str, Any] = {}
+        once: dict[str, str] = {}  # splits, classes and formats are a few texts, each of which stands in many rows
         for field in fields(cls):
             value: Any = arrays[field.name]
             if str(field.type).startswith("tuple"):
-                value = tuple(value.tobytes().decode().split("\0")[:-1])
+                value = tuple(once.setdefault(text, text) for text in value.tobytes().decode().split("\0")[:-1])
             if field.name == "empty_folders":
                 value = tuple(zip(value[::2], value[1::2], strict=True))
             values[field.name] = value

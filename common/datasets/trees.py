@@ -82,7 +82,7 @@ class Folder:
     def fingerprint(self) -> tuple[str, int]:
         digest = hashlib.sha256()
         newest = 0
-        for name, status in sorted(self._entries(), key=lambda entry: entry[0]):
+        for name, status in self._entries():
             digest.update(f"{name}\0{fingerprint_of_file(status) if status else ''}\0".encode())
             newest = max(newest, status.st_ctime_ns if status else 0)
         return digest.hexdigest(), newest
@@ -123,7 +123,7 @@ class Folder:
             return b"unreadable"
 
     def _entries(self) -> Iterator[tuple[str, os.stat_result | None]]:
-        """Each visible file with its status, each folder without anything visible with None."""
+        """Each visible file with its status, each folder without anything visible with None; always in the same order."""
         seen: set[str] = set()
         num_files = 0
         pending = [""]
@@ -135,8 +135,8 @@ class Folder:
             seen.add(real)
             is_empty = True
             with os.scandir(self.path / folder) as entries:
-                for entry in entries:
-                    if is_hidden(entry.name):
+                for entry in sorted(entries, key=lambda entry: entry.name):
+                    if _is_hidden_part(entry.name):
                         continue
                     is_empty = False
                     _check_unicode(entry.name, self.path)
@@ -195,7 +195,11 @@ def _check_unicode(name: str, tree: Path) -> None:
 
 def is_hidden(name: str) -> bool:
     """Whether a part of a path starts with a dot, or is a file that Windows puts into every folder."""
-    return any(part.startswith(".") or part.lower() in _OF_WINDOWS for part in PurePosixPath(name).parts)
+    return any(map(_is_hidden_part, PurePosixPath(name).parts))
+
+
+def _is_hidden_part(part: str) -> bool:
+    return part.startswith(".") or part.lower() in _OF_WINDOWS
 
 
 def is_unreadable(error: OSError) -> bool:

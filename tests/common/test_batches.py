@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from common import spec
+from common import batches, spec
 from common.architectures import Architecture, Dropout
 from common.batches import Epoch, Plan, order_digest
 from common.spec import SpecError
@@ -65,6 +65,12 @@ def test_an_augmentation_that_is_off_leaves_the_other_draws_alone() -> None:
     whole, bare = a_plan().draw(1), a_plan(augmentation={}).draw(1)
     assert (bare.flips, bare.shifts) == (None, None)
     assert all(map(np.array_equal, (bare.ids, *bare.masks), (whole.ids, *whole.masks)))
+
+
+def test_masks_are_the_same_however_many_are_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = a_plan(101).draw(2).masks
+    monkeypatch.setattr(batches, "_VALUES_AT_ONCE", 10)
+    assert all(map(np.array_equal, a_plan(101).draw(2).masks, whole))
 
 
 def test_draws_have_the_frequencies_that_the_spec_asks_for() -> None:

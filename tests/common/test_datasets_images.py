@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from common import chunks
-from common.datasets import Split, load_files
+from common.datasets import Split, images, load_files
 from common.datasets.images import Decoded, Gathered, Rows, rows_of
 from common.preprocessing import scan
 from common.spec import Data
@@ -48,6 +48,26 @@ def test_they_are_indexed_as_an_array_is(rows: Rows) -> None:
 def test_they_travel_without_their_pixels(rows: Rows) -> None:
     sent = pickle.dumps(rows.part(2, 9))
     assert len(sent) < 2000 and np.array_equal(pickle.loads(sent), EXPECTED[2:9])  # noqa: S301  made here
+
+
+def test_a_file_that_is_shorter_than_its_array_is_told(tmp_path: Path) -> None:
+    np.save(tmp_path / "pixels.npy", EXPECTED)
+    found = rows_of(np.load(tmp_path / "pixels.npy", mmap_mode="r"), np.array([0, 2, len(EXPECTED) - 1]))
+    with (tmp_path / "pixels.npy").open("rb+") as file:
+        file.truncate((tmp_path / "pixels.npy").stat().st_size - 1)
+    assert np.array_equal(found[:2], EXPECTED[[0, 2]])
+    with pytest.raises(OSError, match=r"ends within the array.*pixels\.npy"):
+        found[2]
+
+
+def test_a_large_part_of_a_file_is_read_and_a_small_one_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "pixels.npy", EXPECTED)
+    whole, part = np.load(tmp_path / "pixels.npy", mmap_mode="r"), np.arange(2, 9)
+    assert isinstance(rows_of(whole, part), np.memmap)
+    monkeypatch.setattr(images, "MOST_IN_MEMORY", EXPECTED[part].nbytes - 1)
+    read = rows_of(whole, part)
+    assert isinstance(read, Gathered) and np.array_equal(read[:], EXPECTED[part])
+    assert np.shares_memory(rows_of(EXPECTED, part), EXPECTED)
 
 
 def test_their_sums_are_the_arrays(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
