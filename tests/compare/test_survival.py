@@ -90,7 +90,7 @@ def gone(folder: Path) -> bool:
         except psutil.NoSuchProcess:
             return ""
 
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         if not any(str(folder) in words(process) for process in psutil.process_iter()):
             return True
