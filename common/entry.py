@@ -7,6 +7,7 @@ framework is imported, and so that the launcher of several ranks never imports i
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import hashlib
 import json
@@ -19,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -219,6 +220,20 @@ def main(
     options = description["options"]
     facts = {"switches": spec.settled(read, options), "reduced": spec.reduced(read, options)}
     return _run(framework, twin, read, arguments, started, cpus, allocator, facts)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process with the exit code of `main`.
+
+    A rank ends without taking its interpreter apart: threads that exchanged tensors for it may still ask for that, and end the
+    process by SIGABRT when all is done and written. What else wants to be tidied up at the end is.
+    """
+    if "RANK" not in os.environ:
+        sys.exit(code)
+    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]  # as the interpreter does itself, while it is whole
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _read(path: Path) -> Spec:

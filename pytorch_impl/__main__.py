@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from common import entry
 from common.inference import Inference
 from pytorch_impl import rendezvous, switches
@@ -28,4 +26,4 @@ def load_twin() -> entry.Twin:
 
 
 if __name__ == "__main__":
-    sys.exit(entry.main("pytorch", load_twin, rendezvous, switches))
+    entry.leave(entry.main("pytorch", load_twin, rendezvous, switches))

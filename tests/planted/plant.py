@@ -79,4 +79,4 @@ def _parted(job: str) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:]))
+    entry.leave(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:]))
