@@ -223,7 +223,7 @@ def main(
 
 
 def leave(code: int) -> NoReturn:
-    """End the process with the exit code of `main`.
+    """End the process with the exit code of `main`; for a framework whose ranks need nothing of each other any more by then.
 
     A rank ends without taking its interpreter apart: threads that exchanged tensors for it may still ask for that, and end the
     process by SIGABRT when all is done and written. What else wants to be tidied up at the end is.

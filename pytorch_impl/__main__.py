@@ -26,4 +26,5 @@ def load_twin() -> entry.Twin:
 
 
 if __name__ == "__main__":
+    # Twin: what a rank has sent is on its way when its group is taken apart; gloo's threads may outlive the interpreter.
     entry.leave(entry.main("pytorch", load_twin, rendezvous, switches))

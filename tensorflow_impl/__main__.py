@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from common import entry
 from common.inference import Inference
 from tensorflow_impl import rendezvous, switches
@@ -26,4 +28,5 @@ def load_twin() -> entry.Twin:
 
 
 if __name__ == "__main__":
-    entry.leave(entry.main("tensorflow", load_twin, rendezvous, switches))
+    # Twin: a rank that ends at once would take away what others still fetch from it; its threads can wait.
+    sys.exit(entry.main("tensorflow", load_twin, rendezvous, switches))
