@@ -355,29 +355,32 @@ class _Ladder:
     ) -> dict[str, dict[str, Arrays]]:
         """Recordings by label and framework: one process after the other, for side by side their threads would wait."""
         recordings: dict[str, dict[str, Arrays]] = {label: {} for label in specs}
-        for name in frameworks if specs else ():
-            what = next(iter(specs.values()))
-            folder = self.out / what.model / what.optimizer.name
-            folder.mkdir(parents=True, exist_ok=True)
-            words: list[str] = []
-            for label, each in specs.items():
-                path, recording = folder / f"{label}.json", folder / f"{label}-{name}.safetensors"
-                path.write_text(each.to_json(), encoding="utf-8")
-                recording.unlink(missing_ok=True)  # never judge an earlier proof's
-                words += ["--then", str(path), str(recording)] if words else ["trace", str(path), "--out", str(recording)]
-            labels, log = " and ".join(specs), folder / f"{next(iter(specs))}-{name}.log"
+        if not specs:
+            return recordings
+        first, what = next(iter(specs.items()))
+        folder = self.out / what.model / what.optimizer.name
+        folder.mkdir(parents=True, exist_ok=True)
+        for label, each in specs.items():
+            (folder / f"{label}.json").write_text(each.to_json(), encoding="utf-8")
+        labels = " and ".join(specs)
+        for name in frameworks:
             self.progress(f"proof: {what.model}, {what.optimizer.name}, {labels}, {name}")
+            paths, log = {label: folder / f"{label}-{name}.safetensors" for label in specs}, folder / f"{first}-{name}.log"
+            words: list[str] = []
+            for label, path in paths.items():
+                path.unlink(missing_ok=True)  # never judge an earlier proof's
+                source = str(folder / f"{label}.json")
+                words += ["--then", source, str(path)] if words else ["trace", source, "--out", str(path)]
             code = launch.call(name, [*words, *options], log=log, hang_seconds=what.hang_seconds)
             if code != 0:
                 lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
                 raise launch.LaunchError(
                     f"{name} could not record {labels} ({launch.exit_words(code)}). See {log}.\n" + "\n".join(lines[-3:])
                 )
-            for label in specs:
-                recording = folder / f"{label}-{name}.safetensors"
-                if not recording.exists():
+            for label, path in paths.items():
+                if not path.exists():
                     raise launch.LaunchError(f"{name} recorded nothing for {label}, and ended as if all were well. See {log}.")
-                recordings[label][name] = safetensors.numpy.load_file(recording)
+                recordings[label][name] = safetensors.numpy.load_file(path)
         return recordings
 
 
