@@ -47,6 +47,8 @@ GRADIENT_FLOAT32_TOLERANCE = 1e-2
 """In float32 rounding opens some ReLUs and turns some ties of max-pooling: 1.4e-3 were seen for mini_xception."""
 GRADIENT_NOISE = 1e-13
 """Rounding in the gradient of a bias in front of BatchNorm, which is zero in exact arithmetic."""
+UNSEEN_NOISE = 1e-14
+"""Rounding in a mode's gradients in float64, which are not recorded, on the scale of the model's largest."""
 YARDSTICK_FACTOR = 10.0
 YARDSTICK_CEILING = 1e-6
 """Where rounding alone may make more than this, a step is shown and not judged: no longer a proof of anything."""
@@ -584,7 +586,7 @@ def _after_one_step(
     elif what.optimizer.name == "adam":
         # Adam's first direction is g / (|g| + epsilon): where g is small, its rounding counts up to 1 / epsilon times.
         limit, reason = 1e4 * plain, f"{kind}, times what Adam makes of small gradients"
-    difference, where = _updates_apart(what, ours, theirs)
+    difference, where = _updates_apart(what, limit, ours, theirs)
     reason = f"{reason}, on the scale of the largest update"
     rungs = [_judged(what, f"{prefix}weights after one step", difference, where, limit, reason, **fields)]
     if architecture.has_batch_norm:
@@ -594,7 +596,7 @@ def _after_one_step(
     return rungs
 
 
-def _updates_apart(what: Spec, ours: Arrays, theirs: Arrays) -> tuple[float, str | None]:
+def _updates_apart(what: Spec, limit: float, ours: Arrays, theirs: Arrays) -> tuple[float, str | None]:
     gradients = _group(ours, "gradient/")
     largest_gradient = max(float(np.abs(gradient).max()) for gradient in gradients.values())
     largest_update = max(float(np.abs(ours[f"stepped/{name}"] - ours[f"initial/{name}"]).max()) for name in gradients)
@@ -602,10 +604,12 @@ def _updates_apart(what: Spec, ours: Arrays, theirs: Arrays) -> tuple[float, str
     for name, gradient in gradients.items():
         apart = _apart(ours[f"stepped/{name}"], theirs.get(f"stepped/{name}"))
         if what.optimizer.name == "adam" and apart.shape == gradient.shape:
-            # To Adam a gradient that is rounding noise (a bias in front of BatchNorm) has no direction to agree on.
-            noise = 1e-6 if what.precision == "float64" else GRADIENT_FLOAT32_TOLERANCE
-            counts = np.abs(gradient) > noise * largest_gradient
-            if not counts.any() and gradient.any() and not name.endswith(".bias"):
+            # Adam's first direction g / (|g| + epsilon) moves by at most d / 4|g| where g moves by d: it must agree wherever
+            # g stands out of the rounding. A bias in front of BatchNorm has nothing but rounding, and no direction.
+            other = theirs.get(f"gradient/{name}")
+            noise = UNSEEN_NOISE * largest_gradient if other is None else float(_apart(gradient, other).max())
+            counts = np.abs(gradient) * limit >= noise
+            if not counts.any() and not name.endswith(".bias"):
                 return math.inf, name  # nothing of it would be compared
             apart = apart[counts]
         differences.append((_over(apart.max(initial=0.0), largest_update), name))
