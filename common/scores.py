@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
-from scipy import special, stats
-from sklearn.metrics import precision_recall_fscore_support, top_k_accuracy_score
+from scipy import special
 
 from common import metrics
 
@@ -126,6 +125,8 @@ def score(labels: Labels, logits: Logits) -> Scores:
         labels: int64 [N], N at least 1.
         logits: [N, classes], finite.
     """
+    from sklearn.metrics import precision_recall_fscore_support, top_k_accuracy_score  # here: it takes a second to import
+
     count, classes = logits.shape
     every, predicted = np.arange(classes), predictions(logits)
     logarithms = special.log_softmax(logits.astype(np.float64), axis=1)
@@ -194,6 +195,8 @@ def agreement(labels: Labels, first: Logits, second: Logits) -> Agreement:
         labels: int64 [N].
         first, second: [N, classes] of the two.
     """
+    from scipy import stats  # here: it takes half a second to import
+
     right = [predictions(logits) == labels for logits in (first, second)]
     alone = int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum())
     return Agreement(

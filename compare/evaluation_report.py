@@ -13,7 +13,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
-from scipy import stats
 
 from common import results, scores
 from common.datasets.dataset import Images
@@ -434,6 +433,8 @@ def _accuracy_words(model: Model, made: Evaluated) -> str:
 
 def _interval(found: scores.Scores) -> Any:
     """Wilson's (1927), of the accuracy: `low` and `high`."""
+    from scipy import stats  # here: it takes half a second to import, and most commands score nothing
+
     return stats.binomtest(found.num_correct, found.num_examples).proportion_ci(CONFIDENCE, method="wilson")
 
 

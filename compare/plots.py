@@ -118,10 +118,13 @@ def labels(class_names: Sequence[str]) -> list[str]:
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write one plot in every format, each file whole or not at all; call it within SETTINGS."""
     files = _files(folder, name)
+    figure.draw_without_rendering()  # lays it out, which takes as long as drawing it: once for all formats
+    figure.set_layout_engine("none")
+    whole = figure.get_tightbbox().padded(mpl.rcParams["savefig.pad_inches"])
     for path in files:
         drawn = io.BytesIO()
         metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-        figure.savefig(drawn, format=path.suffix[1:], dpi=150, bbox_inches="tight", metadata=metadata)
+        figure.savefig(drawn, format=path.suffix[1:], dpi=150, bbox_inches=whole, metadata=metadata)
         results.write_atomically(path, drawn.getvalue())
     return files
 

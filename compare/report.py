@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import BaseModel
 from rich.console import Console
 from rich.text import Text
 
@@ -98,11 +99,21 @@ def write(report: Report, folder: Path, *, source: Path | None = None) -> str | 
 def _tables_before(folder: Path) -> set[str]:
     """The names of the tables that an earlier report wrote here."""
     try:
-        made = results.ANY.validate_json((folder / RESULTS_FILE).read_bytes())["tables"]
-        names = {str(table["name"]) for table in made}
-    except (OSError, ValueError, LookupError, TypeError):
+        before = _Before.model_validate_json((folder / RESULTS_FILE).read_bytes())
+    except (OSError, ValueError):
         return set()
+    names = {table.name for table in before.tables}
     return {name for name in names if Path(name).name == name}  # whoever wrote them: no other folder's files
+
+
+class _Named(BaseModel):
+    name: str
+
+
+class _Before(BaseModel):
+    """What of an earlier report's results.json is asked for: all of it may be as large as thousands of runs."""
+
+    tables: list[_Named]
 
 
 def show(report: Report, folder: Path, *, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
-from scipy import optimize, stats
+from scipy import special
 
 from common.spec import SpecError
 from compare.statistics import CONFIDENCE
@@ -68,7 +68,7 @@ def _through_origin(law: Literal["Amdahl", "Gustafson"], points: list[tuple[floa
         return SerialFraction(law=law, value=slope, low=None, high=None, n=1)
     freedom = len(points) - 1
     error = math.sqrt(float(((y - slope * x) ** 2).sum()) / freedom / float(x @ x))
-    half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom)) * error
+    half = float(special.stdtrit(freedom, 0.5 + CONFIDENCE / 2)) * error
     return SerialFraction(law=law, value=slope, low=slope - half, high=slope + half, n=len(points))
 
 
@@ -168,5 +168,7 @@ def _least_squares(matrix: npt.NDArray[np.float64], values: npt.NDArray[np.float
     """Two coefficients, neither below zero."""
     if not len(values):
         return 0.0, 0.0
+    from scipy import optimize  # here: it takes a quarter of a second to import, and most commands fit nothing
+
     first, second = optimize.nnls(matrix, values)[0].tolist()
     return first, second

@@ -304,8 +304,8 @@ def _timed_steps(result: RunResult) -> int:
 
 def spread_median(values: Sequence[float]) -> float:
     """Median of the finite values, NaN where there is none."""
-    found = spread(values)
-    return found.median if found else float("nan")
+    finite = [value for value in values if math.isfinite(value)]
+    return python_statistics.median(finite) if finite else float("nan")
 
 
 def _summary(row: Row, stored: Stored) -> Summary:

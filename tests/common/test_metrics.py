@@ -59,7 +59,7 @@ def test_a_loss_that_is_no_number_is_kept_as_it_is() -> None:
 
 
 def test_predictions_for_another_number_of_examples_are_refused() -> None:
-    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+    with pytest.raises(ValueError, match="A prediction for each label"):
         metrics(np.array([1, 2]), np.array([1]), 0.0)
 
 
@@ -70,6 +70,7 @@ def test_every_example_is_counted_once_in_its_true_row_and_its_predicted_column(
     assert [sum(row) for row in counts] == np.bincount(labels, minlength=10).tolist()
     assert [sum(column) for column in zip(*counts, strict=True)] == np.bincount(predictions, minlength=10).tolist()
     assert sum(counts[label][label] for label in range(10)) == metrics(labels, predictions, 0.0).num_correct
+    assert counts == sklearn.metrics.confusion_matrix(labels, predictions, labels=range(10)).tolist()
     assert all(type(count) is int for row in counts for count in row)
 
 
