@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, get_args
 
 import numpy as np
 
@@ -50,7 +50,7 @@ from common.training import Diverged, Run, Trainer, is_first_rank
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_DATA_REFUSED = 0, 1, 2, 4
 
-OF_THE_PROCESS = ("mode", "replicas", "cores", "precision", "switches", "framework_options", "hosts")
+OF_THE_PROCESS = ("mode", "replicas", "cores", "device", "precision", "switches", "framework_options", "hosts")
 """Fields of the spec by which a process settles its threads, devices and ranks, once."""
 
 
@@ -150,6 +150,7 @@ def main(
     subparser.add_argument("--trials", type=int, default=1, help="side by side, each in a thread of its own")
     subparser.add_argument("--place", type=int, default=0, help="of this process among several that share the budget, from 0")
     subparser.add_argument("--budget", type=int, help="cores of all of them; default: those of this one")
+    subparser.add_argument("--device", choices=get_args(spec.Device), default="auto", help="of each trial, as in its spec")
     subparser = commands.add_parser("preprocess", help="scan the image files of a split for their sums (JSON)")
     subparser.add_argument("job", type=Path, metavar="JOB.npz")
     subparser.add_argument("--workers", type=int, required=True)
@@ -178,6 +179,7 @@ def main(
     except spec.SpecError as error:
         print(error, file=sys.stderr)
         return EXIT_USAGE
+    _choose_device(read.device)
     for other, path, _ in others:
         if differing := [name for name in OF_THE_PROCESS if getattr(other, name) != getattr(read, name)]:
             print(f"--then takes specs for one process. {path} has another {', '.join(differing)}.", file=sys.stderr)
@@ -367,6 +369,7 @@ def _serve(framework: str, load_twin: Callable[[], Twin], arguments: argparse.Na
     first = arguments.place * own % len(cpus)
     machine.hold_to(cpus[first : first + own])
     machine.keep_freed_memory()
+    _choose_device(arguments.device)
     serving.leave_at_once()
     with serving.answers() as answers:
         twin = load_twin()
@@ -376,6 +379,10 @@ def _serve(framework: str, load_twin: Callable[[], Twin], arguments: argparse.Na
             description = twin.describe()
             if (refusal := spec.check_against(read, description)) is not None:
                 raise spec.SpecError(refusal)
+            if read.device != arguments.device:
+                raise spec.SpecError(
+                    f"device is {arguments.device!r} for all trials of this process. Received: {read.device!r}."
+                )
             for name, value in spec.settled(read, description["options"]).items():
                 if value in description["options"][name].get("process", ()):
                     raise spec.SpecError(
@@ -390,6 +397,12 @@ def _serve(framework: str, load_twin: Callable[[], Twin], arguments: argparse.Na
         )
         made.serve(sys.stdin, device=twin.device, start_seconds=time.time() - started)
     return EXIT_OK
+
+
+def _choose_device(device: str) -> None:
+    """Before the framework is imported, which looks for GPUs once: both ask CUDA, whom this tells to have none."""
+    if device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
 
 def _architecture(read: Spec) -> architectures.Architecture:

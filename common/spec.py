@@ -62,6 +62,7 @@ SCHEDULERS = ("threads", "processes")
 LEVELS = ("plain", "fair", "best")
 """Of switches; see `Spec.switches`."""
 Precision = Literal["float32", "float64"]
+Device = Literal["auto", "cpu"]
 BatchNormStatistics = Literal["per_replica", "synchronised"]
 
 
@@ -239,6 +240,8 @@ class Spec(_Frozen):
     cores: int = Field(default_factory=lambda: available_cores(), ge=1)
     """CPU cores that the whole run may use, replicas and input workers included, on all hosts together. Default: all that this
     process may use, times the hosts."""
+    device: Device = "auto"
+    """auto: the GPUs that the framework finds, else the CPU; cpu: the CPU, though there be GPUs."""
     part: Literal["training", "input", "compute"] = "training"
     """What is run and timed: all of it; the input path alone; or the model alone, over and over on the first batch."""
     profile_steps: int = Field(0, ge=0)
@@ -578,6 +581,16 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
     return parsed
 
 
+def of_device(spec: Spec, description: dict[str, Any]) -> dict[str, Any]:
+    """What a framework says of itself on the device that a run is for.
+
+    Args:
+        spec: of the run.
+        description: the twin's `describe`; where there are GPUs, `on_cpu` has the entries that are others without them.
+    """
+    return description | description.get("on_cpu", {}) if spec.device == "cpu" else description
+
+
 def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | None = None) -> str | None:
     """Hold a spec against what a framework says of itself on this machine.
 
@@ -590,7 +603,7 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
             "plain": what that level has; "elsewhere": {value: what it needs that this machine lacks};
             "only": {value: {dotted field of the spec: [the values that it is for]}}; "reduced": values with which the
             arithmetic has fewer digits than the precision says; "process": values that are settled when a process starts.
-            Values that are keys stand there as strings.
+            Values that are keys stand there as strings. `on_cpu`: see `of_device`.
 
     Returns:
         None where the run can start, else "not available: ..." with the reason, for the table's row.
@@ -598,6 +611,7 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
     Raises:
         SpecError: the spec names a switch, or a value of one, that the framework does not have.
     """
+    description = of_device(spec, description)
     options = description["options"]
     for name, value in spec.framework_options.items():
         if name not in options:

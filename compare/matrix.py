@@ -88,7 +88,7 @@ def judge(made: Sequence[Row], descriptions: Mapping[str, dict[str, Any]], *, ov
     known = {name for description in descriptions.values() for name in description["options"]}
     judged: list[Row] = []
     for row in made:
-        description = descriptions[row.framework]
+        description = spec.of_device(row.spec, descriptions[row.framework])
         options = {
             name: value
             for name, value in row.spec.framework_options.items()

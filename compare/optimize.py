@@ -155,7 +155,7 @@ def _search(request: Request, named: list[str], folder: Path, shown: Display) ->
     base = request.spec
     shown.say("asking the frameworks what they can do here")
     with launch.asked(named) as answer:
-        descriptions = {framework: answer(framework) for framework in named}
+        descriptions = {framework: spec.of_device(base, answer(framework)) for framework in named}
     if request.switches is not None:
         known = {name: None for description in descriptions.values() for name in description["options"]}
         chosen("--only", request.switches, tuple(known))

@@ -397,7 +397,7 @@ def _uneven_label(parts: int) -> str:
 
 def _reduced(framework: str, timed: Spec) -> list[str]:
     """The switches by which it computes with fewer digits; asked for only where there are any."""
-    return spec.reduced(timed, launch.describe(framework)["options"]) if _is_switched(timed) else []
+    return spec.reduced(timed, spec.of_device(timed, launch.describe(framework))["options"]) if _is_switched(timed) else []
 
 
 def _may_be_rounding(held: list[Rung]) -> bool:

@@ -299,7 +299,7 @@ def _searches(wanted: _Judged, plan: Plan) -> list[Wanted]:
             made.append(
                 Wanted(
                     framework=framework,
-                    layout=Layout(settings.backend, jobs, plan.budget),
+                    layout=Layout(settings.backend, jobs, plan.budget, wanted.values[framework].get("device", "auto")),
                     repeat=repeat,
                     trials=trials,
                     sampler=settings.sampler,

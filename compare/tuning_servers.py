@@ -45,6 +45,7 @@ class Layout:
     """Trials side by side."""
     budget: int
     """Cores of all of them together."""
+    device: spec.Device = "auto"
 
     @property
     def servers(self) -> int:
@@ -61,7 +62,12 @@ class Layout:
     def arguments(self, place: int) -> list[str]:
         """Of the twin's command, for the server at a place from 0."""
         numbers = {"cores": self.cores_a_trial, "trials": self.trials_a_server, "place": place, "budget": self.budget}
-        return ["serve-trials", *(word for name, number in numbers.items() for word in (f"--{name}", str(number)))]
+        return [
+            "serve-trials",
+            "--device",
+            self.device,
+            *(word for name, number in numbers.items() for word in (f"--{name}", str(number))),
+        ]
 
 
 class Server(Protocol):

@@ -23,12 +23,17 @@ def gpus() -> list[str]:
 
 def describe() -> dict[str, Any]:
     """Devices, modes possible here, switches and versions, JSON-ready; `common.spec.check_against` holds a spec to it."""
-    found = len(gpus())
+    names = gpus()
+    without = {"on_cpu": _on([])} if names else {}
+    return {"framework": "pytorch", "versions": versions(), **_on(names), **without}
+
+
+def _on(names: list[str]) -> dict[str, Any]:
+    """What depends on the GPUs, by their names; none: on the CPU."""
+    found = len(names)
     backend = "nccl" if found else "gloo"
     return {
-        "framework": "pytorch",
-        "versions": versions(),
-        "devices": [{"name": name, "kind": "cuda"} for name in gpus()] or [{"name": "cpu", "kind": "cpu"}],
+        "devices": [{"name": name, "kind": "cuda"} for name in names] or [{"name": "cpu", "kind": "cpu"}],
         "modes": {
             "serial": _mode("one replica", None),
             "data_parallel": _mode(
@@ -50,7 +55,7 @@ def describe() -> dict[str, Any]:
                 f"own optimizers, averages by all-reduce, {backend}", found, hosts=True, synchronised=False
             ),
         },
-        "options": switches.options(kind()),
+        "options": switches.options("cuda" if found else "cpu"),
     }
 
 

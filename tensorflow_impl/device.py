@@ -30,13 +30,18 @@ def gpus() -> list[str]:
 
 def describe() -> dict[str, Any]:
     """Devices, modes possible here, switches and versions, JSON-ready; `common.spec.check_against` holds a spec to it."""
-    found = len(gpus())
+    names = gpus()
+    without = {"on_cpu": _on([])} if names else {}
+    return {"framework": "tensorflow", "versions": versions(), **_on(names), **without}
+
+
+def _on(names: list[str]) -> dict[str, Any]:
+    """What depends on the GPUs, by their names; none: on the CPU."""
+    found = len(names)
     devices = "GPUs" if found else "logical CPU devices"
     ring = "nccl" if found else "ring"
     return {
-        "framework": "tensorflow",
-        "versions": versions(),
-        "devices": [{"name": name, "kind": "cuda"} for name in gpus()] or [{"name": "cpu", "kind": "cpu"}],
+        "devices": [{"name": name, "kind": "cuda"} for name in names] or [{"name": "cpu", "kind": "cpu"}],
         "modes": {
             "serial": _mode("one replica", None),
             # Twin: the strategy's replicas can add tensors up inside a step on every device.
@@ -50,7 +55,7 @@ def describe() -> dict[str, Any]:
             # Models that are trained apart have statistics of their own until they are averaged.
             "model_averaging": _mode(f"own optimizers, averages by all-reduce, {ring}", found, hosts=True, synchronised=False),
         },
-        "options": switches.options(kind()),
+        "options": switches.options("cuda" if found else "cpu"),
     }
 
 

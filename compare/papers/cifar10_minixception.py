@@ -114,6 +114,7 @@ def plan(setting: Setting) -> Plan:
             "model": "common.published.keras_mini_xception",
             "optimizer.epsilon": 1e-7,
             "data.drawn_part": _LEAST,
+            "device": "cpu",
         },
         PYTORCH: {
             "model": "common.published.pytorch_mini_xception",
@@ -184,12 +185,8 @@ def plan(setting: Setting) -> Plan:
             *scaled,
             "The second and third run say data parallel, and split nothing (see the caveats): here they are what they were: "
             f"serial runs on one device, with {_WORKERS} loader workers{fewer}, and fed from Dask arrays.",
-            "The report's two parallel runs were on a GPU, kind not stated"
-            + (
-                ": so are these, and so is the sequential one, which was apparently on a CPU: hide the GPUs for that."
-                if setting.gpus
-                else "; here everything runs on the CPU."
-            ),
+            "The report's sequential run was apparently on a CPU, as here, and its two parallel runs on a GPU, kind not stated"
+            + (": so are these." if setting.gpus else "; here everything runs on the CPU."),
         ],
     )
 

@@ -76,6 +76,7 @@ def test_networks_of_the_cifar10_report_have_the_numbers_of_weights_that_were_co
 def test_the_faithful_runs_differ_as_the_notebooks_do_and_the_corrected_ones_do_not() -> None:
     plan = cifar10_minixception.plan(Setting("full", "cifar10", 1))
     runs = {training.name: training.rows[0].spec for training in plan.faithful}
+    assert [run.device for run in runs.values()] == ["cpu", "auto", "auto"]
     assert [run.global_batch_size for run in runs.values()] == [32, 64, 32]
     assert [run.data.normalization for run in runs.values()] == ["none", "half", "none"]
     assert [run.mode for run in runs.values()] == ["serial"] * 3  # for nothing was split

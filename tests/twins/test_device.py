@@ -2,6 +2,10 @@
 
 import importlib
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +45,50 @@ def test_one_gpu_is_not_enough_for_a_mode_of_one_machine(framework: str, monkeyp
     monkeypatch.setattr(device, "gpus", lambda: ["a card"])
     asked = spec.build({"mode": "data_parallel", "replicas": 2, "cores": 1})
     assert spec.check_against(asked, device.describe()) == "not available: needs 2 CUDA devices, found 1"
+
+
+def test_a_run_for_the_cpu_is_held_against_what_there_is_without_the_gpus(
+    framework: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, switches = (importlib.import_module(f"{framework}_impl.{name}") for name in ("device", "switches"))
+    assert "on_cpu" not in device.describe()
+    monkeypatch.setattr(device, "gpus", lambda: ["a card"])
+    description = device.describe()
+    asked = spec.build({"mode": "data_parallel", "replicas": 2, "cores": 1, "device": "cpu"})
+    assert spec.check_against(asked, description) is None
+    tensor_cores = spec.build({"device": "cpu", "framework_options": {"arithmetic": "tf32"}})
+    assert spec.check_against(tensor_cores, description) == (
+        "not available: framework_options.arithmetic=tf32 needs a CUDA device"
+    )
+    found = spec.of_device(asked, description)
+    assert found["options"] == switches.options("cpu") and found["devices"] == [{"name": "cpu", "kind": "cpu"}]
+    assert spec.of_device(spec.build({}), description) is description
+
+
+_HIDDEN = """
+import importlib, os, sys
+from common import entry
+
+def load_twin():
+    sys.exit(os.environ.get("CUDA_VISIBLE_DEVICES", "none set"))
+
+parts = (importlib.import_module(f"{sys.argv[1]}_impl.{name}") for name in ("rendezvous", "switches"))
+entry.main(sys.argv[1], load_twin, *parts, sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize(("device", "visible"), [("auto", "none set"), ("cpu", "-1")])
+def test_gpus_are_hidden_before_the_framework_looks_for_them(framework: str, tmp_path: Path, device: str, visible: str) -> None:
+    asked = tmp_path / "spec.json"
+    asked.write_text(spec.build({"device": device}).to_json(), "utf-8")
+    found = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    for words in (
+        ["models", str(asked), "--out", str(tmp_path / "model")],
+        ["serve-trials", "--cores", "1", "--device", device],
+    ):
+        command = [sys.executable, "-c", _HIDDEN, framework, *words]
+        ended = subprocess.run(command, env=found, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+        assert ended.stderr.split("\n")[-2] == visible
 
 
 def test_a_rank_learns_its_place_from_tf_config(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
