@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated
@@ -52,7 +53,7 @@ def convert(source: Path, target: Path, *, like: Path | None = None, own_model: 
 
     Raises:
         SpecError: a suffix is unknown, or the target is there already.
-        WeightsError: the source cannot be read, or does not fit its card.
+        WeightsError: the source cannot be read, or does not fit its card; or the target's disk is too full.
         LaunchError: a framework fails.
     """
     if not source.is_file():
@@ -74,6 +75,7 @@ def convert(source: Path, target: Path, *, like: Path | None = None, own_model: 
             trained.save(found.card, found.weights, target)
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
+            _check_space(target, sum(array.nbytes for array in found.weights.values()))
             words = ["write", checkpoint, "--out", target, *asking.own_model(found)]
             asking.ask(writer, words, folder / "log.txt")
             results.write_atomically(_beside(target), found.card.model_dump_json(indent=1) + "\n")
@@ -95,6 +97,13 @@ def _frameworks(*paths: Path) -> list[str | None]:
             raise SpecError(f"{path} has an unknown suffix. Received: {path.name!r}. Use {', '.join(known)}.")
         found.append(known[suffixes[0]])
     return found
+
+
+def _check_space(target: Path, needed: int) -> None:
+    """Not left to the framework, which may end by a signal where a disk is full."""
+    free = shutil.disk_usage(target.parent).free
+    if free < needed:
+        raise WeightsError(f"{target} takes {needed:,} bytes at least, and {free:,} are free there. Free more.")
 
 
 def _card(source: Path, like: Path | None, own_model: str | None) -> Card:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -357,6 +358,15 @@ def test_conversions_without_sense_are_refused(in_process: list[tuple[str, ...]]
         done = compare("convert", source, target, *own)
         assert done.exit_code == 2 and said in done.stderr
     assert there.read_text() == "something" and not (tmp_path / "m.safetensors").exists()
+
+
+def test_a_conversion_to_a_full_disk_is_refused_before_a_framework_is_asked(
+    in_process: list[tuple[str, ...]], checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convert.shutil, "disk_usage", lambda path: SimpleNamespace(free=1))
+    done = compare("convert", checkpoint, tmp_path / "m.left", "--model", MODEL)
+    assert done.exit_code == 2 and "bytes at least, and 1 are free there" in done.stderr
+    assert not in_process and not (tmp_path / "m.left").exists()
 
 
 def test_infer_times_both_frameworks_in_turns_and_goes_on(
