@@ -18,7 +18,7 @@ from common.datasets import Split
 from common.preprocessing.scaling import Scaling
 from common.spec import Spec
 from common.training import Batch
-from pytorch_impl import decode, device, switches
+from pytorch_impl import device, switches
 
 _Position = tuple[int, int, int]
 Take = Callable[[npt.NDArray[np.int64]], torch.Tensor]
@@ -98,6 +98,7 @@ def reader(split: Split, image_size: int) -> Take:
     encoded = split.encoded
     if encoded is None:
         return lambda ids: torch.from_numpy(split.images[ids])
+    from pytorch_impl import decode  # here: torchvision takes as long to import as torch itself
 
     def take(ids: npt.NDArray[np.int64]) -> torch.Tensor:
         return torch.stack([decode.image(encoded.content(index), bool(encoded.plain[index]), image_size) for index in ids])

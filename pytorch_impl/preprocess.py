@@ -12,7 +12,6 @@ from common import machine
 from common.datasets import Encoded
 from common.preprocessing.scan import contents, parts
 from common.preprocessing.sums import Sums, from_array
-from pytorch_impl import decode
 
 
 @contextmanager
@@ -66,6 +65,8 @@ class _Stretches(Dataset[tuple[int, torch.Tensor]]):
         self._image_size = image_size
 
     def __getitem__(self, position: int) -> tuple[int, torch.Tensor]:
+        from pytorch_impl import decode  # here: torchvision takes as long to import as torch itself; the warm-up does it
+
         stretch = self._stretches[position]
         totals = torch.zeros((2, 3), dtype=torch.int64)
         for content, plain in zip(contents(stretch), stretch.plain.tolist(), strict=True):

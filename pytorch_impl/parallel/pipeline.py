@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import distributed
-from torch.distributed import pipelining
 
 from common import stages
 from common.datasets import Split
@@ -39,6 +39,7 @@ class Pipeline(Serial):
         self._model = self._placed(models.build_stage(self._stage, self._spec.precision))
         self._optimizer = self._new_optimizer(list(self._model.parameters()))
         self._meter = _Meter()
+        self._metered_stage = _metered_stage()
         self._schedules: dict[tuple[int, int, bool], Any] = {}
         self._bytes_per_step: int | None = None
 
@@ -72,12 +73,14 @@ class Pipeline(Serial):
         """Torch's schedule for batches of this size: its stage knows the shapes that it sends and receives."""
         key = num_examples, parts, training
         if key not in self._schedules:
+            from torch.distributed import pipelining  # here: see _metered_stage
+
             stage, size = self._stage, num_examples // parts
             schedule = pipelining.ScheduleGPipe
             # With fewer micro-batches than stages 1F1B would have nothing to do in turn, and torch refuses it.
             if self._spec.pipeline.schedule == "1f1b" and training and parts >= stage.number:
                 schedule = pipelining.Schedule1F1B
-            metered = _MeteredStage(
+            metered = self._metered_stage(
                 self._model,
                 stage.index,
                 stage.number,
@@ -233,25 +236,30 @@ class _Meter:
         self.busy_seconds += time.perf_counter() - start
 
 
-class _MeteredStage(pipelining.PipelineStage):
-    """torch's stage under a meter."""
+@cache
+def _metered_stage() -> type[Any]:
+    """A stage under a meter, made where it is wanted: with pipelining comes torch's compiler, as large as torch itself."""
+    from torch.distributed.pipelining import PipelineStage
 
-    meter: _Meter
+    class MeteredStage(PipelineStage):
+        meter: _Meter
 
-    def forward_one_chunk(self, *arguments: Any, **options: Any) -> Any:
-        with self.meter.busy():
-            return super().forward_one_chunk(*arguments, **options)
+        def forward_one_chunk(self, *arguments: Any, **options: Any) -> Any:
+            with self.meter.busy():
+                return super().forward_one_chunk(*arguments, **options)
 
-    def backward_one_chunk(self, *arguments: Any, **options: Any) -> Any:
-        with self.meter.busy():
-            return super().backward_one_chunk(*arguments, **options)
+        def backward_one_chunk(self, *arguments: Any, **options: Any) -> Any:
+            with self.meter.busy():
+                return super().backward_one_chunk(*arguments, **options)
 
-    def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[distributed.P2POp]:
-        return self._counted(super().get_fwd_send_ops(fwd_chunk_id))
+        def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[distributed.P2POp]:
+            return self._counted(super().get_fwd_send_ops(fwd_chunk_id))
 
-    def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[distributed.P2POp]:
-        return self._counted(super().get_bwd_send_ops(bwd_chunk_id))
+        def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[distributed.P2POp]:
+            return self._counted(super().get_bwd_send_ops(bwd_chunk_id))
 
-    def _counted(self, sends: list[distributed.P2POp]) -> list[distributed.P2POp]:
-        self.meter.sent_bytes += sum(send.tensor.nbytes for send in sends)
-        return sends
+        def _counted(self, sends: list[distributed.P2POp]) -> list[distributed.P2POp]:
+            self.meter.sent_bytes += sum(send.tensor.nbytes for send in sends)
+            return sends
+
+    return MeteredStage

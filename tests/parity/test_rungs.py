@@ -274,11 +274,13 @@ def test_the_largest_difference_is_told_even_where_its_limit_is_far() -> None:
     assert "from step 7 on, where that exceeds 1e-06, shown" in rung.reason
 
 
-def test_a_yardstick_that_is_large_from_the_start_measures_nothing() -> None:
+@pytest.mark.parametrize(("step", "is_one"), [(1, False), (2, False), (3, True)])
+def test_a_yardstick_that_is_large_from_the_start_measures_nothing(step: int, is_one: bool) -> None:
     ordered, reordered = recording(base()), recording(base(), reverse_batches=True)
-    reordered["loss"] = 1.5 * reordered["loss"]
-    broken = parity.measure_yardstick([(ordered, reordered)])
-    assert not broken.losses.any() and broken.logits == 0.0
+    reordered["loss"][step - 1 :] *= 1 + 1e-10
+    reordered["logits/final"] *= 1 + 1e-10
+    yardstick = parity.measure_yardstick([(ordered, reordered)])
+    assert (yardstick.losses.any(), yardstick.logits > 0.0) == (is_one, is_one)
 
 
 def test_a_small_yardstick_takes_nothing_away() -> None:

@@ -133,8 +133,19 @@ def description(framework: str) -> dict[str, Any]:
     return json.loads(ended.stdout)
 
 
+def test_a_twin_imports_no_more_of_its_framework_than_every_run_needs(framework: str) -> None:
+    """torchvision and torch's compiler take as long to import as torch itself, in every process of every run."""
+    code = f"import sys; import {framework}_impl.__main__ as twin; twin.load_twin(); print(*sys.modules)"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, check=True, text=True, timeout=SECONDS
+    )
+    imported = set(ended.stdout.split())
+    others = {"pytorch": {"tensorflow", "torchvision", "torch._dynamo", "sympy", "sklearn", "scipy"}, "tensorflow": {"torch"}}
+    assert framework.replace("py", "") in imported and not imported & others[framework]
+
+
 def test_describe_prints_versions_devices_modes_and_options_as_json(framework: str, description: dict[str, Any]) -> None:
-    assert description.keys() == {"framework", "versions", "devices", "modes", "options", "formats"}
+    assert description.keys() - {"on_cpu"} == {"framework", "versions", "devices", "modes", "options", "formats"}
     assert description["framework"] == framework
     assert all(isinstance(version, str) for version in description["versions"].values())
     assert all(device.keys() == {"name", "kind"} for device in description["devices"])
