@@ -56,6 +56,8 @@ RACED_STEPS = 20
 """Of the configuration that is timed, in its own precision and with its own batch."""
 STRICT_STEPS = 3
 """Every model is held to the plain tolerance for this many steps; one that amplifies rounding then to its own yardstick."""
+STRICT_STEPS_IN_PARTS = 2
+"""Where BatchNorm sees a micro-batch at a time: resnet18's rounding, over four examples, grows a hundredfold with each step."""
 
 
 class _Frozen(BaseModel):
@@ -250,7 +252,7 @@ class _Ladder:
         for other in others:
             recordings = self._serials[_EVEN][first], self._serials[_EVEN][other]
             held = hold(self.base, self.architecture, *recordings, None)
-            if _may_be_rounding(held):
+            if _may_be_rounding(held, STRICT_STEPS):
                 held = hold(self.base, self.architecture, *recordings, self._yardstick)
             rungs += held
         return rungs
@@ -266,7 +268,7 @@ class _Ladder:
         for name in claim.frameworks:
             recordings = name, serial[name], split[name]
             held = hold_mode(claim.parallel, self.architecture, *recordings, None)
-            if _may_be_rounding(held):
+            if _may_be_rounding(held, _strict_steps(claim.parallel, self.architecture)):
                 held = hold_mode(claim.parallel, self.architecture, *recordings, self._uneven_yardstick(claim.parts))
             rungs += held
         return rungs
@@ -400,10 +402,15 @@ def _reduced(framework: str, timed: Spec) -> list[str]:
     return spec.reduced(timed, spec.of_device(timed, launch.describe(framework))["options"]) if _is_switched(timed) else []
 
 
-def _may_be_rounding(held: list[Rung]) -> bool:
+def _strict_steps(what: Spec, architecture: Architecture) -> int:
+    in_parts = architecture.has_batch_norm and "pipeline" in what.variant and what.pipeline.micro_batches > 1
+    return STRICT_STEPS_IN_PARTS if in_parts else STRICT_STEPS
+
+
+def _may_be_rounding(held: list[Rung], strict_steps: int) -> bool:
     """Whether what failed has many steps behind it, in which a model may have amplified rounding."""
     return any(rung.status == "failed" for rung in held) and all(
-        rung.status != "failed" or (rung.step or 0) > STRICT_STEPS for rung in held
+        rung.status != "failed" or (rung.step or 0) > strict_steps for rung in held
     )
 
 
@@ -446,8 +453,8 @@ def hold(base: Spec, architecture: Architecture, ours: Arrays, theirs: Arrays, y
         tolerance, reason = GRADIENT_FLOAT32_TOLERANCE, f"{reason}; it decides some ReLUs and ties of max-pooling"
     rungs.append(_judged(base, "3 gradients", difference, where, tolerance, reason))
     rungs += _after_one_step(base, "4 ", architecture, ours, theirs)
-    limits, reason = _loss_limits(base, LOSS_TOLERANCE, len(ours["loss"]), yardstick)
-    rungs.append(_losses(base, "5 losses", ours, theirs, limits, reason))
+    limits, reason = _loss_limits(base, STRICT_STEPS, LOSS_TOLERANCE, len(ours["loss"]), yardstick)
+    rungs.append(_losses(base, "5 losses", ours, theirs, STRICT_STEPS, limits, reason))
     rungs.append(_last_logits(base, "5 logits after the last step, eval mode", architecture, ours, theirs, yardstick))
     rungs.append(_pixels(base, ours, theirs))
     return rungs
@@ -467,10 +474,10 @@ def hold_mode(
     """
     name = f"6 {parallel.variant} against serial"
     fields = {"framework": framework, "mode": parallel.variant}
-    limits, _ = _loss_limits(parallel, PARALLEL_TOLERANCE, len(serial["loss"]), yardstick)
-    losses = _losses(
-        parallel, name, serial, split, limits, "summation order over replicas is the only difference left", **fields
-    )
+    strict = _strict_steps(parallel, architecture)
+    limits, _ = _loss_limits(parallel, strict, PARALLEL_TOLERANCE, len(serial["loss"]), yardstick)
+    reason = "summation order over replicas is the only difference left"
+    losses = _losses(parallel, name, serial, split, strict, limits, reason, **fields)
     if not np.array_equal(serial["ids"], split["ids"]):
         apart = {"max_relative_difference": math.inf, "status": "failed", "where": "order of the examples"}
         losses = losses.model_copy(update=apart)
@@ -633,19 +640,21 @@ def _statistics_apart(ours: Arrays, theirs: Arrays) -> tuple[float, str | None]:
     )
 
 
-def _loss_limits(what: Spec, later: float, steps: int, yardstick: Yardstick | None) -> tuple[npt.NDArray[np.floating], str]:
+def _loss_limits(
+    what: Spec, strict_steps: int, later: float, steps: int, yardstick: Yardstick | None
+) -> tuple[npt.NDArray[np.floating], str]:
     """[steps]: what the relative difference of each loss is held to; infinite where it is only shown."""
     if what.precision == "float32":
         limits = np.full(steps, np.inf)
         limits[0] = FIRST_FLOAT32_TOLERANCE
         return limits, "rounding of float32 at the first step; later steps are shown"
     limits = np.full(steps, LOSS_TOLERANCE)
-    limits[STRICT_STEPS:] = later
+    limits[strict_steps:] = later
     if yardstick is None:
         return limits, "rounding of float64"
-    limits[STRICT_STEPS:] = np.maximum(later, YARDSTICK_FACTOR * yardstick.losses[STRICT_STEPS:])
+    limits[strict_steps:] = np.maximum(later, YARDSTICK_FACTOR * yardstick.losses[strict_steps:])
     beyond = np.flatnonzero(limits > YARDSTICK_CEILING)
-    reason = f"rounding of float64; after step {STRICT_STEPS} ten times a framework's difference to itself in another order"
+    reason = f"rounding of float64; after step {strict_steps} ten times a framework's difference to itself in another order"
     if len(beyond):
         limits[beyond[0] :] = np.inf
         reason += f"; from step {beyond[0] + 1} on, where that exceeds {YARDSTICK_CEILING:.0e}, shown"
@@ -653,7 +662,14 @@ def _loss_limits(what: Spec, later: float, steps: int, yardstick: Yardstick | No
 
 
 def _losses(
-    what: Spec, name: str, ours: Arrays, theirs: Arrays, limits: npt.NDArray[np.floating], reason: str, **fields: Any
+    what: Spec,
+    name: str,
+    ours: Arrays,
+    theirs: Arrays,
+    strict_steps: int,
+    limits: npt.NDArray[np.floating],
+    reason: str,
+    **fields: Any,
 ) -> Rung:
     """The loss at every step, and how many predictions were right at the first ones, where rounding cannot turn one."""
     differences = _relative(ours["loss"], theirs["loss"])
@@ -673,7 +689,7 @@ def _losses(
     elif passed:  # how much training there was to agree on
         few = min(5, -(-steps // 2))
         where = f"loss from {ours['loss'][:few].mean():.2f} to {ours['loss'][-few:].mean():.2f}"
-    counted = 1 if what.precision == "float32" else STRICT_STEPS
+    counted = 1 if what.precision == "float32" else strict_steps
     miscounted = _apart(ours["num_correct"], theirs["num_correct"])[:counted] > 0.0
     if passed and miscounted.any():
         step, difference, status, where = int(np.argmax(miscounted)), math.inf, "failed", "number of right predictions"

@@ -1,7 +1,8 @@
 """What each rung compares, on which scale and how strictly, with recordings that no framework made."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,14 @@ def held(change: Callable[[Arrays], None], yardstick: Yardstick | None = None, *
     return {rung.name: rung for rung in parity.hold(what, architecture_of(what), ours, theirs, yardstick)}
 
 
-def held_mode(change: Callable[[Arrays], None], yardstick: Yardstick | None = None, **fields: Any) -> list[Rung]:
+def held_mode(
+    change: Callable[[Arrays], None],
+    yardstick: Yardstick | None = None,
+    mode: Mapping[str, Any] = MappingProxyType({"mode": "data_parallel", "batch_norm_statistics": "synchronised"}),
+    **fields: Any,
+) -> list[Rung]:
     what = base(**fields)
-    parallel = what.with_fields(mode="data_parallel", replicas=2, batch_norm_statistics="synchronised")
+    parallel = what.with_fields(replicas=2, **mode)
     serial, split = recording(what), recording(what)
     change(split)
     return parity.hold_mode(parallel, architecture_of(what), "pytorch", serial, split, yardstick)
@@ -332,6 +338,21 @@ def test_a_mode_is_as_strict_as_the_twins_at_first_and_rounding_may_grow_later()
     assert held_mode(times("loss", 2e-11, 9))[0].status == "passed"
     assert held_mode(times("loss", 4e-10, 9))[0].status == "failed"
     assert held_mode(times("loss", 4e-10, 9), Yardstick(np.full(10, 1e-9), 0.0))[0].status == "passed"
+
+
+@pytest.mark.parametrize(
+    ("model", "micro_batches", "step"),
+    [("tests.parity.probe", 4, 3), ("tests.parity.probe", 1, 4), ("simple_cnn", 4, 4)],
+)
+def test_rounding_may_grow_a_step_earlier_where_batch_norm_sees_micro_batches(
+    model: str, micro_batches: int, step: int
+) -> None:
+    mode = {"mode": "pipeline", "pipeline": {"micro_batches": micro_batches}}
+
+    def grown(step: int) -> str:
+        return held_mode(times("loss", 5e-11, step - 1), mode=mode, model=model)[0].status
+
+    assert [grown(each) for each in (1, 2, 3, 4)] == ["passed" if each >= step else "failed" for each in (1, 2, 3, 4)]
 
 
 def test_a_rank_answers_for_its_own_part_of_the_batch() -> None:
