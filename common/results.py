@@ -25,6 +25,8 @@ EVENTS_FILE = "events.jsonl"
 ANY: TypeAdapter[Any] = TypeAdapter(Any)
 """Reads JSON into plain values; what is none is a ValueError."""
 _CHECKSUM = "sha256"
+_SEAL, _END = f', "{_CHECKSUM}": "'.encode(), b'"}'
+"""Around the checksum of a line of events.jsonl, which is its last value."""
 _PARTIAL = ".partial"
 """The end of the names of files that are being written; the first letter is a point."""
 TRACE_FILE = "trace.json.gz"
@@ -291,7 +293,8 @@ def _recorded_spec(text: str) -> Spec:
 
 def append_event(directory: Path, event: str, **values: Any) -> None:
     """Add one line to events.jsonl and push it to the operating system, so that a kill loses no finished epoch."""
-    line = with_checksum(json.dumps({"event": event, **values}), indent=None).encode() + b"\n"
+    text = _canonical({"event": event, **values}).encode()
+    line = text.removesuffix(b"}") + _SEAL + _sha256(text) + _END + b"\n"
     with (directory / EVENTS_FILE).open("ab+") as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(end - 1, 0))
@@ -302,19 +305,25 @@ def append_event(directory: Path, event: str, **values: Any) -> None:
 
 def read_events(directory: Path) -> list[dict[str, Any]]:
     """The whole lines of events.jsonl; those torn by a kill or changed since are left out, see `damaged_events`."""
-    return [event for event in _lines(directory) if event is not None]
+    return [event for line in _lines(directory) if (event := _event(line)) is not None]
 
 
 def damaged_events(directory: Path) -> list[int]:
     """The numbers, from 1, of the lines of events.jsonl that `read_events` leaves out."""
-    return [number for number, event in enumerate(_lines(directory), 1) if event is None]
+    return [number for number, line in enumerate(_lines(directory), 1) if not _is_as_written(line) and _event(line) is None]
 
 
-def _lines(directory: Path) -> list[dict[str, Any] | None]:
-    path = directory / EVENTS_FILE
-    if not path.exists():
+def _lines(directory: Path) -> list[bytes]:
+    try:
+        return [line for line in (directory / EVENTS_FILE).read_bytes().split(b"\n") if line]
+    except FileNotFoundError:
         return []
-    return [_event(line) for line in path.read_bytes().split(b"\n") if line]
+
+
+def _is_as_written(line: bytes) -> bool:
+    """Whether `append_event` wrote it so, to the letter: seen at once, where `_event` reads and writes all of its values."""
+    text, _, rest = line.rpartition(_SEAL)
+    return rest == _sha256(text + b"}") + _END
 
 
 def _event(line: bytes) -> dict[str, Any] | None:
@@ -345,10 +354,10 @@ def clear(directory: Path) -> None:
         (directory / name).unlink(missing_ok=True)
 
 
-def with_checksum(text: str, *, indent: int | None = 1) -> str:
+def with_checksum(text: str) -> str:
     """A JSON object's text with the SHA-256 of its values, by which a change of any of them is noticed."""
     values = json.loads(text)
-    return json.dumps({**values, _CHECKSUM: digest(values)}, indent=indent)
+    return json.dumps({**values, _CHECKSUM: digest(values)}, indent=1)
 
 
 def is_unchanged(values: Any) -> bool:
@@ -359,7 +368,15 @@ def is_unchanged(values: Any) -> bool:
 
 def digest(values: dict[str, Any]) -> str:
     """SHA-256 of plain JSON values, whatever the order of their names."""
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    return _sha256(_canonical(values).encode()).decode()
+
+
+def _canonical(values: dict[str, Any]) -> str:
+    return json.dumps(values, sort_keys=True)
+
+
+def _sha256(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

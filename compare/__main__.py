@@ -109,6 +109,7 @@ if __name__ == "__main__":
                 app(prog_name="python -m compare", complete_var=completion.VARIABLE)
             finally:
                 sys.stdout.flush()
+                gc.freeze()  # nor does anybody look for it at the end
     except Interrupted as interruption:  # outside of what the command itself tidies up
         print(interruption.words, file=sys.stderr)
         sys.exit(interruption.exit_code)

@@ -21,6 +21,9 @@ REPORT_FILE = "report.md"
 PAGE_FILE = "report.html"
 RESULTS_FILE = "results.json"
 
+_FRAMES = {"runs": tidy.runs, "epochs": tidy.epochs}
+"""Written beside the tables, for other tools."""
+
 _WIDTH_WITHOUT_TERMINAL = 120
 
 
@@ -80,12 +83,14 @@ def write(report: Report, folder: Path, *, source: Path | None = None) -> str | 
     try:
         class_names = stored.comparison.class_names
         documents = [*content.documents(report), *tables.confusion_table(summaries, class_names)]
-        for name in _tables_before(folder) - {table.name for table in documents}:
-            tables.remove(name, folder / document.TABLES_FOLDER)
+        there = {path.stem for path in (folder / document.TABLES_FOLDER).glob("*")}
+        if others := there - {table.name for table in documents} - set(_FRAMES):
+            for name in _tables_before(folder) & others:
+                tables.remove(name, folder / document.TABLES_FOLDER)
         for table in documents:
             tables.write(table, folder / document.TABLES_FOLDER)
-        for name, frame in (("runs", tidy.runs(stored)), ("epochs", tidy.epochs(stored))):
-            results.write_atomically(folder / document.TABLES_FOLDER / f"{name}.csv", tables.frame_to_csv(frame))
+        for name, frame in _FRAMES.items():
+            results.write_atomically(folder / document.TABLES_FOLDER / f"{name}.csv", tables.frame_to_csv(frame(stored)))
         drawn = plots.write(summaries, folder / document.PLOTS_FOLDER, class_names)
         pictures = {path.stem: path.read_text("utf-8") for path in drawn if path.suffix == ".svg"}
         results.write_atomically(folder / PAGE_FILE, page.to_html(report, source or folder, pictures))

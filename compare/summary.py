@@ -312,6 +312,7 @@ def _summary(row: Row, stored: Stored) -> Summary:
     comparison = stored.comparison
     results = [stored.runs[row.id][repeat] for repeat in sorted(stored.runs[row.id])]
     good = list(measured(stored, row).values())
+    rates = [images_per_second(result) for result in good]
     shown = good or results
     status, reason = _status(row, results, comparison.repeats)
     one_core = _speedup(stored, serial_of(comparison, row, cores=1), row)
@@ -345,7 +346,7 @@ def _summary(row: Row, stored: Stored) -> Summary:
         validation=_scores(good, lambda result: result.epochs[-1].validation if result.epochs else None),
         test=_scores(good, lambda result: result.test),
         epoch_seconds=spread([epoch_seconds(result) for result in good]),
-        images_per_second=spread([images_per_second(result) for result in good]),
+        images_per_second=spread(rates),
         wall_seconds=spread([result.phases.wall_seconds for result in good if result.phases]),
         phases=_phases(good),
         bytes_per_step=_first(good, lambda result: result.bytes_per_step),
@@ -370,7 +371,7 @@ def _summary(row: Row, stored: Stored) -> Summary:
             comparison,
             row.spec,
             _first(good, lambda result: result.device),
-            spread_median([images_per_second(result) for result in good]),
+            spread_median(rates),
         ),
         confusion=_confusion(good),
     )

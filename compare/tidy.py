@@ -10,7 +10,7 @@ from common.results import Metrics, RunResult, StepParts
 from compare.store import Stored
 from compare.summary import images_per_second, limit, switches_words, until_accuracy
 
-_PARTS = {name for name in StepParts.model_fields if name.endswith("_seconds")}
+_PARTS = [name for name in StepParts.model_fields if name.endswith("_seconds")]
 
 
 def runs(stored: Stored) -> pd.DataFrame:
@@ -27,10 +27,10 @@ def runs(stored: Stored) -> pd.DataFrame:
                 "peak_memory_mib": result.peak_memory_mib,
                 "device_peak_memory_mib": result.device_peak_memory_mib,
                 "bytes_per_step": result.bytes_per_step,
-                **(result.phases.model_dump() if result.phases else {}),
-                **(result.step_parts.model_dump(include=_PARTS) if result.step_parts else {}),
+                **(dict(result.phases) if result.phases else {}),
+                **({name: getattr(result.step_parts, name) for name in _PARTS} if result.step_parts else {}),
                 "cores_of_others": result.cores_of_others,
-                **(result.noise.model_dump() if result.noise else {}),
+                **(dict(result.noise) if result.noise else {}),
                 **_limit(stored, result),
             }
             for row_id, repeat, result in _all(stored)

@@ -3,7 +3,8 @@
 MiniXception, batch 128, float32, made-up leaves of 32 px, on two cores: what two processes gain over serial on one core and
 on both, what their exchange costs them (against the same two processes without any until the end, which is what
 model_averaging does), and what the harness costs over a loop written by hand and over others' trainers: there all are timed in
-one process, in turn. Last, the seconds from the command to the first step beyond those of importing the framework.
+one process, in turn. Then the seconds from the command to the first step beyond those of importing the framework, and what
+the switches gain that `compare optimize` finds. `--parts` measures some of it.
 
 Exit codes: 0 where every bar is met with 95 % confidence, 1 where one is missed or not measured, 2 where the pairs do not tell.
 """
@@ -23,6 +24,7 @@ from rich.table import Table
 
 from common import results, spec
 from compare import launch, run
+from compare.best import Best
 from compare.presets import Preset
 from compare.statistics import Estimate, Ratio, interval_words, of_differences, paired_ratio
 from compare.store import Stored
@@ -41,11 +43,20 @@ SETTINGS = harness.SETTINGS | {
     "optimizer": {"name": "adam", "learning_rate": 1e-3},
     "cores": 2,
 }
+BEST_BARS: tuple[tuple[str, int, int, dict[str, float]], ...] = (
+    ("mini_xception", 32, 128, {"pytorch": 2.4, "tensorflow": 1.3}),
+    ("resnet18", 64, 64, {"pytorch": 1.6, "tensorflow": 1.4}),
+)
+"""Model, image size, batch: how many times as fast the best switches are to be as the fair ones."""
+PARTS = ("modes", "harness", "start_up", "best")
 YES, NO, NOT_SHOWN = "yes", "no", "not shown"
 HARNESS_BARS = {harness.BY_HAND: 0.99, harness.KERAS_FIT: 1.0, harness.LIGHTNING: 1.0}
 MOST_START_UP_SECONDS = 2.0
 """From the command to the first step, beyond the import of the framework: spec, data from the cache, weights, model."""
-IMPORTS = {"pytorch": "import torch", "tensorflow": "import tensorflow, keras"}
+IMPORTS = {
+    name: f"import os, {packages}; os._exit(0)"
+    for name, packages in (("pytorch", "torch"), ("tensorflow", "tensorflow, keras"))
+}
 HARNESS_EPOCHS = 6
 """Of the harness and of each other in a process, whose medians are one pair: a bar of one percent needs several."""
 
@@ -54,8 +65,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--frameworks", default=",".join(launch.FRAMEWORKS))
+    parser.add_argument("--parts", default=",".join(PARTS))
     arguments = parser.parse_args()
-    frameworks = arguments.frameworks.split(",")
+    frameworks, parts, pairs = arguments.frameworks.split(","), arguments.parts.split(","), arguments.pairs
+    if unknown := set(parts) - set(PARTS) | set(frameworks) - set(launch.FRAMEWORKS):
+        parser.error(f"Received: {', '.join(sorted(unknown))}. Use {', '.join((*PARTS, *launch.FRAMEWORKS))}.")
     table = Table("framework", "what", "times as fast (95 % interval)", "bar", "met")
     answers: list[str] = []
 
@@ -66,18 +80,23 @@ def main() -> int:
         table.add_row(framework, what, shown, f"{bar:.2f}" if bar else "-", answer)
 
     with tempfile.TemporaryDirectory() as folder:
-        stored = _modes(frameworks, arguments.pairs, Path(folder) / "modes")
+        stored = _modes(frameworks, pairs, Path(folder) / "modes") if "modes" in parts else None
         for framework in frameworks:
-            for fast, slow, bars in BARS:
+            for fast, slow, bars in BARS if stored else ():
                 ratio = _ratio(stored, f"{framework}-{slow}", f"{framework}-{fast}")
                 add(framework, f"{fast} over {slow}", ratio, bars.get(framework))
-            for name, ratio in _harness(framework, arguments.pairs).items():
-                add(framework, f"harness over {name}", ratio, HARNESS_BARS[name])
-            beyond = _start_up(framework, arguments.pairs, Path(folder) / framework)
-            answers.append(within(beyond, MOST_START_UP_SECONDS))
-            shown = f"{beyond.mean:.2f} s ({beyond.mean - beyond.half:.2f} to {beyond.mean + beyond.half:.2f})"
-            most = f"at most {MOST_START_UP_SECONDS:g} s"
-            table.add_row(framework, "start-up beyond the import of the framework", shown, most, answers[-1])
+            if "harness" in parts:
+                for name, ratio in _harness(framework, pairs).items():
+                    add(framework, f"harness over {name}", ratio, HARNESS_BARS[name])
+            if "start_up" in parts:
+                beyond = _start_up(framework, pairs, Path(folder) / framework)
+                answers.append(within(beyond, MOST_START_UP_SECONDS))
+                shown = f"{beyond.mean:.2f} s ({beyond.mean - beyond.half:.2f} to {beyond.mean + beyond.half:.2f})"
+                most = f"at most {MOST_START_UP_SECONDS:g} s"
+                table.add_row(framework, "start-up beyond the import of the framework", shown, most, answers[-1])
+            for model, image_size, batch_size, bars in BEST_BARS if "best" in parts else ():
+                ratio, found = _best(framework, model, image_size, batch_size, pairs, Path(folder) / f"{framework}-{model}")
+                add(framework, f"best over fair: {model}, {image_size} px ({found})", ratio, bars[framework])
     Console().print(table)
     return exit_code(answers)
 
@@ -112,6 +131,25 @@ def _modes(frameworks: list[str], pairs: int, folder: Path) -> Stored:
     request = run.Request(Preset(SETTINGS | {"epochs": 2}, modes, replicas=2, repeats=pairs), frameworks, folder, prove=False)
     made, _ = run.within(request, folder)
     return made.stored
+
+
+def _best(framework: str, model: str, image_size: int, batch_size: int, rounds: int, folder: Path) -> tuple[Ratio | None, str]:
+    """What the switches gain that a search finds, and which they are; what is stored for `--switches best` stays as it is."""
+    words: dict[str, object] = {
+        "model": model,
+        "framework": framework,
+        "data": f"leaves:classes=10,images=1200,size={image_size},seed=1",
+        "batch-size": batch_size,
+        "rounds": rounds,
+        "cores": SETTINGS["cores"],
+        "set": f"paths.cache_dir={folder / 'cache'}",
+        "out": folder / "search",
+    }
+    options = [word for name, value in words.items() for word in (f"--{name}", str(value))]
+    command = [sys.executable, "-m", "compare", "optimize", *options, "--json"]
+    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    best = Best.model_validate(json.loads(printed)["frameworks"][framework]["best"], context={"recorded": True})
+    return best.ratio, ", ".join(f"{name} {value}" for name, value in best.options.items()) or "nothing is surely faster"
 
 
 def _ratio(stored: Stored, slow: str, fast: str) -> Ratio | None:

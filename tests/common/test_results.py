@@ -209,6 +209,14 @@ def test_an_event_torn_by_a_kill_is_left_out(tmp_path: Path) -> None:
         assert results.read_events(tmp_path) == [{"event": "start"}]
 
 
+def test_an_event_whose_names_are_in_another_order_or_that_has_no_checksum_is_whole_too(tmp_path: Path) -> None:
+    values = {"event": "epoch", "epoch": 1, "a": [1.5, None]}
+    lines = [{**values, "sha256": results.digest(values)}, values, {**values, "epoch": 2, "sha256": results.digest(values)}]
+    (tmp_path / results.EVENTS_FILE).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert results.read_events(tmp_path) == [values, values]
+    assert results.damaged_events(tmp_path) == [3]
+
+
 def test_an_event_after_a_torn_line_is_not_lost_with_it(tmp_path: Path) -> None:
     results.append_event(tmp_path, "start")
     with (tmp_path / results.EVENTS_FILE).open("a") as file:
@@ -227,3 +235,5 @@ def test_a_flipped_bit_anywhere_in_an_event_is_noticed(tmp_path: Path) -> None:
         flipped[place] ^= 1 << place % 7
         path.write_bytes(flipped)
         assert results.read_epochs(tmp_path) in ([], [EPOCH])
+        lines = [line for line in flipped.split(b"\n") if line]
+        assert len(results.read_events(tmp_path)) + len(results.damaged_events(tmp_path)) == len(lines)
