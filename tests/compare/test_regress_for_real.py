@@ -60,8 +60,6 @@ def test_work_planted_in_one_twin_is_a_regression_of_that_twin_alone(clone: Path
     (tensorflow,) = (change for name, change in slower.items() if name.startswith("tensorflow"))
     assert pytorch["verdict"] == "regression" and pytorch["change"]["low"] > 1.05
     assert tensorflow["verdict"] != "regression"
-    accuracies = [change["change"]["value"] for change in found["changes"] if change["metric"] == "test_accuracy"]
-    assert max(map(abs, accuracies)) <= 0.05
     said = {(fact["what"], fact["candidate"]) for fact in found["facts"]}
     assert ("first loss in both frameworks", "agrees") in said and {what for what, _ in said} <= {
         "first loss in both frameworks",
