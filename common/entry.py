@@ -252,7 +252,8 @@ def _read(path: Path) -> Spec:
 
 def _infer(load_twin: Callable[[], Twin], arguments: argparse.Namespace) -> int:
     try:
-        settled = inference.settle(arguments.cores)
+        settled = inference.settle(arguments.cores, arguments.device)
+        _choose_device(settled.device)
         twin = load_twin()
         twin.configure(settled)
         inference.run(twin.inference, arguments, twin.device, twin.versions, settled.cores)

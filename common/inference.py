@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -128,6 +128,7 @@ def add_commands(commands: Any) -> None:
         parser.add_argument("--out", type=Path, required=True, metavar="FILE")
         parser.add_argument("--model", help="the user's own module that the file may name")
         parser.add_argument("--cores", type=int, default=None)
+        parser.add_argument("--device", choices=get_args(spec.Device), default="auto", help="as in a spec")
         if command == "score":
             source = parser.add_mutually_exclusive_group(required=True)
             source.add_argument("--images", type=Path, metavar="IMAGES.npy", help="uint8 [N, S, S, 3]")
@@ -140,13 +141,13 @@ def add_commands(commands: Any) -> None:
             parser.add_argument("--card", type=Path, required=True, metavar="CARD.json")
 
 
-def settle(cores: int | None) -> spec.Spec:
+def settle(cores: int | None, device: spec.Device) -> spec.Spec:
     """Hold this process to so many cores, or to all, before its framework is imported; the spec to configure it by.
 
     Raises:
         SpecError: there are not so many.
     """
-    made = spec.build({} if cores is None else {"cores": cores})
+    made = spec.build({"device": device} | ({} if cores is None else {"cores": cores}))
     machine.hold_to(machine.cpu_budget(made.cores))
     machine.keep_freed_memory()
     return made

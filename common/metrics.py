@@ -22,8 +22,7 @@ def metrics(labels: npt.NDArray[np.int64], predictions: npt.NDArray[np.int64], l
     Raises:
         ValueError: the two differ in shape.
     """
-    if labels.shape != predictions.shape:
-        raise ValueError(f"A prediction for each label is needed. Received shapes: {labels.shape} and {predictions.shape}.")
+    _check(labels, predictions)
     num_correct = int(np.count_nonzero(labels == predictions))
     return from_counts(num_correct, len(labels), loss_sum)
 
@@ -45,6 +44,15 @@ def confusion(labels: npt.NDArray[np.int64], predictions: npt.NDArray[np.int64],
 
     Returns:
         [num_classes][num_classes] counts that add up to N: rows are the true class, columns the predicted one.
+
+    Raises:
+        ValueError: the two differ in shape, or hold another class.
     """
+    _check(labels, predictions)
     cells = np.ravel_multi_index((labels, predictions), (num_classes, num_classes))
     return np.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes).tolist()
+
+
+def _check(labels: npt.NDArray[np.int64], predictions: npt.NDArray[np.int64]) -> None:
+    if labels.shape != predictions.shape:
+        raise ValueError(f"A prediction for each label is needed. Received shapes: {labels.shape} and {predictions.shape}.")

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from common import machine, results, spec
 from common.preprocessing import cache
-from common.spec import Spec, SpecError
+from common.spec import Device, Spec, SpecError
 from compare.statistics import Ratio
 
 SCHEMA_VERSION = 1
@@ -63,14 +63,15 @@ def save(found: Best, description: Mapping[str, Any], cache_dir: str | None) -> 
     return where
 
 
-def load(framework: str, model: str, description: Mapping[str, Any], cache_dir: str | None) -> Best:
-    """What was found for this machine.
+def load(framework: str, model: str, description: Mapping[str, Any], cache_dir: str | None, device: Device = "auto") -> Best:
+    """What was found for this machine, or for its CPU alone.
 
     Raises:
         SpecError: nothing is stored, or it cannot be relied on; the message names the command that finds it.
     """
     where = path(framework, model, description, cache_dir)
-    again = f"Run: python -m compare optimize --model {model} --framework {framework}"
+    held = f" --set device={device}" if device != "auto" else ""
+    again = f"Run: python -m compare optimize --model {model} --framework {framework}{held}"
     try:
         values = json.loads(where.read_text(encoding="utf-8"))
         if not results.is_unchanged(values):
@@ -96,7 +97,7 @@ def options(run: Spec, framework: str, description: Mapping[str, Any]) -> dict[s
     Raises:
         SpecError: nothing was found, as `load`.
     """
-    found = load(framework, run.model, description, run.paths.cache_dir).options
+    found = load(framework, run.model, description, run.paths.cache_dir, run.device).options
     known = description["options"]
     return {name: value for name, value in found.items() if name in known and spec.misfit(run, known[name], value) is None}
 

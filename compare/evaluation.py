@@ -303,7 +303,7 @@ class _Scoring:
         spec_file, log = out.with_suffix(".spec.json"), out.with_suffix(".txt")
         results.write_atomically(spec_file, row.spec.to_json())
         cores = str(min(row.spec.cores, spec.available_cores()))
-        options = ["--cores", cores, "--out", out, *asking.own_model(model)]
+        options = ["--cores", cores, "--device", row.spec.device, "--out", out, *asking.own_model(model)]
         asking.ask(framework, ["score", path, "--test-of", spec_file, *options], log)
         return inference.logits(out, model, len(self._labels))
 

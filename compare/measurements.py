@@ -30,8 +30,8 @@ MACHINE_KEY = "convtwins"
 SECONDS = "seconds"
 """The one metric of a benchmark: seconds a round."""
 
-OF_THE_PLACE = ("data.source", "paths.cache_dir", "hang_seconds", "profile_steps")
-"""Fields of a spec that leave its work as it is; the data is known by its content."""
+OF_THE_PLACE = ("data.source", "paths.cache_dir", "hang_seconds", "profile_steps", "device")
+"""Fields of a spec that leave its work as it is; the data is known by its content, the device by what it was."""
 
 
 @dataclass(frozen=True)

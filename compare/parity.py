@@ -47,8 +47,9 @@ GRADIENT_FLOAT32_TOLERANCE = 1e-2
 """In float32 rounding opens some ReLUs and turns some ties of max-pooling: 1.4e-3 were seen for mini_xception."""
 GRADIENT_NOISE = 1e-13
 """Rounding in the gradient of a bias in front of BatchNorm, which is zero in exact arithmetic."""
-UNSEEN_NOISE = 1e-14
-"""Rounding in a mode's gradients in float64, which are not recorded, on the scale of the model's largest."""
+UNSEEN_NOISE = {"float64": 1e-14, "float32": 1e-4}
+"""Rounding in the gradients of a mode, which are not recorded: on the scale of the model's largest gradient, in float32 of the
+parameter's own, for there the model's would hide whole layers."""
 YARDSTICK_FACTOR = 10.0
 YARDSTICK_CEILING = 1e-6
 """Where rounding alone may make more than this, a step is shown and not judged: no longer a proof of anything."""
@@ -348,7 +349,8 @@ class _Ladder:
 
     def _measure(self, what: Spec, label: str, recordings: dict[str, Arrays]) -> Yardstick:
         reordered = self._record(what, label, "--reverse-batches")
-        return measure_yardstick([(recordings[name], reordered[name]) for name in self.frameworks])
+        strict_steps = STRICT_STEPS if what.accumulation == 1 else STRICT_STEPS_IN_PARTS
+        return measure_yardstick([(recordings[name], reordered[name]) for name in self.frameworks], strict_steps)
 
     def _record(self, what: Spec, label: str, *options: str, frameworks: tuple[str, ...] | None = None) -> dict[str, Arrays]:
         """One recording from each framework."""
@@ -414,12 +416,15 @@ def _may_be_rounding(held: list[Rung], strict_steps: int) -> bool:
     )
 
 
-def measure_yardstick(pairs: Sequence[tuple[Arrays, Arrays]]) -> Yardstick:
-    """The yardstick from pairs of recordings by the same framework, in order and with every batch back to front."""
+def measure_yardstick(pairs: Sequence[tuple[Arrays, Arrays]], strict_steps: int = STRICT_STEPS) -> Yardstick:
+    """The yardstick from pairs of recordings by the same framework, in order and with every batch back to front.
+
+    It measures nothing where the order changes the first losses by more than rounding does: then it is no yardstick.
+    """
+    first = np.full(STRICT_STEPS, LOSS_TOLERANCE)
+    first[strict_steps:] = PARALLEL_TOLERANCE
     losses = np.max([_relative(ordered["loss"], reordered["loss"]) for ordered, reordered in pairs], axis=0)
-    if not (losses[:2] <= LOSS_TOLERANCE).all():
-        # No rounding, and no measure of it: what the order changes beyond it shows in the first loss or in that after the first
-        # update. Later ones may be rounding that a model with BatchNorm over micro-batches of a few has amplified.
+    if not (losses[:STRICT_STEPS] <= first[: len(losses)]).all():
         return Yardstick(losses=np.zeros_like(losses), logits=0.0)
     logits = max(_scaled(ordered["logits/final"], reordered["logits/final"][::-1]) for ordered, reordered in pairs)
     return Yardstick(
@@ -615,12 +620,15 @@ def _updates_apart(what: Spec, limit: float, ours: Arrays, theirs: Arrays) -> tu
         if what.optimizer.name == "adam" and apart.shape == gradient.shape:
             # Adam's first direction g / (|g| + epsilon) moves by at most d / 4|g| where g moves by d: it must agree wherever
             # g stands out of the rounding. A bias in front of BatchNorm has nothing but rounding, and no direction.
-            other = theirs.get(f"gradient/{name}")
-            noise = UNSEEN_NOISE * largest_gradient if other is None else float(_apart(gradient, other).max())
-            counts = np.abs(gradient) * limit >= noise
-            if not counts.any() and not name.endswith(".bias"):
+            is_bias, other = name.endswith(".bias"), theirs.get(f"gradient/{name}")
+            is_own = what.precision == "float32" and not is_bias
+            scale = float(np.abs(gradient).max()) if is_own else largest_gradient
+            noise = UNSEEN_NOISE[what.precision] * scale if other is None else float(_apart(gradient, other).max())
+            followed = gradient + what.optimizer.weight_decay * ours[f"initial/{name}"]
+            counts = np.abs(followed) * limit >= noise
+            if not counts.any() and not is_bias and followed.any():
                 return math.inf, name  # nothing of it would be compared
-            apart = apart[counts]
+            apart = apart[counts] if followed.any() else apart  # that has to stay where it is
         differences.append((_over(apart.max(initial=0.0), largest_update), name))
     return _largest(differences)
 

@@ -39,7 +39,7 @@ MOST_POINTS = 100_000
 _OF_THE_MACHINE = "it says where and how a trial runs, not what it learns"
 _OF_THE_SPLITS = "it changes the images that the trials are scored on"
 _REFUSED = {
-    **dict.fromkeys(("mode", "replicas", "cores", "hosts", "part", "profile_steps", "hang_seconds"), _OF_THE_MACHINE),
+    **dict.fromkeys(("mode", "replicas", "cores", "hosts", "part", "device", "profile_steps", "hang_seconds"), _OF_THE_MACHINE),
     **dict.fromkeys(("checkpoint_seconds", "paths.cache_dir", "workers", "input"), _OF_THE_MACHINE),
     **dict.fromkeys(("data.source", "data.limit", "data.on_bad", "data.duplicates", "data.seed"), _OF_THE_SPLITS),
 }

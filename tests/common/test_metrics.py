@@ -61,6 +61,8 @@ def test_a_loss_that_is_no_number_is_kept_as_it_is() -> None:
 def test_predictions_for_another_number_of_examples_are_refused() -> None:
     with pytest.raises(ValueError, match="A prediction for each label"):
         metrics(np.array([1, 2]), np.array([1]), 0.0)
+    with pytest.raises(ValueError, match="A prediction for each label"):
+        confusion(np.array([1, 2]), np.array([1]), 3)
 
 
 @given(pairs)

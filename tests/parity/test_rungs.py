@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -31,15 +30,22 @@ def held(change: Callable[[Arrays], None], yardstick: Yardstick | None = None, *
     return {rung.name: rung for rung in parity.hold(what, architecture_of(what), ours, theirs, yardstick)}
 
 
+_SERIALS_ALONE = ("initial/", "gradient/", "logits/train", "logits/eval")
+"""What `tracing.trace` does not record of a mode."""
+
+
+def _parallel(what: Spec, mode: str = "data_parallel", **fields: Any) -> Spec:
+    own = {"batch_norm_statistics": "synchronised"} if mode == "data_parallel" else {}
+    return what.with_fields(replicas=2, mode=mode, **own, **fields)
+
+
 def held_mode(
-    change: Callable[[Arrays], None],
-    yardstick: Yardstick | None = None,
-    mode: Mapping[str, Any] = MappingProxyType({"mode": "data_parallel", "batch_norm_statistics": "synchronised"}),
-    **fields: Any,
+    change: Callable[[Arrays], None], yardstick: Yardstick | None = None, mode: Mapping[str, Any] | None = None, **fields: Any
 ) -> list[Rung]:
     what = base(**fields)
-    parallel = what.with_fields(replicas=2, **mode)
-    serial, split = recording(what), recording(what)
+    parallel = _parallel(what, **(mode or {}))
+    serial = recording(what)
+    split = {name: array for name, array in recording(what).items() if not name.startswith(_SERIALS_ALONE)}
     change(split)
     return parity.hold_mode(parallel, architecture_of(what), "pytorch", serial, split, yardstick)
 
@@ -280,12 +286,20 @@ def test_the_largest_difference_is_told_even_where_its_limit_is_far() -> None:
     assert "from step 7 on, where that exceeds 1e-06, shown" in rung.reason
 
 
-@pytest.mark.parametrize(("step", "is_one"), [(1, False), (2, False), (3, True)])
-def test_a_yardstick_that_is_large_from_the_start_measures_nothing(step: int, is_one: bool) -> None:
+@pytest.mark.parametrize(
+    ("step", "difference", "strict_steps", "is_one"),
+    [
+        (1, 2e-12, 2, False), (2, 2e-12, 2, False), (3, 5e-11, 2, True), (3, 2e-10, 2, False), (4, 1.0, 2, True),
+        (3, 2e-12, 3, False), (4, 1.0, 3, True),
+    ],
+)  # fmt: skip
+def test_a_yardstick_that_is_large_from_the_start_measures_nothing(
+    step: int, difference: float, strict_steps: int, is_one: bool
+) -> None:
     ordered, reordered = recording(base()), recording(base(), reverse_batches=True)
-    reordered["loss"][step - 1 :] *= 1 + 1e-10
+    reordered["loss"][step - 1 :] *= 1 + difference
     reordered["logits/final"] *= 1 + 1e-10
-    yardstick = parity.measure_yardstick([(ordered, reordered)])
+    yardstick = parity.measure_yardstick([(ordered, reordered)], strict_steps)
     assert (yardstick.losses.any(), yardstick.logits > 0.0) == (is_one, is_one)
 
 
@@ -386,6 +400,50 @@ def test_a_kernel_whose_gradient_is_all_noise_to_adam_is_not_passed_over() -> No
     rungs = {rung.name: rung for rung in parity.hold(what, architecture_of(what), ours, theirs, None)}
     assert failed(rungs) == ["4 weights after one step"]
     assert rungs["4 weights after one step"].where == "dense.kernel"
+
+
+@pytest.mark.parametrize(("precision", "too_small"), [("float64", 1e-7), ("float32", 1e-3)])
+def test_adams_first_step_in_a_mode_is_compared_where_rounding_cannot_have_turned_serials_gradient(
+    precision: str, too_small: float
+) -> None:
+    what = base(optimizer=ADAM, precision=precision)
+    serial = recording(what)
+    serial["gradient/dense.kernel"][:2, 0] = np.abs(serial["gradient/dense.kernel"]).max() * np.array([too_small, 0.5])
+
+    def moved(row: int) -> str:
+        split = {name: array.copy() for name, array in serial.items() if not name.startswith(_SERIALS_ALONE)}
+        split["stepped/dense.kernel"][row, 0] += 0.1
+        return parity.hold_mode(_parallel(what), architecture_of(what), "pytorch", serial, split, None)[1].status
+
+    assert [moved(0), moved(1)] == ["passed", "failed"]
+
+
+def test_a_parameter_whose_first_gradient_is_zero_must_stay_where_it_is() -> None:
+    """As all do that lie before a kernel of zeros."""
+    what = base(optimizer=ADAM)
+    serial = recording(what)
+    serial["gradient/dense.kernel"] *= 0.0
+    serial["stepped/dense.kernel"] = serial["initial/dense.kernel"].copy()
+    split = {name: array.copy() for name, array in serial.items() if not name.startswith(_SERIALS_ALONE)}
+
+    def status() -> str:
+        return parity.hold_mode(_parallel(what), architecture_of(what), "pytorch", serial, split, None)[1].status
+
+    assert status() == "passed"
+    split["stepped/dense.kernel"][3, 5] += 1e-3
+    assert status() == "failed"
+
+
+def test_adams_direction_is_that_of_the_gradient_with_its_weight_decay() -> None:
+    """Where the two cancel each other out, the direction is rounding, however large they are."""
+    what = base(optimizer={**ADAM, "weight_decay": 0.1}, precision="float32")
+    ours = recording(what)
+    ours["gradient/dense.kernel"][7, 7] = -0.1 * ours["initial/dense.kernel"][7, 7]
+    theirs = {name: array.copy() for name, array in ours.items()}
+    theirs["gradient/dense.kernel"][0, 0] *= 1 + 1e-6
+    theirs["stepped/dense.kernel"][7, 7] += 0.1
+    rungs = {rung.name: rung for rung in parity.hold(what, architecture_of(what), ours, theirs, None)}
+    assert failed(rungs) == []
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("float64", 1e-8), ("float32", 1e-2)])
