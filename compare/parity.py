@@ -618,8 +618,9 @@ def _updates_apart(what: Spec, limit: float, ours: Arrays, theirs: Arrays) -> tu
     for name, gradient in gradients.items():
         apart = _apart(ours[f"stepped/{name}"], theirs.get(f"stepped/{name}"))
         if what.optimizer.name == "adam" and apart.shape == gradient.shape:
-            # Adam's first direction g / (|g| + epsilon) moves by at most d / 4|g| where g moves by d: it must agree wherever
-            # g stands out of the rounding. A bias in front of BatchNorm has nothing but rounding, and no direction.
+            # Adam's first direction g / (|g| + epsilon), of the gradient with its weight decay, moves by at most d / 4|g| where
+            # g moves by d: it must agree wherever g stands out of the rounding. A bias in front of BatchNorm has nothing but
+            # rounding, and no direction.
             is_bias, other = name.endswith(".bias"), theirs.get(f"gradient/{name}")
             is_own = what.precision == "float32" and not is_bias
             scale = float(np.abs(gradient).max()) if is_own else largest_gradient
