@@ -98,7 +98,8 @@ def reader(split: Split, image_size: int) -> Take:
     encoded = split.encoded
     if encoded is None:
         return lambda ids: torch.from_numpy(split.images[ids])
-    from pytorch_impl import decode  # here: torchvision takes as long to import as torch itself
+    # Twin: the decoder is torchvision's, which takes as long to import as torch itself; TensorFlow's comes with it.
+    from pytorch_impl import decode
 
     def take(ids: npt.NDArray[np.int64]) -> torch.Tensor:
         return torch.stack([decode.image(encoded.content(index), bool(encoded.plain[index]), image_size) for index in ids])

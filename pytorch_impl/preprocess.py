@@ -65,7 +65,8 @@ class _Stretches(Dataset[tuple[int, torch.Tensor]]):
         self._image_size = image_size
 
     def __getitem__(self, position: int) -> tuple[int, torch.Tensor]:
-        from pytorch_impl import decode  # here: torchvision takes as long to import as torch itself; the warm-up does it
+        # Twin: the decoder is torchvision's, which takes as long to import as torch itself; the warm-up does it.
+        from pytorch_impl import decode
 
         stretch = self._stretches[position]
         totals = torch.zeros((2, 3), dtype=torch.int64)

@@ -39,6 +39,7 @@ class Pipeline(Serial):
         self._model = self._placed(models.build_stage(self._stage, self._spec.precision))
         self._optimizer = self._new_optimizer(list(self._model.parameters()))
         self._meter = _Meter()
+        # Twin: torch's pipelining takes long to import: here, for in `_schedule` that would be a part of the first step.
         self._metered_stage = _metered_stage()
         self._schedules: dict[tuple[int, int, bool], Any] = {}
         self._bytes_per_step: int | None = None
