@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from common.architectures import Architecture, BatchNorm
 from common.compression import SUMMABLE, buckets, payload_bytes
-from common.sharding import micro_batches
 from common.spec import Spec
 
 _ITEMSIZE = {"float32": 4, "float64": 8}
@@ -67,5 +66,4 @@ def statistics_payload_bytes(spec: Spec, architecture: Architecture) -> int:
     if spec.batch_norm_statistics == "per_replica":
         return 0
     values = sum(2 * (2 * layer.channels + 1) for layer in architecture.leaves() if isinstance(layer, BatchNorm))
-    parts = micro_batches(spec.global_batch_size, spec.accumulation, spec.data_replicas)
-    return values * parts * _ITEMSIZE[spec.precision]
+    return values * spec.parts() * _ITEMSIZE[spec.precision]

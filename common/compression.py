@@ -4,7 +4,7 @@ Gradients travel in buckets, each a flat array of whole parameters in canonical 
 (the replica's gradients, and with error feedback what it has not sent before) there arrives
 
 - `float16`: each value rounded to float32, then to float16, at most 65504 in size. The replicas' values are added up in
-  float16 too, on their way; what that rounds off is nobody's to feed back.
+  float16 too, on their way; what that rounds off is nobody's to feed back. A parameter server adds them up in full.
 - `int8`: each value as whole steps of max|values| / 127, rounded half to even (Seide et al. 2014 did it with one bit).
 - `top_k`: the k values of the largest magnitude, of equal ones those in front, and zeros (Aji & Heafield 2017).
 
@@ -15,6 +15,7 @@ each twin's `compression` to this module.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -85,6 +86,31 @@ def arrived(values: Array, settings: Communication) -> Array:
         sparse[kept] = values[kept]
         return sparse
     return values
+
+
+def decoded(message: Array, count: int, dtype: np.dtype[Any], settings: Communication) -> Array:
+    """What arrives of one bucket, from the bytes that a twin's `compression.encode` makes.
+
+    Args:
+        message: one-dimensional, in whatever numbers the twin sends its bytes.
+        count: values of the bucket.
+        dtype: of the values, float32 or float64.
+        settings: of the run.
+
+    Returns:
+        [count]; a value that was not sent is 0.
+    """
+    raw = np.ascontiguousarray(message).view(np.uint8)
+    if settings.compression == "float16":
+        return raw.view(np.float16).astype(dtype)
+    if settings.compression == "int8":
+        return raw[dtype.itemsize :].view(np.int8)[:count].astype(dtype) * raw[: dtype.itemsize].view(dtype)[0]
+    if settings.compression == "top_k":
+        cut = num_kept(count, settings.top_k) * dtype.itemsize
+        sparse = np.zeros(count, dtype)
+        sparse[raw[cut:].view(np.int32)] = raw[:cut].view(dtype)
+        return sparse
+    return raw.view(dtype)
 
 
 def exchange(gradients: Sequence[Array], lost: Sequence[Array], settings: Communication) -> tuple[Array, list[Array]]:

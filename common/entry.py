@@ -45,6 +45,7 @@ from common import (
 from common.batches import Plan
 from common.members import Member
 from common.preprocessing import job, scaling
+from common.rates import DeviceRates
 from common.spec import Spec
 from common.training import Diverged, Run, Trainer, is_first_rank
 
@@ -71,6 +72,8 @@ class Twin:
     inference: inference.Inference
     synchronize: Callable[[], None]
     device_peak_memory_mib: Callable[[], float | None]
+    device_rates: Callable[[Spec], DeviceRates | None]
+    """Of the process's accelerator in the spec's arithmetic; None on a CPU."""
     device: str
     versions: dict[str, str]
 
@@ -174,6 +177,7 @@ def main(
     if arguments.command == "serve-trials":
         return _serve(framework, load_twin, arguments)
     try:
+        rendezvous.adopt()
         read = _read(arguments.spec)
         others = [(_read(path), path, out) for path, out in getattr(arguments, "then", ())]
     except spec.SpecError as error:
@@ -189,7 +193,6 @@ def main(
         return EXIT_OK
     started = timing.process_started()
     try:
-        rendezvous.adopt()
         environments = rendezvous.environments(read)
         is_rank = _is_rank(read, environments)
     except spec.SpecError as error:
@@ -292,6 +295,7 @@ def _run(
         run.train(trainer, plan, dataset, arguments.resume)
         if (memory := twin.device_peak_memory_mib()) is not None:
             run.know(device_peak_memory_mib=float(trainer.total(np.array([memory]))[0]))
+        run.rate(twin.device_rates)
         run.profile(trainer, plan)
         trainer.close()
     except Diverged as error:
@@ -507,7 +511,7 @@ def _seal(framework: str, read: Spec, out: Path, repeat: int, failure: processes
 
 def _own_cpus(cpus: list[int], read: Spec) -> list[int]:
     """The CPUs of this process: the whole budget, or for a rank its own share where there is one for each."""
-    share = read.cores // read.replicas
+    share = meeting.cores_of_replica(read.cores, read.replicas, read.hosts)
     if "RANK" not in os.environ or share == 0:
         return cpus
     local_rank = int(os.environ["LOCAL_RANK"])

@@ -58,6 +58,46 @@ def on_one_host() -> bool:
     return os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
 
 
+def machines(hosts: Sequence[str]) -> int:
+    """How many times the CPUs of this process a run has, for each of its machines: 1 where all of it is here.
+
+    Args:
+        hosts: of the run, as its spec names them. Where it names none, an outer launcher's variables may tell of several.
+    """
+    if hosts:
+        return len(hosts)
+    if _PASSWORD_VARIABLE in os.environ or "RANK" not in os.environ:
+        return 1
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    return -(-ranks // (1 if _has_cpus_of_its_own() else int(os.environ.get("LOCAL_WORLD_SIZE", ranks))))
+
+
+def cores_of_replica(cores: int, replicas: int, hosts: Sequence[str]) -> int:
+    """CPU cores for each replica of this process's machine; 0 where there are fewer than replicas.
+
+    Args:
+        cores: of the whole run.
+        replicas: of the whole run.
+        hosts: of the run.
+    """
+    if "RANK" not in os.environ:
+        return cores // replicas
+    sharing = 1 if _has_cpus_of_its_own() else int(os.environ.get("LOCAL_WORLD_SIZE", replicas))
+    return cores // machines(hosts) // sharing
+
+
+def judged_by_its_launcher() -> bool:
+    """Whether the suite started this process as a rank: its cores were judged where the run began, on the first host."""
+    return _PASSWORD_VARIABLE in os.environ and "RANK" in os.environ
+
+
+def _has_cpus_of_its_own() -> bool:
+    """Whether Slurm started this rank as a task and holds it to CPUs of its own; what torchrun starts in a task shares them."""
+    own = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE")}
+    task = {"RANK": os.environ.get("SLURM_PROCID"), "WORLD_SIZE": os.environ.get("SLURM_NTASKS")}
+    return _PASSWORD_VARIABLE not in os.environ and "SLURM_CPUS_PER_TASK" in os.environ and own == task
+
+
 def replicas_that_share_gpus() -> int:
     """Replicas that see the GPUs of this process: those on this machine, unless an outer launcher gave each a GPU of its own.
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from common import machine, meeting, optim, processes, spec, watchdog
+from common import compression, machine, meeting, optim, processes, spec, watchdog
 from common.members import Member
 from common.results import Staleness
 from common.spec import Spec
@@ -47,20 +47,31 @@ class ServerError(RuntimeError):
 class Server:
     """The parameters, and the rule that updates them."""
 
-    def __init__(self, settings: spec.Optimizer, workers: int, *, synchronous: bool, staleness: int | None) -> None:
+    def __init__(
+        self,
+        settings: spec.Optimizer,
+        communication: spec.Communication,
+        workers: int,
+        *,
+        synchronous: bool,
+        staleness: int | None,
+    ) -> None:
         """Start without parameters.
 
         Args:
             settings: of the update rule.
+            communication: by which the workers compress what they push.
             workers: how many there are.
             synchronous: one update from all workers' gradients, or one for each worker's.
             staleness: of asynchronous updates: steps that a worker may be ahead of the slowest; None: any number.
         """
         self._settings = settings
+        self._communication = communication
         self._workers = workers
         self._synchronous = synchronous
         self._bound = 0 if synchronous else staleness
         self._values = np.zeros(0)
+        self._counts: list[int] = []
         self._rule = optim.build(settings, [self._values])
         self._updates = 0
         self._clocks = [0] * workers
@@ -92,18 +103,21 @@ class Server:
         """The sum of all workers' arrays, in the order of their ranks, so that it is the same at every run."""
         return reduce(np.add, await self.gather(rank, values))
 
-    async def load(self, rank: int, values: Array) -> None:
-        """Take rank 0's values for the parameters; all workers wait until they are here."""
+    async def load(self, rank: int, values: Array, counts: list[int]) -> None:
+        """Take rank 0's parameters, and how many of them are in each message; all workers wait until they are here."""
         if rank == 0:
             self._values = values.copy()
+            self._counts = counts
             self._rule = optim.build(self._settings, [self._values])
         await self.gather(rank, None)
 
-    async def push(self, rank: int, gradient: Array, learning_rate: float) -> None:
+    async def push(self, rank: int, messages: list[Array], learning_rate: float) -> None:
         """Take a worker's gradient: of its share of the mean over all (synchronous), or of the mean over its own shard."""
+        parts = zip(messages, self._counts, strict=True)
+        gradient = [compression.decoded(part, count, self._values.dtype, self._communication) for part, count in parts]
         async with self._changed:
             self._clocks[rank] += 1
-            self._shares[rank] = gradient
+            self._shares[rank] = np.concatenate(gradient)
             if not self._synchronous or len(self._shares) == self._workers:
                 self._update(learning_rate)
             self._changed.notify_all()
@@ -151,15 +165,25 @@ class Connection:
 
         return hear
 
-    def load(self, values: Array) -> None:
-        """Make rank 0's values the parameters; called by all workers, at the start of the run."""
-        self._ask("load", values if self._rank == 0 else values[:0])
+    def load(self, values: Array, counts: list[int]) -> None:
+        """Make rank 0's values the parameters; called by all workers, at the start of the run.
 
-    def push(self, gradient: Array, learning_rate: float) -> None:
-        """Give the gradient: of this worker's share of the mean over all (synchronous), or of the mean over its own shard."""
+        Args:
+            values: of all parameters, [count].
+            counts: how many of them the gradient has in each of its messages, in order.
+        """
+        self._ask("load", values if self._rank == 0 else values[:0], counts)
+
+    def push(self, messages: list[Array], learning_rate: float) -> None:
+        """Give the gradient: of this worker's share of the mean over all (synchronous), or of the mean over its own shard.
+
+        Args:
+            messages: of its buckets, as the spec has them compressed, see `common.compression`.
+            learning_rate: of the update.
+        """
         with self._waiting():
-            self._ask("push", gradient, learning_rate)
-        self._bytes["push"] = gradient.nbytes
+            self._ask("push", messages, learning_rate)
+        self._bytes["push"] = sum(message.nbytes for message in messages)
         self._pushed = True
 
     def pull(self) -> Array:
@@ -243,6 +267,7 @@ def join(read: Spec, rank: int, meeting_place: str) -> Connection:
         future = client.submit(
             Server,
             read.optimizer,
+            read.communication,
             read.replicas,
             synchronous=settings.updates == "synchronous",
             staleness=settings.staleness,

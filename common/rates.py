@@ -21,11 +21,15 @@ from common import machine
 MATRIX_SIZE = 1024
 COPIED_VALUES = 2**24
 """Of float64, 128 MiB: more than the caches of most processors hold."""
+DEVICE_MATRIX_SIZE = 4096
+DEVICE_COPIED_BYTES = 2**28
 LEAST_SECONDS = 0.25
 """For which each rate is tried; the best try counts."""
 
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 _MOST_SECONDS = 120.0
+_CALLS = 10
+"""Of an accelerator's work between two looks at the clock."""
 
 
 class Rates(BaseModel):
@@ -42,6 +46,41 @@ class Rates(BaseModel):
 
     def gflops(self, precision: str) -> float:
         return {"float32": self.float32_gflops, "float64": self.float64_gflops}[precision]
+
+
+class DeviceRates(BaseModel):
+    """Of one accelerator, as a framework reaches them in a run's own arithmetic, after its training."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    matrix_gflops: float
+    """Product of two square matrices of DEVICE_MATRIX_SIZE."""
+    copy_gb_per_second: float
+    """From its memory to its memory, as in Rates."""
+
+
+def of_device(
+    multiply: Callable[[], object], copy: Callable[[], object], synchronize: Callable[[], None], size: int, num_bytes: int
+) -> DeviceRates:
+    """Measure an accelerator.
+
+    Args:
+        multiply: starts the product of two square matrices.
+        copy: starts the copy of a part of its memory to another.
+        synchronize: waits until all that was started is done.
+        size: of the matrices.
+        num_bytes: of the part.
+    """
+
+    def seconds(work: Callable[[], object]) -> float:
+        def several() -> None:  # so that the waiting is a small part of it
+            for _ in range(_CALLS):
+                work()
+            synchronize()
+
+        return _best_seconds(several) / _CALLS
+
+    return DeviceRates(matrix_gflops=2e-9 * size**3 / seconds(multiply), copy_gb_per_second=2e-9 * num_bytes / seconds(copy))
 
 
 def measured(cores: int) -> Rates | None:

@@ -14,6 +14,7 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from common import spec
+from common.rates import DeviceRates
 from common.spec import Spec, SpecError
 
 SCHEMA_VERSION = 1
@@ -234,6 +235,8 @@ class RunResult(_Frozen):
     """Sent by all replicas of the run together to exchange gradients, weights or activations, in a step of a whole batch."""
     step_parts: StepParts | None = None
     top_operations: TopOperations | None = None
+    device_rates: DeviceRates | None = None
+    """Of the first process's accelerator; None on a CPU, whose rates the comparison has."""
     switches: dict[str, Any] = {}
     """All of the framework's switches as they were, by the names that its `describe` lists."""
     reduced: list[str] = []

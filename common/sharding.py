@@ -29,19 +29,3 @@ def channels(layer: str, num_channels: int, replicas: int) -> list[tuple[int, in
             f"{num_channels}. Use {num_channels} or less."
         )
     return [shard(num_channels, replicas, rank) for rank in range(replicas)]
-
-
-def micro_batches(num_examples: int, most: int, replicas: int = 1) -> int:
-    """Into how many equal parts every replica cuts its shard: not more than `most`, as many as cut every shard evenly.
-
-    Equal, because the stages of a pipeline agree beforehand on the shapes that they hand on; so shards of a prime size, or
-    of two sizes, go through whole.
-
-    Args:
-        num_examples: of the global batch.
-        most: as many as the spec asks for.
-        replicas: that share the batch.
-    """
-    if num_examples < 1 or most < 1:
-        raise ValueError(f"num_examples and most must be at least 1. Received: {num_examples} and {most}.")
-    return max((parts for parts in range(2, most + 1) if num_examples % (parts * replicas) == 0), default=1)

@@ -22,6 +22,7 @@ import pydantic
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
+from common import meeting
 from common.watchdog import HANG_SECONDS
 
 MODELS = ("simple_cnn", "mini_xception", "resnet18")
@@ -52,6 +53,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 """The words of `--modes`: a mode, and the fields that make the variant of it, whatever they were; see `Spec.variant`."""
 HOST_MODES = ("multi_process", "parameter_server", "model_averaging")
 """Modes whose replicas may be on several machines."""
+COMPRESSING_VARIANTS = ("serial", "data_parallel", "multi_process", "parameter_server")
+"""Whose replicas can send their gradients compressed; serial, which sends none, may be asked for beside them."""
 WHOLE_BATCH_MODES = ("serial", "model_parallel", "tensor_parallel", "pipeline")
 """Modes whose replicas work on the same examples: they share the model, not the batch."""
 RESUMABLE_MODES = ("serial", "data_parallel", "multi_process")
@@ -151,10 +154,11 @@ class Dask(_Frozen):
 
 
 class Communication(_Frozen):
-    """How the replicas of data_parallel and multi_process exchange their gradients."""
+    """How the replicas of synchronous data-parallel modes exchange their gradients."""
 
     bucket_mib: float = Field(25.0, gt=0)
-    """Gradients are sent in buckets of this size, each as soon as it is full (compressed ones after the backward pass)."""
+    """Gradients are sent in buckets of this size, each as soon as it is full; compressed ones, and those for a server, after
+    the backward pass. Of PyTorch's threads of one process, which share a memory, only compressed ones are cut."""
     compression: Literal["none", "float16", "int8", "top_k"] = "none"
     """What travels: the gradients; half as wide; a byte each on a scale per bucket; or the largest of each bucket alone."""
     top_k: float = Field(0.01, gt=0, le=1)
@@ -237,7 +241,7 @@ class Spec(_Frozen):
     prefetch: int = Field(2, ge=1)
     """Batches that are made before they are asked for: by each input worker, or of a Dask array in all."""
     dask: Dask = Dask()  # pyright: ignore[reportCallIssue]
-    cores: int = Field(default_factory=lambda: available_cores(), ge=1)
+    cores: int = Field(default_factory=lambda: available_cores() * meeting.machines(()), ge=1)
     """CPU cores that the whole run may use, replicas and input workers included, on all hosts together. Default: all that this
     process may use, times the hosts."""
     device: Device = "auto"
@@ -276,7 +280,7 @@ class Spec(_Frozen):
     @classmethod
     def _cores_of_every_host(cls, values: Any) -> Any:
         if isinstance(values, dict) and values.get("cores") is None and isinstance(values.get("hosts"), (list, tuple)):
-            values = {**values, "cores": available_cores() * max(len(values["hosts"]), 1)}
+            values = {**values, "cores": available_cores() * meeting.machines(values["hosts"])}
         return values
 
     @pydantic.model_validator(mode="after")
@@ -345,10 +349,10 @@ class Spec(_Frozen):
             raise SpecError(
                 f"optimizer.native is not for mode {self.variant}, which has the suite's own rule. Received: true. Use false."
             )
-        if self.communication.compression != "none" and self.mode not in ("serial", "data_parallel", "multi_process"):
+        if self.communication.compression != "none" and self.variant not in COMPRESSING_VARIANTS:
             raise SpecError(
-                "communication.compression is for data_parallel and multi_process. Received: "
-                f"{self.communication.compression} in mode {self.mode}. Use none."
+                f"communication.compression is for {_or(COMPRESSING_VARIANTS[1:])}. Received: "
+                f"{self.communication.compression} in mode {self.variant}. Use none."
             )
         if self.accumulation > 1 and self.mode in ("pipeline", "hybrid", "model_parallel", "tensor_parallel"):
             raise SpecError(
@@ -378,8 +382,10 @@ class Spec(_Frozen):
         """Why this run is meant to be other mathematics than serial's; None for a mode that claims to be the same."""
         if self.mode == "model_averaging":
             return "replicas train apart, and their weights are averaged now and then"
-        if self.variant in ("parameter_server_async", "pipeline_async"):
+        if self.variant == "parameter_server_async":
             return "gradients are applied to weights that have moved on since"
+        if self.variant == "pipeline_async":
+            return "every micro-batch makes an update of its own, with gradients of weights that have moved on since"
         if self.communication.compression != "none" and self.mode != "serial":
             return f"gradients are sent as {self.communication.compression}"
         return None
@@ -417,6 +423,19 @@ class Spec(_Frozen):
     def split_seed(self) -> int:
         """By which the data are divided: its own, so that runs of several seeds are scored on the same images, or the run's."""
         return self.seed if self.data.seed is None else self.data.seed
+
+    @property
+    def parts_asked(self) -> int:
+        """Parts of a batch that this run is to work on one after the other: of a pipeline, else of `accumulation`."""
+        return self.pipeline.micro_batches if "pipeline" in self.variant else self.accumulation
+
+    def parts(self, num_examples: int | None = None) -> int:
+        """Those into which every copy of the model really cuts a batch, see `micro_batches`.
+
+        Args:
+            num_examples: of the batch; None: a whole one.
+        """
+        return micro_batches(num_examples or self.global_batch_size, self.parts_asked, self.data_replicas)
 
     @property
     def batches_ahead(self) -> int:
@@ -468,8 +487,8 @@ def build(values: dict[str, Any]) -> Spec:
         spec = Spec.model_validate(values)
     except pydantic.ValidationError as error:
         raise SpecError("\n".join(_explain(detail) for detail in error.errors())) from None
-    most = available_cores() * max(len(spec.hosts), 1)
-    if spec.cores > most:
+    most = available_cores() * meeting.machines(spec.hosts)
+    if spec.cores > most and not meeting.judged_by_its_launcher():
         raise SpecError(f"cores exceeds what this process may use. Received: {spec.cores}. Use 1 to {most}.")
     return spec
 
@@ -637,6 +656,13 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
             return f"not available: framework_options.{name}={value} {reason}"
     if "pipeline" in spec.variant and spec.batch_norm_statistics == "synchronised":
         return f"not available: the micro-batches of a {spec.variant} have BatchNorm statistics of their own"
+    if spec.variant == "parameter_server_async" and spec.batch_norm_statistics == "synchronised":
+        return "not available: workers that do not wait for each other have BatchNorm statistics of their own"
+    if "pipeline" in spec.variant and spec.parts() == 1 < spec.parts_asked:
+        return (
+            f"not available: {spec.per_replica_batch_size} examples cannot be cut into 2 to {spec.parts_asked} equal "
+            "micro-batches, and with one nothing overlaps (model_parallel)"
+        )
     if spec.batch_norm_statistics not in mode["batch_norm_statistics"]:
         return f"not available: {mode['implementation']} has no {spec.batch_norm_statistics} BatchNorm"
     if spec.communication.compression != "none" and not mode.get("compression", True):
@@ -688,6 +714,22 @@ def reduced(spec: Spec, options: dict[str, Any]) -> list[str]:
     """The switches, as `name=value`, by which a run computes with fewer digits than its precision says."""
     chosen = settled(spec, options)
     return [f"{name}={chosen[name]}" for name, option in options.items() if chosen[name] in option.get("reduced", ())]
+
+
+def micro_batches(num_examples: int, most: int, replicas: int = 1) -> int:
+    """Into how many equal parts every replica cuts its shard: not more than `most`, as many as cut every shard evenly.
+
+    Equal, because the stages of a pipeline agree beforehand on the shapes that they hand on; so shards of a prime size, or
+    of two sizes, go through whole.
+
+    Args:
+        num_examples: of the global batch.
+        most: as many as the spec asks for.
+        replicas: that share the batch.
+    """
+    if num_examples < 1 or most < 1:
+        raise ValueError(f"num_examples and most must be at least 1. Received: {num_examples} and {most}.")
+    return max((parts for parts in range(2, most + 1) if num_examples % (parts * replicas) == 0), default=1)
 
 
 def available_cores() -> int:

@@ -24,6 +24,7 @@ from common.batches import Plan, order_digest
 from common.checkpoint import Checkpoint, CheckpointError, Identity, Progress, Usage
 from common.datasets import Dataset, Split
 from common.profiling import Recording
+from common.rates import DeviceRates
 from common.results import EpochRecord, Metrics, Noise, Phases, RunResult, Status, StepParts
 from common.sharding import shard
 from common.spec import Spec
@@ -286,11 +287,23 @@ class Run:
                 self._save(trainer)
                 saved = time.monotonic()
 
+    def rate(self, device_rates: Callable[[Spec], DeviceRates | None]) -> None:
+        """Measure what the device can do, when all else that is reported stands; the wall time ends before."""
+        so_far = self._phases_so_far()
+        try:
+            found = device_rates(self._spec)
+        except Exception as error:  # whatever a device full of a model raises: the training is done
+            print(f"The device's rates were not measured: {error}", file=sys.stderr)
+            return
+        if found is not None:
+            self._phases = so_far
+            self.know(device_rates=found)
+
     def profile(self, trainer: Trainer, plan: Plan) -> None:
         """Take a step apart where the spec asks for it, when all else that is reported stands; the wall time ends before."""
         if self._first_batch is None:
             return
-        self._phases = self._phases_so_far()
+        self._phases = self._phases or self._phases_so_far()
         batch, size, steps = self._first_batch, plan.batch(0)[1], self._spec.profile_steps
         self.know(step_parts=profiling.step_parts(trainer, batch, size, steps))
         folder = self._out if is_first_rank() else None

@@ -12,7 +12,7 @@ from compare.summary import Summary, measured
 
 
 def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
-    """One sentence for each such row that ran, with its accuracy beside that of serial on the same cores."""
+    """One sentence for each such row that ran, with its accuracy beside that of serial."""
     rows = {row.id: row for row in stored.comparison.rows}
     return [
         sentence for summary in summaries if (sentence := _sentence(stored, rows[summary.id], summary, summaries)) is not None
@@ -33,11 +33,13 @@ def _sentence(stored: Stored, row: Row, summary: Summary, summaries: Sequence[Su
 
 
 def _beside_serial(summary: Summary, summaries: Sequence[Summary]) -> str:
-    for other in summaries:
-        alike = (other.framework, other.mode, other.cores) == (summary.framework, "serial", summary.cores)
-        fed = (other.input, other.workers) == (summary.input, summary.workers)
-        if alike and fed and other.test.accuracy is not None:
-            return f", serial's {other.test.accuracy.median:.4f}"
+    """Serial's on the same cores, else on others, as beside a run over several hosts: they change nothing but rounding."""
+    for cores in (summary.cores, None):
+        for other in summaries:
+            alike = (other.framework, other.mode) == (summary.framework, "serial") and cores in (other.cores, None)
+            fed = (other.input, other.workers) == (summary.input, summary.workers)
+            if alike and fed and other.test.accuracy is not None:
+                return f", serial's {other.test.accuracy.median:.4f}"
     return ""
 
 

@@ -551,11 +551,12 @@ def _not_claimed(timed: Spec, architecture: Architecture, modes: Sequence[str], 
 
 
 def _held_against(timed: Spec, architecture: Architecture, modes: Sequence[str]) -> dict[str, str]:
-    parts = timed.pipeline.micro_batches
-    if not architecture.has_batch_norm or parts == 1:
+    pipelines = [mode for mode in modes if mode in ("pipeline", "pipeline_1f1b")]
+    if not architecture.has_batch_norm or not pipelines:
         return {}
+    parts = spec.micro_batches(timed.global_batch_size, timed.pipeline.micro_batches)
     words = f"serial that adds up the gradients of {parts} parts of a batch, for BatchNorm sees one part at a time"
-    return {mode: words for mode in modes if mode in ("pipeline", "pipeline_1f1b")}
+    return dict.fromkeys(pipelines, words) if parts > 1 else {}
 
 
 def _rung(what: Spec, **fields: Any) -> Rung:

@@ -20,6 +20,7 @@ def load_twin() -> entry.Twin:
         inference=Inference(inference.Predictor, formats.SUFFIXES, formats.write, formats.read),
         synchronize=device.synchronize,
         device_peak_memory_mib=device.peak_memory_mib,
+        device_rates=device.rates,
         device=device.kind(),
         versions=device.versions(),
     )

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
-from common import machine
-from common.spec import Spec
+from common import machine, meeting
+from common.rates import DEVICE_COPIED_BYTES, DEVICE_MATRIX_SIZE, DeviceRates, of_device
+from common.spec import Spec, available_cores
 from pytorch_impl import rendezvous, switches
 
 
@@ -105,7 +106,7 @@ def configure(spec: Spec, trials: int = 1) -> None:
 
 def intra_op_threads(spec: Spec) -> int:
     """Threads that one operation may use, so that all replicas together keep to the core budget."""
-    return max(spec.cores // spec.replicas, 1)
+    return max(min(meeting.cores_of_replica(spec.cores, spec.replicas, spec.hosts), available_cores()), 1)
 
 
 def synchronize() -> None:
@@ -119,6 +120,28 @@ def peak_memory_mib() -> float | None:
     if not torch.cuda.is_available():
         return None
     return sum(torch.cuda.max_memory_allocated(index) for index in range(torch.cuda.device_count())) / 2**20
+
+
+def rates(spec: Spec) -> DeviceRates | None:
+    """What this process's device can do in the run's arithmetic; None on a CPU, whose rates NumPy measures."""
+    return None if kind() == "cpu" else measured_rates(spec, "cuda", DEVICE_MATRIX_SIZE, DEVICE_COPIED_BYTES)
+
+
+def measured_rates(spec: Spec, where: str, size: int, num_bytes: int) -> DeviceRates:
+    """The same of any device.
+
+    Args:
+        spec: of the run.
+        where: the device's name.
+        size: of the matrices that are multiplied.
+        num_bytes: that are copied.
+    """
+    fewer = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+    digits = fewer.get(switches.of(spec, kind())["arithmetic"], dtype(spec))
+    left, right = (torch.rand(size, size, device=where).to(digits) for _ in range(2))
+    product = torch.empty_like(left)
+    source, target = (torch.zeros(num_bytes, dtype=torch.uint8, device=where) for _ in range(2))
+    return of_device(lambda: torch.matmul(left, right, out=product), lambda: target.copy_(source), synchronize, size, num_bytes)
 
 
 def dtype(spec: Spec) -> torch.dtype:

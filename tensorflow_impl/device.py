@@ -8,7 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from common import machine, meeting
-from common.spec import Spec
+from common.rates import DEVICE_COPIED_BYTES, DEVICE_MATRIX_SIZE, DeviceRates, of_device
+from common.spec import Spec, available_cores
 from tensorflow_impl import rendezvous, switches
 
 # Twin: modes whose replicas are devices of one graph; torch runs all but data_parallel as processes.
@@ -115,7 +116,7 @@ def configure(spec: Spec, trials: int = 1) -> None:
 
 def intra_op_threads(spec: Spec) -> int:
     """Threads that one operation may use, so that all replicas together keep to the core budget."""
-    return max(spec.cores // spec.replicas, 1)
+    return max(min(meeting.cores_of_replica(spec.cores, spec.replicas, spec.hosts), available_cores()), 1)
 
 
 def synchronize() -> None:
@@ -130,6 +131,31 @@ def peak_memory_mib() -> float | None:
         return None
     devices = tf.config.list_logical_devices("GPU")
     return sum(tf.config.experimental.get_memory_info(device.name)["peak"] for device in devices) / 2**20
+
+
+def rates(spec: Spec) -> DeviceRates | None:
+    """What this process's device can do in the run's arithmetic; None on a CPU, whose rates NumPy measures."""
+    return None if kind() == "cpu" else measured_rates(spec, "GPU:0", DEVICE_MATRIX_SIZE, DEVICE_COPIED_BYTES)
+
+
+def measured_rates(spec: Spec, where: str, size: int, num_bytes: int) -> DeviceRates:
+    """The same of any device.
+
+    Args:
+        spec: of the run.
+        where: the device's name.
+        size: of the matrices that are multiplied.
+        num_bytes: that are copied.
+    """
+    fewer = {"bfloat16": tf.bfloat16, "float16": tf.float16}
+    digits = fewer.get(switches.of(spec, kind())["arithmetic"], dtype(spec))
+    with tf.device(where):
+        left, right = (tf.cast(tf.random.uniform((size, size)), digits) for _ in range(2))
+        source = tf.ones(num_bytes // 4, tf.float32)
+        multiply = tf.function(lambda: tf.linalg.matmul(left, right))
+        # Twin: TensorFlow shares a buffer rather than to copy it; changing all signs reads and writes as many bytes.
+        copy = tf.function(lambda: tf.negative(source))
+    return of_device(multiply, copy, synchronize, size, num_bytes)
 
 
 def dtype(spec: Spec) -> tf.DType:

@@ -11,7 +11,6 @@ from pytorch_impl.parallel.data_parallel import DataParallel
 from pytorch_impl.parallel.hybrid_pipeline import HybridPipeline
 from pytorch_impl.parallel.hybrid_tensor import HybridTensor
 from pytorch_impl.parallel.model_averaging import ModelAveraging
-from pytorch_impl.parallel.model_parallel import ModelParallel
 from pytorch_impl.parallel.multi_process import MultiProcess
 from pytorch_impl.parallel.parameter_server import ParameterServer
 from pytorch_impl.parallel.pipeline import Pipeline
@@ -25,7 +24,7 @@ _TRAINERS: dict[str, type[Serial]] = {
     "multi_process": MultiProcess,
     "parameter_server": ParameterServer,
     "parameter_server_async": ParameterServer,
-    "model_parallel": ModelParallel,
+    "model_parallel": Pipeline,  # of one micro-batch
     "tensor_parallel": TensorParallel,
     "pipeline": Pipeline,
     "pipeline_1f1b": Pipeline,

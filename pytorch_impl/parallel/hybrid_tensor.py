@@ -34,6 +34,7 @@ class HybridTensor(TensorParallel):
         self._wrapped = DistributedDataParallel(
             self._model,
             process_group=self._copies,
+            bucket_cap_mb=self._spec.communication.bucket_mib,
             forward_sync_buffers=False,
         )
         self._optimizer = self._new_optimizer(list(self._model.parameters()))

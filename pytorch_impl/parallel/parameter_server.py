@@ -15,6 +15,7 @@ from common.datasets import Split
 from common.training import Batch, Pieces, Separated, Update
 from common.weights import Weights
 from pytorch_impl import weights
+from pytorch_impl.compression import Compressor
 from pytorch_impl.parallel import vectors
 from pytorch_impl.parallel.serial import Serial
 
@@ -28,6 +29,10 @@ class ParameterServer(Serial):
         self._server = parameter_server.join(self._spec, self.shard[0], meeting.word())
         synchronised = self._spec.batch_norm_statistics == "synchronised"
         self._model = self._new_model(_Workers(self._server) if synchronised else None)
+        self._outgoing = Compressor(self._spec.communication, self._model, self._architecture)
+        own = list(self._model.parameters())
+        # Twin: the server's values are in the canonical order and layout; Keras' layout holds them so already.
+        self._parameters = {name: own[place] for name, place in weights.positions(self._model, self._architecture).items()}
 
     def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         # A worker that waits for no other learns from the mean over its own shard.
@@ -36,18 +41,21 @@ class ParameterServer(Serial):
         loss, num_correct, gradients = self._gradients(
             self._model, images, labels, masks, update._replace(num_examples=counted)
         )
-        return loss * (counted / update.num_examples), num_correct, vectors.flatten(gradients)
+        return loss * (counted / update.num_examples), num_correct, list(self._outgoing.compress(gradients))
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
         """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
         step: Any = super().train_step(batch, num_examples, learning_rate)
-        loss, num_correct, gradient = step
-        self._server.push(gradient.cpu().numpy(), learning_rate)
+        loss, num_correct, messages = step
+        self._server.push([message.cpu().numpy() for message in messages], learning_rate)
         self._pull()
         return loss, num_correct
 
+    @torch.no_grad()
     def _pull(self) -> None:
-        vectors.assign(list(self._model.parameters()), self._tensor(self._server.pull()))
+        parts = self._tensor(self._server.pull()).split(self._outgoing.sizes)
+        for (name, parameter), part in zip(self._parameters.items(), parts, strict=True):
+            parameter.copy_(weights.restored(name, part, parameter))
 
     def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The sum over shards, in every process; float64 or int64."""
@@ -71,15 +79,15 @@ class ParameterServer(Serial):
         """The parts of a step on this batch, to be timed apart; or why that cannot be done; None: nothing is exchanged."""
         if self._spec.batch_norm_statistics == "synchronised":
             return "BatchNorm's statistics are exchanged within forward and backward"
-        gradient: npt.NDArray[Any] = np.zeros(0)
+        messages: list[npt.NDArray[Any]] = []
         train_alone: Any = super().train_step
 
         def compute() -> None:
-            nonlocal gradient
-            gradient = train_alone(batch, num_examples, 0.0)[2].cpu().numpy()
+            nonlocal messages
+            messages = [message.cpu().numpy() for message in train_alone(batch, num_examples, 0.0)[2]]
 
         def exchange() -> None:
-            self._server.push(gradient, 0.0)
+            self._server.push(messages, 0.0)
             self._pull()
 
         return Separated(compute, exchange)
@@ -99,7 +107,8 @@ class ParameterServer(Serial):
     def load_weights(self, values: Weights) -> None:
         """Set every parameter and statistic of every replica."""
         weights.load(self._model, self._architecture, values)
-        self._server.load(vectors.flatten(list(self._model.parameters())).cpu().numpy())
+        own = [weights.flattened(name, parameter.detach()) for name, parameter in self._parameters.items()]
+        self._server.load(torch.cat(own).cpu().numpy(), self._outgoing.counts)
 
 
 class _Workers:

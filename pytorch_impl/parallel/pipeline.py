@@ -16,7 +16,6 @@ from torch import distributed
 from common import stages
 from common.datasets import Split
 from common.results import StepParts
-from common.sharding import micro_batches
 from common.training import Batch, Update
 from common.weights import Weights
 from pytorch_impl import device, input, models, train, weights
@@ -47,9 +46,6 @@ class Pipeline(Serial):
     def _join(self, rank: int, number: int) -> None:
         """Meet the ranks with the other stages of the same copy."""
         self._group = distributed.group.WORLD
-
-    def _parts(self, num_examples: int) -> int:
-        return micro_batches(num_examples, self._spec.pipeline.micro_batches, self._spec.data_replicas)
 
     def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         schedule = self._schedule(len(labels), update.parts, training=True)

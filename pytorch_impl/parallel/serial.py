@@ -16,7 +16,6 @@ from common.batches import Plan
 from common.datasets import Dataset, Split
 from common.profiling import Recording
 from common.results import StepParts
-from common.sharding import micro_batches
 from common.spec import Spec
 from common.training import Batch, Pieces, Separated, Update
 from common.weights import Weights
@@ -76,9 +75,6 @@ class Serial:
 
         model.register_forward_pre_hook(formatted)
         return model.to(self._device).to(memory_format=memory_format)
-
-    def _parts(self, num_examples: int) -> int:
-        return micro_batches(num_examples, self._spec.accumulation, self._spec.data_replicas)
 
     def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         loss, num_correct, gradients = self._gradients(self._model, images, labels, masks, update)
@@ -211,7 +207,7 @@ class Serial:
             return self._model(input.scale(images, device.dtype(self._spec), self._plan.scaling), *masks).cpu().numpy()
 
     def _update(self, num_examples: int, learning_rate: float) -> Update:
-        return Update(num_examples, learning_rate, self._step, self._parts(num_examples))
+        return Update(num_examples, learning_rate, self._step, self._spec.parts(num_examples))
 
     def _to_device(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...]]:
         return (
@@ -222,7 +218,7 @@ class Serial:
 
     def _pieces_of(self, model: torch.nn.Module, batch: Batch, num_examples: int) -> Pieces | str:
         """Of a model that this process has whole, on its own batch."""
-        if self._parts(num_examples) > 1:
+        if self._spec.parts(num_examples) > 1:
             # Twin: pieces are called one by one, and a step here goes back after every part of its batch.
             return "forward and backward take turns over the parts of a batch"
         images, labels, masks = self._to_device(batch)

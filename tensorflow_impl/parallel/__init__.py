@@ -11,7 +11,6 @@ from tensorflow_impl.parallel.data_parallel import DataParallel
 from tensorflow_impl.parallel.hybrid_pipeline import HybridPipeline
 from tensorflow_impl.parallel.hybrid_tensor import HybridTensor
 from tensorflow_impl.parallel.model_averaging import ModelAveraging
-from tensorflow_impl.parallel.model_parallel import ModelParallel
 from tensorflow_impl.parallel.multi_process import MultiProcess
 from tensorflow_impl.parallel.parameter_server import ParameterServer
 from tensorflow_impl.parallel.pipeline import Pipeline
@@ -25,7 +24,7 @@ _TRAINERS: dict[str, type[Serial]] = {
     "multi_process": MultiProcess,
     "parameter_server": ParameterServer,
     "parameter_server_async": ParameterServer,
-    "model_parallel": ModelParallel,
+    "model_parallel": Pipeline,  # of one micro-batch
     "tensor_parallel": TensorParallel,
     "pipeline": Pipeline,
     "pipeline_1f1b": Pipeline,

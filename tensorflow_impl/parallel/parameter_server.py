@@ -15,6 +15,7 @@ from common.datasets import Split
 from common.training import Batch, Pieces, Separated, Update
 from common.weights import Weights
 from tensorflow_impl import device, weights
+from tensorflow_impl.compression import Compressor
 from tensorflow_impl.parallel import vectors
 from tensorflow_impl.parallel.serial import Serial
 
@@ -28,7 +29,10 @@ class ParameterServer(Serial):
         self._server = parameter_server.join(self._spec, self.shard[0], meeting.word())
         synchronised = self._spec.batch_norm_statistics == "synchronised"
         self._model = self._new_model(_Workers(self._server) if synchronised else None)
-        self._parameters = [variable.value for variable in self._model.trainable_variables]
+        self._outgoing = Compressor(self._spec.communication, self._model, self._architecture)
+        own = [variable.value for variable in self._model.trainable_variables]
+        # Twin: the server's values are in the canonical order, and Keras' layout is the canonical one; torch's is not.
+        self._parameters = [own[place] for place in weights.positions(self._model, self._architecture).values()]
 
     def _compile(self) -> None:
         super()._compile()
@@ -42,13 +46,14 @@ class ParameterServer(Serial):
         loss, num_correct, gradients = self._gradients(
             self._model, images, labels, masks, update._replace(num_examples=counted)
         )
-        return loss * tf.cast(counted / update.num_examples, loss.dtype), num_correct, vectors.flatten(gradients)
+        messages = list(self._outgoing.compress(gradients))
+        return loss * tf.cast(counted / update.num_examples, loss.dtype), num_correct, messages
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
         """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
         step: Any = super().train_step(batch, num_examples, learning_rate)
-        loss, num_correct, gradient = step
-        self._server.push(gradient.numpy(), learning_rate)
+        loss, num_correct, messages = step
+        self._server.push([message.numpy() for message in messages], learning_rate)
         self._pull()
         return loss, num_correct
 
@@ -77,15 +82,15 @@ class ParameterServer(Serial):
         """The parts of a step on this batch, to be timed apart; or why that cannot be done; None: nothing is exchanged."""
         if self._spec.batch_norm_statistics == "synchronised":
             return "BatchNorm's statistics are exchanged within forward and backward"
-        gradient: npt.NDArray[Any] = np.zeros(0)
+        messages: list[npt.NDArray[Any]] = []
         train_alone: Any = super().train_step
 
         def compute() -> None:
-            nonlocal gradient
-            gradient = train_alone(batch, num_examples, 0.0)[2].numpy()
+            nonlocal messages
+            messages = [message.numpy() for message in train_alone(batch, num_examples, 0.0)[2]]
 
         def exchange() -> None:
-            self._server.push(gradient, 0.0)
+            self._server.push(messages, 0.0)
             self._pull()
 
         return Separated(compute, exchange)
@@ -103,7 +108,7 @@ class ParameterServer(Serial):
     def load_weights(self, values: Weights) -> None:
         """Set every parameter and statistic of every replica."""
         weights.load(self._model, self._architecture, values)
-        self._server.load(vectors.flatten(self._parameters).numpy())
+        self._server.load(vectors.flatten(self._parameters).numpy(), self._outgoing.counts)
 
 
 class _Workers:

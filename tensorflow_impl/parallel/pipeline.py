@@ -15,7 +15,6 @@ from common import stages
 from common.architectures import BatchNorm
 from common.datasets import Split
 from common.results import StepParts
-from common.sharding import micro_batches
 from common.stages import Stage
 from common.training import Batch, Update
 from common.weights import Weights
@@ -49,9 +48,6 @@ class Pipeline(Serial):
             model = models.build_stage(stage, self._spec.precision)
             variables = model.trainable_variables
             return _Placed(stage, where, model, variables, optim.build(self._spec.optimizer, variables))
-
-    def _parts(self, num_examples: int) -> int:
-        return micro_batches(num_examples, self._spec.pipeline.micro_batches, self._spec.data_replicas)
 
     def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         loss, num_correct, _ = self._train_copies(images, labels, masks, update, _Clock(ticking=False))
@@ -126,7 +122,7 @@ class Pipeline(Serial):
 
     def separate(self, batch: Batch, num_examples: int) -> StepParts:
         """The parts of a step on this batch: it is trained on without learning, and what each stage computes is timed."""
-        steps, parts = self._spec.profile_steps, self._parts(num_examples)
+        steps, parts = self._spec.profile_steps, self._spec.parts(num_examples)
 
         @tf.function
         def timed(images: Any, labels: Any, masks: Any) -> Any:

@@ -20,9 +20,9 @@ class PipelineAsync(Pipeline):
 
     What it changes: every micro-batch makes an update of its own, from the mean over its own examples, so there are as many
     updates to a batch as micro-batches; and stage s of S goes forward with weights that lack the last S - 1 - s of them,
-    see `common.stages.updates_missing`. The same weights serve a micro-batch's way back, and the gradient then moves
-    weights that have moved on since. Batches follow one another without a pause; at the end of an epoch all updates are
-    made before anything is scored. Losses are those of the moving weights.
+    see `common.stages.updates_missing`, also across the border of two batches. The same weights serve a micro-batch's way
+    back, and the gradient then moves weights that have moved on since. At the end of an epoch all updates are made before
+    anything is scored. Losses are those of the moving weights.
     """
 
     # Twin: a graph runs to its end, so the devices run dry between two batches; torch's ranks work on. The mathematics is

@@ -16,7 +16,6 @@ from common.batches import Plan
 from common.datasets import Dataset, Split
 from common.profiling import Recording
 from common.results import StepParts
-from common.sharding import micro_batches
 from common.spec import Spec
 from common.training import Batch, Pieces, Separated, Update
 from common.weights import Weights
@@ -80,7 +79,7 @@ class Serial:
         self._train = {
             parts: self._step_in(parts)
             for parts in {
-                self._parts(stop - start) for start, stop in map(self._plan.batch, (0, self._plan.steps_per_epoch - 1))
+                self._spec.parts(stop - start) for start, stop in map(self._plan.batch, (0, self._plan.steps_per_epoch - 1))
             }
         }
         self._score = tf.function(self._score_replicas, input_signature=(images, labels))
@@ -96,9 +95,6 @@ class Serial:
             return step
         compiled = True if self._switches["graph"] == "xla" else None
         return tf.function(step, input_signature=self._signature, jit_compile=compiled)
-
-    def _parts(self, num_examples: int) -> int:
-        return micro_batches(num_examples, self._spec.accumulation, self._spec.data_replicas)
 
     def _each(self, one: Callable[..., Any], images: Any, labels: Any, masks: Any) -> Any:
         """What every replica of this process makes of its shard."""
@@ -132,7 +128,7 @@ class Serial:
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
         """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
         self._step += 1
-        return self._train[self._parts(num_examples)](*self._arguments(batch, num_examples, learning_rate))
+        return self._train[self._spec.parts(num_examples)](*self._arguments(batch, num_examples, learning_rate))
 
     def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
         """(sum of losses, on the device; int64 [N] predicted labels) of one batch in evaluation mode."""
@@ -234,7 +230,7 @@ class Serial:
 
     def _step_alone(self, num_examples: int) -> Any:
         """A step without any exchange."""
-        step = self._step_in(self._parts(num_examples))
+        step = self._step_in(self._spec.parts(num_examples))
         # Twin: what a step does is settled when its graph is made, here and now.
         self._exchanges = False
         if self._switches["graph"] != "eager":
@@ -281,7 +277,7 @@ class Serial:
 
             return self._each(one, images, labels, masks)
 
-        parts = self._parts(num_examples)
+        parts = self._spec.parts(num_examples)
         # Twin: a graph runs as a whole, so each piece is a graph that ends with it; torch's run one after the other.
         forward_graph, backward_graph = self._step_in(parts, forward_replicas), self._step_in(parts, backward_replicas)
         whole_graph = cache(self._step_alone)

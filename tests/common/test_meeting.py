@@ -208,3 +208,31 @@ def test_a_launcher_may_give_each_rank_a_gpu_of_its_own(
     for name, value in ({"LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4"} | environment).items():
         monkeypatch.setenv(name, value)
     assert (meeting.replicas_that_share_gpus(), meeting.own_gpu()) == (sharing, gpu)
+
+
+OUTER = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
+SLURM = {"SLURM_NTASKS": "4", "SLURM_PROCID": "3", "SLURM_CPUS_PER_TASK": "4"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "hosts", "cores", "machines", "share"),
+    [
+        ({}, (), 8, 1, 2),  # no rank: four replicas in one process
+        (OUTER, (), 16, 2, 4),  # torchrun on two machines of 8 cores
+        (OUTER | {"LOCAL_WORLD_SIZE": "4"}, (), 8, 1, 2),
+        (OUTER | SLURM, (), 16, 4, 4),  # each rank is a task with CPUs of its own
+        (OUTER | SLURM | {"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, (), 16, 2, 4),  # torchrun in a task a machine
+        (OUTER | {"CONVTWINS_MEETING": "a word", "LOCAL_WORLD_SIZE": "4"}, (), 8, 1, 2),
+        (OUTER | {"CONVTWINS_MEETING": "a word"}, ("a", "b"), 16, 2, 4),
+        (OUTER | {"CONVTWINS_MEETING": "a word", "LOCAL_WORLD_SIZE": "1"}, ("a", "b"), 16, 2, 8),  # one of three on the second
+    ],
+)
+def test_the_ranks_of_a_machine_share_its_cores_and_no_other_s(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], hosts: tuple[str, ...], cores: int, machines: int, share: int
+) -> None:
+    for name in ("CONVTWINS_MEETING", "RANK", *OUTER, *SLURM):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in ({**environment, "RANK": "3"} if environment else {}).items():
+        monkeypatch.setenv(name, value)
+    assert meeting.machines(hosts) == machines
+    assert meeting.cores_of_replica(cores, 4, hosts) == share

@@ -28,6 +28,7 @@ from common.processes import Failure, Watch
 from common.spec import Spec
 
 SGD = spec.Optimizer.model_validate({"momentum": 0.0})
+AS_THEY_ARE = spec.Communication()  # pyright: ignore[reportCallIssue]
 
 
 def settings(**fields: Any) -> Spec:
@@ -38,7 +39,7 @@ def run(server: Server, values: np.ndarray, *works: Callable[[int], Any]) -> lis
     """What workers say that all start from the same values, each a coroutine function of its rank."""
 
     async def one(rank: int, work: Callable[[int], Any]) -> Any:
-        await server.load(rank, values)
+        await server.load(rank, values, [len(values)])
         return await work(rank)
 
     async def all_of_them() -> list[Any]:
@@ -50,12 +51,12 @@ def run(server: Server, values: np.ndarray, *works: Callable[[int], Any]) -> lis
 def test_a_synchronous_update_is_one_from_the_sum_of_all_shares_in_the_order_of_ranks() -> None:
     # (1e16 + 1) - 1e16 is 0 in float64, and 1 in another order.
     gradients = {0: 1e16, 1: 1.0, 2: -1e16}
-    server = Server(SGD, 3, synchronous=True, staleness=None)
+    server = Server(SGD, AS_THEY_ARE, 3, synchronous=True, staleness=None)
 
     async def work(rank: int) -> Any:
         for _ in range(2 - rank):  # the last rank comes first
             await asyncio.sleep(0)
-        await server.push(rank, np.array([gradients[rank]]), 0.5)
+        await server.push(rank, [np.array([gradients[rank]])], 0.5)
         return await server.pull(rank)
 
     pulled = run(server, np.array([2.0]), work, work, work)
@@ -63,17 +64,32 @@ def test_a_synchronous_update_is_one_from_the_sum_of_all_shares_in_the_order_of_
     assert asyncio.run(server.late(0)) == [3]
 
 
+def test_compressed_shares_are_added_up_in_full() -> None:
+    chosen = AS_THEY_ARE.model_copy(update={"compression": "float16"})
+    server = Server(SGD, chosen, 2, synchronous=True, staleness=None)
+
+    async def work(rank: int) -> Any:
+        messages = [np.array([2048.0, 0.1], np.float16), np.array([1.0 + rank], np.float16)]
+        await server.load(rank, np.zeros(3, np.float32), [2, 1])
+        await server.push(rank, messages, 1.0)
+        return await server.pull(rank)
+
+    pulled = run(server, np.zeros(3, np.float32), work, work)
+    assert pulled[0].dtype == np.float32
+    np.testing.assert_array_equal(pulled[0], [-4096.0, np.float32(-2) * np.float16(0.1), -3.0])
+
+
 def test_an_asynchronous_push_is_applied_at_once() -> None:
-    server = Server(SGD, 2, synchronous=False, staleness=None)
+    server = Server(SGD, AS_THEY_ARE, 2, synchronous=False, staleness=None)
 
     async def first(rank: int) -> Any:
-        await server.push(rank, np.array([1.0]), 0.5)
+        await server.push(rank, [np.array([1.0])], 0.5)
         return await server.pull(rank)
 
     async def second(rank: int) -> Any:
         while (await server.pull(rank))[0] == 2.0:
             await asyncio.sleep(0)
-        await server.push(rank, np.array([1.0]), 0.25)
+        await server.push(rank, [np.array([1.0])], 0.25)
         return await server.pull(rank)
 
     assert [float(values[0]) for values in run(server, np.array([2.0]), first, second)] == [1.5, 1.25]
@@ -85,7 +101,7 @@ def test_no_worker_is_further_ahead_than_the_bound_and_every_push_is_counted(
     data: st.DataObject, bound: int, workers: int
 ) -> None:
     steps = 6
-    server = Server(SGD, workers, synchronous=False, staleness=bound)
+    server = Server(SGD, AS_THEY_ARE, workers, synchronous=False, staleness=bound)
     waits = data.draw(st.lists(st.integers(0, 12), min_size=workers * steps, max_size=workers * steps))
     done = [0] * workers
     furthest = 0
@@ -97,7 +113,7 @@ def test_no_worker_is_further_ahead_than_the_bound_and_every_push_is_counted(
             furthest = max(furthest, done[rank] - min(done))
             for _ in range(waits[rank * steps + step]):
                 await asyncio.sleep(0)
-            await server.push(rank, np.array([1.0]), 1.0)
+            await server.push(rank, [np.array([1.0])], 1.0)
             done[rank] += 1
 
     run(server, np.array([0.0]), *[work] * workers)
@@ -110,19 +126,19 @@ def test_no_worker_is_further_ahead_than_the_bound_and_every_push_is_counted(
 
 
 def test_without_a_bound_a_worker_runs_as_far_ahead_as_it_likes() -> None:
-    server = Server(SGD, 2, synchronous=False, staleness=None)
+    server = Server(SGD, AS_THEY_ARE, 2, synchronous=False, staleness=None)
     ended = asyncio.Event()
 
     async def fast(rank: int) -> None:
         for _ in range(5):
             await server.pull(rank)
-            await server.push(rank, np.array([1.0]), 1.0)
+            await server.push(rank, [np.array([1.0])], 1.0)
         ended.set()
 
     async def slow(rank: int) -> None:
         await server.pull(rank)
         await ended.wait()
-        await server.push(rank, np.array([1.0]), 1.0)
+        await server.push(rank, [np.array([1.0])], 1.0)
 
     run(server, np.array([0.0]), fast, slow)
     assert asyncio.run(server.late(0)) == [5, 0, 0, 0, 0, 1]
@@ -130,7 +146,7 @@ def test_without_a_bound_a_worker_runs_as_far_ahead_as_it_likes() -> None:
 
 def test_a_rank_that_is_here_already_is_refused() -> None:
     async def join_twice() -> None:
-        server = Server(SGD, 2, synchronous=True, staleness=None)
+        server = Server(SGD, AS_THEY_ARE, 2, synchronous=True, staleness=None)
         first = asyncio.create_task(server.join(1, "client"))
         await asyncio.sleep(0)
         try:
@@ -149,7 +165,7 @@ from common import machine, parameter_server
 from tests.common.test_parameter_server import settings
 rank = int(os.environ["RANK"])
 server = parameter_server.join(settings(), rank, "here")
-server.load(np.full(3, 2.0, np.float32))
+server.load(np.full(3, 2.0, np.float32), [3])
 """
 
 
@@ -168,7 +184,7 @@ def test_a_run_has_a_server_process_of_its_own_on_the_loopback_interface(
 ) -> None:
     code = f"""
         for step in range(3):
-            server.push(np.full(3, 1.0 + rank, np.float32), 0.1)
+            server.push([np.full(3, 1.0 + rank, np.float32)], 0.1)
             values = server.pull()
         assert values.dtype == np.float32
         np.testing.assert_allclose(values, 2.0 - 3 * 0.3, rtol=1e-6)
@@ -203,7 +219,7 @@ def test_a_killed_server_and_a_killed_worker_end_the_run_with_their_names(
         server.pull()
         if rank == 0:
             os.kill({victim}, signal.SIGKILL)
-        server.push(np.ones(3, np.float32), 0.1)
+        server.push([np.ones(3, np.float32)], 0.1)
         server.pull()
     """
     assert run_ranks(code, monkeypatch) == failure
@@ -224,7 +240,7 @@ def work_together(cluster: distributed.LocalCluster, meeting_place: str, work: C
     def one(rank: int) -> Any:
         server = parameter_server.join(read, rank, meeting_place)
         try:
-            server.load(np.array([2.0]))
+            server.load(np.array([2.0]), [1])
             return work(server, rank)
         finally:
             server._client.close()  # pyright: ignore[reportPrivateUsage]
@@ -235,7 +251,7 @@ def work_together(cluster: distributed.LocalCluster, meeting_place: str, work: C
 
 def test_the_cluster_of_a_user_holds_the_parameters(cluster: distributed.LocalCluster) -> None:
     def work(server: Connection, rank: int) -> float:
-        server.push(np.array([1.0 + rank]), 0.1)
+        server.push([np.array([1.0 + rank])], 0.1)
         values = server.pull()
         server.barrier()
         return float(values[0])
@@ -248,7 +264,7 @@ def test_the_cluster_of_a_user_holds_the_parameters(cluster: distributed.LocalCl
 def test_only_the_pushes_and_pulls_of_steps_count_as_waiting(cluster: distributed.LocalCluster) -> None:
     def work(server: Connection, rank: int) -> list[float]:
         waited = [0.0]
-        for meet in (lambda: server.push(np.array([1.0]), 0.1), server.pull, server.pull, server.barrier):
+        for meet in (lambda: server.push([np.array([1.0])], 0.1), server.pull, server.pull, server.barrier):
             if rank == 0:
                 time.sleep(0.2)  # the other one waits in whatever they meet in
             meet()

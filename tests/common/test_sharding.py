@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.sharding import channels, micro_batches, shard
-from common.spec import SpecError
+from common.sharding import channels, shard
+from common.spec import SpecError, micro_batches
 
 
 @given(st.integers(0, 2000), st.integers(1, 64))

@@ -106,6 +106,15 @@ def test_a_bound_of_staleness_is_for_the_asynchronous_row_of_all() -> None:
         ({"mode": "parameter_server", "replicas": 2, "optimizer": {"native": True}}, "optimizer.native is not for mode"),
         ({"mode": "pipeline", "replicas": 2, "accumulation": 2}, "Use 1 (a pipeline has pipeline.micro_batches)."),
         ({"mode": "model_averaging", "replicas": 2, "communication": {"compression": "int8"}}, "Received: int8"),
+        (
+            {
+                "mode": "parameter_server",
+                "replicas": 2,
+                "parameter_server": {"updates": "asynchronous"},
+                "communication": {"compression": "int8"},
+            },
+            "is for data_parallel, multi_process or parameter_server. Received: int8 in mode parameter_server_async. Use none.",
+        ),
     ],
 )
 def test_fields_that_a_mode_cannot_use_are_refused(values: dict[str, Any], words: str) -> None:
@@ -452,6 +461,22 @@ def test_a_mode_that_this_machine_cannot_do_is_not_available(values: dict[str, A
     assert spec.check_against(spec.build(values), DESCRIPTION) == answer
 
 
+@pytest.mark.parametrize(("batch", "parts"), [(64, 4), (50, 2), (63, 3), (61, 1)])
+def test_a_pipeline_whose_batch_cannot_be_cut_is_none(batch: int, parts: int) -> None:
+    description = {**DESCRIPTION, "modes": {"pipeline": DESCRIPTION["modes"]["data_parallel"]}}
+    asked = spec.build({"mode": "pipeline", "replicas": 2, "global_batch_size": batch, "pipeline": {"micro_batches": 4}})
+    assert asked.parts() == parts
+    words = "not available: 61 examples cannot be cut into 2 to 4 equal micro-batches, and with one nothing overlaps"
+    assert spec.check_against(asked, description) == (f"{words} (model_parallel)" if parts == 1 else None)
+    assert (
+        spec.check_against(
+            asked.with_fields(mode="model_parallel"),
+            {**description, "modes": {"model_parallel": description["modes"]["pipeline"]}},
+        )
+        is None
+    )
+
+
 @pytest.mark.parametrize(
     ("replicas", "hosts", "here", "answer"),
     [
@@ -564,9 +589,10 @@ def test_micro_batches_have_no_statistics_in_common() -> None:
         asked = spec.build(spec.with_variant({"batch_norm_statistics": "synchronised"}, word, 2))
         assert spec.check_against(asked.with_fields(batch_norm_statistics="per_replica"), description) is None
         if answer := spec.check_against(asked, description):
-            assert answer == f"not available: the micro-batches of a {word} have BatchNorm statistics of their own"
+            who = f"the micro-batches of a {word}" if "pipeline" in word else "workers that do not wait for each other"
+            assert answer == f"not available: {who} have BatchNorm statistics of their own"
             refused.add(word)
-    assert refused == {"pipeline", "pipeline_1f1b", "pipeline_async", "hybrid_pipeline"}
+    assert refused == {"pipeline", "pipeline_1f1b", "pipeline_async", "hybrid_pipeline", "parameter_server_async"}
 
 
 def test_copies_of_a_pipeline_wait_for_each_other() -> None:

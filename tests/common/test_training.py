@@ -12,7 +12,9 @@ from common import machine, spec, training
 from common.architectures import resolve
 from common.batches import Plan
 from common.datasets import Dataset
-from common.results import EpochRecord, Metrics
+from common.rates import DeviceRates
+from common.results import EpochRecord, Metrics, RunResult
+from common.spec import Spec
 from common.timing import Stopwatch
 from common.training import Batch, Run, Trainer
 
@@ -89,6 +91,31 @@ def test_what_others_took_of_the_run_is_what_was_done_on_its_own_cpus(tmp_path: 
     assert result.noise.cores_taken == pytest.approx(0.75, rel=0.2)
     assert result.noise.cores_stolen == pytest.approx(0.125, rel=0.2)
     assert result.cores_of_others == pytest.approx(2.75, rel=0.2)
+
+
+def test_a_device_is_rated_when_the_wall_time_has_ended_and_may_fail(tmp_path: Path) -> None:
+    wanted, ended = spec.build({"part": "input", "epochs": 1, "global_batch_size": 10}), list[RunResult]()
+
+    def on_a_cpu(asked: Spec) -> None:
+        return None
+
+    def on_a_gpu(asked: Spec) -> DeviceRates:
+        time.sleep(1.0)
+        return DeviceRates(matrix_gflops=1.0, copy_gb_per_second=2.0)
+
+    def on_a_full_one(asked: Spec) -> DeviceRates:
+        raise MemoryError
+
+    for rates in (on_a_cpu, on_a_gpu, on_a_full_one):
+        run = Run("made up", wanted, {}, tmp_path, 0, Stopwatch(lambda: None, time.time()))
+        run.train(cast(Trainer, Fed(ready=0)), Plan(wanted, resolve("simple_cnn", 10, 32), 50), cast(Dataset, None))
+        before = run.result("ok").phases
+        run.rate(rates)
+        ended.append(run.result("ok"))
+        after = ended[-1].phases
+        assert before is not None and after is not None
+        assert after.wall_seconds - before.wall_seconds < 1.0
+    assert [result.device_rates is not None for result in ended] == [False, True, False]
 
 
 def scored(epoch: int, num_correct: int, loss: float) -> EpochRecord:

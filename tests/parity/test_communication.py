@@ -67,9 +67,19 @@ def test_a_run_compressed_to_int8_is_the_same_in_both_frameworks_over_processes(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compression", ["float16", "int8", "top_k"])
-def test_a_compressed_run_is_the_same_in_both_frameworks_over_processes_and_in_one(tmp_path: Path, compression: str) -> None:
-    _assert_agrees_over_frameworks_and_modes(tmp_path, compression, ("multi_process", "data_parallel"))
+@pytest.mark.parametrize(
+    ("compression", "modes"),
+    [
+        ("float16", ("multi_process", "data_parallel")),
+        ("float16", ("parameter_server",)),  # which adds up in full what the ring adds up in float16
+        ("int8", ("multi_process", "data_parallel", "parameter_server")),
+        ("top_k", ("multi_process", "data_parallel", "parameter_server")),
+    ],
+)
+def test_a_compressed_run_is_the_same_in_both_frameworks_over_processes_and_in_one(
+    tmp_path: Path, compression: str, modes: tuple[str, ...]
+) -> None:
+    _assert_agrees_over_frameworks_and_modes(tmp_path, compression, modes)
 
 
 @pytest.mark.slow

@@ -46,6 +46,7 @@ def test_what_arrives_of_a_bucket_is_the_rules_to_the_last_bit(twin: Twin, name:
     assert arrived.dtype == values.dtype
     assert np.array_equal(arrived, compression.arrived(values, chosen))
     assert twin.array(message).nbytes == compression.payload_bytes(len(values), values.itemsize, chosen)
+    assert np.array_equal(compression.decoded(twin.array(message), len(values), values.dtype, chosen), arrived)  # at a server
 
 
 @pytest.mark.parametrize("name", LOSSY)

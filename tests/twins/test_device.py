@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from common import spec
+from common import rates, spec
 
 
 @pytest.mark.parametrize(
@@ -89,6 +89,17 @@ def test_gpus_are_hidden_before_the_framework_looks_for_them(framework: str, tmp
         command = [sys.executable, "-c", _HIDDEN, framework, *words]
         ended = subprocess.run(command, env=found, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
         assert ended.stderr.split("\n")[-2] == visible
+
+
+def test_the_rates_of_a_device_are_those_of_its_products_and_copies(framework: str) -> None:
+    device = importlib.import_module(f"{framework}_impl.device")
+    asked = spec.build({})
+    assert device.rates(asked) is None  # of a CPU, NumPy's are known
+    found = device.measured_rates(asked, {"pytorch": "cpu", "tensorflow": "CPU:0"}[framework], 512, 2**24)
+    numpy = rates.measure(1)
+    # Of a size: no thousandfold, as from one unit to the next.
+    assert 1 / 30 < found.matrix_gflops / numpy.float32_gflops < 30
+    assert 1 / 30 < found.copy_gb_per_second / numpy.copy_gb_per_second < 30
 
 
 def test_a_rank_learns_its_place_from_tf_config(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:

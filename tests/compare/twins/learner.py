@@ -154,6 +154,7 @@ def main(framework: str) -> int:
             inference=inference(framework),
             synchronize=lambda: None,
             device_peak_memory_mib=lambda: None,
+            device_rates=lambda run: None,
             device="cpu",
             versions=description["versions"],
         )
