@@ -18,7 +18,9 @@ from rich.console import Console
 from rich.text import Text
 
 from common import datasets, results, spec
+from common.compression import SUMMABLE
 from common.results import RunResult
+from common.spec import SpecError
 from compare import document, exits, launch, matrix, plots, report, run, scaling_laws, tables
 from compare.matrix import Row
 from compare.presets import Preset
@@ -43,7 +45,7 @@ Kind = Literal["strong", "weak"]
 KINDS: tuple[Kind, ...] = ("strong", "weak")
 TOPOLOGIES: tuple[Topology, ...] = ("ring", "tree", "server")
 EXCHANGES: dict[str, Topology] = {"multi_process": "ring", "parameter_server": "server"}
-"""Modes whose exchange the alpha-beta model describes, on which it is checked."""
+"""Modes whose exchange the alpha-beta model describes, on which it is checked; see `_topology`."""
 
 SCALING_FILE = "scaling.json"
 
@@ -153,6 +155,7 @@ def command(
     ] = "10Gbit",
     data: Annotated[str | None, typer.Option(help=f"{', '.join(datasets.NAMES)}, or an image folder or archive.")] = None,
     model: Annotated[str | None, typer.Option(help=f"{', '.join(spec.MODELS)}, or package.module of your own.")] = None,
+    hosts: Annotated[str | None, typer.Option(help="Machines for the ranks, with commas, the first of them this one.")] = None,
     frameworks: Annotated[str, typer.Option(help="Which, with commas.")] = ",".join(launch.FRAMEWORKS),
     epochs: Annotated[int | None, typer.Option(help="Passes over the training split. Default: 2.")] = None,
     limit: Annotated[int | None, typer.Option(help="Training examples to keep.")] = None,
@@ -168,7 +171,8 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Measure strong and weak scaling, fit Amdahl and Gustafson, and project to machines that are not here."""
-    options = {"data.source": data, "model": model, "epochs": epochs, "data.limit": limit, "cores": cores}
+    options: dict[str, Any] = {"data.source": data, "model": model, "epochs": epochs, "data.limit": limit, "cores": cores}
+    options["hosts"] = None if hosts is None else names(hosts)
     with exits.told():
         wish = Wish()
         if project is not None:
@@ -201,8 +205,14 @@ def rows(settings: Preset, frameworks: Sequence[str], *, sizes: Sequence[int], k
     values = settings.values
     chosen("frameworks", frameworks, tuple(launch.FRAMEWORKS))
     chosen("modes", settings.modes, tuple(spec.VARIANTS))
-    available = spec.build(values).cores
-    batch = spec.build(values).global_batch_size
+    hosts = tuple(values.get("hosts") or ())
+    # Judged without them: serial, with which every scaling begins, has none.
+    first = spec.build({name: value for name, value in values.items() if name not in (("hosts", "cores") if hosts else ())})
+    available, batch = first.cores * max(len(hosts), 1), first.global_batch_size
+    if hosts and values.get("cores") is not None:
+        available = values["cores"]
+        if type(available) is not int or available < len(hosts):
+            raise SpecError(f"cores must be a whole number, one for each host at least. Received: {available!r}.")
     made: dict[str, Row] = {}
 
     def add(name: str, framework: str, **fields: Any) -> None:
@@ -215,8 +225,9 @@ def rows(settings: Preset, frameworks: Sequence[str], *, sizes: Sequence[int], k
             def serial(
                 cores: int, size: int, fed: dict[str, Any] = fed, ending: str = ending, framework: str = framework
             ) -> None:
-                one = {**fed, "mode": "serial", "replicas": 1, "cores": cores, "global_batch_size": size}
-                add(f"serial-{cores}cores-batch{size}{ending}", framework, **one)
+                # Over several hosts, serial has the first: with_variant holds it to the cores that are there.
+                one = spec.with_variant({**fed, "cores": cores, "global_batch_size": size}, "serial", 1)
+                add(f"serial-{one['cores']}cores-batch{size}{ending}", framework, **one)
 
             serial(1, batch)
             for mode in settings.modes:
@@ -225,6 +236,7 @@ def rows(settings: Preset, frameworks: Sequence[str], *, sizes: Sequence[int], k
                         total = batch if kind == "strong" else batch * size
                         wanted = spec.with_variant({**fed, "global_batch_size": total}, mode, size)
                         wanted["cores"] = min(wanted["replicas"], available)
+                        wanted["hosts"] = hosts[: wanted["replicas"]]
                         row = spec.build(wanted)
                         add(f"{mode}-{row.replicas}replicas-{kind}{ending}", framework, **wanted)
                         serial(row.cores, total)
@@ -361,7 +373,7 @@ def checks_table(found: Scaling) -> Table:
         columns,
         cells,
         note="Compute from serial runs on one core, the link from smaller parallel runs; held against the largest run here "
-        "that has a core for each replica.",
+        "that has a core for each replica. Fitted on one number of replicas, the link is taken for bandwidth alone.",
     )
 
 
@@ -442,7 +454,7 @@ def _draw_projected(axes: Any, found: Scaling) -> None:
             key = projected.framework, projected.workers, projected.kind, projected.topology
             lines.setdefault(key, []).append(projected)
     computes = list(dict.fromkeys((framework, workers) for framework, workers, _, _ in lines))
-    styles = dict(zip(TOPOLOGIES, ("-", "--", ":"), strict=True))
+    styles: dict[Topology, str] = dict(zip((*TOPOLOGIES, "all_gather"), ("-", "--", ":", "-."), strict=True))
     for (framework, workers, kind, topology), line in lines.items():
         colour = 2 * computes.index((framework, workers)) + KINDS.index(kind)
         line.sort(key=lambda projected: projected.replicas)
@@ -568,17 +580,34 @@ def _compute(stored: Stored, rows: Sequence[Row]) -> Compute | None:
     )
 
 
-def _gradient_bytes(stored: Stored) -> float:
+def _topology(row: Row) -> Topology:
+    """The way of a row's exchange: what compression leaves unsummable goes to everybody, whatever the mode."""
+    summable = row.spec.communication.compression in SUMMABLE
+    return EXCHANGES[row.spec.variant] if summable else "all_gather"
+
+
+def _payload_bytes(stored: Stored, rows: Sequence[Row]) -> float:
+    """What one replica has to send of a step, as the runs of these rows sent it: compressed, with the sums of BatchNorm.
+
+    Where none of them is parallel, all gradients as they are.
+    """
+    for row in rows:
+        if row.spec.variant in EXCHANGES:
+            # Sent by all replicas, and for each of them what beta is multiplied by; a server's link carries all of it.
+            sharing = 1 if _topology(row) == "server" else row.spec.replicas
+            volume = scaling_laws.exchange_terms(_topology(row), row.spec.replicas, 1.0)[1] * sharing
+            for result in measured(stored, row).values():
+                if result.bytes_per_step:
+                    return result.bytes_per_step / volume
     comparison = stored.comparison
     return comparison.trainable_values * {"float32": 4.0, "float64": 8.0}[comparison.rows[0].spec.precision]
 
 
 def _checks(stored: Stored) -> list[Check]:
-    gradient_bytes = _gradient_bytes(stored)
     found: list[Check] = []
     for alike in _fed_alike(stored):
         compute = _compute(stored, alike)
-        for mode, topology in EXCHANGES.items():
+        for mode in EXCHANGES:
             own = [
                 row
                 for row in alike
@@ -587,14 +616,15 @@ def _checks(stored: Stored) -> list[Check]:
             runs = [(row, _step_seconds(result)) for row in own for result in measured(stored, row).values()]
             if compute is None or not runs:
                 continue
+            topology, payload = _topology(own[0]), _payload_bytes(stored, own)
             largest = max(row.spec.replicas for row, _ in runs)
             beyond = [
                 (row.spec.replicas, seconds - compute.step_seconds(row.spec.per_replica_batch_size))
                 for row, seconds in runs
                 if row.spec.replicas < largest
             ]
-            link = scaling_laws.fit_link(topology, gradient_bytes, beyond)
-            exchange = scaling_laws.exchange_seconds(topology, largest, gradient_bytes, link)
+            link = scaling_laws.fit_link(topology, payload, beyond)
+            exchange = scaling_laws.exchange_seconds(topology, largest, payload, link)
             for row in own:
                 seconds = [each for other, each in runs if other.id == row.id]
                 if row.spec.replicas == largest and seconds:
@@ -617,19 +647,19 @@ def _projected(stored: Stored, wish: Wish) -> list[Projected]:
     batch = _base_batch(stored)
     if wish.link is None or batch is None:
         return []
-    gradient_bytes = _gradient_bytes(stored)
     found: list[Projected] = []
     for alike in _fed_alike(stored):
         compute = _compute(stored, alike)
         if compute is None:
             continue
+        payload = _payload_bytes(stored, alike)
         for kind in KINDS:
-            for topology in TOPOLOGIES:
+            for topology in _topologies(alike):
                 for replicas in wish.replicas:
                     images = batch if kind == "strong" else batch * replicas
                     seconds = speedup = None
                     if images >= replicas:
-                        exchange = scaling_laws.exchange_seconds(topology, replicas, gradient_bytes, wish.link)
+                        exchange = scaling_laws.exchange_seconds(topology, replicas, payload, wish.link)
                         seconds = compute.step_seconds(images / replicas) + exchange
                         speedup = images / seconds * compute.step_seconds(batch) / batch
                     found.append(
@@ -645,6 +675,11 @@ def _projected(stored: Stored, wish: Wish) -> list[Projected]:
                         )
                     )
     return found
+
+
+def _topologies(rows: Sequence[Row]) -> Sequence[Topology]:
+    """By which gradients can be exchanged, sent as these rows send them."""
+    return TOPOLOGIES if rows[0].spec.communication.compression in SUMMABLE else ("all_gather",)
 
 
 def _kinds(text: str) -> tuple[Kind, ...]:

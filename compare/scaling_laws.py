@@ -15,7 +15,7 @@ from scipy import special
 from common.spec import SpecError
 from compare.statistics import CONFIDENCE
 
-Topology = Literal["ring", "tree", "server"]
+Topology = Literal["ring", "tree", "server", "all_gather"]
 
 
 class _Frozen(BaseModel):
@@ -111,6 +111,12 @@ def exchange_terms(topology: Topology, replicas: int, gradient_bytes: float) -> 
     ring: reduce-scatter and all-gather, 2 (R - 1) messages of n / R bytes (Patarasuk & Yuan 2009).
     tree: reduce and broadcast over a binary tree, 2 ceil(log2 R) messages of n bytes.
     server: R pushes and R pulls of n bytes through the server's one link.
+    all_gather: of what cannot be added up on its way: R - 1 messages of n bytes, each handed on around a ring.
+
+    Args:
+        topology: of the exchange.
+        replicas: R.
+        gradient_bytes: n, of one replica's gradients as they are sent.
     """
     if replicas < 2:
         return 0.0, 0.0
@@ -119,6 +125,8 @@ def exchange_terms(topology: Topology, replicas: int, gradient_bytes: float) -> 
     if topology == "tree":
         rounds = 2.0 * math.ceil(math.log2(replicas))
         return rounds, rounds * gradient_bytes
+    if topology == "all_gather":
+        return replicas - 1.0, (replicas - 1.0) * gradient_bytes
     return 2.0 * replicas, 2.0 * replicas * gradient_bytes
 
 
@@ -153,12 +161,17 @@ def fit_compute(points: Sequence[tuple[float, float]]) -> Compute | None:
 def fit_link(topology: Topology, gradient_bytes: float, points: Sequence[tuple[int, float]]) -> Network:
     """The link that this machine's own exchanges look like.
 
+    Of one number of replicas, alpha and beta cannot be told apart: all of it is taken for bandwidth.
+
     Args:
         topology: of the exchange.
         gradient_bytes: of all gradients.
         points: (replicas, seconds a step beyond compute, by their noise also below zero); none: an exchange costs nothing.
     """
     terms = np.array([exchange_terms(topology, replicas, gradient_bytes) for replicas, _ in points]).reshape(-1, 2)
+    if len({replicas for replicas, _ in points}) == 1:
+        beta = max(float(np.mean([seconds for _, seconds in points])) / terms[0, 1], 0.0)
+        return Network(name="this machine", alpha_seconds=0.0, beta_seconds_per_byte=beta)
     scale = terms.max(axis=0, initial=1.0)
     found = _least_squares(terms / scale, np.array([seconds for _, seconds in points]))
     return Network(name="this machine", alpha_seconds=found[0] / scale[0], beta_seconds_per_byte=found[1] / scale[1])

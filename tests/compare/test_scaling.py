@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from common import spec
 from common.spec import SpecError
 from compare import scaling, scaling_laws, store
 from compare.__main__ import app
+from compare.presets import Preset
 from compare.scaling_laws import Network
 from tests.compare.conftest import behave
 
@@ -55,7 +57,14 @@ def test_the_interval_of_a_fraction_holds_the_truth_and_is_missing_for_a_single_
 
 @pytest.mark.parametrize(
     ("topology", "replicas", "messages", "volume"),
-    [("ring", 2, 2, 100.0), ("ring", 4, 6, 150.0), ("tree", 8, 6, 600.0), ("tree", 5, 6, 600.0), ("server", 3, 6, 600.0)],
+    [
+        ("ring", 2, 2, 100.0),
+        ("ring", 4, 6, 150.0),
+        ("tree", 8, 6, 600.0),
+        ("tree", 5, 6, 600.0),
+        ("server", 3, 6, 600.0),
+        ("all_gather", 4, 3, 300.0),
+    ],
 )
 def test_an_exchange_sends_as_many_messages_and_bytes_as_its_formula(
     topology: scaling_laws.Topology, replicas: int, messages: int, volume: float
@@ -85,6 +94,14 @@ def test_noise_below_zero_counts_in_the_fit_of_a_link() -> None:
     noisy = [(2, 5e-3), (2, -3e-3), (2, 5e-3), (2, -3e-3)]
     link = scaling_laws.fit_link("ring", 1e6, noisy)
     assert scaling_laws.exchange_seconds("ring", 2, 1e6, link) == pytest.approx(1e-3)
+
+
+def test_of_one_number_of_replicas_all_is_taken_for_bandwidth() -> None:
+    # A ring of four sends three quarters over half as much of the payload: alpha alone would say three times the seconds.
+    link = scaling_laws.fit_link("ring", 1e6, [(2, 4e-3), (2, 6e-3)])
+    assert link.alpha_seconds == 0.0
+    assert scaling_laws.exchange_seconds("ring", 4, 1e6, link) == pytest.approx(1.5 * 5e-3)
+    assert scaling_laws.fit_link("ring", 1e6, [(2, -1e-3)]).beta_seconds_per_byte == 0.0
 
 
 @pytest.mark.parametrize("text", ["10gbit", "1e-5", "1e-5,-1e-9", "nan,1", "1,inf", ""])
@@ -163,6 +180,50 @@ def test_projections_are_apart_and_come_with_the_models_error(fake_twins: pytest
     }
     assert all(check["fitted_on"] == [2] and math.isfinite(check["error"]) for check in found["checks"])
     assert "Projected, not measured" in (out / "tables" / "scaling_projected.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("compression", "sent", "topologies"),
+    [
+        ("none", lambda replicas: 2 * (replicas - 1) * 1e9, {"ring", "tree", "server"}),
+        ("int8", lambda replicas: replicas * (replicas - 1) * 1e9, {"all_gather"}),
+    ],
+)
+def test_what_is_projected_is_what_the_runs_sent(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, compression: str, sent: Any, topologies: set[str]
+) -> None:
+    out = tmp_path / "out"
+    chosen = ("--set", f"communication.compression={compression}")
+    assert compare(*ARGUMENTS[:-1], "2", *chosen, "--kinds", "weak", "--out", out).exit_code == 0
+    stored = store.read(out)
+    for row in stored.comparison.rows:
+        for repeat, result in stored.runs[row.id].items():
+            moved = None if row.spec.mode == "serial" else sent(row.spec.replicas)
+            stored.runs[row.id][repeat] = result.model_copy(update={"bytes_per_step": moved})
+    wish = scaling.Wish((8,), Network(name="", alpha_seconds=0.0, beta_seconds_per_byte=1e-9))
+    found = {each.topology: each.step_seconds for each in scaling.read(stored, wish).projected if each.kind == "weak"}
+    assert set(found) == topologies
+    compute = {
+        topology: (seconds or 0.0) - scaling_laws.exchange_terms(topology, 8, 1.0)[1] for topology, seconds in found.items()
+    }
+    assert max(compute.values()) == pytest.approx(min(compute.values())) and min(compute.values()) > 0.0
+
+
+def test_over_hosts_serial_has_the_first_and_fewer_replicas_fewer_hosts(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spec, "available_cores", lambda: 2)
+    values = {"hosts": ("a", "b", "c"), "global_batch_size": 48}
+    settings = Preset(values, ("multi_process",), replicas=2)
+    rows = {row.id: row.spec for row in scaling.rows(settings, ["left"], sizes=(2, 6), kinds=("strong",))}
+    assert {name: (row.hosts, row.cores) for name, row in rows.items()} == {
+        "left-serial-1cores-batch48": ((), 1),
+        "left-multi_process-2replicas-strong": (("a", "b"), 2),
+        "left-serial-2cores-batch48": ((), 2),
+        "left-serial-1cores-batch24": ((), 1),
+        "left-multi_process-6replicas-strong": (("a", "b", "c"), 6),
+        "left-serial-1cores-batch8": ((), 1),
+    }
 
 
 @pytest.mark.slow
