@@ -29,6 +29,9 @@ from compare.summary import images_per_second
 
 HOPELESS = 0.8
 """Of the speed of `fair` in the first round, below which a switch is not measured again nor tried with others."""
+STOPPED_BELOW = {1: 0.1, 3: 0.5}
+"""Epochs of the search: parts of the speed of `fair`. A run that is below after so many is not waited for; the first may
+be a slow one."""
 PRICE_STEPS = 20
 """Over which losses are held against those of `plain`."""
 EPOCH_STEPS = 5
@@ -65,6 +68,10 @@ class Step(BaseModel):
     """Of the machine's rate for float32 matrix products; None where it is not known, or on a GPU."""
     taken: bool = False
     """Whether it is what was found best."""
+
+
+class _HopelessError(Exception):
+    """A run is stopped."""
 
 
 @dataclass
@@ -212,7 +219,7 @@ class Search:
                 if each.hopeful and number not in each.rounds:
                     self._told(f"{self._framework}, {each.name}, round {number + 1}")
                     result = self._result(each, number)
-                    if result.status == "ok":
+                    if result.status == "ok" or self._is_stopped(each, result, number):
                         each.rounds[number] = result
                     else:
                         each.failure = f"{result.status}: {result.reason}"
@@ -223,9 +230,32 @@ class Search:
             sealed = store.sealed(self._folder, row, number)
         except ResultError:
             sealed = None
-        if sealed is not None and sealed.status != "killed":
+        if sealed is not None and (sealed.status != "killed" or self._is_stopped(each, sealed, number)):
             return sealed
-        return execution.execute(row, number, self._folder, lambda events: None)
+
+        def watch(events: Sequence[Mapping[str, Any]]) -> None:
+            epochs = [event for event in events if event.get("event") == "epoch"]
+            if self._is_hopeless(each, [epoch["timed_images"] / epoch["timed_seconds"] for epoch in epochs], number):
+                raise _HopelessError
+
+        try:
+            return execution.execute(row, number, self._folder, watch)
+        except _HopelessError:
+            sealed = store.sealed(self._folder, row, number)
+            assert sealed is not None  # as killed, with its epochs
+            return sealed
+
+    def _is_stopped(self, each: _Configuration, result: RunResult, number: int) -> bool:
+        """Whether a run was stopped for being hopeless: its epochs say how slow it was."""
+        paces = [epoch.timed_images / epoch.timed_seconds for epoch in result.epochs]
+        return result.status == "killed" and self._is_hopeless(each, paces, number)
+
+    def _is_hopeless(self, each: _Configuration, paces: Sequence[float], number: int) -> bool:
+        fair = self._fair.rounds.get(number)
+        if each.name in (PLAIN, FAIR) or fair is None or not paces:
+            return False
+        pace = _median(paces) / images_per_second(fair)
+        return any(len(paces) >= epochs and pace < part for epochs, part in STOPPED_BELOW.items())
 
     def _spec(self, each: _Configuration, base: Spec) -> Spec:
         return base.with_fields(switches=PLAIN if each is self._plain else FAIR, framework_options=each.options)

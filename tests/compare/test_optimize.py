@@ -25,10 +25,20 @@ OPTIONS = {
     "digits": {"values": ["all", "few", "fewest"], "default": "all", "help": ""},
     "order": {"values": ["rows", "columns"], "default": "rows", "help": ""},
     "graph": {"values": ["none", "compiled", "broken"], "default": "none", "help": ""},
-    "memory": {"values": ["kept", "given_back"], "default": "kept", "plain": "given_back", "help": ""},
+    "memory": {"values": ["kept", "given_back", "lost", "slow"], "default": "kept", "plain": "given_back", "help": ""},
     "ranks": {"values": [1, 2], "default": 1, "help": "", "only": {"2": {"mode": ["multi_process"]}}},
 }
-FACTORS = {"few": 2.0, "fewest": 3.0, "columns": 0.9, "compiled": 1.3, "broken": 1.0, "given_back": 0.4, 2: 9.0}
+FACTORS = {
+    "few": 2.0,
+    "fewest": 3.0,
+    "columns": 0.9,
+    "compiled": 1.3,
+    "broken": 1.0,
+    "given_back": 0.4,
+    "lost": 0.02,
+    "slow": 0.3,
+    2: 9.0,
+}
 COMPILE_SECONDS = 30.0
 FAIR_PACE = 100.0
 
@@ -47,11 +57,22 @@ class Twin:
             raise Interrupted(2)
         self.runs.append((row.id, repeat))
         broken = "broken" in row.spec.framework_options.values()
+        slow = not {"lost", "slow"}.isdisjoint(row.spec.framework_options.values())
         made = RunResult(
             framework=row.framework, spec=row.spec, repeat=repeat, device="cpu", status="failed" if broken else "ok",
             reason="no compiler" if broken else None, epochs=[fake.epoch(1, 1258 / pace(row.spec, repeat))],
             phases=phases(row.spec),
         )  # fmt: skip
+        if slow:  # its epochs are watched as they come; who is not patient ends it
+            made = made.model_copy(update={"epochs": []})
+            for number in range(1, 8):
+                made.epochs.append(fake.epoch(number, 1258 / pace(row.spec, repeat)))
+                try:
+                    watch([{"event": "start"}, *({"event": "epoch", **epoch.model_dump()} for epoch in made.epochs)])
+                except BaseException:
+                    made = made.model_copy(update={"status": "killed", "reason": "interrupted", "phases": None})
+                    results.save(made, store.run_folder(folder, row.id, repeat))
+                    raise
         results.save(made, store.run_folder(folder, row.id, repeat))
         return made
 
@@ -100,6 +121,7 @@ def test_switches_are_tried_alone_and_then_together_as_long_as_that_is_surely_fa
     steps = ladder(done)
     assert list(steps) == [
         "fair", "plain", "digits-few", "digits-fewest", "order-columns", "graph-compiled", "graph-broken", "memory-given_back",
+        "memory-lost", "memory-slow",
         "digits-few.graph-compiled", "digits-few.graph-compiled.order-columns",
     ]  # fmt: skip
     assert [name for name, step in steps.items() if step["taken"]] == ["digits-few.graph-compiled.order-columns"]
@@ -111,6 +133,11 @@ def test_switches_are_tried_alone_and_then_together_as_long_as_that_is_surely_fa
     assert steps["digits-fewest"]["price"] == pytest.approx(0.5)  # the fastest by itself, and too dear
     assert steps["graph-broken"]["status"] == "failed" and steps["graph-broken"]["reason"] == "failed: no compiler"
     assert steps["memory-given_back"]["status"] == "dropped" and steps["plain"]["status"] == "measured"
+    for name, factor, epochs in (("memory-lost", 0.02, 1), ("memory-slow", 0.3, 3)):
+        assert steps[name]["status"] == "dropped" and steps[name]["reason"] is None
+        assert steps[name]["ratio"]["value"] == pytest.approx(factor, rel=5e-3)
+        stopped = results.load(store.run_folder(tmp_path / "out" / "left", f"left-{name}", 0) / results.RESULT_FILE)
+        assert (stopped.status, len(stopped.epochs)) == ("killed", epochs)
     rounds = {name: sum(row == f"left-{name}" for row, _ in twin.runs) for name in steps}
     assert rounds["memory-given_back"] == rounds["graph-broken"] == 1
     assert rounds["plain"] == rounds["digits-few.graph-compiled.order-columns"] == 5
