@@ -22,6 +22,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def data_folder() -> Path:
+    """Where the real data lies, if it is here."""
+    return Path(os.environ.get("CONVTWINS_TEST_DATA", PROJECT.parent / "shared" / "data"))
+
+
 @pytest.fixture(scope="session")
 def framework(request: pytest.FixtureRequest) -> str:
     name = request.config.getoption("--framework")
@@ -33,7 +38,7 @@ def framework(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def test_data() -> Callable[[str], Path]:
     """Gives the path of a file of real data by name, or skips the test where it is missing."""
-    folder = Path(os.environ.get("CONVTWINS_TEST_DATA", PROJECT.parent / "shared" / "data"))
+    folder = data_folder()
 
     def find(name: str) -> Path:
         path = folder / name

@@ -3,10 +3,12 @@
 MiniXception, batch 128, float32, made-up leaves of 32 px, on two cores: what two processes gain over serial on one core and
 on both, what their exchange costs them (against the same two processes without any until the end, which is what
 model_averaging does), and what the harness costs over a loop written by hand and over others' trainers: there all are timed in
-one process, in turn. Then the seconds from the command to the first step beyond those of importing the framework, and what
+one process, in turn. Then the seconds from the command to the first step beyond those of importing the framework, the scans
+for mean and standard deviation against their limit and the published way (on real leaves, where they are here), and what
 the switches gain that `compare optimize` finds. `--parts` measures some of it.
 
-Exit codes: 0 where every bar is met with 95 % confidence, 1 where one is missed or not measured, 2 where the pairs do not tell.
+Exit codes: 0 where every bar is met with 95 % confidence, 1 where one is missed or not measured, 2 where the pairs do not tell:
+fewer than a verdict needs, or of runs that other work disturbed.
 """
 
 import argparse
@@ -29,9 +31,10 @@ from compare.best import Best
 from compare.presets import Preset
 from compare.statistics import Estimate, Ratio, interval_words, of_differences, paired_ratio
 from compare.store import Stored
-from compare.summary import epoch_seconds, ratio_of_seconds
+from compare.summary import epoch_seconds, ratio_of_seconds, summarize
 from compare.switch_search import EPOCH_STEPS
-from tests.benchmarks import harness
+from tests.benchmarks import harness, scans
+from tests.conftest import data_folder
 
 BARS: tuple[tuple[str, str, dict[str, float]], ...] = (
     ("multi_process-2replicas", "serial-1core", {"pytorch": 1.9, "tensorflow": 1.85}),
@@ -52,8 +55,14 @@ BEST_BARS: tuple[tuple[str, int, int, dict[str, float]], ...] = (
 """Model, image size, batch: how many times as fast the best switches are to be as the fair ones."""
 PACE_EPOCHS = 7
 """Of a few steps each, whose median is the pace of one run."""
-PARTS = ("modes", "harness", "start_up", "best")
-YES, NO, NOT_SHOWN = "yes", "no", "not shown"
+SCAN_BARS: tuple[tuple[str, str, float], ...] = (
+    (scans.DASK, scans.LIMIT, 0.6),
+    (scans.DASK, scans.PUBLISHED, 15.0),
+    (scans.TWIN, scans.PUBLISHED, 8.0),
+)
+"""How many times as many images per second the first is to scan as the second."""
+PARTS = ("modes", "harness", "start_up", "scans", "best")
+YES, NO, NOT_SHOWN, NO_BAR = "yes", "no", "not shown", "-"
 HARNESS_BARS = {harness.BY_HAND: 0.99, harness.KERAS_FIT: 1.0, harness.LIGHTNING: 1.0}
 MOST_START_UP_SECONDS = 2.0
 """From the command to the first step, beyond the import of the framework: spec, data from the cache, weights, model."""
@@ -77,18 +86,24 @@ def main() -> int:
     table = Table("framework", "what", "times as fast (95 % interval)", "bar", "met")
     answers: list[str] = []
 
-    def add(framework: str, what: str, ratio: Ratio | None, bar: float | None) -> None:
+    def add(framework: str, what: str, ratio: Ratio | None, bar: float | None, *, in_doubt: bool = False) -> None:
         shown = interval_words(ratio) if ratio else "not measured"
-        answer = met(ratio, bar)
+        answer = met(ratio, bar, in_doubt=in_doubt)
+        shown += ", disturbed by other work" if in_doubt else ""
         answers.append(answer)
         table.add_row(framework, what, shown, f"{bar:.2f}" if bar else "-", answer)
 
     with tempfile.TemporaryDirectory() as folder:
         stored = _modes(frameworks, pairs, Path(folder) / "modes") if "modes" in parts else None
+        scanned = _scans(Path(folder)) if "scans" in parts else None
+        if isinstance(scanned, str):
+            Console().print(f"The scans are not measured: {scanned}.", soft_wrap=True)
+        in_doubt = {summary.id: summary.in_doubt for summary in summarize(stored)} if stored else {}
         for framework in frameworks:
             for fast, slow, bars in BARS if stored else ():
-                ratio = _ratio(stored, f"{framework}-{slow}", f"{framework}-{fast}")
-                add(framework, f"{fast} over {slow}", ratio, bars.get(framework))
+                ids = f"{framework}-{slow}", f"{framework}-{fast}"
+                doubt = any(in_doubt[each] for each in ids)
+                add(framework, f"{fast} over {slow}", _ratio(stored, *ids), bars.get(framework), in_doubt=doubt)
             if "harness" in parts:
                 for name, ratio in _harness(framework, pairs).items():
                     add(framework, f"harness over {name}", ratio, HARNESS_BARS[name])
@@ -98,6 +113,11 @@ def main() -> int:
                 shown = f"{beyond.mean:.2f} s ({beyond.mean - beyond.half:.2f} to {beyond.mean + beyond.half:.2f})"
                 most = f"at most {MOST_START_UP_SECONDS:g} s"
                 table.add_row(framework, "start-up beyond the import of the framework", shown, most, answers[-1])
+            if isinstance(scanned, tuple):
+                rates = scanned[0].in_turn(framework, scanned[1], pairs)
+                for fast, slow, bar in SCAN_BARS:
+                    pair = list(zip(rates[fast], rates[slow], strict=True))
+                    add(framework, f"scan: {fast} over {slow}", paired_ratio(pair), bar)
             for model, image_size, batch_size, bars in BEST_BARS if "best" in parts else ():
                 ratio, found = _best(framework, model, image_size, batch_size, pairs, Path(folder) / f"{framework}-{model}")
                 add(framework, f"best over fair: {model}, {image_size} px ({found})", ratio, bars[framework])
@@ -114,11 +134,21 @@ def exit_code(answers: Sequence[str]) -> int:
     return 1 if NO in answers else 2 if NOT_SHOWN in answers else 0
 
 
-def met(ratio: Ratio | None, bar: float | None) -> str:
-    """Whether a ratio is at least as large as its bar: YES or NO where its interval says so, else NOT_SHOWN."""
+def met(ratio: Ratio | None, bar: float | None, *, in_doubt: bool = False) -> str:
+    """Whether a ratio is at least as large as its bar: YES or NO where its interval says so, else NOT_SHOWN.
+
+    Args:
+        ratio: as measured; None: it was not, which is NO.
+        bar: None: NO_BAR is to be met.
+        in_doubt: whether other work disturbed one of its runs.
+    """
     if ratio is None:
         return NO
-    if bar is None or (ratio.low is not None and ratio.low >= bar):
+    if bar is None:
+        return NO_BAR
+    if in_doubt or not ratio.decided:
+        return NOT_SHOWN
+    if ratio.low is not None and ratio.low >= bar:
         return YES
     return NO if ratio.high is not None and ratio.high < bar else NOT_SHOWN
 
@@ -128,6 +158,17 @@ def within(found: Estimate, most: float) -> str:
     if found.mean + found.half <= most:
         return YES
     return NO if found.mean - found.half > most else NOT_SHOWN
+
+
+def _scans(folder: Path) -> tuple[scans.Scans, Path] | str:
+    """The images and the limit's program; or why there is nothing to be measured."""
+    archive = data_folder() / scans.ARCHIVE
+    if not archive.exists():
+        return f"{archive} is not here (set CONVTWINS_TEST_DATA)"
+    place = folder / "scans"
+    place.mkdir()
+    program = scans.compiled(place)
+    return program if isinstance(program, str) else (scans.Scans(archive, place), program)
 
 
 def _modes(frameworks: list[str], pairs: int, folder: Path) -> Stored:
@@ -184,16 +225,24 @@ def _start_up(framework: str, pairs: int, folder: Path) -> Estimate:
     values = SETTINGS | {"epochs": None, "steps": 2}
     (folder / "spec.json").write_text(spec.build(values).to_json(), "utf-8")
     beyond: list[float] = []
-    for _ in range(pairs + 1):
+
+    def bare() -> float:
         start = time.perf_counter()
         subprocess.run([sys.executable, "-c", IMPORTS[framework]], check=True, stderr=subprocess.DEVNULL)
-        bare = time.perf_counter() - start
+        return time.perf_counter() - start
+
+    def whole() -> float:
         words = ["run", str(folder / "spec.json"), "--out", str(folder)]
         if launch.call(framework, words, log=folder / "log.txt") != 0:
             raise RuntimeError((folder / "log.txt").read_text("utf-8"))
         phases = results.load(folder / results.RESULT_FILE).phases
         assert phases is not None
-        beyond.append(phases.import_seconds + phases.build_seconds - bare)
+        return phases.import_seconds + phases.build_seconds
+
+    for number in range(pairs + 1):
+        turns = (bare, whole) if number % 2 == 0 else (whole, bare)
+        seconds = {turn: turn() for turn in turns}
+        beyond.append(seconds[whole] - seconds[bare])
     return of_differences(beyond[1:])
 
 
