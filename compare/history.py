@@ -115,10 +115,10 @@ def points(folder: Path, metrics: Sequence[str], only: str | None = None) -> tup
         else:
             left_out.append(str(each))
     known = _commit_times(sorted({each.commit for each in measured if each.commit}))
-    names = _names(measured)
+    names, machines = _names(measured), _machines(measured)
     made = [
         Point(
-            machine=each.machine_name if subject.device in (None, "cpu") else f"{each.machine_name}, {subject.device}",
+            machine=on if subject.device in (None, "cpu") else f"{on}, {subject.device}",
             name=names[_key(each, subject)],
             metric=metric,
             commit=each.commit,
@@ -128,7 +128,7 @@ def points(folder: Path, metrics: Sequence[str], only: str | None = None) -> tup
             value=subject.spreads[metric],
             source=str(each.source),
         )
-        for each in measured
+        for each, on in zip(measured, machines, strict=True)
         for subject in each.subjects.values()
         if only is None or fnmatch.fnmatchcase(subject.id, only)
         for metric in metrics
@@ -140,6 +140,26 @@ def points(folder: Path, metrics: Sequence[str], only: str | None = None) -> tup
             f"{folder} holds no measurement of {', '.join(metrics)} that matches ({read}). Measure one, or ask for another."
         )
     return sorted(made, key=lambda point: (point.machine, metrics.index(point.metric), point.name, point.when)), left_out
+
+
+def _machines(measured: Sequence[Measured]) -> list[str]:
+    """The machine of each, by its name; several of one name are told apart, as `regress` tells them."""
+    alike: dict[str, list[Measured]] = {}
+    number: list[int] = []
+    for each in measured:
+        seen = alike.setdefault(each.machine_name, [])
+        same = [place for place, other in enumerate(seen) if not machine.differences(other.machine, each.machine)]
+        if not same:
+            seen.append(each)
+        number.append(same[0] if same else len(seen) - 1)
+
+    def named(each: Measured, place: int) -> str:
+        if len(alike[each.machine_name]) == 1:
+            return each.machine_name
+        host = alike[each.machine_name][place].machine.get("host")
+        return f"{each.machine_name}, machine {place + 1}{f' (host {host[:8]})' if host else ''}"
+
+    return [named(each, place) for each, place in zip(measured, number, strict=True)]
 
 
 def history_tables(points: Sequence[Point]) -> list[Table]:

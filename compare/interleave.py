@@ -19,7 +19,7 @@ from common.spec import SpecError
 from compare import execution, launch, run, store
 from compare.execution import Code
 from compare.matrix import Row
-from compare.progress import Display
+from compare.progress import Display, Watchers
 from compare.run import Request
 from compare.store import Comparison
 
@@ -125,6 +125,8 @@ def measure(revision: str, request: Request, out: Path, shown: Display) -> None:
             BASE: Code(base.root, lambda row: json.dumps(_fitting(row, known, revision))),
             HEAD: Code(machine.PROJECT_ROOT, lambda row: row.spec.to_json()),
         }
+        if request.prove:
+            head = head.model_copy(update={"proof": run.proof(head, request, out / HEAD, Watchers(shown))})
         _warm_up(rows, codes, revision, shown)
         plans = {BASE: _plan_of(base, head), HEAD: head}
         for side, plan in plans.items():
@@ -157,7 +159,7 @@ def _plan_of(base: Checkout, head: Comparison) -> Comparison:
     frameworks = {row.framework for row in head.rows}
     folders = [base.root / folder for folder in ("common", *sorted(launch.FRAMEWORKS[name] for name in frameworks))]
     own = {**head.machine, "commit": base.commit, "dirty": False}
-    return head.model_copy(update={"machine": own, "code_hash": machine.code_digest(folders)})
+    return head.model_copy(update={"machine": own, "code_hash": machine.code_digest(folders), "proof": None})
 
 
 def _fields(base: Checkout, revision: str) -> dict[str, Any]:

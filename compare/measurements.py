@@ -171,11 +171,16 @@ def newest_beside(baseline: Measured) -> Measured:
     """The newest measurement in the baseline's folder that came after it and has a row or benchmark of it.
 
     Raises:
-        FolderError: there is none.
+        FolderError: there is none, or one cannot be read: then nobody knows whether it is the newest.
     """
     folder = baseline.source.resolve().parent
-    others = [path for path in folder.iterdir() if _is_kind(path, baseline.kind)]
-    later = [each for path in others if isinstance(each := _tried(path), Measured) and each.measured_at > baseline.measured_at]
+    others = [_tried(path) for path in sorted(folder.iterdir()) if _is_kind(path, baseline.kind)]
+    for each in others:
+        if isinstance(each, FolderError):
+            raise FolderError(
+                f"{each} It may be the newest measurement beside {baseline.source}: move it away, or name the candidate."
+            )
+    later = [each for each in others if isinstance(each, Measured) and each.measured_at > baseline.measured_at]
     matching = [each for each in later if each.subjects.keys() & baseline.subjects.keys()]
     if not matching:
         raise FolderError(
@@ -333,13 +338,17 @@ def _together(folder: Path, files: list[Measured]) -> Measured:
         FolderError: they are of several commits, machines or versions.
     """
     first, *others = files
-    for fact in ("commit_name", "machine_name", "versions"):
-        for other in others:
-            if getattr(other, fact) != getattr(first, fact):
-                raise FolderError(
-                    f"{folder} holds benchmarks of more than one {fact.removesuffix('_name')}. Received: "
-                    f"{first.source.name} and {other.source.name}. Keep the files of each build in a folder of its own."
-                )
+    for other in others:
+        differs = {
+            "commit": other.commit_name != first.commit_name,
+            "machine": bool(machine.differences(first.machine, other.machine)),
+            "versions": other.versions != first.versions,
+        }
+        for fact in (fact for fact, apart in differs.items() if apart):
+            raise FolderError(
+                f"{folder} holds benchmarks of more than one {fact}. Received: "
+                f"{first.source.name} and {other.source.name}. Keep the files of each build in a folder of its own."
+            )
     samples: dict[str, dict[int, float]] = {}
     for number, file in enumerate(files):
         for name, subject in file.subjects.items():

@@ -50,6 +50,7 @@ _OF_INTERLEAVED = {
     "frameworks": "--frameworks",
     "modes": "--modes",
     "assignments": "--set",
+    "prove": "--prove",
     "out": "--out",
 }
 
@@ -78,6 +79,7 @@ def command(
     frameworks: Annotated[str, typer.Option(help="Interleaved: which, with commas.")] = ",".join(launch.FRAMEWORKS),
     modes: Annotated[str, typer.Option(help="Interleaved: which, with commas; or all.")] = "serial",
     assignments: Annotated[list[str] | None, typer.Option("--set", help="Interleaved: field=value of the spec.")] = None,
+    prove: Annotated[bool, typer.Option("--prove", help="Interleaved: prove the checked-out revision's training too.")] = False,
     out: Annotated[Path | None, typer.Option(help="Interleaved: results folder. Default: results/<time>-regress.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Append the report to this file, e.g. $GITHUB_STEP_SUMMARY.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
@@ -103,7 +105,7 @@ def command(
             settings = run.with_seeds(
                 replace(settings, modes=tuple(variants(modes)), repeats=pairs), tuple(range(first, first + pairs)), pairs
             )
-            judged = _interleaved(revision, settings, names(frameworks), out, criteria)
+            judged = _interleaved(revision, settings, names(frameworks), out, criteria, prove=prove)
         if as_json:
             typer.echo(to_json(judged))
         else:
@@ -160,9 +162,11 @@ def headline(judged: Judgement) -> str:
         return f"REGRESSION in {bad} of {len(judged.verdicts)} figures."
     if judged.exit_code != EXIT_OK:
         return "CANNOT TELL whether there is a regression."
+    unsure = sum(change.not_ruled_out for change in judged.changes)
     return (
-        f"No regression: none of {len(judged.verdicts)} figures is significantly worse and beyond its threshold "
-        f"({_percent(judged.threshold)} of seconds and MiB, {_percent(judged.accuracy_threshold)} of accuracy)."
+        f"No regression shown: none of {len(judged.verdicts)} figures is significantly worse and beyond its threshold "
+        f"({_percent(judged.threshold)} of seconds and MiB, {_percent(judged.accuracy_threshold)} of accuracy)"
+        f"{f'; {unsure} of them may be, and more repeats would tell' if unsure else ''}."
     )
 
 
@@ -277,14 +281,18 @@ def to_markdown(judged: Judgement) -> str:
 
 def print_to(console: Console, judged: Judgement) -> None:
     """The verdict, the tables, and what they say."""
+    unsure = judged.exit_code == EXIT_OK and any(change.not_ruled_out for change in judged.changes)
     style = {EXIT_OK: "bold green", EXIT_REGRESSION: "bold red"}.get(judged.exit_code, "bold yellow")
+    style = "bold yellow" if unsure else style
     console.print(Text(headline(judged), style=style))
     console.print(Text(tables.one_line(_sides(judged)), style="dim"))
     tables.print_all(console, change_tables(judged), where="--markdown and --json")
     tables.print_sections(console, sections(judged))
 
 
-def _interleaved(revision: str, settings: Preset, frameworks: Sequence[str], out: Path | None, criteria: Criteria) -> Judgement:
+def _interleaved(
+    revision: str, settings: Preset, frameworks: Sequence[str], out: Path | None, criteria: Criteria, *, prove: bool
+) -> Judgement:
     def lay_out(settings: Preset, frameworks: Sequence[str]) -> list[Row]:
         made = matrix.rows(settings.values, frameworks, settings.modes, settings.replicas, settings.workers)
         whole = {row.framework: max(each.spec.cores for each in made if each.framework == row.framework) for row in made}
@@ -296,7 +304,7 @@ def _interleaved(revision: str, settings: Preset, frameworks: Sequence[str], out
         return chosen
 
     folder = (out or interleave.default_folder()).resolve()
-    request = run.Request(settings, list(frameworks), folder, prove=False, lay_out=lay_out)
+    request = run.Request(settings, list(frameworks), folder, prove=prove, lay_out=lay_out)
     try:
         with interruptible(), display(Console(stderr=True)) as shown:
             interleave.measure(revision, request, folder, shown)

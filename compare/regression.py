@@ -22,6 +22,7 @@ Verdict = Literal[
 ]
 """`not tested`: there is no test of it, and nothing beyond a threshold that one would be needed for."""
 UNTOLD = ("too few to tell", "cannot tell")
+UNPROVED = "Whether both frameworks train the same was proved on neither side."
 
 ACCURACY = "test_accuracy"
 JUDGED = ("epoch_seconds", "first_step_seconds", "peak_memory_mib")
@@ -375,16 +376,13 @@ def _facts(before: Subject, now: Subject, criteria: Criteria, *, paired: bool) -
                 add(METRICS[metric].heading, was, is_, "cannot tell")
         if (before.tests or now.tests) and not _is_tested(_by_seed(before, now)):
             add(METRICS[ACCURACY].heading, *_accuracies(before, now, criteria))
-    known = ("proved", "not proved")
-    if before.parity in known or now.parity in known:
-        was, is_ = before.parity or "not examined", now.parity or "not examined"
+    was, is_ = before.parity or "not examined", now.parity or "not examined"
+    if not {was, is_}.isdisjoint(("proved", "not proved")):
         add("same training in both frameworks", was, is_, _parity_verdict(was, is_))
-    if before.first_step_agrees is not None and now.first_step_agrees is not None:
-        words = {True: "agrees", False: "does not agree"}
-        verdict: Verdict = "no change shown"
-        if before.first_step_agrees != now.first_step_agrees:
-            verdict = "better" if now.first_step_agrees else "regression"
-        add("first loss in both frameworks", words[before.first_step_agrees], words[now.first_step_agrees], verdict)
+    words = {None: "not recorded on both sides", True: "agrees", False: "does not agree"}
+    was, is_ = words[before.first_step_agrees], words[now.first_step_agrees]
+    if now.first_step_agrees is not None:
+        add("first loss in both frameworks", was, is_, _agreement_verdict(before.first_step_agrees, now.first_step_agrees))
     return facts
 
 
@@ -420,9 +418,18 @@ def _status_verdict(before: str, now: str) -> Verdict:
 
 
 def _parity_verdict(before: str, now: str) -> Verdict:
-    if before == "proved" and now != "proved":
+    """A refuted proof is never "no change" where none was made before: then nobody knows since when."""
+    if now == "proved":
+        return "better" if before == "not proved" else "no change shown"
+    if before == "proved":
         return "cannot tell" if now == "not examined" else "regression"
-    return "better" if now == "proved" != before else "no change shown"
+    return "cannot tell" if now == "not proved" != before else "no change shown"
+
+
+def _agreement_verdict(before: bool | None, now: bool) -> Verdict:
+    if before is None:
+        return "no change shown" if now else "cannot tell"
+    return "no change shown" if before == now else "better" if now else "regression"
 
 
 def _cautions(baseline: Measured, candidate: Measured, pairs: Sequence[tuple[Subject, Subject]]) -> list[str]:
@@ -446,6 +453,8 @@ def _cautions(baseline: Measured, candidate: Measured, pairs: Sequence[tuple[Sub
             for each, what in ((before, "baseline"), (now, "candidate"))
             if each.in_doubt
         ]
+    if {each.parity for pair in pairs for each in pair} == {"not examined"}:
+        said.append(UNPROVED)
     return said
 
 

@@ -98,6 +98,17 @@ def test_other_machines_devices_and_work_are_other_lines(tmp_path: Path) -> None
     assert len(names) == 3 and "pytorch serial, 2 cores: simple_cnn on digits, batch 128" in names
 
 
+def test_two_hosts_of_one_kind_are_two_lines(tmp_path: Path) -> None:
+    for number, host in enumerate(("a" * 32, "b" * 32, "a" * 32)):
+        kept.folder(tmp_path / str(number), {"pytorch": 2.0}, machine={"host": host})
+    found, _ = history.points(tmp_path, ["epoch_seconds"])
+    assert [point.machine for point in found] == [
+        "Some CPU, 2 logical cores, machine 1 (host aaaaaaaa)",
+        "Some CPU, 2 logical cores, machine 1 (host aaaaaaaa)",
+        "Some CPU, 2 logical cores, machine 2 (host bbbbbbbb)",
+    ]
+
+
 @pytest.mark.parametrize("hostile", ["--output=owned", "$(touch owned)", "x\x1b[31m"])
 def test_a_commit_is_whatever_a_file_says_and_git_is_asked_for_ids_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hostile: str

@@ -119,7 +119,7 @@ def test_times_of_disturbed_runs_are_neither_a_pass_nor_a_regression(
     assert verdicts(judged) == [] and judged.exit_code == 2
     assert {fact.what for fact in judged.facts if fact.verdict == "cannot tell"} == {"seconds per epoch", "first step seconds"}
     assert verdicts(judged, "peak_memory_mib") == ["no change shown"]
-    (said,) = judged.cautions
+    said, _ = judged.cautions
     assert said.startswith(f"pytorch serial, 2 cores: 5 of 5 runs of the {('baseline', 'candidate')[side]} were disturbed")
 
 
@@ -178,7 +178,10 @@ def test_too_few_repeats_are_an_error_not_a_pass(tmp_path: Path, repeats: int, v
         ("proved", "not claimed", "regression", 3),
         ("proved", None, "cannot tell", 2),
         ("not proved", "proved", "better", 0),
-        (None, "not proved", "no change shown", 0),
+        ("not proved", "not proved", "no change shown", 0),
+        (None, "not proved", "cannot tell", 2),
+        ("not claimed", "not proved", "cannot tell", 2),
+        (None, "proved", "no change shown", 0),
     ],
 )
 def test_a_proof_that_is_lost_is_a_regression_at_any_speed(
@@ -197,6 +200,28 @@ def test_first_losses_that_no_longer_agree_are_a_regression(tmp_path: Path) -> N
         ("agrees", "does not agree", "regression")
     }
     assert judged.exit_code == 3
+
+
+def test_that_nothing_was_proved_is_said(tmp_path: Path) -> None:
+    before, now = (kept.folder(tmp_path / name, BOTH) for name in ("before", "now"))
+    assert judge(before, now).cautions == [regression.UNPROVED]
+    assert regression.UNPROVED not in judge(before, kept.folder(tmp_path / "later", BOTH, verdict="proved")).cautions
+
+
+def test_first_losses_that_do_not_agree_and_were_not_recorded_before_are_no_pass(tmp_path: Path) -> None:
+    before = kept.folder(tmp_path / "before", BOTH, changed={"first_step_loss": None})
+    judged = judge(before, kept.folder(tmp_path / "now", BOTH, first_losses={"tensorflow": 2.4}))
+    assert {fact.verdict for fact in judged.facts if "first loss" in fact.what} == {"cannot tell"}
+    assert judged.exit_code == 2
+
+
+def test_the_headline_says_that_a_slowdown_may_be_hidden(tmp_path: Path) -> None:
+    noise = (1.0, 1.3, 0.8, 1.2, 0.9)
+    before = kept.folder(tmp_path / "before", {"pytorch": 4.0}, noise=noise)
+    judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.4}, noise=noise[::-1]), metrics=("epoch_seconds",))
+    assert judged.exit_code == 0
+    said = regress.headline(judged)
+    assert said.startswith("No regression shown: ") and said.endswith("; 1 of them may be, and more repeats would tell.")
 
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -290,6 +315,7 @@ def test_other_versions_are_compared_and_told(tmp_path: Path) -> None:
     assert judged.cautions == [
         "torch was 2.0 and is 2.5.",
         "The candidate was measured with changes that are in no commit.",
+        regression.UNPROVED,
     ]
 
 
@@ -323,7 +349,8 @@ def test_other_initial_weights_are_told(tmp_path: Path) -> None:
     before = kept.folder(tmp_path / "before", {"pytorch": 4.0})
     judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.0}, changed={"weights_hash": "others"}))
     assert judged.cautions == [
-        "pytorch serial, 2 cores: another initial weights than before: the change alters what a run computes."
+        "pytorch serial, 2 cores: another initial weights than before: the change alters what a run computes.",
+        regression.UNPROVED,
     ]
 
 
@@ -358,6 +385,16 @@ def test_without_a_candidate_the_newest_later_one_that_measured_the_same_is_take
     done = compare(before, "--json")
     found = json.loads(done.stdout)
     assert found["candidate"]["source"] == str(tmp_path / "a") and found["exit_code"] == done.exit_code == 3
+
+
+def test_a_newer_measurement_that_is_torn_is_named_and_no_older_one_is_taken_for_it(tmp_path: Path) -> None:
+    before = kept.folder(tmp_path / "b", BOTH, created_at="2026-01-02T00:00:00+00:00")
+    kept.folder(tmp_path / "c", BOTH, created_at="2026-01-03T00:00:00+00:00")
+    torn = kept.folder(tmp_path / "d", BOTH, created_at="2026-01-04T00:00:00+00:00") / store.PLAN_FILE
+    torn.write_bytes(torn.read_bytes()[:-20])
+    done = compare(before)
+    assert done.exit_code == 2 and str(torn) in "".join(done.stderr.split()), done.output
+    assert "move it away, or name the candidate" in " ".join(done.stderr.split())
 
 
 def benchmarks(folder: Path, seconds: float, noise: tuple[float, ...] = kept.NOISE, **rest: Any) -> Path:
