@@ -1,4 +1,4 @@
-"""Two hosts of their own on this machine: network namespaces, joined by a cable."""
+"""Hosts of their own on this machine: network namespaces, joined by a switch."""
 
 from __future__ import annotations
 
@@ -32,23 +32,30 @@ class Host:
 
 
 @contextmanager
-def two_hosts() -> Generator[tuple[Host, Host]]:
-    """Two hosts that reach each other and nothing else; the test is skipped where namespaces cannot be made."""
+def joined_hosts(number: int) -> Generator[list[Host]]:
+    """So many hosts that reach each other and nothing else; the test is skipped where namespaces cannot be made."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need root and iproute2")
     network = f"10.{random.randrange(64, 128)}.{random.randrange(256)}"  # of this test alone: the names are the machine's
-    first, second = Host(f"{network}.1"), Host(f"{network}.2")
+    hosts, switch = [Host(f"{network}.{place + 1}") for place in range(number)], f"{network}.switch"
     with ExitStack() as undo:
-        for host in (first, second):
-            made = subprocess.run(["ip", "netns", "add", host.address], check=False, capture_output=True, text=True)
+        for name in (switch, *(host.address for host in hosts)):
+            made = subprocess.run(["ip", "netns", "add", name], check=False, capture_output=True, text=True)
             if made.returncode:
                 pytest.skip(f"network namespaces cannot be made here: {made.stderr.strip()}")
-            undo.callback(subprocess.run, ["ip", "netns", "delete", host.address], check=True)
-        ends = ("netns", first.address, "type", "veth", "peer", "name", INTERFACE, "netns", second.address)
-        subprocess.run(["ip", "link", "add", "name", INTERFACE, *ends], check=True)
-        for host in (first, second):
-            ip = ["ip", "-netns", host.address]
-            subprocess.run([*ip, "address", "add", f"{host.address}/24", "dev", INTERFACE], check=True)
+            undo.callback(subprocess.run, ["ip", "netns", "delete", name], check=True)
+        _ip(switch, "link", "add", "name", "bridge", "type", "bridge")
+        _ip(switch, "link", "set", "bridge", "up")
+        for place, host in enumerate(hosts):
+            plug = f"plug{place}"
+            _ip(host.address, "link", "add", "name", INTERFACE, "type", "veth", "peer", "name", plug, "netns", switch)
+            _ip(switch, "link", "set", plug, "master", "bridge")
+            _ip(switch, "link", "set", plug, "up")
+            _ip(host.address, "address", "add", f"{host.address}/24", "dev", INTERFACE)
             for interface in ("lo", INTERFACE):
-                subprocess.run([*ip, "link", "set", interface, "up"], check=True)
-        yield first, second
+                _ip(host.address, "link", "set", interface, "up")
+        yield hosts
+
+
+def _ip(namespace: str, *words: str) -> None:
+    subprocess.run(["ip", "-netns", namespace, *words], check=True)

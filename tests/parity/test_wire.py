@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 
 from common import parameter_server, results, spec
-from tests.namespaces import INTERFACE, Host, two_hosts
+from tests.namespaces import INTERFACE, Host, joined_hosts
 
 FEW, MANY = 2, 12
-PORTS = (29411, 29412)
-SERVER_PORT = 29413
+HOSTS = 3
+"""Of two, a sum around a ring and messages from everybody to everybody would be the same bytes."""
+BATCH = 9
+PORTS = (29411, 29412, 29413)
+SERVER_PORT = 29414
 SECONDS = 600.0
 RUNS: dict[str, dict[str, Any]] = {
     "none": {},
@@ -25,15 +28,15 @@ RUNS: dict[str, dict[str, Any]] = {
     # Without its sums the formula would say nearly a third less.
     "synchronised": {
         "model": "tests.parity.wide",
-        "data": {"image_size": 8, "limit": 8 * MANY},
+        "data": {"image_size": 8, "limit": BATCH * MANY},
         "batch_norm_statistics": "synchronised",
     },
 }
 
 
 @pytest.fixture
-def hosts() -> Generator[tuple[Host, Host]]:
-    with two_hosts() as made:
+def hosts() -> Generator[list[Host]]:
+    with joined_hosts(HOSTS) as made:
         yield made
 
 
@@ -41,28 +44,29 @@ def hosts() -> Generator[tuple[Host, Host]]:
 @pytest.mark.parametrize("run", RUNS)
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_what_leaves_each_host_in_a_step_is_the_formula_within_a_tenth(
-    hosts: tuple[Host, Host], tmp_path: Path, framework: str, run: str
+    hosts: list[Host], tmp_path: Path, framework: str, run: str
 ) -> None:
     measured, said = _sent_a_step(hosts, tmp_path, framework, RUNS[run])
-    assert measured == pytest.approx([said / len(hosts)] * len(hosts), rel=0.1)
+    assert measured == pytest.approx([said / HOSTS] * HOSTS, rel=0.1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_a_worker_sends_the_server_a_gradient_in_a_step_and_is_sent_as_much(
-    hosts: tuple[Host, Host], tmp_path: Path, framework: str
+    hosts: list[Host], tmp_path: Path, framework: str
 ) -> None:
-    # The first worker is on the server's host: its half of the bytes goes over no wire.
+    # The first worker is on the server's host: its part of the bytes goes over no wire.
     command = [sys.executable, "-m", "common.parameter_server", "--address", hosts[0].address, "--port", str(SERVER_PORT)]
     with subprocess.Popen(hosts[0].command(*command)) as server:
         try:
             measured, said = _sent_a_step(hosts, tmp_path, framework, {"mode": "parameter_server"})
         finally:
             server.terminate()
-    assert measured == pytest.approx([said / len(hosts) / 2] * len(hosts), rel=0.1)
+    gradient = said / (2 * HOSTS)
+    assert measured == pytest.approx([gradient * (HOSTS - 1), *[gradient] * (HOSTS - 1)], rel=0.1)
 
 
-def _sent_a_step(hosts: tuple[Host, Host], folder: Path, framework: str, fields: dict[str, Any]) -> tuple[list[float], float]:
+def _sent_a_step(hosts: list[Host], folder: Path, framework: str, fields: dict[str, Any]) -> tuple[list[float], float]:
     """What each host sent in a step, and what the result says that all replicas sent."""
     # Two runs of one epoch, which meet, agree and score alike: they differ by their steps alone.
     (few, _), (many, result) = (_sent(hosts, folder / str(steps), framework, steps, fields) for steps in (FEW, MANY))
@@ -71,18 +75,18 @@ def _sent_a_step(hosts: tuple[Host, Host], folder: Path, framework: str, fields:
 
 
 def _sent(
-    hosts: tuple[Host, Host], folder: Path, framework: str, steps: int, fields: dict[str, Any]
+    hosts: list[Host], folder: Path, framework: str, steps: int, fields: dict[str, Any]
 ) -> tuple[list[int], results.RunResult]:
-    """What each host sent in a run over both, of multi_process where the fields name no other mode, and its result."""
+    """What each host sent in a run over all, of multi_process where the fields name no other mode, and its result."""
     folder.mkdir()
     path = folder / "spec.json"
     values: dict[str, Any] = {
         "model": "simple_cnn",
         "mode": "multi_process",
-        "replicas": 2,
+        "replicas": HOSTS,
         "steps": steps,
-        "global_batch_size": 8,
-        "data": {"limit": 8 * MANY},
+        "global_batch_size": BATCH,
+        "data": {"limit": BATCH * MANY},
         **fields,
     }
     path.write_text(spec.build(values).to_json(), encoding="utf-8")
@@ -100,13 +104,13 @@ def _sent(
         for rank in ranks:
             rank.kill()
             rank.wait()
-    assert codes == [0, 0], "\n".join(log.read_text(errors="replace")[-2000:] for log in logs)
+    assert codes == [0] * HOSTS, "\n".join(log.read_text(errors="replace")[-2000:] for log in logs)
     return [host.sent_bytes() - already for host, already in zip(hosts, before, strict=True)], results.load(
         folder / results.RESULT_FILE
     )
 
 
-def _environment(hosts: tuple[Host, Host], rank: int) -> dict[str, str]:
+def _environment(hosts: list[Host], rank: int) -> dict[str, str]:
     """Who a rank is, as torchrun and TF_CONFIG say it."""
     workers = [f"{host.address}:{port}" for host, port in zip(hosts, PORTS, strict=True)]
     return {

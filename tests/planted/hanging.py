@@ -5,6 +5,7 @@ CONVTWINS_PLANTED_AT is touched when the hang begins.
 """
 
 import hashlib
+import itertools
 import os
 import queue
 import signal
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common import training
+from common import parameter_server, training
 from common.architectures import Architecture
 from common.batches import Plan
 from tests.twins import own_plain_model
@@ -100,10 +101,24 @@ def missing_collective() -> None:
     training.Run.train = planted
 
 
+def missing_push() -> None:
+    """Leaves out its gradient of the third step, so that the server waits for it, and goes on to what all do at the end."""
+    push, pushes = parameter_server.Connection.push, itertools.count(1)
+
+    def planted(connection: parameter_server.Connection, *arguments: Any) -> None:
+        if next(pushes) == STEP:
+            begins()
+        else:
+            push(connection, *arguments)
+
+    parameter_server.Connection.push = planted
+
+
 HANGS: dict[str, Callable[[], None]] = {
     "stopped": at_the_step(stopped),
     "full_queue": at_the_step(full_queue),
     "two_locks": at_the_step(two_locks),
     "long_step": at_the_step(long_step),
     "missing_collective": missing_collective,
+    "missing_push": missing_push,
 }

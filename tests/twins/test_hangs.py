@@ -1,5 +1,6 @@
 """Runs in which something is planted that never comes, see `tests.planted.hanging`."""
 
+import itertools
 import os
 import re
 import time
@@ -90,6 +91,18 @@ def test_a_rank_that_leaves_out_an_exchange_ends_the_run(start: Any, framework: 
     wait_until_gone(run.processes())
 
 
+@pytest.mark.slow
+def test_a_rank_that_never_comes_to_an_exchange_ends_the_run_and_is_named(start: Any) -> None:
+    run = start("missing_push", RANKS | {"mode": "parameter_server"})
+    result = run.end()
+    assert result.status == "killed"
+    assert re.match(r"rank 1 of 2 went on without the others and hangs in .*: no progress for 4\.5 s; ", result.reason), (
+        result.reason
+    )
+    assert_ended_in_time(run)
+    wait_until_gone(run.processes())
+
+
 @pytest.mark.parametrize(
     "planted",
     ["two_locks", pytest.param("full_queue", marks=pytest.mark.slow), pytest.param("stopped", marks=pytest.mark.slow)],
@@ -124,8 +137,9 @@ def test_a_step_that_computes_for_longer_than_the_limit_is_no_hang(start: Any, f
 )
 def test_normal_runs_raise_no_alarm(start: Any, seconds: float) -> None:
     begun = time.monotonic()
-    while True:
-        result = start("", RANKS | {"epochs": 20}).end()
-        assert result.status == "ok", result.reason
+    for mode in itertools.cycle(("multi_process", *(mode for mode in spec.VARIANTS if mode != "multi_process"))):
+        fields = spec.with_variant({"epochs": 20, "pipeline": {"micro_batches": 2}}, mode, 2)
+        result = start("", fields | {"cores": SETTINGS["cores"]}).end()
+        assert result.status == "ok", (mode, result.reason)
         if time.monotonic() - begun >= seconds:
             break

@@ -10,8 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
-from common import meeting, processes
-from tests.namespaces import two_hosts
+from common import meeting, processes, spec
+from tests.namespaces import joined_hosts
 from tests.twins.runs import ENDLESS, RANKS, Run, wait_until_gone
 
 SHELL = "ip netns exec {host}"
@@ -20,7 +20,7 @@ SHELL = "ip netns exec {host}"
 @pytest.fixture
 def hosts() -> Iterator[list[str]]:
     """Two hosts by address, each in a namespace of that name; what runs in one sees nothing of the other but the wire."""
-    with two_hosts() as made:
+    with joined_hosts(2) as made:
         yield [host.address for host in made]
 
 
@@ -42,10 +42,11 @@ def over(hosts: list[str]) -> tuple[str, ...]:
 
 
 @pytest.mark.slow
-def test_a_run_over_two_hosts_trains_what_a_run_on_one_does(start: Any, hosts: list[str]) -> None:
-    run = start("apart", RANKS | {"hosts": hosts}, over(hosts), CONVTWINS_RSH=SHELL)
+@pytest.mark.parametrize("mode", spec.HOST_MODES)
+def test_a_run_over_two_hosts_trains_what_a_run_on_one_does(start: Any, hosts: list[str], mode: str) -> None:
+    run = start("apart", RANKS | {"mode": mode, "hosts": hosts}, over(hosts), CONVTWINS_RSH=SHELL)
     apart = run.end()
-    together = start("together", RANKS).end()
+    together = start("together", RANKS | {"mode": mode}).end()
     assert apart.status == together.status == "ok", f"{apart.reason}\n{run.log}"
     assert apart.order_hash == together.order_hash
     assert [each.train for each in apart.epochs] == [each.train for each in together.epochs]
@@ -53,8 +54,18 @@ def test_a_run_over_two_hosts_trains_what_a_run_on_one_does(start: Any, hosts: l
 
 
 @pytest.mark.slow
-def test_a_rank_that_dies_on_another_host_ends_the_run_and_is_named(start: Any, hosts: list[str]) -> None:
-    run = start("apart", ENDLESS | {"hosts": hosts}, over(hosts), CONVTWINS_RSH=SHELL)
+def test_an_asynchronous_server_answers_ranks_on_two_hosts(start: Any, hosts: list[str]) -> None:
+    fields = {"mode": "parameter_server", "parameter_server": {"updates": "asynchronous"}, "hosts": hosts}
+    run = start("apart", RANKS | fields, over(hosts), CONVTWINS_RSH=SHELL)
+    result = run.end()
+    assert result.status == "ok", f"{result.reason}\n{run.log}"
+    assert sum(result.staleness.counts) == 2 * sum(epoch.steps for epoch in result.epochs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["multi_process", "parameter_server"])
+def test_a_rank_that_dies_on_another_host_ends_the_run_and_is_named(start: Any, hosts: list[str], mode: str) -> None:
+    run = start("apart", ENDLESS | {"mode": mode, "hosts": hosts}, over(hosts), CONVTWINS_RSH=SHELL)
     run.wait_for_an_epoch()
     distant = _on(hosts[1])
     (rank,) = [process for process in distant if "_impl" in " ".join(process.cmdline())]
