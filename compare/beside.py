@@ -15,7 +15,7 @@ from common import machine, results
 from common.training import relative_difference
 from compare import content, document, page, store, tables
 from compare.content import Report
-from compare.findings import DISTURBED
+from compare.findings import doubt_of
 from compare.measurements import OF_THE_PLACE
 from compare.statistics import VERDICT_PAIRS, Judged, Ratio, family_words, interval_words, surety, unpaired_ratio, verdicts
 from compare.store import FolderError
@@ -183,7 +183,7 @@ def _sentences(
 def _speed(ours: Summary, theirs: Summary, judged: Judged) -> str:
     """Of seconds in A over those in B."""
     times = f"B is {interval_words(judged.ratio)} times as fast as A"
-    doubt = DISTURBED if ours.disturbed or theirs.disturbed else ""
+    doubt = doubt_of(ours, theirs)
     if judged.verdict == "too few repeats to tell":
         return f"{ours.name}: {judged.verdict} ({judged.ratio.n} of {VERDICT_PAIRS}); {times} here.{doubt}"
     unclear = f"{judged.verdict}; " if judged.verdict == "no difference shown" else ""

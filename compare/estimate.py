@@ -58,7 +58,7 @@ def estimate(
     """
     rows = {row.id: row for row, _ in jobs}
     likes = {name: known(row) for name, row in rows.items()}
-    num_train = comparison.train_examples
+    num_train, weights = comparison.train_examples, comparison.trainable_values
     made: list[Estimate] = []
     for row, repeat in jobs:
         like = likes[row.id]
@@ -66,7 +66,8 @@ def estimate(
             made.append(Estimate(row.id, repeat, None, None, like))
         else:
             result, source = like
-            made.append(Estimate(row.id, repeat, seconds(row, result, num_train), num_bytes(row, result, num_train), source))
+            taken = num_bytes(row, result, num_train) + _best_bytes(row, weights)
+            made.append(Estimate(row.id, repeat, seconds(row, result, num_train), taken, source))
     return made
 
 
@@ -92,6 +93,11 @@ def num_bytes(row: Row, like: RunResult, num_train: int) -> int:
     return _length(row, num_train)[0] * of_epoch + of_run
 
 
+def _best_bytes(row: Row, trainable_values: int) -> int:
+    """Of the weights of the best epoch, where they are kept."""
+    return trainable_values * _ITEM_BYTES[row.spec.precision] if row.spec.best_epoch.keep else 0
+
+
 def checkpoint_bytes(rows: Sequence[Row], comparison: Comparison) -> int:
     """The room that a checkpoint needs for a while, two of them where one takes the other's place."""
     largest = 0
@@ -99,7 +105,8 @@ def checkpoint_bytes(rows: Sequence[Row], comparison: Comparison) -> int:
         if row.spec.starts_over is None:
             values = comparison.trainable_values * (1 + _SLOTS[row.spec.optimizer.name])
             images = _length(row, comparison.train_examples)[1]
-            largest = max(largest, values * _ITEM_BYTES[row.spec.precision] + _ID_BYTES * images)
+            best = _best_bytes(row, comparison.trainable_values)
+            largest = max(largest, values * _ITEM_BYTES[row.spec.precision] + best + _ID_BYTES * images)
     return 2 * largest
 
 
@@ -149,6 +156,7 @@ def to_plain(estimates: Sequence[Estimate], comparison: Comparison) -> dict[str,
         "checkpoint_bytes": checkpoint_bytes(wanted, comparison),
         "unknown": sum(each.seconds is None for each in estimates),
         "proof": comparison.prove,
+        "profile": any(row.spec.profile_steps for row in wanted),
     }
 
 
@@ -174,7 +182,9 @@ def print_to(console: Console, plain: dict[str, Any]) -> None:
         f"{plain['num_bytes'] / 2**20:.1f} MiB of disk, and {plain['checkpoint_bytes'] / 2**20:.1f} for checkpoints meanwhile"
     )
     proof = " The proof comes before them and is not counted." if plain["proof"] else ""
-    console.print(Text(f"{len(plain['runs'])} runs: about {minutes}:{rest:02d} min{unknown}; {disk}.{proof}"), soft_wrap=True)
+    profile = " The profile after each run, and its trace, are not counted." if plain["profile"] else ""
+    said = f"{len(plain['runs'])} runs: about {minutes}:{rest:02d} min{unknown}; {disk}.{proof}{profile}"
+    console.print(Text(said), soft_wrap=True)
     console.print(Text("No results folder was touched."), soft_wrap=True)
 
 

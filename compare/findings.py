@@ -11,7 +11,7 @@ from common.training import relative_difference
 from compare import departures, statistics
 from compare.statistics import Judged, interval_words
 from compare.store import ProofRecord, Stored
-from compare.summary import FAILURES, Family, Summary, family, measured, serial_of
+from compare.summary import FAILURES, Family, Summary, family, measured, seconds_apart, serial_of
 
 FIRST_STEP_TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 """Relative difference of the first losses of the timed runs, before any update: rounding, and no more."""
@@ -33,6 +33,7 @@ RISEN_FROM = 2.0
 """Training loss over that of its best epoch from which it is, too, where that is also more than it began with."""
 
 DISTURBED = " Other work disturbed it: do not rely on this."
+UNWATCHED = " Too short to tell whether other work disturbed it: do not rely on this."
 
 
 class Findings(BaseModel):
@@ -191,10 +192,17 @@ def _equal(groups: Sequence[Sequence[RunResult]], what: str, pick: Callable[[Run
     return f"NOT the same {what}: {kinds} different among {number} runs{within}. Their figures do not compare."
 
 
+def doubt_of(*compared: Summary) -> str:
+    """What a sentence on the times of these rows has to say besides; empty where nothing disturbed them."""
+    if any(summary.disturbed for summary in compared):
+        return DISTURBED
+    return UNWATCHED if any(summary.unwatched for summary in compared) else ""
+
+
 def _frameworks(judged: Family) -> list[str]:
     sentences: list[str] = []
     for first, second, seconds in judged.frameworks:
-        doubt = DISTURBED if first.disturbed or second.disturbed else ""
+        doubt = doubt_of(first, second)
         sentences.append(f"{first.configuration}: {statistics.faster(seconds, first.framework, second.framework)}.{doubt}")
     return sentences
 
@@ -212,7 +220,7 @@ def _modes(stored: Stored, summaries: Sequence[Summary], judged: Family) -> list
 def _pays(summary: Summary, speedup: Judged, serial: Summary) -> str:
     cores = f"{summary.cores} core{'s' if summary.cores > 1 else ''}"
     times = f"{interval_words(speedup.ratio)} times serial on {cores}"
-    doubt = DISTURBED if summary.disturbed or serial.disturbed else ""
+    doubt = doubt_of(summary, serial)
     return f"{summary.name}: {statistics.pays(speedup)}; {times}{statistics.surety(speedup)}.{doubt}"
 
 
@@ -223,8 +231,8 @@ def _scores(summary: Summary) -> list[str]:
         quartiles = f"quartiles {over.low:.4f} to {over.high:.4f}"
         sentences.append(f"{summary.name}: test accuracy {over.median:.4f} over {over.n} seeds ({quartiles}).")
     target, pace = summary.target, summary.epoch_seconds
-    if target is not None and summary.repeats_done:
-        repeats = f"{target.reached} of {summary.repeats_done} repeats"
+    if target is not None and target.repeats:
+        repeats = f"{target.reached} of {target.repeats} repeats"
         said = f"validation accuracy {target.accuracy:g} was not reached in {_epochs(summary.epochs_done)}"
         if target.reached:
             said = f"validation accuracy {target.accuracy:g} was reached in {repeats}, which leaves no median"
@@ -232,7 +240,7 @@ def _scores(summary: Summary) -> list[str]:
             seconds, epochs = target.seconds, target.epochs
             spread = f" ({seconds.low:.2f} to {seconds.high:.2f})" if seconds.n > 1 else ""
             said = f"validation accuracy {target.accuracy:g} after {seconds.median:.2f} s{spread} and {_epochs(epochs.median)}"
-            said += f", in {repeats}" if summary.repeats_done > 1 else ""
+            said += f", in {repeats}" if target.repeats > 1 else ""
         sentences.append(f"{summary.name}: {said}; {pace.median:.2f} s per epoch." if pace else f"{summary.name}: {said}.")
     return sentences
 
@@ -302,8 +310,26 @@ def _shared_cores(stored: Stored) -> list[str]:
     ]
 
 
+def _not_in_turn(stored: Stored) -> list[str]:
+    """Repeats whose runs did not meet the same machine, as those that a comparison makes when it goes on."""
+    apart: dict[int, float] = {}
+    good = [measured(stored, row) for row in stored.comparison.rows]
+    for repeat in stored.wall_seconds:
+        runs = [found[repeat] for found in good if repeat in found]
+        if seconds := seconds_apart(stored, repeat, runs):
+            apart[repeat] = seconds
+    if not apart:
+        return []
+    which = ", ".join(str(repeat + 1) for repeat in sorted(apart))
+    hours = max(apart.values()) / 3600.0
+    return [
+        f"Repeat{'s' if len(apart) > 1 else ''} {which}: not all runs were made in turn, up to {hours:.1f} hours lie between "
+        "them. Runs so far apart are in no ratio: they did not meet the same machine."
+    ]
+
+
 def _troubles(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
-    sentences = [*(f"Set aside: {reason}" for reason in stored.set_aside), *_shared_cores(stored)]
+    sentences = [*(f"Set aside: {reason}" for reason in stored.set_aside), *_shared_cores(stored), *_not_in_turn(stored)]
     for row, summary in zip(stored.comparison.rows, summaries, strict=True):
         sentences += _cut_short(summary, list(stored.runs[summary.id].values()))
         if summary.status in FAILURES:
@@ -313,6 +339,11 @@ def _troubles(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
         sentences += _broke_down(summary, list(measured(stored, row).values()))
         if summary.repeats_done and summary.oversubscribed:
             sentences.append(f"{summary.name}: oversubscribed, {summary.replicas} replicas on {summary.cores} cores.")
+        if summary.repeats_done and row.spec.parts() < (asked := row.spec.parts_asked):
+            sentences.append(
+                f"{summary.name}: its batches of {row.spec.global_batch_size} are cut into {row.spec.parts()} parts, not "
+                f"{asked}: all parts of every replica's share are of one size."
+            )
         if summary.too_short:
             sentences.append(
                 f"{summary.name}: {summary.timed_steps} timed batches, of {summary.steps_needed} that show a steady pace: rely "

@@ -60,6 +60,7 @@ class Live:
         self._drawn = -SECONDS
         self._cost_seconds = 0.0
         self._drawings = 0
+        self._reported = True
 
     def say(self, text: str) -> None:
         """What is going on before and after the runs."""
@@ -91,9 +92,9 @@ class Live:
         self._jobs = self._jobs[1:]
         self._draw()
 
-    def finish(self, said: str) -> None:
-        """The page as it stays: it loads itself no more, and points to the report."""
-        self._said = ""
+    def finish(self, said: str, *, reported: bool = True) -> None:
+        """The page as it stays: it loads itself no more, and points to the report where there is one."""
+        self._said, self._reported = "", reported
         self._draw(at_once=True, finished=said)
 
     def _draw(self, *, at_once: bool = False, finished: str | None = None) -> None:
@@ -128,6 +129,7 @@ class Live:
             facts=[f"Drawn at {datetime.now().astimezone():%Y-%m-%d %H:%M:%S}."],
             refresh=None if finished else round(SECONDS),
             finished=finished,
+            reported=self._reported,
             said=self._said,
             marks=marks,
             done=done,

@@ -216,18 +216,19 @@ def _compared(request: Request) -> _Compared:
             live = Live(folder if request.live else None, f"{comparison.rows[0].spec.model} on {comparison.data_name}")
             told = Watchers(shown, live)
             try:
-                if request.prove:  # also of a folder that holds one: what has been proved before is remembered
-                    comparison = _prove(comparison, request, folder, told)
-                    store.write_plan(folder, comparison)
-                run_all(comparison, folder, told)
-            except Interrupted as interruption:
-                code = interruption.exit_code
+                try:
+                    if request.prove:  # also of a folder that holds one: what has been proved before is remembered
+                        comparison = _prove(comparison, request, folder, told)
+                        store.write_plan(folder, comparison)
+                    run_all(comparison, folder, told)
+                except Interrupted as interruption:
+                    code = interruption.exit_code
+                told.say("report")
+                made = report.read(folder)
+                unwritten = report.write(made, folder)
             except BaseException:
-                live.finish("Broken off by an error.")
+                live.finish("Broken off by an error.", reported=False)
                 raise
-            told.say("report")
-            made = report.read(folder)
-            unwritten = report.write(made, folder)
             live.finish("Interrupted." if code else "All runs have ended.")
     return _Compared(made, folder, code, unwritten)
 

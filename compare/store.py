@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -112,6 +114,15 @@ class Stored(_Frozen):
     """Row id: {repeat: result}; runs that are missing are not in it."""
     set_aside: list[str]
     """Why each stored file that cannot be relied on was left out."""
+
+    @cached_property
+    def wall_seconds(self) -> dict[int, float]:
+        """Repeat: of all its runs together."""
+        found: dict[int, float] = defaultdict(float)
+        for runs in self.runs.values():
+            for repeat, run in runs.items():
+                found[repeat] += run.phases.wall_seconds if run.phases else 0.0
+        return found
 
 
 def new_folder(*names: str) -> Path:
@@ -340,7 +351,8 @@ def read(folder: Path) -> Stored:
             if result is not None:
                 runs[row.id][repeat] = result
             if damaged := results.damaged_events(run_folder(folder, row.id, repeat)):
-                set_aside.append(_damaged(f"{RUNS_FOLDER}/{row.id}-r{repeat}/{results.EVENTS_FILE}", damaged))
+                path = f"{RUNS_FOLDER}/{row.id}-r{repeat}/{results.EVENTS_FILE}"
+                set_aside.append(_damaged(path, damaged, sealed=result is not None))
     return Stored(comparison=comparison, runs=runs, set_aside=set_aside)
 
 
@@ -380,9 +392,10 @@ def _attempt(directory: Path, number: int) -> Path:
     return directory.with_name(f"{directory.name}.attempt{number}")
 
 
-def _damaged(path: str, numbers: Sequence[int]) -> str:
+def _damaged(path: str, numbers: Sequence[int], *, sealed: bool) -> str:
     lines = f"line{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
-    return f"{path}: {lines}, torn or changed since; the sealed result stands on its own"
+    stands = "the sealed result stands on its own" if sealed else "the run has no result yet"
+    return f"{path}: {lines}, torn or changed since; {stands}"
 
 
 def _difference(stored: Comparison, wanted: Comparison) -> str | None:

@@ -6,14 +6,15 @@ import math
 import statistics as python_statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from itertools import combinations
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from common.rates import DeviceRates
 from common.results import EpochRecord, Metrics, Noise, Phases, RunResult, StepParts, TopOperations
-from common.sharding import micro_batches
 from common.spec import Spec
 from common.stages import idle_fraction
 from common.training import relative_difference
@@ -27,6 +28,9 @@ BUDGET_TOLERANCE = 1.05
 
 DISTURBED_FROM = 0.15
 """Cores that other work took out of a row's budget from which its times are not to be relied on."""
+
+LEAST_APART_SECONDS = 60.0
+"""Between two runs, so that they may count as not made in turn: starts of processes and seals are in no wall time."""
 
 _Value = TypeVar("_Value")
 
@@ -65,6 +69,8 @@ class Target(_Frozen):
     accuracy: float
     reached: int
     """Repeats that reached it."""
+    repeats: int
+    """That were made, those that diverged or failed among them: left out, the luckier ones would pass for all."""
     seconds: Spread | None
     """Training time until then, the first step's in it, evaluation apart; over all repeats, those that did not reach it
     counted as later than all others, and None where that leaves a quantile open: else few quick ones would pass for all."""
@@ -365,13 +371,14 @@ def _summary(row: Row, stored: Stored) -> Summary:
         epochs=_epochs([result.epochs for result in shown]),
         seeds=len({result.spec.seed for result in good}),
         test_accuracy_over_seeds=_over_seeds(good),
-        target=_target(good, comparison.target_accuracy) if row.spec.part == "training" else None,
+        target=_target(results, comparison.target_accuracy) if row.spec.part == "training" else None,
         noise=_noise(good),
         limit=limit(
             comparison,
             row.spec,
             _first(good, lambda result: result.device),
             spread_median(rates),
+            _first(good, lambda result: result.device_rates),
         ),
         confusion=_confusion(good),
     )
@@ -438,10 +445,28 @@ def ratio_of_seconds(stored: Stored, slow: Row, fast: Row) -> Ratio | None:
 
 
 def pairs_of_seconds(stored: Stored, slow: Row, fast: Row) -> list[tuple[float, float]]:
-    """Epoch seconds of two rows, repeat by repeat; a row not parallel as asked, or too short, has none."""
+    """Epoch seconds of two rows, repeat by repeat; a row not parallel as asked, or too short, has none.
+
+    Nor have two runs that were not made in turn, see `seconds_apart`: they did not meet the same machine.
+    """
     ours, theirs = comparable(stored, fast), comparable(stored, slow)
-    both = sorted(ours.keys() & theirs.keys())
+    both = [
+        repeat
+        for repeat in sorted(ours.keys() & theirs.keys())
+        if not seconds_apart(stored, repeat, (ours[repeat], theirs[repeat]))
+    ]
     return [(epoch_seconds(theirs[repeat]), epoch_seconds(ours[repeat])) for repeat in both]
+
+
+def seconds_apart(stored: Stored, repeat: int, runs: Sequence[RunResult]) -> float:
+    """Seconds between the first and the last beginning of a repeat's runs; 0 where they were made in turn.
+
+    In turn means: within the time that all runs of the repeat take, and so much again for what was made and did not last, as
+    a run that hung. One that `--resume` made anew hours later is not. Runs that recorded no time count as made in turn.
+    """
+    begun = [datetime.fromisoformat(run.started_at) for run in runs if run.started_at is not None]
+    seconds = (max(begun) - min(begun)).total_seconds() if begun else 0.0
+    return seconds if seconds > LEAST_APART_SECONDS + 2.0 * stored.wall_seconds.get(repeat, 0.0) else 0.0
 
 
 def comparable(stored: Stored, row: Row) -> dict[int, RunResult]:
@@ -536,6 +561,7 @@ def _target(results: Sequence[RunResult], accuracy: float | None) -> Target | No
     return Target(
         accuracy=accuracy,
         reached=len(reached),
+        repeats=len(results),
         seconds=spread_with_later([seconds for seconds, _ in reached], len(results) - len(reached)),
         epochs=spread_with_later([epochs for _, epochs in reached], len(results) - len(reached)),
     )
@@ -552,14 +578,17 @@ def _noise(results: Sequence[RunResult]) -> Noise | None:
     return Noise.model_validate(worst)
 
 
-def limit(comparison: Comparison, run: Spec, device: str | None, rate: float) -> Limit | None:
+def limit(
+    comparison: Comparison, run: Spec, device: str | None, rate: float, device_rates: DeviceRates | None = None
+) -> Limit | None:
     """How near a run came to what the machine can do.
 
     Args:
         comparison: with the model's work and the machine's rates.
         run: what was run.
-        device: on which; rates are known of a CPU alone.
+        device: on which; the comparison's rates are those of its CPU.
         rate: images per second that it trained on; NaN where it had none.
+        device_rates: of one of its accelerators; each replica has one.
     """
     work = comparison.work
     if work is None or run.part == "input" or not math.isfinite(rate):
@@ -567,13 +596,15 @@ def limit(comparison: Comparison, run: Spec, device: str | None, rate: float) ->
     on_cpu = (device or "").startswith("cpu") and not run.hosts
     machine = comparison.rates.get(run.cores) if on_cpu else None
     gflop, gb = 1e-9 * work.flops, 1e-9 * work.bytes_moved(run)
+    matrix = machine.gflops(run.precision) if machine else device_rates.matrix_gflops * run.replicas if device_rates else None
+    copy = machine.copy_gb_per_second if machine else device_rates.copy_gb_per_second * run.replicas if device_rates else None
     return Limit(
         gflop_per_image=gflop,
         mb_per_image=1e3 * gb,
         gflops=gflop * rate,
-        matrix_fraction=gflop * rate / machine.gflops(run.precision) if machine else None,
+        matrix_fraction=gflop * rate / matrix if matrix else None,
         gb_per_second=gb * rate,
-        copy_fraction=gb * rate / machine.copy_gb_per_second if machine else None,
+        copy_fraction=gb * rate / copy if copy else None,
     )
 
 
@@ -597,9 +628,7 @@ def _confusion(results: Sequence[RunResult]) -> list[list[int]] | None:
 def _expected_idle(run: Spec) -> float | None:
     if run.variant not in ("model_parallel", "pipeline", "pipeline_1f1b", "hybrid_pipeline"):
         return None
-    copies = run.data_replicas
-    most = 1 if run.mode == "model_parallel" else run.pipeline.micro_batches
-    return idle_fraction(run.replicas // copies, micro_batches(run.global_batch_size, most, copies))
+    return idle_fraction(run.replicas // run.data_replicas, run.parts())
 
 
 def _epochs(runs: Sequence[list[EpochRecord]]) -> list[Epoch]:

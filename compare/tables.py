@@ -420,17 +420,17 @@ def target_table(summaries: Sequence[Summary]) -> list[Table]:
     rows: list[dict[str, Cell]] = []
     for summary in summaries:
         row = run_cells(summary) | {"epoch_seconds": summary.epoch_seconds}
-        if summary.target is not None and summary.repeats_done:
+        if summary.target is not None and summary.target.repeats:
             row |= {
                 "target_seconds": summary.target.seconds,
                 "target_epochs": summary.target.epochs,
-                "reached": f"{summary.target.reached} of {summary.repeats_done}",
+                "reached": f"{summary.target.reached} of {summary.target.repeats}",
             }
         rows.append(row)
     note = (
         f"Until validation accuracy {max(targets):g}, looked at after each epoch: training time with the first step, without "
-        "evaluation. Median over all repeats (25 % to 75 % quantile), those that did not reach it counted as later than the "
-        "others; none where that leaves a quantile open."
+        "evaluation. Median over all repeats (25 % to 75 % quantile), those that did not reach it, diverged or failed before "
+        "counted as later than the others; none where that leaves a quantile open."
     )
     return [Table("time_to_accuracy", "Time to accuracy", columns, rows, spreads_on_terminal=False, note=note)]
 
@@ -459,7 +459,8 @@ def limit_table(summaries: Sequence[Summary]) -> list[Table]:
     if any(each.matrix_fraction is not None for each in limits.values()):
         note = (
             "Operations (of convolutions and dense layers) and bytes by formula, forward and backward. Rates: NumPy's matrix "
-            "product and copy on as many cores of this machine, before the runs."
+            "product and copy on as many cores of this machine, before the runs; of a GPU, the framework's own in the run's "
+            "arithmetic, after its training, times the replicas."
         )
         if above := _rows_above({name: each.matrix_fraction for name, each in limits.items()}, 1.0):
             note += (
@@ -469,9 +470,9 @@ def limit_table(summaries: Sequence[Summary]) -> list[Table]:
         if above := _rows_above({name: each.copy_fraction for name, each in limits.items()}, 1.0):
             note += f" Above the copy rate: {above}: bytes came from caches, or layers are fused and moved fewer."
         if unrated := [name for name, each in limits.items() if each.matrix_fraction is None]:
-            note += f" Not measured on a GPU or over several machines: {', '.join(unrated)}."
+            note += f" Not measured over several machines: {', '.join(unrated)}."
     else:
-        note = "Operations and bytes by formula. What these devices can do was not measured: rates are of one CPU."
+        note = "Operations and bytes by formula. What these devices can do was not measured."
     return [Table("limit", "Where is the limit?", columns, rows, note=note)]
 
 

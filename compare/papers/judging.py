@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from compare import statistics
 from compare.data_report import counted
-from compare.findings import DISTURBED
+from compare.findings import doubt_of
 from compare.papers.paper import Here, Verdict
 from compare.statistics import SIGNIFICANCE, VERDICT_PAIRS, Judged, Ratio
 from compare.summary import Summary, family, ratio_of_seconds
@@ -176,14 +176,14 @@ def paired(here: Here, training: str, slow: str, fast: str) -> Ratio | None:
 
 
 def undisturbed(here: Here, training: str, rows: Sequence[str], judged: tuple[Verdict, str]) -> tuple[Verdict, str]:
-    """A verdict on times of these rows, which there is none of where other work disturbed one of them."""
-    words = judged[1]
-    return ("cannot be told here", f"{words}.{DISTURBED.removesuffix('.')}") if disturbed(here, training, rows) else judged
+    """A verdict on times of these rows, which there is none of where other work disturbed one of them, or may have."""
+    words, said = judged[1], doubt(here, training, rows)
+    return ("cannot be told here", f"{words}. {said.removesuffix('.')}") if said else judged
 
 
-def disturbed(here: Here, training: str, rows: Sequence[str]) -> bool:
-    """Whether other work took so much of the machine that no time of these rows is to be relied on."""
-    return any(summary.disturbed for row in rows if (summary := here.summary(training, row)))
+def doubt(here: Here, training: str, rows: Sequence[str]) -> str:
+    """Why no time of these rows is to be relied on; empty where nothing disturbed them."""
+    return doubt_of(*(summary for row in rows if (summary := here.summary(training, row)))).strip()
 
 
 def budget(here: Here, training: str) -> str:

@@ -17,7 +17,6 @@ from common.training import relative_difference
 from compare import launch, preprocess, statistics, store, tuning_findings
 from compare.data_report import counted
 from compare.evaluation import Evaluation
-from compare.findings import DISTURBED
 from compare.papers import judging
 from compare.papers.paper import (
     CORRECTED,
@@ -592,8 +591,8 @@ def _two_gpus_gain_less(here: Here) -> tuple[Verdict, list[str]]:
         )[1]
         missing = "It was not run, or failed" if here.setting.gpus >= _GPUS else f"It needs {_GPUS} GPUs"
         return "cannot be told here", [f"{missing}.", *evidence, sentence(words)]
-    if judging.disturbed(here, _FAITHFUL, ("serial", *known)):
-        return "cannot be told here", [*evidence, DISTURBED.strip()]
+    if doubt := judging.doubt(here, _FAITHFUL, ("serial", *known)):
+        return "cannot be told here", [*evidence, doubt]
     others = [ratio for name, ratio in known.items() if name != "data_parallel"]
     if not others or not all(ratio.decided for ratio in (*others, parallel)):
         return "cannot be told here", [*evidence, "There are too few repeats to tell."]

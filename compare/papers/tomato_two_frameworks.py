@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 from common import spec
 from compare import launch, statistics
 from compare.data_report import counted
-from compare.findings import DISTURBED
 from compare.papers import judging
 from compare.papers.paper import (
     CORRECTED,
@@ -279,8 +278,8 @@ def _more(here: Here, rows: dict[str, tuple[str, str]]) -> tuple[Verdict, list[s
         return "cannot be told here", [f"It needs {_REPLICAS} GPUs.", *evidence]
     if len(known) < len(ratios) or any(not ratio.decided for ratio in known.values()):
         return "cannot be told here", [*evidence, "There are too few repeats to tell."]
-    if judging.disturbed(here, CORRECTED, [row for pair in rows.values() for row in pair]):
-        return "cannot be told here", [*evidence, DISTURBED.strip()]
+    if doubt := judging.doubt(here, CORRECTED, [row for pair in rows.values() for row in pair]):
+        return "cannot be told here", [*evidence, doubt]
     torch, tensorflow = known["pytorch"], known["tensorflow"]
     if (tensorflow.low or 0.0) > (torch.high or 0.0):
         return "reproduced", evidence

@@ -89,6 +89,22 @@ def test_a_dry_run_measures_a_few_steps_and_leaves_nothing(fake_twins: pytest.Mo
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dry_run_counts_the_best_weights_and_says_what_it_does_not_count(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found: list[dict[str, Any]] = []
+    for keep in ("false", "true"):
+        done = compare("run", *QUICK, "--set", f"best_epoch.keep={keep}", "--profile", "--dry-run", "--json")
+        assert done.exit_code == 0, done.output
+        found.append(json.loads(done.stdout))
+    plain, kept = found
+    weights = kept["checkpoint_bytes"] - plain["checkpoint_bytes"]
+    assert weights > 0
+    assert kept["num_bytes"] - plain["num_bytes"] == pytest.approx(weights / 2 * len(plain["runs"]), rel=0.01)
+    shown = compare("run", *QUICK, "--profile", "--dry-run").stdout
+    assert "The profile after each run, and its trace, are not counted." in " ".join(shown.split())
+
+
 def test_a_dry_run_of_stored_results_measures_nothing_and_names_what_is_unknown(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -64,6 +64,13 @@ def test_the_page_shows_progress_curves_and_the_time_left_and_then_points_to_the
     assert "Interrupted." in text_of(path) and "a (2 of 2) killed" in text_of(path)
 
 
+def test_where_no_report_was_written_the_page_points_to_none_and_loads_itself_no_more(tmp_path: Path) -> None:
+    shown = Live(tmp_path, "T")
+    shown.finish("Broken off by an error.", reported=False)
+    page = (tmp_path / live.PAGE_FILE).read_text("utf-8")
+    assert "Broken off by an error." in page and "report.html" not in page and 'http-equiv="refresh"' not in page
+
+
 def test_before_the_first_epoch_the_page_says_so_and_shows_no_empty_plot_or_table(tmp_path: Path) -> None:
     clock = Clock()
     shown = Live(tmp_path, "T", clock=clock)

@@ -1,17 +1,18 @@
 import math
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from common import spec
-from common.rates import Rates
+from common.rates import DeviceRates, Rates
 from common.results import Noise, RunResult, StepParts
 from common.work import Work
 from compare import tables
 from compare.findings import findings
 from compare.matrix import Row
 from compare.store import Stored
-from compare.summary import Summary, epoch_seconds, images_per_second, limit, summarize, until_accuracy
+from compare.summary import Summary, epoch_seconds, images_per_second, limit, pairs_of_seconds, summarize, until_accuracy
 from compare.tables import limit_table, target_table
 from tests.compare import made
 
@@ -345,6 +346,40 @@ def test_repeats_that_never_reach_the_accuracy_are_counted() -> None:
     assert [row["reached"] for row in table.rows] == ["4 of 5", "5 of 5", "5 of 5", "5 of 5"]
 
 
+def test_repeats_that_diverge_before_the_accuracy_are_counted_too() -> None:
+    stored = made.repeated()
+    row = stored.comparison.rows[0]
+    for repeat in (1, 2, 4):
+        stored.runs[row.id][repeat] = made.bad(row, "diverged", "the loss is not finite", 1)
+    stored = stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"target_accuracy": 0.75})})
+    target = summarize(stored)[0].target
+    assert target is not None and (target.reached, target.repeats, target.seconds) == (2, 5, None)
+
+
+def _begun(stored: Stored, row: Row, seconds: float) -> None:
+    """All repeats of a row begin so long after midnight, and each of them an hour after the one before."""
+    midnight = datetime(2026, 1, 1, tzinfo=UTC)
+    for repeat, run in stored.runs[row.id].items():
+        at = midnight + timedelta(hours=repeat, seconds=seconds)
+        stored.runs[row.id][repeat] = run.model_copy(update={"started_at": at.isoformat()})
+
+
+@pytest.mark.parametrize(("apart", "paired"), [(0, True), (100, True), (7200, False)])
+def test_runs_that_were_not_made_in_turn_are_no_pairs(apart: float, paired: bool) -> None:
+    stored = made.repeated()
+    first, *others = stored.comparison.rows
+    _begun(stored, first, 0)
+    for other in others:
+        _begun(stored, other, apart)
+    pairs = pairs_of_seconds(stored, slow=first, fast=others[0])
+    assert len(pairs) == (5 if paired else 0)
+    said = (
+        "Repeats 1, 2, 3, 4, 5: not all runs were made in turn, up to 2.0 hours lie between them. Runs so far apart are in no "
+    )
+    troubles = findings(stored, summarize(stored)).troubles
+    assert any(sentence.startswith(said) for sentence in troubles) == (not paired)
+
+
 def test_a_few_quick_repeats_do_not_pass_for_all() -> None:
     stored = made.repeated()
     row = stored.comparison.rows[0]
@@ -483,6 +518,18 @@ def test_what_is_not_known_of_a_device_is_left_out(device: str | None, cores: in
     assert limit(plan, plan.rows[0].spec, device, math.nan) is None
 
 
+def test_a_gpu_is_held_to_its_own_rates_times_the_replicas() -> None:
+    stored = made.repeated()
+    counted = Work(forward_flops=10**9, backward_flops=2 * 10**9, values_moved=10**6, weights=0)
+    plan = stored.comparison.model_copy(update={"work": counted})
+    run = next(row.spec for row in stored.comparison.rows if row.spec.replicas == 2)
+    plain = limit(plan, run, "cuda: made up", 160.0)
+    own = limit(plan, run, "cuda: made up", 160.0, DeviceRates(matrix_gflops=50.0, copy_gb_per_second=25.0))
+    assert plain is not None and own is not None and plain.matrix_fraction is None
+    assert own.matrix_fraction == pytest.approx(own.gflops / 100.0)
+    assert own.copy_fraction == pytest.approx(own.gb_per_second / 50.0)
+
+
 def test_images_per_second_are_those_of_the_seconds_that_speedups_are_made_of() -> None:
     row = made.row("pytorch")
     run = made.good(row, 1.0).model_copy(update={"epochs": [made.epoch(1, 1.0), made.epoch(2, 4.0)]})
@@ -536,7 +583,10 @@ def test_a_run_too_short_to_know_of_other_work_says_so() -> None:
     short = {repeat: run.model_copy(update={"cores_used": None}) for repeat, run in stored.runs[row.id].items()}
     stored = stored.model_copy(update={"runs": stored.runs | {row.id: short}})
     told = "pytorch serial, 2 cores: too short to tell whether other work disturbed it: rely on no time of it."
-    assert findings(stored, summarize(stored)).troubles.count(told) == 1
+    found = findings(stored, summarize(stored))
+    assert found.troubles.count(told) == 1
+    doubted = [said for said in found.frameworks + found.modes if "Too short to tell whether other work disturbed it" in said]
+    assert doubted and all("serial, 2 cores" in said or "data_parallel" in said for said in doubted)
 
 
 @pytest.mark.parametrize(

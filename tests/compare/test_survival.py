@@ -105,6 +105,7 @@ class Checked:
         self.folder = folder
         self._reference = reference
         self._sealed: dict[str, bytes] = {}
+        self._attempts: dict[str, bytes] = {}
 
     def check(self) -> None:
         """No finished run was touched, and no record of an epoch says anything else than the reference."""
@@ -118,6 +119,14 @@ class Checked:
             numbers = [record.epoch for record in records]
             assert numbers == list(range(1, len(numbers) + 1)), "an epoch is missing or there twice"
             assert learned(records) == learned(reference.epochs[: len(records)])
+            if (directory / checkpoint.FILE).exists():  # written after the record of its last epoch
+                assert len(records) >= len(checkpoint.load(directory).progress.epochs), "the record of an epoch is lost"
+        attempts = {path.name: (path / results.EVENTS_FILE).read_bytes() for path in self._attempts_with_records()}
+        assert {name: attempts.get(name) for name in self._attempts} == self._attempts, "an earlier attempt was touched"
+        self._attempts = attempts
+
+    def _attempts_with_records(self) -> list[Path]:
+        return [path for path in self.folder.glob("runs/*.attempt*") if (path / results.EVENTS_FILE).exists()]
 
     def is_whole(self) -> bool:
         return len(self._sealed) == len(self._reference)
