@@ -459,9 +459,11 @@ def limit_table(summaries: Sequence[Summary]) -> list[Table]:
     if any(each.matrix_fraction is not None for each in limits.values()):
         note = (
             "Operations (of convolutions and dense layers) and bytes by formula, forward and backward. Rates: NumPy's matrix "
-            "product and copy on as many cores of this machine, before the runs; of a GPU, the framework's own in the run's "
-            "arithmetic, after its training, times the replicas."
+            "product and copy on as many cores of this machine, before the runs."
         )
+        rated = [summary for summary in summaries if summary.limit and summary.limit.matrix_fraction is not None]
+        if not all((summary.device or "").startswith("cpu") for summary in rated):
+            note += " Of a GPU: the framework's own in the run's arithmetic, after its training, times the replicas."
         if above := _rows_above({name: each.matrix_fraction for name, each in limits.items()}, 1.0):
             note += (
                 f" Above the matrix rate: {above}: the framework's own library is faster than NumPy's or needs fewer "
@@ -470,7 +472,7 @@ def limit_table(summaries: Sequence[Summary]) -> list[Table]:
         if above := _rows_above({name: each.copy_fraction for name, each in limits.items()}, 1.0):
             note += f" Above the copy rate: {above}: bytes came from caches, or layers are fused and moved fewer."
         if unrated := [name for name, each in limits.items() if each.matrix_fraction is None]:
-            note += f" Not measured over several machines: {', '.join(unrated)}."
+            note += f" Not measured: {', '.join(unrated)}."
     else:
         note = "Operations and bytes by formula. What these devices can do was not measured."
     return [Table("limit", "Where is the limit?", columns, rows, note=note)]

@@ -346,13 +346,16 @@ def test_a_failed_run_with_workers_is_no_run_without_a_warning(monkeypatch: pyte
     assert verdict == "cannot be told here" and not any("warn" in each for each in evidence)
 
 
-@pytest.mark.parametrize("disturbed", [False, True])
-def test_no_verdict_is_given_on_times_that_other_work_disturbed(disturbed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Here, "summary", lambda *_: SimpleNamespace(disturbed=disturbed))
+@pytest.mark.parametrize(("disturbed", "unwatched"), [(False, False), (True, False), (False, True)])
+def test_no_verdict_is_given_on_times_that_other_work_disturbed_or_may_have(
+    disturbed: bool, unwatched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Here, "summary", lambda *_: SimpleNamespace(disturbed=disturbed, unwatched=unwatched))
     setting = Setting("smoke", "leaves", 0)
     here = Here(setting, plant_disease_resnet18.plan(setting), {}, {})
     verdict, words = judging.undisturbed(here, "corrected", ("a", "b"), ("reproduced", "2 times"))
-    assert (verdict, "do not rely on this" in words) == (("cannot be told here", True) if disturbed else ("reproduced", False))
+    doubted = disturbed or unwatched
+    assert (verdict, "do not rely on this" in words) == (("cannot be told here", True) if doubted else ("reproduced", False))
 
 
 def test_a_class_whose_name_the_report_cuts_off_is_found_by_what_is_left_of_it() -> None:

@@ -15,6 +15,7 @@ from rich.console import Console
 from sklearn.metrics import precision_recall_fscore_support
 
 from common import metrics
+from common.rates import DeviceRates
 from compare import report, tables
 from compare.content import Report
 from compare.findings import findings
@@ -211,14 +212,16 @@ def test_rates_above_the_machines_measured_ones_are_remarked_on() -> None:
     assert "Not measured" not in table.note
 
 
-def test_rows_on_a_gpu_are_said_to_have_no_measured_rate() -> None:
+@pytest.mark.parametrize("rates", [None, DeviceRates(matrix_gflops=1e3, copy_gb_per_second=1e2)])
+def test_rows_on_a_gpu_are_held_to_its_own_rates_or_said_to_have_none(rates: DeviceRates | None) -> None:
     stored = made.observed()
     row = stored.comparison.rows[0]
     for repeat, run in stored.runs[row.id].items():
-        stored.runs[row.id][repeat] = run.model_copy(update={"device": "cuda"})
+        stored.runs[row.id][repeat] = run.model_copy(update={"device": "cuda", "device_rates": rates})
     (table,) = tables.limit_table(summarize(stored))
-    assert table.note.endswith("Not measured on a GPU or over several machines: pytorch serial, 2 cores.")
-    assert table.rows[0]["matrix_fraction"] is None
+    assert table.note.endswith("Not measured: pytorch serial, 2 cores.") == (rates is None)
+    assert ("Of a GPU: the framework's own in the run's arithmetic" in table.note) == (rates is not None)
+    assert (table.rows[0]["matrix_fraction"] is None) == (rates is None)
 
 
 @pytest.mark.parametrize("width", [80, 120])
