@@ -135,6 +135,7 @@ def run_members(members: Sequence[Member], watch: Watch) -> Failure | None:
                     return Failure(hang.culprit, None, words + _saved(hang.stacks, members, watch.folder))
                 if code > 0:
                     _wait(running)  # where all meet the same error, rank 0 still writes down which
+                    code, index = min([(code, index), *_killed_elsewhere(running)])
                 each = running[index]
                 lost = "lost its connection, which " if isinstance(each, hosts.Distant) and each.lost else ""
                 words = f"{_name(members, index)} {lost}{_words(code)}"
@@ -149,6 +150,15 @@ def run_members(members: Sequence[Member], watch: Watch) -> Failure | None:
         held.close()
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _killed_elsewhere(running: Sequence[Running]) -> list[tuple[int, int]]:
+    """(code, index) of ranks on other hosts that a signal has ended: told later than what came of it here.
+
+    Not by SIGABRT, by which gloo ends a rank whose partner is gone.
+    """
+    codes = [(each.poll() if isinstance(each, hosts.Distant) else None, index) for index, each in enumerate(running)]
+    return [(code, index) for code, index in codes if code is not None and code < 0 and code != -signal.SIGABRT]
 
 
 def _with_meeting_place(members: Sequence[Member], held: contextlib.ExitStack) -> list[Member]:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import textwrap
@@ -53,6 +54,17 @@ def test_a_host_that_is_lost_is_named_though_its_last_word_was_of_work(tmp_path:
     assert failure[:2] == (1, None)
     assert failure.words.startswith("rank 1 of 2 on far is not heard of after step 0; rank 0 of 2 "), failure.words
     assert (tmp_path / "stacks-rank1.txt").read_text() == "far did not answer: no stacks.\n"
+
+
+def test_a_rank_killed_on_a_host_is_named_though_it_is_told_later_than_what_came_of_it_here(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    killed = f"open({str(begun)!r}, 'w'); os.kill(os.getpid(), signal.SIGKILL)"
+    here = f"""
+        while not os.path.exists({str(begun)!r}): time.sleep(0.01)
+        sys.exit(1)  # as one that cannot read from its partner any more; the other host speaks twice a second
+    """
+    failure = processes.run_members([member(0, here), member(1, killed, "far")], Watch())
+    assert failure == Failure(1, -signal.SIGKILL, "rank 1 of 2 on far was ended by SIGKILL")
 
 
 @pytest.mark.parametrize(("shell", "code"), [("sh -c 'exit 255' sh", 255), ("true", 1)])

@@ -80,9 +80,9 @@ def test_a_rank_that_leaves_out_an_exchange_ends_the_run(start: Any, framework: 
     if framework == "pytorch" and result.status == "killed":
         assert result.reason.startswith("rank 1 of 2 went on without the others and hangs in "), result.reason
     elif framework == "pytorch":  # gloo ends a rank that is sent more than it asked for
-        assert re.match(r"rank [01] of 2 was ended by SIGABRT; see stacks-rank0\.txt, stacks-rank1\.txt", result.reason), (
-            run.log
-        )
+        # Where it takes the other one with it, nobody is left to have stacks.
+        ending = r"rank [01] of 2 was ended by SIGABRT(; see stacks-rank0\.txt, stacks-rank1\.txt)?"
+        assert re.fullmatch(ending, result.reason), run.log
         assert "distributed collective mismatch" in run.log
     else:  # TensorFlow sees that two exchanges do not fit, and ends both ranks
         assert result.status == "failed"
