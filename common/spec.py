@@ -664,7 +664,7 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
             "micro-batches, and with one nothing overlaps (model_parallel)"
         )
     if spec.batch_norm_statistics not in mode["batch_norm_statistics"]:
-        return f"not available: {mode['implementation']} has no {spec.batch_norm_statistics} BatchNorm"
+        return f"not available: no {spec.batch_norm_statistics} BatchNorm in this mode ({mode['implementation']})"
     if spec.communication.compression != "none" and not mode.get("compression", True):
         return f"not available: {mode['implementation']} sends gradients as they are"
     return None

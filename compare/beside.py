@@ -58,13 +58,14 @@ def pair(folders: tuple[Path, Path], reports: tuple[Report, Report]) -> Pair:
         )
     same_machine = not machine.differences(*(report.stored.comparison.machine for report in reports))
     matched = [(ours[row_id], theirs[row_id]) for row_id in both]
+    run_in_both = [each for each in matched if each[0].repeats_done and each[1].repeats_done]
     unlike = {row_id: _unlike(reports, ours[row_id], theirs[row_id]) for row_id in both}
     ratios = {row_id: ratio for row_id in both if not unlike[row_id] and (ratio := _ratio(reports, row_id)) is not None}
     return Pair(
         folders=folders,
         reports=reports,
         same_machine=same_machine,
-        sentences=_sentences(reports, matched, ratios, unlike, same_machine),
+        sentences=_sentences(reports, run_in_both, ratios, unlike, same_machine),
         tables=[_seconds(matched, ratios), _scores(matched), _states(matched)],
         differences=[*_environments(reports), *_specs(reports, both)],
     )
@@ -129,6 +130,10 @@ def _unlike(reports: tuple[Report, Report], ours: Summary, theirs: Summary) -> l
     return differing + ["device"] * (ours.device != theirs.device)
 
 
+def _done(report: Report) -> set[str]:
+    return {summary.id for summary in report.summaries if summary.repeats_done}
+
+
 def _fields(report: Report) -> dict[str, dict[str, Any]]:
     """Row id: the fields of its spec."""
     return {row.id: store.flat(row.spec.model_dump(mode="json")) for row in report.stored.comparison.rows}
@@ -164,6 +169,11 @@ def _sentences(
     ours, theirs = ([summary.id for summary in report.summaries] for report in reports)
     alone = (("A", ours, theirs), ("B", theirs, ours))
     missing = [
+        f"Not run in {name}: {', '.join(ids)}."
+        for name, here, there in (("A", *reports), ("B", *reversed(reports)))
+        if (ids := [each.id for each in here.summaries if not each.repeats_done and each.id in _done(there)])
+    ]
+    missing += [
         f"Only in {name}: {', '.join(ids)}."
         for name, here, there in alone
         if (ids := [row_id for row_id in here if row_id not in there])
@@ -193,7 +203,8 @@ def _speed(ours: Summary, theirs: Summary, judged: Judged) -> str:
 def _no_verdict(ours: Summary, theirs: Summary, unlike: Sequence[str]) -> str:
     paces = [1e3 / each.images_per_second.median for each in (ours, theirs) if each.images_per_second]
     by_image = f" An image took {paces[0]:.3g} ms in A and {paces[1]:.3g} ms in B." if len(paces) == 2 else ""
-    return f"{ours.name}: no verdict: epochs of A and B are not the same work (other {', '.join(unlike)}).{by_image}"
+    other = f"other {', '.join(unlike)}"
+    return f"{ours.name}: no verdict: epochs of A and B are not the same work ({other}).{by_image}{doubt_of(ours, theirs)}"
 
 
 def _first_losses(matched: Sequence[tuple[Summary, Summary]]) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.results import RunResult
 from compare import document, exits, launch, store, tables
 from compare.findings import Findings, findings
 from compare.store import RUNS_FOLDER, SPEC_FILE, Stored
@@ -35,13 +36,19 @@ class Report:
         return exits.RUN_FAILED if bad or refuted or not self.findings.comparable else 0
 
 
-def read(folder: Path) -> Report:
+def read(folder: Path, unsealed: Sequence[tuple[str, RunResult]] = ()) -> Report:
     """Read a results folder and judge it.
+
+    Args:
+        folder: of a comparison.
+        unsealed: (row id, result) of runs that could leave none there, as on a full disk: their reasons are told.
 
     Raises:
         FolderError: the folder holds no comparison.
     """
     stored = store.read(folder)
+    for row_id, result in unsealed:
+        stored.runs[row_id].setdefault(result.repeat, result)
     summaries = summarize(stored)
     return Report(stored, summaries, findings(stored, summaries))
 

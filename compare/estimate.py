@@ -183,7 +183,11 @@ def print_to(console: Console, plain: dict[str, Any]) -> None:
     )
     proof = " The proof comes before them and is not counted." if plain["proof"] else ""
     profile = " The profile after each run, and its trace, are not counted." if plain["profile"] else ""
-    said = f"{len(plain['runs'])} runs: about {minutes}:{rest:02d} min{unknown}; {disk}.{proof}{profile}"
+    number = len(plain["runs"])
+    about = (
+        f"about {minutes}:{rest:02d} min{unknown}; {disk}" if plain["unknown"] < number else "nothing is known of their time"
+    )
+    said = f"{number} run{'s' if number != 1 else ''}: {about}.{proof}{profile}"
     console.print(Text(said), soft_wrap=True)
     console.print(Text("No results folder was touched."), soft_wrap=True)
 

@@ -254,7 +254,7 @@ def _bound(summary: Summary) -> str | None:
     if summary.part != "training" or wait is None or wait < WORTH_SAYING:
         return None
     what = "the input bounds it" if wait > 0.5 else "both count"
-    return f"{summary.name}: waits {wait:.0%} of its training time for its input: {what}."
+    return f"{summary.name}: waits {wait:.0%} of its training time for its input: {what}.{doubt_of(summary)}"
 
 
 def _cut_short(summary: Summary, runs: Sequence[RunResult]) -> list[str]:

@@ -24,9 +24,9 @@ from rich.text import Text
 from common import machine
 from compare import exits, interleave, measurements, plots, report, tables
 from compare.interleave import RevisionError
-from compare.measurements import METRICS, SECONDS, Measured, Subject
+from compare.measurements import METRICS, SECONDS, TIMES, Measured, Subject
 from compare.plots import COLOURS, MARKERS
-from compare.statistics import Spread
+from compare.statistics import Spread, spread
 from compare.store import FolderError
 from compare.tables import Column, Table, visible
 from compare.words import chosen, names
@@ -125,21 +125,37 @@ def points(folder: Path, metrics: Sequence[str], only: str | None = None) -> tup
             dirty=each.dirty,
             committed_at=each.committed_at or known.get(each.commit or ""),
             measured_at=each.measured_at,
-            value=subject.spreads[metric],
+            value=value,
             source=str(each.source),
         )
         for each, on in zip(measured, machines, strict=True)
         for subject in each.subjects.values()
         if only is None or fnmatch.fnmatchcase(subject.id, only)
         for metric in metrics
-        if metric in subject.spreads
+        if (value := _reliable(subject, metric)) is not None
     ]
+    left_out += [
+        f"{subject.name} of {each.source}: {_heading(metric)}: other work disturbed all of its runs, or may have"
+        for each in measured
+        for subject in each.subjects.values()
+        if only is None or fnmatch.fnmatchcase(subject.id, only)
+        for metric in metrics
+        if metric in subject.spreads and _reliable(subject, metric) is None
+    ]
+    made = list({(point.machine, point.name, point.metric, *point.when, point.value): point for point in made}.values())
     if not made:
         read = "; ".join(left_out) or f"{len(measured)} measurements were read"
         raise FolderError(
             f"{folder} holds no measurement of {', '.join(metrics)} that matches ({read}). Measure one, or ask for another."
         )
     return sorted(made, key=lambda point: (point.machine, metrics.index(point.metric), point.name, point.when)), left_out
+
+
+def _reliable(subject: Subject, metric: str) -> Spread | None:
+    """What counts of a figure: of times, not those of runs that other work disturbed, see `regress`."""
+    if metric not in TIMES or not subject.in_doubt:
+        return subject.spreads.get(metric)
+    return spread([value for repeat, value in subject.samples.get(metric, {}).items() if repeat not in subject.in_doubt])
 
 
 def _machines(measured: Sequence[Measured]) -> list[str]:

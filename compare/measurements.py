@@ -102,6 +102,8 @@ class Subject(_Frozen):
     """Of the initial weights and of the order of examples, over the repeats."""
     found: dict[str, list[str]] = {}
     """What its runs say that they worked on, over the repeats: content and amount of the data."""
+    begun: list[str] = []
+    """When its runs began, as far as that is recorded: those of the same moments are the same runs."""
     in_doubt: list[int] = []
     """Repeats whose times are not to be relied on, see `times_in_doubt`."""
 
@@ -129,6 +131,8 @@ class Measured(_Frozen):
     """Of Python, the system and the frameworks."""
     data_name: str | None
     data_hash: str | None
+    proof: str | None
+    """What became of the proof, in words; None where none was asked for."""
     subjects: dict[str, Subject]
 
     @property
@@ -232,6 +236,7 @@ def _comparison(folder: Path) -> Measured:
         versions=system | packages,
         data_name=comparison.data_name,
         data_hash=comparison.data_hash,
+        proof=f"{comparison.proof.verdict}: {comparison.proof.sentence}" if comparison.proof else None,
         subjects={
             row.id: _row(stored, row, summary)
             for row, summary in zip(comparison.rows, summarize(stored), strict=True)
@@ -274,6 +279,7 @@ def _row(stored: Stored, row: Row, summary: Summary) -> Subject:
             "images of an epoch": sorted({str(epoch.epoch_images) for run in runs for epoch in run.epochs}),
             "test images": sorted({str(run.test.num_examples) for run in runs if run.test}),
         },
+        begun=sorted(run.started_at for run in runs if run.started_at),
         in_doubt=[repeat for repeat, run in sorted(good.items()) if times_in_doubt(run)],
     )
 
@@ -316,6 +322,7 @@ def _from_benchmarks(path: Path, values: dict[str, Any]) -> Measured:
         | own.get("versions", {}),
         data_name=None,
         data_hash=None,
+        proof=None,
         subjects={each["fullname"]: _benchmark(each) for each in values["benchmarks"]},
     )
 

@@ -136,7 +136,20 @@ def judge_stored(baseline: Path, candidate: Path | None, criteria: Criteria) -> 
         raise FolderError(f"There is no candidate at {candidate}. Measure it first, or name a folder or file that is there.")
     before = measurements.read(baseline)
     now = measurements.newest_beside(before) if candidate is None else measurements.read(candidate)
+    _refuse_the_same(before, now)
     return regression.judge(before, now, criteria, paired=_in_turn(before, now))
+
+
+def _refuse_the_same(before: Measured, now: Measured) -> None:
+    """A measurement, or a copy of it, held against itself would pass for ever.
+
+    Raises:
+        FolderError: both are the same one.
+    """
+    shared = before.subjects.keys() & now.subjects.keys()
+    copied = any(before.subjects[name].begun == now.subjects[name].begun != [] for name in shared)
+    if copied or before.source.resolve() == now.source.resolve():
+        raise FolderError(f"{now.source} holds the runs of {before.source} themselves. Name another measurement.")
 
 
 def part(option: str, text: str) -> float:

@@ -455,6 +455,8 @@ def _cautions(baseline: Measured, candidate: Measured, pairs: Sequence[tuple[Sub
         ]
     if {each.parity for pair in pairs for each in pair} == {"not examined"}:
         said.append(UNPROVED)
+    if candidate.proof is not None:
+        said.append(f"The candidate's proof: {candidate.proof.removesuffix('.')}.")
     return said
 
 

@@ -128,7 +128,8 @@ def show(report: Report, folder: Path, *, as_json: bool) -> None:
         return
     shown = console()
     print_to(shown, report)
-    shown.print(Text(f"Report: {folder / REPORT_FILE}, {PAGE_FILE}"), soft_wrap=True)
+    if (folder / REPORT_FILE).exists():
+        shown.print(Text(f"Report: {folder / REPORT_FILE}, {PAGE_FILE}"), soft_wrap=True)
 
 
 def console() -> Console:

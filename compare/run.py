@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple, cast
 import typer
 from rich.console import Console
 
-from common import architectures, datasets, machine, rates, spec, work
+from common import architectures, datasets, machine, processes, rates, results, spec, work
 from common.results import ResultError, RunResult
 from common.spec import SpecError
 from compare import estimate, execution, exits, launch, matrix, parity, presets, report, store
@@ -204,7 +204,7 @@ class _Compared(NamedTuple):
 
 def _compared(request: Request) -> _Compared:
     """Do a comparison, or go on with it; print how it goes, and nothing of what came of it."""
-    code = 0
+    code, unsealed = 0, list[tuple[str, RunResult]]()
     with interruptible(), display(Console(stderr=True)) as shown:
         if request.out is not None:
             store.refuse_used(request.out, request.lay_out(request.settings, request.frameworks), request.settings.seeds)
@@ -220,11 +220,11 @@ def _compared(request: Request) -> _Compared:
                     if request.prove:  # also of a folder that holds one: what has been proved before is remembered
                         comparison = _prove(comparison, request, folder, told)
                         store.write_plan(folder, comparison)
-                    run_all(comparison, folder, told)
+                    unsealed = run_all(comparison, folder, told)
                 except Interrupted as interruption:
                     code = interruption.exit_code
                 told.say("report")
-                made = report.read(folder)
+                made = report.read(folder, unsealed)
                 unwritten = report.write(made, folder)
             except BaseException:
                 live.finish("Broken off by an error.", reported=False)
@@ -368,6 +368,7 @@ def judged(request: Request, shown: Display) -> Comparison:
         descriptions = {framework: answer(framework) for framework in request.frameworks}
     rows = matrix.judge(rows, descriptions, oversubscribe=request.oversubscribe)
     shown.say("reading the data")
+    _refuse_other_first_hosts(rows)
     run_spec = rows[0].spec
     dataset = datasets.load(run_spec.data, seed=run_spec.split_seed, cache_dir=run_spec.paths.cache_dir)
     matrix.check_data(rows, dataset)
@@ -392,6 +393,22 @@ def judged(request: Request, shown: Display) -> Comparison:
         prove=request.prove,
         oversubscribe=request.oversubscribe,
     )
+
+
+def _refuse_other_first_hosts(rows: Sequence[Row]) -> None:
+    """Where ranks are spread over machines, the first of them is this one.
+
+    Raises:
+        SpecError: it is not.
+    """
+    for hosts in {row.spec.hosts for row in rows if row.spec.hosts}:
+        try:
+            processes.free_ports(1, hosts[0])
+        except processes.AddressError as error:
+            raise SpecError(
+                f"hosts must begin with this machine. Received: {', '.join(hosts)} ({error}). Name an address of this machine "
+                "first."
+            ) from None
 
 
 def _gpus(descriptions: Mapping[str, dict[str, Any]]) -> list[str] | None:
@@ -450,18 +467,26 @@ def proof(comparison: Comparison, request: Request, folder: Path, told: Watchers
     )
 
 
-def run_all(comparison: Comparison, folder: Path, told: Watchers) -> None:
+def run_all(comparison: Comparison, folder: Path, told: Watchers) -> list[tuple[str, RunResult]]:
     """Make every run of a comparison that has no good result in its folder yet.
+
+    Returns:
+        (row id, result) of each that could not be sealed there.
 
     Raises:
         Interrupted: part of them was made; what was measured is in the folder.
     """
     jobs = _jobs(comparison, folder)
     told.plan([row.id for row, _ in jobs])
+    unsealed: list[tuple[str, RunResult]] = []
     for row, repeat in jobs:
         label = f"{row.id} ({repeat + 1} of {comparison.repeats})" if comparison.repeats > 1 else row.id
         told.begin(row.id, label)
-        told.end(execution.execute(row, repeat, folder, told.watch))
+        result = execution.execute(row, repeat, folder, told.watch)
+        if not (store.run_folder(folder, row.id, repeat) / results.RESULT_FILE).exists():
+            unsealed.append((row.id, result))
+        told.end(result)
+    return unsealed
 
 
 def _jobs(comparison: Comparison, folder: Path | None) -> list[tuple[Row, int]]:
@@ -522,7 +547,7 @@ def given_besides(context: typer.Context, allowed: Collection[str]) -> list[str]
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
         if source is not None and source.name == "COMMANDLINE" and option.name not in allowed:
-            typed.append(option.opts[0])
+            typed.append("/".join((option.opts[0], *option.secondary_opts[:1])))
     return typed
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from compare.summary import (
     ratio_of_seconds,
     serial_of,
     spread_median,
+    summarize,
 )
 from compare.tables import Column, Table
 from compare.words import chosen, names, numbers, variants
@@ -70,6 +71,8 @@ class Point(_Frozen):
     per_replica_batch_size: int
     workers: int
     status: str
+    in_doubt: bool
+    """Other work disturbed it or a run that it is held against, or they were too short to tell."""
     images_per_second: Spread | None
     speedup_one_core: Ratio | None
     """Epoch seconds of serial on one core, with the batch of one replica of the weak runs, over this row's."""
@@ -250,7 +253,8 @@ def read(stored: Stored, wish: Wish) -> Scaling:
     Raises:
         FolderError: it holds no such rows.
     """
-    points = [_point(stored, row) for row in stored.comparison.rows if row.spec.mode != "serial"]
+    doubted = {summary.id for summary in summarize(stored) if summary.in_doubt}
+    points = [_point(stored, row, doubted) for row in stored.comparison.rows if row.spec.mode != "serial"]
     if not points:
         raise FolderError("The folder holds no parallel run. Choose one that compare scaling has filled.")
     return Scaling(
@@ -305,7 +309,7 @@ def points_table(found: Scaling) -> Table:
     )
     cells = [
         {column.key: getattr(point, column.key) for column in columns}
-        | ({"status": "oversubscribed"} if point.oversubscribed and point.status == "ok" else {})
+        | ({"status": ", ".join(_marks(point)) or "ok"} if point.status == "ok" else {})
         for point in found.points
     ]
     return Table(
@@ -315,8 +319,13 @@ def points_table(found: Scaling) -> Table:
         cells,
         spreads_on_terminal=False,
         note="Ratios of seconds per epoch, paired by repeat. Same batch: against serial with one replica's batch. "
-        "Oversubscribed: more replicas than cores, which take turns.",
+        "Oversubscribed: more replicas than cores, which take turns. In doubt: other work disturbed it or what it is held "
+        "against, or they were too short to tell: rely on no time of it.",
     )
+
+
+def _marks(point: Point) -> list[str]:
+    return ["oversubscribed"] * point.oversubscribed + ["in doubt"] * point.in_doubt
 
 
 def laws_table(found: Scaling) -> Table:
@@ -394,8 +403,17 @@ def projected_table(found: Scaling) -> Table:
         "Projected, not measured",
         columns,
         cells,
-        note="One replica's measured compute, and alpha + beta x bytes for its exchange, none of it hidden behind compute.",
+        note="One replica's compute, fitted to serial runs on one core, and alpha + beta x bytes for its exchange, none of it "
+        f"hidden behind compute.{_missed(found)}",
     )
+
+
+def _missed(found: Scaling) -> str:
+    """How far off the model was where it could be checked, and whether it rests on what is not to be relied on."""
+    errors = [f"{100 * check.error:+.0f} %" for check in found.checks]
+    checked = f" Of the largest runs here the same model was off by {', '.join(errors)} of a step." if errors else ""
+    doubt = " It rests on runs that are in doubt." if any(point.in_doubt for point in found.points) else ""
+    return checked + doubt
 
 
 def draw(found: Scaling, folder: Path) -> list[Path]:
@@ -476,10 +494,13 @@ def _fed(workers: int) -> str:
     return f", {workers} workers" if workers else ""
 
 
-def _point(stored: Stored, row: Row) -> Point:
+def _point(stored: Stored, row: Row, doubted: Collection[str]) -> Point:
     wanted, device = row.spec, _device(stored, row)
     one_core = _gain(stored, row, cores=1, batch=_base_batch(stored))
     same_batch = _gain(stored, row, cores=1, batch=wanted.per_replica_batch_size)
+    whole, part = wanted.global_batch_size, wanted.per_replica_batch_size
+    against = ((1, _base_batch(stored)), (1, part), (wanted.cores, whole))
+    bases = [serial_of(stored.comparison, row, cores=cores, batch=batch) for cores, batch in against]
     resources = wanted.replicas if accelerated(device) else wanted.cores
     good = list(measured(stored, row).values())
     return Point(
@@ -494,6 +515,7 @@ def _point(stored: Stored, row: Row) -> Point:
         per_replica_batch_size=wanted.per_replica_batch_size,
         workers=wanted.workers,
         status=_status(stored, row),
+        in_doubt=any(each.id in doubted for each in (row, *filter(None, bases))),
         images_per_second=spread([images_per_second(result) for result in good]),
         speedup_one_core=one_core,
         speedup_same_cores=_gain(stored, row, cores=wanted.cores, batch=wanted.global_batch_size),

@@ -395,7 +395,7 @@ def _attempt(directory: Path, number: int) -> Path:
 def _damaged(path: str, numbers: Sequence[int], *, sealed: bool) -> str:
     lines = f"line{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
     stands = "the sealed result stands on its own" if sealed else "the run has no result yet"
-    return f"{path}: {lines}, torn or changed since; {stands}"
+    return f"{path}: {lines}, torn or changed since; {stands}."
 
 
 def _difference(stored: Comparison, wanted: Comparison) -> str | None:

@@ -242,7 +242,9 @@ def accuracy_table(summaries: Sequence[Summary]) -> Table:
         columns,
         rows,
         spreads_on_terminal=False,
-        note="After the last epoch. Median over repeats; in the report with the 25 % and 75 % quantiles."
+        note="After the last epoch."
+        + " Median over repeats; in the report with the 25 % and 75 % quantiles."
+        * (max(each.repeats for each in summaries) > 1)
         + " Over seeds: of each seed's median." * seeded,
     )
 
@@ -289,7 +291,9 @@ def speedup_table(summaries: Sequence[Summary]) -> Table:
         | {column.key: getattr(summary, column.key) for column in columns if column.key in Summary.model_fields}
         for summary in summaries
     ]
-    return Table("speedup", "Speed-up", columns, rows, note="Geometric mean of the ratios of paired repeats (95 % t-interval).")
+    several = max(summary.repeats for summary in summaries) > 1
+    note = "Geometric mean of the ratios of paired repeats (95 % t-interval)." if several else "Of one repeat each."
+    return Table("speedup", "Speed-up", columns, rows, note=note)
 
 
 def phases_table(summaries: Sequence[Summary]) -> Table:

@@ -452,7 +452,7 @@ DESCRIPTION: dict[str, Any] = {
         ({"mode": "data_parallel", "replicas": 4}, "not available: needs 4 CPU threads, found 2"),
         (
             {"mode": "data_parallel", "replicas": 2, "batch_norm_statistics": "synchronised"},
-            "not available: replicas in CPU threads has no synchronised BatchNorm",
+            "not available: no synchronised BatchNorm in this mode (replicas in CPU threads)",
         ),
         ({"mode": "multi_process", "replicas": 2}, "not available: needs 2 CUDA devices, found 0"),
     ],

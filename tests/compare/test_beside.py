@@ -193,6 +193,16 @@ def test_rows_of_one_alone_and_fields_that_differ_are_named(tmp_path: Path) -> N
     assert ("epochs", "2", "9") in pair.differences
 
 
+def test_a_row_that_was_run_in_one_alone_is_said_to_be_so(tmp_path: Path) -> None:
+    theirs = made.repeated()
+    missing = next(row for row in theirs.comparison.rows if "data_parallel" in row.id)
+    theirs.runs[missing.id].clear()
+    a, b = made.stored_in(made.repeated(), tmp_path / "a"), made.stored_in(theirs, tmp_path / "b")
+    sentences = dict(beside.pair((a, b), (read(a), read(b))).sentences)
+    assert sentences["Rows without a counterpart"] == [f"Not run in B: {missing.id}."]
+    assert not any("device" in sentence for sentence in sentences["Which is faster?"])
+
+
 def test_two_without_a_row_in_common_are_refused(tmp_path: Path) -> None:
     a, b = made.stored_in(made.repeated(1), tmp_path / "a"), made.stored_in(made.input_only(), tmp_path / "b")
     done = compare("report", a, b)

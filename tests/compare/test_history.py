@@ -1,4 +1,5 @@
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -98,9 +99,22 @@ def test_other_machines_devices_and_work_are_other_lines(tmp_path: Path) -> None
     assert len(names) == 3 and "pytorch serial, 2 cores: simple_cnn on digits, batch 128" in names
 
 
+def test_times_of_disturbed_runs_are_left_out_and_a_copy_is_no_second_point(tmp_path: Path) -> None:
+    kept.folder(tmp_path / "a", {"pytorch": 2.0})
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    disturbed = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}}
+    kept.folder(tmp_path / "b", {"pytorch": 9.0}, changed=disturbed, created_at="2026-01-02T00:00:00+00:00")
+    found, left_out = history.points(tmp_path, ["epoch_seconds", "test_accuracy"])
+    assert [point.value.median for point in found if point.metric == "epoch_seconds"] == [2.0]
+    assert len([point for point in found if point.metric == "test_accuracy"]) == 2
+    (said,) = left_out
+    assert str(tmp_path / "b") in said and "other work disturbed all of its runs" in said
+
+
 def test_two_hosts_of_one_kind_are_two_lines(tmp_path: Path) -> None:
     for number, host in enumerate(("a" * 32, "b" * 32, "a" * 32)):
-        kept.folder(tmp_path / str(number), {"pytorch": 2.0}, machine={"host": host})
+        at = f"2026-01-01T00:00:0{number}+00:00"
+        kept.folder(tmp_path / str(number), {"pytorch": 2.0}, machine={"host": host}, created_at=at)
     found, _ = history.points(tmp_path, ["epoch_seconds"])
     assert [point.machine for point in found] == [
         "Some CPU, 2 logical cores, machine 1 (host aaaaaaaa)",

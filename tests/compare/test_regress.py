@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,20 @@ def test_first_losses_that_no_longer_agree_are_a_regression(tmp_path: Path) -> N
     assert judged.exit_code == 3
 
 
+def test_a_copy_of_the_baseline_is_no_candidate(tmp_path: Path) -> None:
+    at = "2026-01-01T00:00:00+00:00"
+    before = kept.folder(tmp_path / "before", BOTH, changed={"started_at": at})
+    shutil.copytree(before, tmp_path / "copy")
+    with pytest.raises(store.FolderError, match=r"copy holds the runs of .*before themselves\. Name another measurement"):
+        judge(before, tmp_path / "copy")
+
+
+def test_what_became_of_the_candidates_proof_is_said(tmp_path: Path) -> None:
+    before = kept.folder(tmp_path / "before", BOTH)
+    judged = judge(before, kept.folder(tmp_path / "now", BOTH, verdict="not claimed"))
+    assert judged.cautions == ["The candidate's proof: not claimed: Losses agree."]
+
+
 def test_that_nothing_was_proved_is_said(tmp_path: Path) -> None:
     before, now = (kept.folder(tmp_path / name, BOTH) for name in ("before", "now"))
     assert judge(before, now).cautions == [regression.UNPROVED]
@@ -355,7 +370,7 @@ def test_other_initial_weights_are_told(tmp_path: Path) -> None:
 
 
 def test_a_missing_or_unreadable_baseline_is_an_error(tmp_path: Path) -> None:
-    now = kept.folder(tmp_path / "now", BOTH)
+    now, later = (kept.folder(tmp_path / name / name, BOTH) for name in ("now", "later"))
     (tmp_path / "torn.json").write_text('{"benchmarks": [')
     (tmp_path / "other.json").write_text("[]")
     for arguments, said in (
@@ -366,7 +381,8 @@ def test_a_missing_or_unreadable_baseline_is_an_error(tmp_path: Path) -> None:
         ((tmp_path / "torn.json", now), "is no whole file of pytest-benchmark"),
         ((tmp_path / "other.json", now), "is no whole file of pytest-benchmark"),
         ((now,), "holds nothing newer that measured the same"),
-        ((now, now, "--only", "jax*"), "no rows in common that match jax*"),
+        ((now, now), "holds the runs of"),
+        ((now, later, "--only", "jax*"), "no rows in common that match jax*"),
         ((now, now, "--threshold", "five"), "--threshold must be a part of at least 0. Received: 'five'"),
         ((now, now, "--metrics", "epoch_second"), "Did you mean epoch_seconds?"),
         ((now, now, "--pairs", "3", "--set", "seed=1"), "--pairs, --set say what --interleaved is to run"),

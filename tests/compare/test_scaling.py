@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from common import spec
+from common.results import Noise
 from common.spec import SpecError
 from compare import scaling, scaling_laws, store
 from compare.__main__ import app
@@ -207,6 +208,29 @@ def test_what_is_projected_is_what_the_runs_sent(
         topology: (seconds or 0.0) - scaling_laws.exchange_terms(topology, 8, 1.0)[1] for topology, seconds in found.items()
     }
     assert max(compute.values()) == pytest.approx(min(compute.values())) and min(compute.values()) > 0.0
+
+
+def test_points_and_projections_that_rest_on_disturbed_runs_say_so(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert compare(*ARGUMENTS[:-1], "2", "--out", out).exit_code == 0
+    stored = store.read(out)
+    wish = scaling.Wish((8,), scaling_laws.network("10Gbit"))
+    base = next(row.id for row in stored.comparison.rows if row.framework == "left" and row.spec.mode == "serial")
+    for repeat, result in stored.runs[base].items():
+        stored.runs[base][repeat] = result.model_copy(update={"noise": Noise(cores_stolen=0.9)})
+    found = scaling.read(stored, wish)
+    assert {point.in_doubt for point in found.points if point.framework == "left"} == {True}
+    assert {row["status"] for row in scaling.points_table(found).rows if row["framework"] == "left"} == {"in doubt"}
+    note = scaling.projected_table(found).note
+    assert "It rests on runs that are in doubt." in note and "the same model was off by" in note
+
+
+def test_a_first_host_that_is_not_this_machine_is_refused_before_anything_is_run(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    done = compare(*ARGUMENTS, "--hosts", "192.0.2.77,192.0.2.78", "--out", tmp_path / "out")
+    assert done.exit_code == 2 and not (tmp_path / "out").exists()
+    assert "hosts must begin with this machine. Received: 192.0.2.77, 192.0.2.78" in " ".join(done.stderr.split())
 
 
 def test_over_hosts_serial_has_the_first_and_fewer_replicas_fewer_hosts(

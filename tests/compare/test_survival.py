@@ -274,7 +274,7 @@ def test_resume_takes_every_setting_from_the_folder_and_runs_what_is_missing(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--resume", "out", "--epochs", "3", "--no-proof"), "Received also: --epochs, --proof."),
+        (("--resume", "out", "--epochs", "3", "--no-proof"), "Received also: --epochs, --proof/--no-proof."),
         (("--resume", "nowhere"), "nowhere holds no comparison"),
     ],
 )
@@ -420,6 +420,9 @@ def test_a_disk_that_stays_full_leaves_what_is_sealed_and_goes_on_when_there_is_
     done = fake_comparison(out)
     assert done.exit_code == 1, done.output
     assert "No space left on device" in done.stderr
+    said = " ".join(done.stdout.split())
+    assert re.search(r"right serial, 1 core: failed after \d epochs?: .*cannot be (started|written)", said), said
+    assert "Report:" not in done.stdout
     kept = sealed(out)
     assert results.load(out / "runs" / "left-serial-1core-r0" / "result.json").status == "ok"
     for ballast in out.glob("runs/*/ballast"):
