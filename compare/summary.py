@@ -501,7 +501,12 @@ def _parity(comparison: Comparison, row: Row) -> str:
 
 
 def _first_step_difference(stored: Stored, row: Row) -> float | None:
-    """Over all repeats, seed by seed, of the rows that differ from this one by their framework alone."""
+    """Over all repeats, seed by seed, of the rows that differ from this one by their framework alone.
+
+    None of an asynchronous pipeline: its first batch is learnt from, part by part, before its loss is known.
+    """
+    if row.spec.variant == "pipeline_async":
+        return None
     twins = [other for other in stored.comparison.rows if matrix.differ_by_framework(row, other)]
     differences = [
         relative_difference(ours, theirs)

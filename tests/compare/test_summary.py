@@ -518,6 +518,17 @@ def test_what_is_not_known_of_a_device_is_left_out(device: str | None, cores: in
     assert limit(plan, plan.rows[0].spec, device, math.nan) is None
 
 
+@pytest.mark.parametrize(("schedule", "compared"), [("gpipe", True), ("asynchronous", False)])
+def test_the_first_loss_of_an_asynchronous_pipeline_is_of_no_untrained_model(schedule: str, compared: bool) -> None:
+    settings = {"mode": "pipeline", "replicas": 2, "cores": 2, "epochs": 2, "pipeline": {"schedule": schedule}}
+    rows = [Row(id=f"{name}-pipeline", framework=name, spec=spec.build(settings)) for name in ("pytorch", "tensorflow")]
+    runs = {row.id: {0: made.good(row, 4.0, first_step_loss=2.3 + 1e-3 * number)} for number, row in enumerate(rows)}
+    stored = Stored(comparison=made.comparison(rows), runs=runs, set_aside=[])
+    found = summarize(stored)
+    assert [summary.first_step_difference is not None for summary in found] == [compared] * 2
+    assert findings(stored, found).comparable != compared
+
+
 def test_a_gpu_is_held_to_its_own_rates_times_the_replicas() -> None:
     stored = made.repeated()
     counted = Work(forward_flops=10**9, backward_flops=2 * 10**9, values_moved=10**6, weights=0)
