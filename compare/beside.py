@@ -58,14 +58,13 @@ def pair(folders: tuple[Path, Path], reports: tuple[Report, Report]) -> Pair:
         )
     same_machine = not machine.differences(*(report.stored.comparison.machine for report in reports))
     matched = [(ours[row_id], theirs[row_id]) for row_id in both]
-    run_in_both = [each for each in matched if each[0].repeats_done and each[1].repeats_done]
     unlike = {row_id: _unlike(reports, ours[row_id], theirs[row_id]) for row_id in both}
     ratios = {row_id: ratio for row_id in both if not unlike[row_id] and (ratio := _ratio(reports, row_id)) is not None}
     return Pair(
         folders=folders,
         reports=reports,
         same_machine=same_machine,
-        sentences=_sentences(reports, run_in_both, ratios, unlike, same_machine),
+        sentences=_sentences(reports, matched, ratios, unlike, same_machine),
         tables=[_seconds(matched, ratios), _scores(matched), _states(matched)],
         differences=[*_environments(reports), *_specs(reports, both)],
     )
@@ -130,10 +129,6 @@ def _unlike(reports: tuple[Report, Report], ours: Summary, theirs: Summary) -> l
     return differing + ["device"] * (ours.device != theirs.device)
 
 
-def _done(report: Report) -> set[str]:
-    return {summary.id for summary in report.summaries if summary.repeats_done}
-
-
 def _fields(report: Report) -> dict[str, dict[str, Any]]:
     """Row id: the fields of its spec."""
     return {row.id: store.flat(row.spec.model_dump(mode="json")) for row in report.stored.comparison.rows}
@@ -155,11 +150,12 @@ def _sentences(
     unlike: dict[str, list[str]],
     same_machine: bool,
 ) -> list[tuple[str, list[str]]]:
+    run_in_both = [each for each in matched if all(summary.repeats_done for summary in each)]
     speed = ["The machines differ: a ratio of their times is one of the machines, too, and nothing is said about speed."]
     if same_machine:
-        speed = [_no_verdict(*each, unlike[each[0].id]) for each in matched if unlike[each[0].id]]
+        speed = [_no_verdict(*each, unlike[each[0].id]) for each in run_in_both if unlike[each[0].id]]
         judged = {each.name: each for each in verdicts(list(ratios.items()))}
-        speed += [_speed(*each, judged[each[0].id]) for each in matched if each[0].id in judged]
+        speed += [_speed(*each, judged[each[0].id]) for each in run_in_both if each[0].id in judged]
         if judged:
             speed += filter(None, [family_words(list(judged.values()), "Welch's t-tests on the logarithms of the seconds")])
             speed.append(
@@ -170,8 +166,8 @@ def _sentences(
     alone = (("A", ours, theirs), ("B", theirs, ours))
     missing = [
         f"Not run in {name}: {', '.join(ids)}."
-        for name, here, there in (("A", *reports), ("B", *reversed(reports)))
-        if (ids := [each.id for each in here.summaries if not each.repeats_done and each.id in _done(there)])
+        for name, here, there in (("A", 0, 1), ("B", 1, 0))
+        if (ids := [each[here].id for each in matched if each[there].repeats_done and not each[here].repeats_done])
     ]
     missing += [
         f"Only in {name}: {', '.join(ids)}."
@@ -183,7 +179,7 @@ def _sentences(
     ]
     parts = (
         ("Which is faster?", speed),
-        ("Is it the same training?", _first_losses(matched)),
+        ("Is it the same training?", _first_losses(run_in_both)),
         ("Rows without a counterpart", missing),
         ("Cautions", cautions),
     )

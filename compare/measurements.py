@@ -346,14 +346,12 @@ def _together(folder: Path, files: list[Measured]) -> Measured:
     """
     first, *others = files
     for other in others:
-        differs = {
-            "commit": other.commit_name != first.commit_name,
-            "machine": bool(machine.differences(first.machine, other.machine)),
-            "versions": other.versions != first.versions,
-        }
-        for fact in (fact for fact, apart in differs.items() if apart):
+        differing = ["commit"] * (other.commit_name != first.commit_name)
+        differing += ["machine"] * bool(machine.differences(first.machine, other.machine))
+        differing += ["versions"] * (other.versions != first.versions)
+        if differing:
             raise FolderError(
-                f"{folder} holds benchmarks of more than one {fact}. Received: "
+                f"{folder} holds benchmarks of more than one {differing[0]}. Received: "
                 f"{first.source.name} and {other.source.name}. Keep the files of each build in a folder of its own."
             )
     samples: dict[str, dict[int, float]] = {}

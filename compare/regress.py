@@ -175,7 +175,7 @@ def headline(judged: Judgement) -> str:
         return f"REGRESSION in {bad} of {len(judged.verdicts)} figures."
     if judged.exit_code != EXIT_OK:
         return "CANNOT TELL whether there is a regression."
-    unsure = sum(change.not_ruled_out for change in judged.changes)
+    unsure = judged.num_not_ruled_out
     return (
         f"No regression shown: none of {len(judged.verdicts)} figures is significantly worse and beyond its threshold "
         f"({_percent(judged.threshold)} of seconds and MiB, {_percent(judged.accuracy_threshold)} of accuracy)"
@@ -294,9 +294,8 @@ def to_markdown(judged: Judgement) -> str:
 
 def print_to(console: Console, judged: Judgement) -> None:
     """The verdict, the tables, and what they say."""
-    unsure = judged.exit_code == EXIT_OK and any(change.not_ruled_out for change in judged.changes)
-    style = {EXIT_OK: "bold green", EXIT_REGRESSION: "bold red"}.get(judged.exit_code, "bold yellow")
-    style = "bold yellow" if unsure else style
+    good = "bold yellow" if judged.num_not_ruled_out else "bold green"
+    style = {EXIT_OK: good, EXIT_REGRESSION: "bold red"}.get(judged.exit_code, "bold yellow")
     console.print(Text(headline(judged), style=style))
     console.print(Text(tables.one_line(_sides(judged)), style="dim"))
     tables.print_all(console, change_tables(judged), where="--markdown and --json")

@@ -122,6 +122,11 @@ class Judgement(_Frozen):
         return [each.verdict for each in (*self.changes, *self.facts)]
 
     @property
+    def num_not_ruled_out(self) -> int:
+        """Figures that are not shown to be worse, and may be, beyond their threshold."""
+        return sum(change.not_ruled_out for change in self.changes)
+
+    @property
     def exit_code(self) -> int:
         """3 where something is a regression, 2 where something cannot be told, else 0."""
         if "regression" in self.verdicts:

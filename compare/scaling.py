@@ -496,11 +496,10 @@ def _fed(workers: int) -> str:
 
 def _point(stored: Stored, row: Row, doubted: Collection[str]) -> Point:
     wanted, device = row.spec, _device(stored, row)
-    one_core = _gain(stored, row, cores=1, batch=_base_batch(stored))
-    same_batch = _gain(stored, row, cores=1, batch=wanted.per_replica_batch_size)
     whole, part = wanted.global_batch_size, wanted.per_replica_batch_size
-    against = ((1, _base_batch(stored)), (1, part), (wanted.cores, whole))
+    against = ((1, _base_batch(stored)), (wanted.cores, whole), (1, part))
     bases = [serial_of(stored.comparison, row, cores=cores, batch=batch) for cores, batch in against]
+    one_core, same_cores, same_batch = (ratio_of_seconds(stored, slow=base, fast=row) if base else None for base in bases)
     resources = wanted.replicas if accelerated(device) else wanted.cores
     good = list(measured(stored, row).values())
     return Point(
@@ -518,7 +517,7 @@ def _point(stored: Stored, row: Row, doubted: Collection[str]) -> Point:
         in_doubt=any(each.id in doubted for each in (row, *filter(None, bases))),
         images_per_second=spread([images_per_second(result) for result in good]),
         speedup_one_core=one_core,
-        speedup_same_cores=_gain(stored, row, cores=wanted.cores, batch=wanted.global_batch_size),
+        speedup_same_cores=same_cores,
         speedup_same_batch=same_batch,
         efficiency_one_core=one_core.value / resources if one_core else None,
         efficiency_same_batch=same_batch.value / resources if same_batch else None,
@@ -545,11 +544,6 @@ def _status(stored: Stored, row: Row) -> str:
     found = stored.runs[row.id].values()
     bad = [result.status for result in found if result.status != "ok"]
     return bad[0] if bad else "ok" if len(found) == stored.comparison.repeats else "not run"
-
-
-def _gain(stored: Stored, row: Row, *, cores: int, batch: int | None) -> Ratio | None:
-    base = serial_of(stored.comparison, row, cores=cores, batch=batch)
-    return ratio_of_seconds(stored, slow=base, fast=row) if base else None
 
 
 def _step_seconds(result: RunResult) -> float:

@@ -601,8 +601,11 @@ def limit(
     on_cpu = (device or "").startswith("cpu") and not run.hosts
     machine = comparison.rates.get(run.cores) if on_cpu else None
     gflop, gb = 1e-9 * work.flops, 1e-9 * work.bytes_moved(run)
-    matrix = machine.gflops(run.precision) if machine else device_rates.matrix_gflops * run.replicas if device_rates else None
-    copy = machine.copy_gb_per_second if machine else device_rates.copy_gb_per_second * run.replicas if device_rates else None
+    matrix = copy = None
+    if machine:
+        matrix, copy = machine.gflops(run.precision), machine.copy_gb_per_second
+    elif device_rates:
+        matrix, copy = (run.replicas * rate for rate in (device_rates.matrix_gflops, device_rates.copy_gb_per_second))
     return Limit(
         gflop_per_image=gflop,
         mb_per_image=1e3 * gb,
