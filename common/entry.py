@@ -388,12 +388,7 @@ def _serve(framework: str, load_twin: Callable[[], Twin], arguments: argparse.Na
                 raise spec.SpecError(
                     f"device is {arguments.device!r} for all trials of this process. Received: {read.device!r}."
                 )
-            for name, value in spec.settled(read, description["options"]).items():
-                if value in description["options"][name].get("process", ()):
-                    raise spec.SpecError(
-                        f"{name} is settled when a process starts, and this one serves many trials. Received: {value!r}. Use "
-                        f"{description['options'][name]['default']!r}."
-                    )
+            spec.refuse_settled(read, description["options"], framework)
             dataset, plan, _, trainer = _prepare(framework, twin, read, reverse_batches=False)
             return dataset, plan, trainer
 

@@ -76,9 +76,10 @@ class Latencies(_Frozen):
     device: str
     versions: dict[str, str]
     peak_memory_mib: float
-    load_start: float | None
-    """Load average of the minute before, of everybody's processes."""
+    cores_of_others: float
+    """What everything else on the machine used meanwhile."""
     batches: list[BatchTimes]
+    """In order, as far as it came: written after each size, so that one that does not fit into memory loses only itself."""
 
 
 def score(predictor: Predictor, images: Images, batch_size: int = SCORE_BATCH) -> npt.NDArray[np.floating]:
@@ -185,19 +186,26 @@ def run(inference: Inference, arguments: argparse.Namespace, device: str, versio
             raise WeightsError(f"{path} makes logits that are not finite. Use weights that a training has not driven there.")
         sealed.write(out, {_OF: weights.digest(model.weights)}, {_LOGITS: found})
         return
-    load = machine.load()
     predictor = inference.predictor(model)
     sizes = [int(size) for size in arguments.batches.split(",")]
-    batches = [measure(predictor, model.card.image_size, size, arguments.calls, arguments.seconds) for size in sizes]
-    made = Latencies(
-        cores=cores,
-        device=device,
-        versions=versions,
-        peak_memory_mib=machine.peak_memory_mib(),
-        load_start=load,
-        batches=batches,
-    )
-    results.write_atomically(out, made.model_dump_json(indent=1))
+    size_px = model.card.image_size
+    # Of another size, and uncounted: else the process's own cold start would stand in the first size's first call.
+    unasked = next(size for size in range(1, len(sizes) + 2) if size not in sizes)
+    predictor.logits(np.zeros((unasked, size_px, size_px, 3), np.uint8))
+    began, busy, own = time.monotonic(), machine.busy_cpu_seconds(), machine.cpu_seconds()
+    batches: list[BatchTimes] = []
+    for size in sizes:
+        batches.append(measure(predictor, size_px, size, arguments.calls, arguments.seconds))
+        others = (machine.busy_cpu_seconds() - busy) - (machine.cpu_seconds() - own)
+        made = Latencies(
+            cores=cores,
+            device=device,
+            versions=versions,
+            peak_memory_mib=machine.peak_memory_mib(),
+            cores_of_others=max(others, 0.0) / (time.monotonic() - began),
+            batches=batches,
+        )
+        results.write_atomically(out, made.model_dump_json(indent=1))
 
 
 def _write(inference: Inference, model: Trained, out: Path) -> None:

@@ -698,6 +698,25 @@ def settled(spec: Spec, options: dict[str, Any]) -> dict[str, Any]:
     return {name: spec.framework_options.get(name, of_level(option)) for name, option in options.items()}
 
 
+def refuse_settled(spec: Spec, options: dict[str, Any], framework: str) -> None:
+    """Hold a trial, which shares its process with others, to switches that are not settled when a process starts.
+
+    Args:
+        spec: of the trial.
+        options: of the twin's `describe`.
+        framework: whose they are.
+
+    Raises:
+        SpecError: names the switch.
+    """
+    for name, value in settled(spec, options).items():
+        if value in options[name].get("process", ()):
+            raise SpecError(
+                f"framework_options.{name} of {framework} is settled when a process starts, and one process serves many "
+                f"trials. Received: {value!r} (switches: {spec.switches}). Use {options[name]['default']!r}."
+            )
+
+
 def thread_choices() -> dict[str, Any]:
     """What a switch of a number of threads may be on this machine, as `describe` lists it: its `help` is the twin's."""
     most = available_cores()

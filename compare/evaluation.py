@@ -36,8 +36,11 @@ TUNED_FILE = "tuned.json"
 
 WORST_PAIRS = 8
 """Of classes that are confused, which are listed."""
-_SHARED = ("model", "data", "seed")
+SHARED = ("model", "data", "seed")
 """Fields of the spec that must be alike, for all are scored on the same images."""
+
+_ROUNDING = {"float32": 1e-4, "float64": 1e-9}
+"""Largest difference of probabilities that two frameworks' rounding explains, of networks as deep as these."""
 
 Logits = npt.NDArray[np.floating]
 
@@ -129,9 +132,19 @@ class Evaluated(_Frozen):
         return list(dict.fromkeys(model.framework for model in self.models))
 
     @property
+    def rounding(self) -> float:
+        """Largest difference of probabilities that a crossing may have."""
+        return max(_ROUNDING[spec["precision"]] for spec in self.specs.values())
+
+    @property
+    def carries_over(self) -> bool:
+        """Whether every checkpoint says the same in the other frameworks, but for rounding."""
+        return all(each.largest_difference <= self.rounding for model in self.models for each in model.crossings)
+
+    @property
     def exit_code(self) -> int:
-        """1 where a training failed, else 0."""
-        return 0 if all(model.scores for model in self.models) else 1
+        """1 where a training failed or a checkpoint does not carry over, else 0."""
+        return 0 if all(model.scores for model in self.models) and self.carries_over else 1
 
     def of(self, framework: str) -> list[Model]:
         """The scored models of a framework, one for each repeat."""
@@ -203,7 +216,7 @@ def rows(settings: Evaluation) -> list[Row]:
         if settings.repeats > 1 and built.data.seed is None:
             built = spec.build(spec.overlay(own, {"data.seed": built.seed}))
         made.append(Row(id=f"{framework}-{built.variant}", framework=framework, spec=built))
-    for field in _SHARED:
+    for field in SHARED:
         if len({json.dumps(row.spec.model_dump(mode="json")[field], sort_keys=True) for row in made}) > 1:
             raise SpecError(f"{field} must be the same in all frameworks, for all are scored on the same images. Leave it out.")
     return made

@@ -24,8 +24,6 @@ from compare.tables import Cell, Column, Table
 
 REPORT_FILE = "evaluation.md"
 
-_ROUNDING = {"float32": 1e-4, "float64": 1e-9}
-"""Largest difference of probabilities that two frameworks' rounding explains, of networks as deep as these."""
 _NAMED_CLASSES = 40
 _SPENT = 1e-3
 """Part of the first learning rate below which a schedule leaves little to learn."""
@@ -469,7 +467,7 @@ def _crossing_words(made: Evaluated) -> list[str]:
     if not crossings:
         return []
     largest = max(each.largest_difference for _, each in crossings)
-    limit = max(_ROUNDING[spec["precision"]] for spec in made.specs.values())
+    limit = made.rounding
     moved = [(model, each) for model, each in crossings if each.labelled_differently]
     size = f"the largest difference of a probability is {largest:.1e}"
     if not moved and largest <= limit:

@@ -23,11 +23,12 @@ from common.spec import SpecError
 from common.trained import Card, Trained
 from compare import asking, document, exits, launch, parity, plots, report, statistics, store, tables
 from compare.asking import OwnModel
-from compare.findings import CROWDED_FROM
+from compare.findings import DISTURBED
 from compare.interrupt import Interrupted, interruptible
 from compare.progress import Display, display
 from compare.statistics import Judged, Ratio, Spread, paired_ratio, spread
 from compare.store import FolderError
+from compare.summary import DISTURBED_FROM
 from compare.tables import Cell, Column, Table
 from compare.words import chosen, names, numbers
 
@@ -37,7 +38,7 @@ PLAN_FILE, RECORD_FILE, REPORT_FILE = "plan.json", "inference.json", "inference.
 RUNS_FOLDER = "runs"
 
 CALLS_FOR_P99 = 100
-"""Of one process, below which its slowest hundredth is no more than its slowest call."""
+"""Of all processes together, below which their slowest hundredth is no more than their slowest call."""
 
 
 class _Frozen(BaseModel):
@@ -54,7 +55,7 @@ class Settings(_Frozen):
     """Processes of each framework and number of cores."""
     calls: int = Field(200, ge=inference.LEAST_CALLS)
     """That are timed of each batch size in each process, at most ..."""
-    seconds: float = Field(0.5, gt=0)
+    seconds: float = Field(3.0, gt=0)
     """... and none is begun after so long."""
 
 
@@ -77,8 +78,8 @@ class Measured(_Frozen):
     batch_size: int
     p50_seconds: Spread
     """Of a batch, from images on the host to logits on the host."""
-    p99_seconds: Spread | None
-    """None where a process timed fewer than CALLS_FOR_P99 calls."""
+    p99_seconds: float | None
+    """Of the calls of all processes together; None where these are fewer than CALLS_FOR_P99."""
     images_per_second: Spread
     first_seconds: Spread
     """Of the first call: tracing or compiling."""
@@ -102,8 +103,8 @@ class Inferred(_Frozen):
     """Seconds of one framework over those of the other (p50), by cores and batch size: one family."""
     failures: dict[str, str]
     """Process: why it measured nothing."""
-    load: float
-    """Largest load average before a process, over the logical cores."""
+    cores_lost: dict[str, float]
+    """Framework and cores: the most that other work took of these in one of the processes."""
 
     @property
     def exit_code(self) -> int:
@@ -118,7 +119,7 @@ def command(
     cores: Annotated[str | None, typer.Option(help="Numbers of CPU cores, with commas. Default: 1 and all.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Processes of each; verdicts need 5.")] = 5,
     calls: Annotated[int, typer.Option(min=inference.LEAST_CALLS, help="Timed calls of each batch size, at most.")] = 200,
-    seconds: Annotated[float, typer.Option(min=0.001, help="After which no more calls of a batch size are begun.")] = 0.5,
+    seconds: Annotated[float, typer.Option(min=0.001, help="After which no more calls of a batch size are begun.")] = 3.0,
     model: OwnModel = None,
     out: Annotated[Path | None, typer.Option(help="Results folder. Default: results/<time>-infer-<model>.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
@@ -185,10 +186,13 @@ def measure(settings: Settings, checkpoint: Path, model: Trained, folder: Path, 
             name = _cell_name(framework, cores)
             shown.begin(name, f"{name} ({repeat + 1} of {settings.repeats})")
             path = folder / RUNS_FOLDER / f"{framework}-{cores}-r{repeat}.json"
-            try:
-                found[framework, cores, repeat] = _stored(path) or _timed(settings, checkpoint, model, framework, cores, path)
-            except launch.LaunchError as error:
-                failures[f"{name}, process {repeat + 1}"] = str(error)
+            made = _stored(path)
+            if made is None or len(made.batches) < len(settings.batches):
+                made, failure = _timed(settings, checkpoint, model, framework, cores, path)
+                if failure is not None:
+                    failures[f"{name}, process {repeat + 1}"] = failure
+            if made is not None:
+                found[framework, cores, repeat] = made
             shown.end()
         _refuse_other_versions(found, folder)
         made = _inferred(settings, model, found, failures)
@@ -215,7 +219,7 @@ def latency_table(made: Inferred) -> Table:
         Column("cores", "cores"),
         Column("batch_size", "batch"),
         Column("p50_ms", "p50 ms", 3, interval=True),
-        Column("p99_ms", "p99 ms", 3, interval=True),
+        Column("p99_ms", "p99 ms", 3),
         Column("images_per_second", "images/s", 0, interval=True),
         Column("first_ms", "first call ms", 0, short="first\ncall ms", interval=True),
         Column("calls", "calls timed", short="calls"),
@@ -227,7 +231,7 @@ def latency_table(made: Inferred) -> Table:
             "cores": row.cores,
             "batch_size": row.batch_size,
             "p50_ms": _in_ms(row.p50_seconds),
-            "p99_ms": _in_ms(row.p99_seconds),
+            "p99_ms": None if row.p99_seconds is None else 1e3 * row.p99_seconds,
             "images_per_second": row.images_per_second,
             "first_ms": _in_ms(row.first_seconds),
             "calls": row.calls,
@@ -243,9 +247,9 @@ def latency_table(made: Inferred) -> Table:
         columns,
         rows,
         spreads_on_terminal=False,
-        note="From uint8 images on the host to logits on the host; decoding files is not in it. Of each process's calls the "
-        "p50 and p99, then the median over processes, in the report with quartiles; p99 from "
-        f"{CALLS_FOR_P99} calls a process on. Not counted: the first call, then at least {inference.WARM_UP_CALLS} calls and "
+        note="From uint8 images on the host to logits on the host; decoding files is not in it. p50: of each process's calls, "
+        "then the median over processes, in the report with quartiles. p99: of the calls of all processes together, from "
+        f"{CALLS_FOR_P99} on. Not counted: the first call, then at least {inference.WARM_UP_CALLS} calls and "
         f"{inference.WARM_UP_SECONDS} s. Timed: "
         f"{timed} calls, none begun after {settings.seconds:g} s.",
     )
@@ -257,15 +261,19 @@ def sections(made: Inferred) -> list[tuple[str, list[str]]]:
     for judged in made.verdicts:
         place, pair = judged.name.split(": ")
         first, second = pair.split(" and ")
-        faster.append(f"{place}: {statistics.faster(judged, first, second)}.")
+        held_to = place.split(", batch")[0]
+        lost = max(made.cores_lost.get(f"{framework}, {held_to}", 0.0) for framework in (first, second))
+        doubt = DISTURBED if lost > DISTURBED_FROM else ""
+        faster.append(f"{place}: {statistics.faster(judged, first, second)}.{doubt}")
     family = statistics.family_words(made.verdicts)
     devices = ", ".join(f"{framework}: {device}" for framework, device in made.devices.items())
     surety = [*([family] if family else []), f"Times hold for this machine, these versions and this model ({devices})."]
     cautions = [f"{name}: {reason}" for name, reason in made.failures.items()]
-    if made.load >= CROWDED_FROM:
-        cautions.append(
-            f"Other work ran: a load average of {made.load:.1f} for each core before a process. Do not rely on these times."
-        )
+    cautions += [
+        f"{name}: other work took up to {lost:.2f} cores of its own: rely on no time of it."
+        for name, lost in made.cores_lost.items()
+        if lost > DISTURBED_FROM
+    ]
     if len(set(made.devices.values())) > 1:
         cautions.append("The frameworks used different kinds of devices: this is no comparison of frameworks.")
     found = [
@@ -389,14 +397,23 @@ def _refuse_other_versions(found: Mapping[tuple[str, int, int], Latencies], fold
             )
 
 
-def _timed(settings: Settings, checkpoint: Path, model: Trained, framework: str, cores: int, path: Path) -> Latencies:
+def _timed(
+    settings: Settings, checkpoint: Path, model: Trained, framework: str, cores: int, path: Path
+) -> tuple[Latencies | None, str | None]:
+    """What a process measured, as far as it came, and why it came no further."""
     words = ["--cores", str(cores), "--calls", str(settings.calls), "--seconds", str(settings.seconds)]
     words += ["--batches", ",".join(map(str, settings.batches)), *asking.own_model(model)]
-    asking.ask(framework, ["infer", checkpoint, "--out", path, *words], path.with_suffix(".txt"))
+    failure: str | None = None
+    try:
+        asking.ask(framework, ["infer", checkpoint, "--out", path, *words], path.with_suffix(".txt"))
+    except launch.LaunchError as error:
+        failure = str(error)
     made = _stored(path)
-    if made is None:
-        raise launch.LaunchError(f"{framework} ended without a result. See {path.with_suffix('.txt')}.")
-    return made
+    known = 0 if made is None else len(made.batches)
+    if known < len(settings.batches):
+        missing = ", ".join(map(str, settings.batches[known:]))
+        failure = f"{failure or f'{framework} ended without a result'}. No times of batch {missing}; see {path.stem}.txt"
+    return made, failure
 
 
 def _inferred(
@@ -422,7 +439,10 @@ def _inferred(
                 if (ratio := paired_ratio(pairs)) is not None:
                     ratios.append((f"{place}: {first} and {second}", ratio))
     known = machine.describe()
-    loads = [made.load_start for made in found.values() if made.load_start is not None]
+    cores_lost: dict[str, float] = {}
+    for (framework, cores, _), made in found.items():
+        name, free = _cell_name(framework, cores), (known.get("logical_cores") or cores) - cores
+        cores_lost[name] = max(cores_lost.get(name, 0.0), made.cores_of_others - free)
     return Inferred(
         settings=settings,
         card=model.card,
@@ -433,7 +453,7 @@ def _inferred(
         rows=rows,
         verdicts=statistics.verdicts(ratios),
         failures=failures,
-        load=max(loads, default=0.0) / (known.get("logical_cores") or 1),
+        cores_lost=cores_lost,
     )
 
 
@@ -443,16 +463,16 @@ def _measured(framework: str, cores: int, size: int, own: list[BatchTimes]) -> M
         assert made is not None  # the processes that ended have times
         return made
 
-    enough = all(len(times.seconds) >= CALLS_FOR_P99 for times in own)
+    every = [seconds for times in own for seconds in times.seconds]
     return Measured(
         framework=framework,
         cores=cores,
         batch_size=size,
         p50_seconds=over([_p50(times) for times in own]),
-        p99_seconds=over([float(np.quantile(times.seconds, 0.99)) for times in own]) if enough else None,
+        p99_seconds=float(np.quantile(every, 0.99)) if len(every) >= CALLS_FOR_P99 else None,
         images_per_second=over([size * len(times.seconds) / sum(times.seconds) for times in own]),
         first_seconds=over([times.first_seconds for times in own]),
-        calls=sum(len(times.seconds) for times in own),
+        calls=len(every),
     )
 
 
@@ -460,9 +480,7 @@ def _p50(times: BatchTimes) -> float:
     return float(np.median(times.seconds))
 
 
-def _in_ms(seconds: Spread | None) -> Spread | None:
-    if seconds is None:
-        return None
+def _in_ms(seconds: Spread) -> Spread:
     return seconds.model_copy(update={name: 1e3 * getattr(seconds, name) for name in ("median", "low", "high")})
 
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from common import architectures, spec
 from common.spec import Spec, SpecError
-from compare import evaluation, launch, tuning_space
+from compare import evaluation, launch, tuning, tuning_space
 from compare.evaluation import Evaluation
 from compare.presets import Preset
 from compare.tuning import Tuning
@@ -166,7 +166,12 @@ class Study(_Frozen):
         variants(",".join(self.pretrain.modes))
         for variant in self.pretrain.modes:
             spec.build(spec.with_variant(self.values(epochs=self.pretrain.epochs), variant, self.pretrain.replicas))
-        tuning_space.judged(self.tune.space, self.values(epochs=self.tune.epochs), "tune.space")
+        tuning.check(self.tuning())
+        if alike := sorted(field for field in self.tune.space if field.split(".")[0] in evaluation.SHARED):
+            raise SpecError(
+                f"tune.space.{alike[0]} must be the same in all frameworks, for the final models are scored on the same "
+                f"images. Received: {self.tune.space[alike[0]]!r}. Leave it out."
+            )
         evaluation.rows(self.evaluation({}))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -51,18 +52,27 @@ def _explore(study: Study, folder: Path, passed: Passed) -> Made:
         pictures=[f"{data.BALANCE_NAME}.svg", *([data.SHEET_FILE] if dataset is not None else [])],
         more=[data.REPORT_FILE],
     )
-    return Made(part)
+    return Made(part, Passed(raw=_as_they_are(study)[0]))
+
+
+def _as_they_are(study: Study) -> tuple[str, bool]:
+    """Hash of the data before anything is left out, or why they are refused so; and whether they are."""
+    raw = study.base(data__on_bad="strict", data__duplicates="refuse")
+    try:
+        return datasets.load(raw.data, seed=raw.split_seed, cache_dir=raw.paths.cache_dir).content_hash, False
+    except datasets.DataRefused as error:
+        return str(error), True
 
 
 def _clean(study: Study, folder: Path, passed: Passed) -> Made:
     cleaned = study.base()
-    raw = cleaned.data.model_copy(update={"on_bad": "strict", "duplicates": "refuse"})
     dataset = datasets.load(cleaned.data, seed=cleaned.split_seed, cache_dir=cleaned.paths.cache_dir)
-    try:
-        datasets.load(raw, seed=cleaned.split_seed, cache_dir=cleaned.paths.cache_dir)
-        was = "As it is, nothing is wrong with the data: it is trained on whole."
-    except datasets.DataRefused as error:
-        was = f"As it is, the data is refused: {str(error).splitlines()[0]}"
+    raw, refused = _as_they_are(study)
+    if passed.raw not in (None, raw):
+        raise FolderError("The data have changed since they were explored. Bring them back, or choose another --out.")
+    was = "As it is, nothing is wrong with the data: it is trained on whole."
+    if refused:
+        was = f"As it is, the data is refused: {raw.splitlines()[0]}"
     policy = (
         f"Files that are no usable images: {'left out, in both alike' if cleaned.data.on_bad == 'skip' else 'refused'}. "
         f"Images of equal pixels in two splits: {'allowed' if cleaned.data.duplicates == 'allow' else 'refused'}."
@@ -190,23 +200,44 @@ def tuned(settings: Tuning, folder: Path) -> Made:
     """A search, whose best fields are passed on."""
     made = tuning.tune(settings, folder)
     found = tuning_findings.find(made)
-    tuning_report.write(made, folder)
-    said = tuning_findings.sections(made, found)
+    unwritten = tuning_report.write(made, folder)
+    said = [*tuning_findings.sections(made, found), *([("Not written", [unwritten])] if unwritten else [])]
     part = Part(
         name="tune",
         title="Tuning, one trial after the other and side by side",
         sections=said,
         tables=tuning_report.documents(made, found),
         pictures=_drawn(folder),
-        conclusions=_said(said, "What was found?", "What does it gain to search side by side?", "Does it cost quality?"),
+        conclusions=_said(said, *_OF_TUNING),
         more=[tuning_report.REPORT_FILE],
     )
-    return Made(part, Passed(best=made.best), made.exit_code)
+    return Made(part, Passed(best=made.best), max(made.exit_code, exits.RUN_FAILED if unwritten else 0))
+
+
+_OF_TUNING = (
+    "What was found?",
+    "What does it gain to search side by side?",
+    "Does it cost quality?",
+    "Cautions",
+    "Not written",
+)
+"""Sections of a search that belong to a conclusion."""
 
 
 def _finish(study: Study, folder: Path, passed: Passed) -> Made:
     _refuse_other_data(study, passed)
-    return finished(study.evaluation(passed.best), folder)
+    made = finished(study.evaluation(passed.best), folder)
+    untuned = [
+        f"{framework} was not tuned: no trial of it was trained to its end. Its final training has the study's own fields."
+        for framework in study.frameworks
+        if framework not in passed.best
+    ]
+    if not untuned:
+        return made
+    part = replace(
+        made.part, sections=[("Not tuned", untuned), *made.part.sections], conclusions=[*untuned, *made.part.conclusions]
+    )
+    return replace(made, part=part)
 
 
 _OF_FINAL = (

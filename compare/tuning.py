@@ -164,7 +164,7 @@ def tune(settings: Tuning, folder: Path, shown: Display | None = None) -> Tuned:
                 for search in searches:
                     logs = folder / LOGS_FOLDER / f"{search.framework}-{search.layout.jobs}jobs-r{search.repeat}"
                     tuning_search.conduct(search, storage, logs, shown)
-            except (Interrupted, launch.LaunchError):
+            except (Interrupted, launch.LaunchError, SpecError):
                 _record(folder, plan, wanted, [tuning_search.stored(search, storage) for search in searches])
                 raise
             return _record(folder, plan, wanted, [tuning_search.stored(search, storage) for search in searches])
@@ -188,8 +188,15 @@ def read(folder: Path) -> Tuned:
     return store.read_record(folder / RECORD_FILE, Tuned, "a tuning")
 
 
-def _judge(settings: Tuning, shown: Display) -> _Judged:
-    """Everything that can be refused before the first trial."""
+def check(settings: Tuning) -> tuple[Spec, Space, dict[str, Any]]:
+    """What can be refused without a framework and without the data.
+
+    Returns:
+        The spec that all trials share, the space, and the values that they share, nested.
+
+    Raises:
+        SpecError: names the option or the field.
+    """
     for option, value, known in (
         ("--sampler", settings.sampler, SAMPLERS),
         ("--pruner", settings.pruner, PRUNERS),
@@ -208,6 +215,12 @@ def _judge(settings: Tuning, shown: Display) -> _Judged:
             values.pop(other, None)
     if settings.sampler == "grid":
         tuning_space.grid(space, base.seed)
+    return base, space, values
+
+
+def _judge(settings: Tuning, shown: Display) -> _Judged:
+    """Everything that can be refused before the first trial."""
+    base, space, values = check(settings)
     shown.say("asking the frameworks what they can do here")
     descriptions = {framework: launch.describe(framework) for framework in settings.frameworks}
     rows = [Row(id=framework, framework=framework, spec=base) for framework in settings.frameworks]
@@ -215,6 +228,7 @@ def _judge(settings: Tuning, shown: Display) -> _Judged:
     for row in rows:
         if row.unavailable is not None:
             raise SpecError(f"{row.framework}: {row.unavailable}. Received: --frameworks {','.join(settings.frameworks)}.")
+        spec.refuse_settled(row.spec, descriptions[row.framework]["options"], row.framework)
     shown.say("reading the data")
     dataset = datasets.load(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir)
     matrix.check_data(rows, dataset)

@@ -37,6 +37,9 @@ class Gain:
     """Best value of these over that of the fewest, each after all its trials."""
     after_seconds: Judged | None
     """The same where both had as many seconds as the faster of the two searches took."""
+    empty: int = 0
+    """Repeats in which one of the two had no trial trained to its end by then: where there is one, `after_seconds` is None, for
+    the pairs that are left would be those that went well."""
 
 
 @dataclass(frozen=True)
@@ -55,21 +58,27 @@ def find(tuned: Tuned) -> Findings:
     objective = tuned.plan.settings.objective
     image = 1.0 / tuned.plan.validation_examples if objective == "accuracy" else 0.0
     ratios: dict[tuple[str, int, str], Ratio] = {}
+    empty: dict[tuple[str, int], int] = {}
     for framework in tuned.plan.settings.frameworks:
         by_jobs = grouped(tuned, framework)
         for jobs in list(by_jobs)[1:]:
             pairs = _pairs(by_jobs[min(by_jobs)], by_jobs[jobs])
-            ends = [min(few.seconds, many.seconds) for few, many in pairs]
+            timed = [(few, many) for few, many in pairs if few.timed and many.timed]
+            ends = [min(few.seconds, many.seconds) for few, many in timed]
             samples: dict[str, list[tuple[float | None, float | None]]] = {
-                _SECONDS: [(few.seconds, many.seconds) for few, many in pairs],
+                _SECONDS: [(few.seconds, many.seconds) for few, many in timed],
                 _AFTER_TRIALS: [(best(many, objective), best(few, objective)) for few, many in pairs],
                 _AFTER_SECONDS: [
                     (best(many, objective, until=end), best(few, objective, until=end))
-                    for (few, many), end in zip(pairs, ends, strict=True)
+                    for (few, many), end in zip(timed, ends, strict=True)
                 ],
             }
             for what, values in samples.items():
                 known = [(a, b) for a, b in values if a is not None and b is not None]
+                if what == _AFTER_SECONDS:
+                    empty[framework, jobs] = len(values) - len(known)
+                if len(known) < len(values):
+                    continue  # to have found nothing is an outcome too, and the worst: without it the rest would flatter
                 if (ratio := paired_ratio(known, rounding=0.0 if what == _SECONDS else image)) is not None:
                     ratios[framework, jobs, what] = ratio
     judged = statistics.verdicts(
@@ -84,6 +93,7 @@ def find(tuned: Tuned) -> Findings:
             found.get((framework, jobs, _SECONDS)),
             found.get((framework, jobs, _AFTER_TRIALS)),
             found.get((framework, jobs, _AFTER_SECONDS)),
+            empty.get((framework, jobs), 0),
         )
         for framework in tuned.plan.settings.frameworks
         for jobs in list(grouped(tuned, framework))[1:]
@@ -116,9 +126,10 @@ def best(search: Searched, objective: Objective, *, trials: int | None = None, u
 
 
 def over_repeats(searches: Sequence[Searched], objective: Objective, *, trials: int | None = None) -> Spread | None:
-    """The best values of a search's repeats."""
+    """The best values of a search's repeats; None as long as one of them has none."""
     values = [best(search, objective, trials=trials) for search in searches]
-    return spread([value for value in values if value is not None])
+    known = [value for value in values if value is not None]
+    return spread(known) if len(known) == len(values) else None
 
 
 def sections(tuned: Tuned, found: Findings) -> list[tuple[str, list[str]]]:
@@ -220,11 +231,17 @@ def _gain(tuned: Tuned, gain: Gain) -> str:
     assert judged is not None
     times = f"{interval_words(judged.ratio)} times as fast as {jobs_words(gain.against)}"
     verdict = _verdict(judged, above="faster", below="slower")
+    return f"{gain.framework}, {jobs_words(gain.jobs)}: {verdict}: {times}{statistics.surety(judged)}.{_doubt(tuned, gain)}"
+
+
+def _doubt(tuned: Tuned, gain: Gain) -> str:
+    """Beside what rests on seconds, where other work disturbed them."""
     involved = [
-        search for search in tuned.searches if search.framework == gain.framework and search.jobs in (gain.jobs, gain.against)
+        search
+        for search in tuned.searches
+        if search.framework == gain.framework and search.jobs in (gain.jobs, gain.against) and search.timed
     ]
-    doubt = DISTURBED if any(_cores_lost(tuned, search) > DISTURBED_FROM for search in involved) else ""
-    return f"{gain.framework}, {jobs_words(gain.jobs)}: {verdict}: {times}{statistics.surety(judged)}.{doubt}"
+    return DISTURBED if any(_cores_lost(tuned, search) > DISTURBED_FROM for search in involved) else ""
 
 
 def _verdict(judged: Judged, *, above: str, below: str) -> str:
@@ -240,16 +257,21 @@ def _costs(tuned: Tuned, found: Findings) -> list[str]:
     words = {worse: "worse", better: "better"}
     said: list[str] = []
     for gain in found.gains:
-        for judged, when in (
-            (gain.after_trials, "after the same number of trials"),
-            (gain.after_seconds, "after the same seconds"),
+        for judged, when, doubt in (
+            (gain.after_trials, "after the same number of trials", ""),
+            (gain.after_seconds, "after the same seconds", _doubt(tuned, gain)),
         ):
             if judged is None:
                 continue
             verdict = _verdict(judged, above=words["above"], below=words["below"])
             said.append(
                 f"{gain.framework}, {jobs_words(gain.jobs)}, {when}: {verdict}: the best validation {objective} is "
-                f"{interval_words(judged.ratio)} times that of {jobs_words(gain.against)}{statistics.surety(judged)}."
+                f"{interval_words(judged.ratio)} times that of {jobs_words(gain.against)}{statistics.surety(judged)}.{doubt}"
+            )
+        if gain.empty:
+            said.append(
+                f"{gain.framework}, {jobs_words(gain.jobs)}, after the same seconds: cannot be told: in {gain.empty} of the "
+                f"repeats this or {jobs_words(gain.against)} had trained no trial to its end by then."
             )
     return said
 
@@ -294,7 +316,15 @@ def _cautions(tuned: Tuned) -> list[str]:
                 said.append(f"{name}: trial {trial.slot + 1} {trial.state}: {str(trial.reason).rstrip('.')}.")
         if search.attempts > 1:
             often = "once" if search.attempts == 2 else f"{search.attempts - 1} times"
-            said.append(f"{name}: cut short {often}; its seconds are those of its attempts, each until its last told trial.")
+            said.append(
+                f"{name}: cut short {often}; its seconds are those of its attempts, each until its last told trial, and stand "
+                "in no ratio."
+            )
+        if search.servers_lost:
+            said.append(
+                f"{name}: {search.servers_lost} of its processes ended and could not be replaced, so that it went on with "
+                "fewer jobs; its seconds stand in no ratio."
+            )
         if (lost := _cores_lost(tuned, search)) > DISTURBED_FROM:
             said.append(f"{name}: other work took {lost:.2f} cores of its budget of {budget}: rely on no time of it.")
     waiting = [search for search in tuned.searches if not search.done]
@@ -303,6 +333,11 @@ def _cautions(tuned: Tuned) -> list[str]:
     over = [jobs for jobs in settings.jobs if jobs > budget]
     if over:
         said.append(f"{', '.join(map(str, over))} jobs took turns on {budget} core{'s' if budget > 1 else ''}.")
+    for jobs in sorted(settings.jobs):
+        if jobs <= budget and budget % jobs:
+            said.append(
+                f"{jobs_words(jobs)} used {budget // jobs * jobs} of the budget's {budget} cores, which they do not divide."
+            )
     if len(settings.jobs) > 1 and (settings.sampler == "tpe" or settings.pruner != "none"):
         said.append(
             "Searches of different numbers of jobs do not train the same trials, for what is proposed or pruned depends on "

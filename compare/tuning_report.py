@@ -57,20 +57,21 @@ def jobs_table(tuned: Tuned) -> Table:
         base = by_jobs[min(by_jobs)]
         for jobs, searches in by_jobs.items():
             done = [search for search in searches if search.done]
+            timed = [search for search in searches if search.timed]
             counts = {state: sum(trial.state == state for each in searches for trial in each.trials) for state in _STATES}
             rows.append(
                 {
                     "framework": framework,
                     "jobs": jobs,
-                    "cores": tuned.plan.budget,
+                    "cores": min(jobs * searches[0].cores_a_trial, tuned.plan.budget),
                     "cores_a_trial": searches[0].cores_a_trial,
                     "trials": sum(len(search.trials) for search in searches),
                     **counts,
                     "bad": sum(counts[state] for state in ("diverged", "failed", "killed")),
                     "images": spread([search.images for search in done]),
                     "start_seconds": spread([search.start_seconds for search in done if search.start_seconds is not None]),
-                    "seconds": spread([search.seconds for search in done]),
-                    "images_per_second": spread([_rate(search) for search in done]),
+                    "seconds": spread([search.seconds for search in timed]),
+                    "images_per_second": spread([_rate(search) for search in timed]),
                     "speedup": _paired(base, searches, lambda few, many: (few.seconds, many.seconds)),
                     "images_speedup": _paired(base, searches, lambda few, many: (_rate(many), _rate(few))),
                     "value": over_repeats(done, settings.objective),
@@ -300,8 +301,8 @@ def _paired(
 ) -> Cell:
     if few is many:
         return None
-    by_repeat = {search.repeat: search for search in few if search.done}
-    return paired_ratio([pick(by_repeat[each.repeat], each) for each in many if each.done and each.repeat in by_repeat])
+    by_repeat = {search.repeat: search for search in few if search.timed}
+    return paired_ratio([pick(by_repeat[each.repeat], each) for each in many if each.timed and each.repeat in by_repeat])
 
 
 def _rate(search: Searched) -> float:

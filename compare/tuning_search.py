@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import re
 import time
@@ -112,11 +113,18 @@ class Searched(_Frozen):
     """What everything else on the machine used meanwhile, in the last attempt; None of one on other machines."""
     attempts: int = 1
     """Above 1, the search was cut short, and its seconds are those of all attempts, each until its last told trial."""
+    servers_lost: int = 0
+    """Processes that ended and could not be replaced, while others went on."""
 
     @property
     def seconds(self) -> float:
         """From the first trial's begin to the last one's end."""
         return max((trial.ended_seconds for trial in self.trials), default=0.0)
+
+    @property
+    def timed(self) -> bool:
+        """Whether its seconds are those of so many jobs, made in one go, and may stand in a ratio."""
+        return self.done and self.attempts == 1 and self.servers_lost == 0
 
     @property
     def images(self) -> int:
@@ -260,6 +268,8 @@ class _Conductor:
         # The clock goes on where the attempt before had told its last trial.
         self._earlier = _searched(wanted, study).seconds
         self._zero = time.monotonic()
+        self._up = False
+        self._servers_lost = 0
 
     def run(self) -> None:
         """All trials that are left."""
@@ -269,9 +279,10 @@ class _Conductor:
             self._start(place)
         while len(self._ready) < len(places):
             self._handle(*self._next())
+        self._up = True
         start_seconds = time.monotonic() - begun
         self._zero = time.monotonic()
-        own, busy = machine.cpu_seconds(), machine.busy_cpu_seconds()
+        own, busy = _own_cpu_seconds(), machine.busy_cpu_seconds()
         self._show()
         while self._pending or self._running:
             for place in sorted(self._ready):
@@ -279,9 +290,10 @@ class _Conductor:
                     self._ask(place, *self._pending.pop(0))
             if self._running or self._pending:
                 self._handle(*self._next())
-        others = (machine.busy_cpu_seconds() - busy) - (machine.cpu_seconds() - own)
+        others = (machine.busy_cpu_seconds() - busy) - (_own_cpu_seconds() - own)
         cores_of_others = max(others, 0.0) / (time.monotonic() - self._zero) if self._wanted.scheduler is None else None
-        self._study.set_user_attr(_DONE, {"start_seconds": start_seconds, "cores_of_others": cores_of_others})
+        facts = {"start_seconds": start_seconds, "cores_of_others": cores_of_others, "servers_lost": self._servers_lost}
+        self._study.set_user_attr(_DONE, facts)
 
     def close(self) -> None:
         """End every server."""
@@ -352,16 +364,30 @@ class _Conductor:
     def _lost(self, place: int, reason: str) -> None:
         """Fail the trials of a server that has ended, and start another in its place where there is something left to do."""
         lost = [name for name, running in self._running.items() if running.place == place]
-        if place not in self._ready:
-            raise LaunchError(f"{self._wanted.framework} cannot serve trials: {reason}.")
+        served = place in self._ready
+        self._ready.discard(place)
+        if not served:  # it never came up
+            if not self._up or not self._ready:
+                raise LaunchError(f"{self._wanted.framework} cannot serve trials: {reason}.")
+            self._give_up(place)
+            return
         for name in lost:
             self._tell(name, "killed", reason)
-        self._servers[place].close()
-        self._ready.discard(place)
-        if self._pending:
+        self._servers.pop(place).close()
+        if not self._pending:
+            return
+        try:
             self._start(place)
-        else:
-            del self._servers[place]
+        except LaunchError:
+            if not self._ready:
+                raise
+            self._give_up(place)
+
+    def _give_up(self, place: int) -> None:
+        """Go on with the servers that are left."""
+        if (server := self._servers.pop(place, None)) is not None:
+            server.close()
+        self._servers_lost += 1
 
     def _tell(self, name: str, state: State, reason: str | None = None) -> None:
         running = self._running.pop(name)
@@ -384,6 +410,12 @@ class _Conductor:
     def _show(self) -> None:
         told = self._wanted.trials - len(self._pending) - len(self._running)
         self._shown.begin(self._wanted.name, f"{self._wanted.name}: {told} of {self._wanted.trials} trials")
+
+
+def _own_cpu_seconds() -> float:
+    """CPU time of this process and its descendants, of those servers too that have ended."""
+    ended = os.times()
+    return machine.cpu_seconds() + ended.children_user + ended.children_system
 
 
 def _study(wanted: Wanted, storage: RDBStorage) -> optuna.Study:

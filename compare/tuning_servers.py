@@ -260,6 +260,8 @@ def serving(
 
     Raises:
         SpecError: the cluster cannot be reached, or has too few workers.
+
+    What is given raises LaunchError where a worker that was lost does not come back.
     """
     if layout.backend != "dask":
 
@@ -277,7 +279,14 @@ def serving(
 
             def distant(place: int, hear: Hear) -> Server:
                 held.pop(place, None)
-                client.wait_for_workers(layout.jobs, timeout=_WORKER_SECONDS)
+                try:
+                    client.wait_for_workers(layout.jobs, timeout=_WORKER_SECONDS)
+                except TimeoutError:
+                    there = len(client.scheduler_info(n_workers=-1)["workers"])
+                    raise LaunchError(
+                        f"the Dask cluster{f' {scheduler}' if scheduler else ''} has lost workers: {there} of {layout.jobs} "
+                        f"are there after {_WORKER_SECONDS:g} s. Start them again; the same command with --resume goes on."
+                    ) from None
                 workers: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
                 taken = Counter(held.values())
                 held[place] = address = min(sorted(workers), key=taken.__getitem__)

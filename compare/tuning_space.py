@@ -42,6 +42,8 @@ _REFUSED = {
     **dict.fromkeys(("mode", "replicas", "cores", "hosts", "part", "device", "profile_steps", "hang_seconds"), _OF_THE_MACHINE),
     **dict.fromkeys(("checkpoint_seconds", "paths.cache_dir", "workers", "input"), _OF_THE_MACHINE),
     **dict.fromkeys(("data.source", "data.limit", "data.on_bad", "data.duplicates", "data.seed"), _OF_THE_SPLITS),
+    **dict.fromkeys(("data.image_size", "data.drawn_part"), _OF_THE_SPLITS),
+    "seed": "it is no setting to be found: the best of several seeds is the luckiest",
 }
 """Fields that no space may name, and why."""
 

@@ -39,6 +39,8 @@ class Passed(_Frozen):
 
     best: dict[str, dict[str, Any]] = {}
     """framework: {dotted field of the spec: the best value that was found}."""
+    raw: str | None = None
+    """Hash of the data as they are, before they are cleaned, or why they are refused so."""
     data_hash: str | None = None
     """Of the cleaned data, on which all steps after that one work."""
 

@@ -95,6 +95,13 @@ def test_there_is_a_study_for_each_of_the_three_data_sets() -> None:
         ({"spec": {"epochs": 3}}, "spec.epochs is each step's own"),
         ({"spec": {"data": {"image_size": 4}}}, "data.image_size is too small for simple_cnn"),
         ({"tune": {"space": {"optimizer.learning_rat": {"low": 0.1, "high": 0.2}}}}, "learning_rat"),
+        (
+            {"tune": {"space": {"data.normalization": {"choices": ["none", "dataset"]}}}},
+            "tune.space.data.normalization must be",
+        ),
+        ({"tune": {"space": {"model": {"choices": ["simple_cnn", "resnet18"]}}}}, "tune.space.model must be the same"),
+        ({"spec": {"best_epoch": {"keep": True}}}, "best_epoch.keep of a trial must be False"),
+        ({"spec": {"profile_steps": 5}}, "profile_steps of a trial must be 0"),
         ({"tune": {"jobs": [0]}}, "jobs"),
         ({"final": {"epochs": 0}}, "final.epochs is refused"),
         ({"scales": {"tiny": {}}}, "scales names something unknown"),
@@ -228,6 +235,32 @@ def test_data_that_changed_between_two_steps_are_refused_before_anything_is_trai
     (step,) = (step for step in study_steps.STEPS if step.name == name)
     with pytest.raises(FolderError, match="The data have changed since they were cleaned"):
         step.do(Study.read(path, "quick", {}), tmp_path, Passed(data_hash="of other images"))
+
+
+def test_data_that_changed_since_they_were_explored_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump(FILE | {"spec": {"data": {"limit": 64}}}))
+    study = Study.read(path, "quick", {})
+    explore, clean, *_ = study_steps.STEPS
+    passed = explore.do(study, tmp_path / "1", Passed()).passed
+    assert clean.do(study, tmp_path / "2", passed).passed.data_hash
+    with pytest.raises(FolderError, match="The data have changed since they were explored"):
+        clean.do(study, tmp_path / "2", Passed(raw="of other images"))
+
+
+def test_a_framework_that_could_not_be_tuned_is_named_in_the_conclusion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump(FILE | {"spec": {"data": {"limit": 64}}}))
+    study = Study.read(path, "quick", {})
+    monkeypatch.setattr(study_steps, "_refuse_other_data", lambda *_: None)
+    monkeypatch.setattr(study_steps, "finished", lambda *_: Made(Part(name="final", title="Final", conclusions=["Said."])))
+    final = study_steps.STEPS[-1]
+    best = {"tensorflow": {"optimizer.learning_rate": 0.1}}
+    said = final.do(study, tmp_path, Passed(best=best)).part.conclusions
+    assert said[0].startswith("pytorch was not tuned") and said[1:] == ["Said."]
+    assert final.do(study, tmp_path, Passed(best=best | {"pytorch": best["tensorflow"]})).part.conclusions == ["Said."]
 
 
 @pytest.mark.slow

@@ -165,15 +165,19 @@ def test_a_pruner_stops_trials_between_epochs_and_processes_serve_them(tmp_path:
 
 
 def test_a_trial_that_diverges_or_is_refused_fails_alone(tmp_path: Path) -> None:
-    space = {"optimizer.learning_rate": {"choices": [0.01, 1e300]}, "data.image_size": {"choices": [32, 8]}}
-    tuned = tuning.tune(asked(space=space, sampler="grid", trials=9), tmp_path)
+    space = {"optimizer.learning_rate": {"choices": [0.01, 1e300]}, "model": {"choices": ["simple_cnn", "mini_xception"]}}
+    values = {**VALUES, "data": {"limit": 128, "image_size": 48}}  # which the one takes, and not the other
+    tuned = tuning.tune(asked(values=values, space=space, sampler="grid", trials=9), tmp_path)
     (search,) = tuned.searches
-    found = {(trial.fields["optimizer.learning_rate"], trial.fields["data.image_size"]): trial for trial in search.trials}
+    found = {(trial.fields["optimizer.learning_rate"], trial.fields["model"]): trial for trial in search.trials}
     assert {key: trial.state for key, trial in found.items()} == {
-        (0.01, 32): "ok", (1e300, 32): "diverged", (0.01, 8): "failed", (1e300, 8): "failed"
-    }  # fmt: skip
-    assert "smaller optimizer.learning_rate" in str(found[1e300, 32].reason)
-    assert "data.image_size is too small" in str(found[0.01, 8].reason)
+        (0.01, "simple_cnn"): "ok",
+        (1e300, "simple_cnn"): "diverged",
+        (0.01, "mini_xception"): "failed",
+        (1e300, "mini_xception"): "failed",
+    }
+    assert "smaller optimizer.learning_rate" in str(found[1e300, "simple_cnn"].reason)
+    assert "data.image_size must be 32 for mini_xception" in str(found[0.01, "mini_xception"].reason)
     assert tuned.exit_code == 1  # of the refused ones: a trial that diverges is an answer
     assert "on digits: 4 of the 4 points of a grid, 1 job by" in tuning_report.heading(tuned)[0]
 
@@ -198,6 +202,8 @@ def test_studies_may_stand_in_another_database_under_names_of_their_own(tmp_path
         ({"storage": "sqlite:////no/such/folder/x.db"}, "--storage cannot be used"),
         ({"storage": "postgresql://user:secret@127.0.0.1/x"}, "--storage cannot be used"),
         ({"jobs": ()}, "--jobs must be at least 1"),
+        ({"space": {"seed": {"low": 1, "high": 9}}, "space_name": "mine.yaml"}, "the best of several seeds is the luckiest"),
+        ({"space": {"data.image_size": {"low": 16, "high": 32}}}, "it changes the images that the trials are scored on"),
     ],
 )
 def test_what_cannot_be_done_is_refused_before_anything_starts(tmp_path: Path, settings: dict[str, Any], said: str) -> None:
@@ -222,6 +228,19 @@ def test_a_server_that_does_not_start_ends_the_tuning_with_its_last_words(
     monkeypatch.setitem(TWINS, "left", "no_such_module")
     with pytest.raises(LaunchError, match=r"left cannot serve trials: exit code 1: .*No module named no_such_module"):
         tuning.tune(asked(), tmp_path)
+
+
+def test_a_switch_that_is_settled_when_a_process_starts_is_refused_once_and_not_in_every_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = launch.describe("left")
+    options = {"allocator": {"values": ["keeping", "system"], "default": "keeping", "plain": "system", "process": ["system"]}}
+    monkeypatch.setitem(launch.DESCRIPTIONS, "left", {**described, "options": options})
+    with pytest.raises(
+        SpecError, match=r"framework_options\.allocator of left is settled when a process starts.*switches: plain"
+    ):
+        tuning.tune(asked(values={**VALUES, "switches": "plain"}), tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 # Kills.
@@ -284,6 +303,49 @@ def test_a_server_that_dies_when_it_has_nothing_left_to_do_ends_nothing(
     monkeypatch.setattr(tuning_search, "serving", serving)
     (search,) = tuning.tune(asked(backend="processes", jobs=(2,), trials=2), tmp_path).searches
     assert [trial.state for trial in search.trials] == ["ok", "ok"] and len(servers) == 2
+
+
+class Mortal(Scripted):
+    """A server that does what it is asked at once, but the second one, which ends, and the third, which never comes up."""
+
+    def __init__(self, servers: list[Scripted], hear: Hear) -> None:
+        if len(servers) == 2:
+            servers.append(self)
+            hear({"event": ENDED, "reason": "out of memory again"})
+        else:
+            super().__init__(servers, hear)
+
+    def send(self, message: dict[str, Any]) -> None:
+        self._trial = message["trial"]
+        if self is self._servers[1]:
+            self._hear({"event": ENDED, "reason": "out of memory"})
+        elif len(self._servers) == 2 and int(self._trial) == 0:
+            pass  # until the second one is gone
+        else:
+            self.end_trial()
+
+    def look(self) -> None:
+        if self is self._servers[0] and self._trial == "0":
+            self.end_trial()
+            self._trial = ""
+
+
+def test_a_server_that_cannot_be_replaced_leaves_its_trials_to_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers: list[Scripted] = []
+
+    @contextmanager
+    def serving(*_: Any) -> Iterator[Any]:
+        yield lambda place, hear: Mortal(servers, hear)
+
+    monkeypatch.setattr(tuning_search, "serving", serving)
+    tuned = tuning.tune(asked(backend="processes", jobs=(2,), trials=4), tmp_path)
+    (search,) = tuned.searches
+    assert sorted(trial.state for trial in search.trials) == ["killed", "ok", "ok", "ok"] and len(servers) == 3
+    assert search.servers_lost == 1 and search.done and not search.timed
+    cautions = dict(tuning_findings.sections(tuned, tuning_findings.find(tuned)))["Cautions"]
+    assert any("1 of its processes ended and could not be replaced" in each for each in cautions)
 
 
 def test_a_server_that_hangs_is_ended_and_its_trial_fails(tmp_path: Path) -> None:
@@ -481,6 +543,46 @@ def test_fewer_repeats_say_that_they_are_too_few() -> None:
     sentences = said["Does it cost quality?"] + said["What does it gain to search side by side?"]
     assert all("too few repeats to tell (4 of 5)" in sentence for sentence in sentences)
     assert "too few settings to tell: 2" in said["Which fields matter?"][0]
+
+
+def test_a_search_that_had_nothing_by_then_is_an_outcome_and_no_missing_pair() -> None:
+    # One job ends its only trial after 2 seconds; two jobs are quicker in all repeats but one, when one job has nothing yet.
+    tuned = made({1: [[0.5]] * 6, 2: [[0.4]] * 6}, {1: 2.0, 2: 2.5})
+    slow, quick = tuned.searches[5], tuned.searches[-1]
+    (trial,) = quick.trials
+    early = quick.model_copy(update={"trials": [trial.model_copy(update={"ended_seconds": 1.0})]})
+    tuned = tuned.model_copy(update={"searches": [*tuned.searches[:-1], early]})
+    assert slow.repeat == quick.repeat
+    found = tuning_findings.find(tuned)
+    (gain,) = found.gains
+    assert gain.after_seconds is None and gain.empty == 6 and gain.after_trials is not None
+    said = dict(tuning_findings.sections(tuned, found))["Does it cost quality?"]
+    assert any("after the same seconds: cannot be told: in 6 of the repeats" in each for each in said)
+
+
+def test_a_search_that_was_cut_short_stands_in_no_ratio_of_times() -> None:
+    tuned = made({1: [[0.5, 0.4]] * 5, 2: [[0.5, 0.4]] * 5}, {1: 2.0, 2: 1.0})
+    first, *others = tuned.searches
+    tuned = tuned.model_copy(update={"searches": [first.model_copy(update={"attempts": 2}), *others]})
+    (gain,) = tuning_findings.find(tuned).gains
+    assert gain.seconds and gain.seconds.ratio.n == 4 and gain.after_trials and gain.after_trials.ratio.n == 5
+
+
+def test_other_work_is_said_beside_whatever_rests_on_seconds_and_jobs_that_do_not_divide_the_cores() -> None:
+    tuned = made({1: [[0.5, 0.4]] * 5, 2: [[0.5, 0.4]] * 5}, {1: 2.0, 2: 1.0})
+    machine = {"logical_cores": 3}
+    tuned = tuned.model_copy(
+        update={
+            "plan": tuned.plan.model_copy(update={"machine": machine, "budget": 3}),
+            "searches": [search.model_copy(update={"cores_of_others": 0.5}) for search in tuned.searches],
+        }
+    )
+    said = dict(tuning_findings.sections(tuned, tuning_findings.find(tuned)))
+    assert all("Other work disturbed it" in each for each in said["What does it gain to search side by side?"])
+    after = {("same seconds" in each): "Other work disturbed it" in each for each in said["Does it cost quality?"]}
+    assert after == {True: True, False: False}
+    assert any("2 jobs used 2 of the budget's 3 cores" in each for each in said["Cautions"])
+    assert [row["cores"] for row in tuning_report.jobs_table(tuned).rows] == [1, 2]
 
 
 def test_one_of_a_kind_is_not_said_of_many() -> None:
