@@ -209,7 +209,8 @@ def table(outcome: Outcome) -> Table:
 def to_rows(outcome: Outcome) -> list[dict[str, Any]]:
     """The rows, JSON-ready."""
     alone = {row.engine: row.seconds for row in outcome.rows if row.workers == 1}
-    return [_plain_row(row, alone.get(row.engine)) for row in outcome.rows]
+    tasks = len(scan.parts(outcome.files.train.encoded))
+    return [{**_plain_row(row, alone.get(row.engine)), "tasks": tasks} for row in outcome.rows]
 
 
 def to_plain(outcome: Outcome) -> dict[str, Any]:

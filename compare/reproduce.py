@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +12,7 @@ import typer
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from common import spec
+from common import datasets, spec
 from common.datasets import DataRefused
 from common.preprocessing import cache
 from common.results import EpochRecord, RunResult
@@ -31,6 +31,7 @@ from compare import (
     tuning,
     walk,
 )
+from compare.data_report import counted
 from compare.evaluation import Evaluated
 from compare.interrupt import interruptible
 from compare.matrix import Row
@@ -38,7 +39,7 @@ from compare.papers import cifar10_minixception, plant_disease_resnet18, tomato_
 from compare.papers.paper import SCALES, SMOKE, Claim, Here, Paper, Plan, Setting, Training, Wanted
 from compare.part import Part, Whole
 from compare.presets import Preset
-from compare.progress import display
+from compare.progress import Display, display
 from compare.store import Comparison
 from compare.tables import Cell, Column, Table
 from compare.walk import Done, Made, Passed, Record, Step
@@ -49,6 +50,8 @@ _ALL: tuple[Paper, ...] = (cifar10_minixception, tomato_two_frameworks, plant_di
 PAPERS = {paper.NAME: paper for paper in _ALL}
 SUFFIXES = ("", ".tar", ".tar.gz", ".tar.xz", ".zip")
 _CURVES = "curves"
+_FEW_IMAGES = 256
+"""By which the scans are estimated."""
 _FAITHFUL, _VERDICTS = "faithful", "verdicts"
 _TONES = {"reproduced": "good", "not reproduced": "bad", "contradicted by the paper's own table": "bad"}
 
@@ -89,7 +92,7 @@ def command(
         values = spec.overlay({}, spec.parse_assignments(assignments or []))
         cache_dir = spec.build(values).paths.cache_dir  # which refuses what no spec has
         source = _source(wanted, scale, data, cache_dir)
-        setting = Setting(scale, source, _gpus(), values)
+        setting = Setting(scale, source, _gpus(wanted.FRAMEWORKS), values)
         subject = Reproduction(wanted, setting, wanted.plan(setting))
         settings: dict[str, Any] = {"paper": paper, "scale": scale, "source": source, "gpus": setting.gpus, "values": values}
         settings["rows"] = [row.spec.model_dump(mode="json") for each in subject.trainings for row in each.rows]
@@ -132,10 +135,10 @@ def _found(wanted: Wanted, folder: Path) -> str | None:
     return next((str(path) for path in paths if path.exists()), None)
 
 
-def _gpus() -> int:
-    """Accelerators that every framework sees here."""
-    with launch.asked(list(launch.FRAMEWORKS)) as answer:
-        seen = [answer(framework)["devices"] for framework in launch.FRAMEWORKS]
+def _gpus(frameworks: Sequence[str]) -> int:
+    """Accelerators that each of these sees here."""
+    with launch.asked(list(frameworks)) as answer:
+        seen = [answer(framework)["devices"] for framework in frameworks]
     return min(sum(device["kind"] != "cpu" for device in devices) for devices in seen)
 
 
@@ -181,14 +184,20 @@ def _plan(subject: Reproduction, folder: Path, passed: Passed) -> Made:
                     seconds = 0.0 if row.id in not_run else _seconds(training, row, comparison, known)
                 rows.append(_line(training, row, comparison) | {"seconds": seconds})
                 total += seconds or 0.0
+        scans = None
+        if subject.plan.scans is not None and scale != SMOKE:
+            shown.say("a few images of every engine")
+            scans = _scan_seconds(subject.plan.scans, shown)
+            total += scans or 0.0
     minutes, rest = divmod(round(total), 60)
     more = [
-        *(["the scans"] if subject.plan.scans else []),
+        *(["the scans"] if subject.plan.scans and scans is None else []),
         *(["the proof"] if subject.plan.corrected.prove else []),
         *(f"{row['row']}, whose first steps failed" for row in rows if row["seconds"] is None),
     ]
     besides = f" Not counted: {', '.join(more)}." if more else ""
-    said = f"About {minutes}:{rest:02d} min of training, by the first steps of each kind.{besides}"
+    what = f"training and {round(scans / 60)} min of scans in them" if scans else "training"
+    said = f"About {minutes}:{rest:02d} min of {what}, by the first steps of each kind.{besides}"
     if scale == SMOKE:
         said = "About two minutes on two cores. At this scale no first steps are measured: they would take as long as the runs."
     typer.echo(said, err=True)
@@ -208,12 +217,47 @@ def _plan(subject: Reproduction, folder: Path, passed: Passed) -> Made:
         sections=[
             ("How long", [said]),
             ("Chosen, for the report does not state it", subject.plan.chosen),
-            ("Where these runs are not the report's", subject.plan.departs),
+            ("Where these runs are not the report's", [*_departures(subject, judged[0][1]), *subject.plan.departs]),
             ("What was found wrong in the report", published.caveats),
         ],
         tables=[Table("runs", "Runs", columns, rows)],
     )
     return Made(part)
+
+
+def _departures(subject: Reproduction, made: Comparison) -> list[str]:
+    """In what no plan can know that the runs are not the report's: their data, and what the caller has set."""
+    published, setting = subject.paper.published(), subject.setting
+    said: list[str] = []
+    here = f"{made.data_name} of {counted(len(made.class_names), 'class', 'classes')}"
+    if setting.source == subject.paper.EMBEDDED or len(made.class_names) != published.classes:
+        said.append(
+            f"The data: {here}, in place of {published.dataset} of {published.classes}. No accuracy and no loss of the report "
+            "can be expected of them."
+        )
+    said += [
+        f"Set by the caller, in all runs: {field} = {value}, over whatever is said of it here."
+        for field, value in store.flat(dict(setting.values)).items()
+    ]
+    return said
+
+
+def _scan_seconds(request: preprocess.Request, shown: Display) -> float | None:
+    """About what all scans take, from one of a few images by each engine; None where one of those failed."""
+    data = request.spec.data
+    few = data.model_copy(update={"limit": min(data.limit or _FEW_IMAGES, _FEW_IMAGES)})
+    small = replace(request, workers=(1,), repeats=1, spec=request.spec.model_copy(update={"data": few}))
+    cache_dir = request.spec.paths.cache_dir
+    images = len(datasets.load_files(data, seed=request.spec.split_seed, cache_dir=cache_dir).train)
+    turns = sum(1.0 / min(workers, spec.available_cores()) for workers in request.workers)
+    total = 0.0
+    for row in preprocess.run(small, shown, None).rows:
+        if not row.scans:
+            return None
+        (made,) = row.scans
+        starts = (made.import_seconds + made.start_seconds) * len(request.workers)
+        total += request.repeats * (made.seconds / made.images * images * turns + starts)
+    return total
 
 
 def _later(plan: Plan) -> list[Training]:

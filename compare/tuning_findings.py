@@ -226,6 +226,11 @@ def _cores_lost(tuned: Tuned, search: Searched) -> float:
     return max(search.cores_of_others + tuned.plan.budget - tuned.plan.machine.get("logical_cores", tuned.plan.budget), 0.0)
 
 
+def disturbed(tuned: Tuned) -> list[Searched]:
+    """Searches whose seconds other work disturbed."""
+    return [search for search in tuned.searches if search.timed and _cores_lost(tuned, search) > DISTURBED_FROM]
+
+
 def _gain(tuned: Tuned, gain: Gain) -> str:
     judged = gain.seconds
     assert judged is not None
@@ -236,12 +241,9 @@ def _gain(tuned: Tuned, gain: Gain) -> str:
 
 def _doubt(tuned: Tuned, gain: Gain) -> str:
     """Beside what rests on seconds, where other work disturbed them."""
-    involved = [
-        search
-        for search in tuned.searches
-        if search.framework == gain.framework and search.jobs in (gain.jobs, gain.against) and search.timed
-    ]
-    return DISTURBED if any(_cores_lost(tuned, search) > DISTURBED_FROM for search in involved) else ""
+    involved = (gain.jobs, gain.against)
+    found = any(search.framework == gain.framework and search.jobs in involved for search in disturbed(tuned))
+    return DISTURBED if found else ""
 
 
 def _verdict(judged: Judged, *, above: str, below: str) -> str:

@@ -33,6 +33,8 @@ class Scan(BaseModel):
     """Of the scan."""
     peak_memory_mib: float
     """Of the process and its workers."""
+    cores_of_others: float
+    """What everything else on the machine used during the scan, the workers of a cluster among it."""
     pixels: int
     values: Triple
     squares: Triple
@@ -74,10 +76,12 @@ def run(scanning: Scanning, path: Path, workers: int, out: Path, started: float)
     encoded, image_size = load(path)
     imported = time.time()
     with scanning(encoded, image_size, workers) as scan:
-        start = time.perf_counter()
         start_seconds = time.time() - imported
+        busy, own = machine.busy_cpu_seconds(), machine.cpu_seconds()
+        start = time.perf_counter()
         sums = scan()
         seconds = time.perf_counter() - start
+        others = (machine.busy_cpu_seconds() - busy) - (machine.cpu_seconds() - own)
         peak_memory_mib = machine.peak_memory_mib()
     if sums.pixels != len(encoded) * image_size**2:
         raise AssertionError(f"{sums.pixels:,} pixels were added up for {len(encoded):,} images of {image_size} px")
@@ -87,6 +91,7 @@ def run(scanning: Scanning, path: Path, workers: int, out: Path, started: float)
         start_seconds=start_seconds,
         seconds=seconds,
         peak_memory_mib=peak_memory_mib,
+        cores_of_others=max(others, 0.0) / seconds,
         pixels=sums.pixels,
         values=sums.values,
         squares=sums.squares,

@@ -8,7 +8,6 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from common import spec
 from compare import launch
 from compare.data_report import counted
 from compare.papers import judging
@@ -34,6 +33,7 @@ from compare.papers.paper import (
 from compare.tables import Column, Table
 
 NAME = "cifar10-minixception"
+FRAMEWORKS = tuple(launch.FRAMEWORKS)
 EMBEDDED = "digits"
 WANTED = Wanted(
     names=("cifar-10-binary", "cifar-10-python", "cifar-10-batches-bin", "cifar-10-batches-py", "cifar10"),
@@ -128,8 +128,6 @@ def plan(setting: Setting) -> Plan:
             "optimizer.epsilon": 1e-7,
             "data.drawn_part": 0.2,
             "data.seed": 42,
-            "input": "dask",
-            "workers": spec.available_cores(),
         },
     }
     faithful = [
@@ -184,7 +182,11 @@ def plan(setting: Setting) -> Plan:
         departs=[
             *scaled,
             "The second and third run say data parallel, and split nothing (see the caveats): here they are what they were: "
-            f"serial runs on one device, with {_WORKERS} loader workers{fewer}, and fed from Dask arrays.",
+            f"serial runs on one device, the second with {_WORKERS} loader workers{fewer}. The Dask arrays of the third, "
+            "which it handed to Keras' fit, became one array there: so they are here.",
+            "The two TensorFlow runs were trained by Keras' fit, here by a loop of their own that trains the same "
+            "(docs/modes.md has their paces side by side). Keras' BatchNorm keeps the variance of a batch as it is, here it "
+            "keeps the unbiased one, n / (n - 1) times as large.",
             "The report's sequential run was apparently on a CPU, as here, and its two parallel runs on a GPU, kind not stated"
             + (": so are these." if setting.gpus else "; here everything runs on the CPU."),
         ],

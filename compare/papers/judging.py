@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
+from common.results import Metrics, RunResult
 from compare import statistics
 from compare.data_report import counted
 from compare.findings import doubt_of
@@ -17,11 +19,13 @@ EQUIVALENT = 0.01
 
 ROUNDING = 1e-4
 """Relative difference of two float32 losses below which they may be the same training: rounding, grown over an epoch."""
+SURELY = 10.0
+"""How many times a difference must be that of two runs which differ by rounding alone, to be more than that."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Test accuracy of one row less that of another, over seeds, with its 95 % t-interval."""
+    """Accuracy of one row less that of another on one split, over seeds, with its 95 % t-interval."""
 
     first: str
     second: str
@@ -33,6 +37,7 @@ class Difference:
     """Holm-corrected among the differences that were tested with it."""
     learned: bool = True
     """Whether one of the two rows, at least, is surely better than guessing."""
+    split: str = "test"
 
     @property
     def decided(self) -> bool:
@@ -41,25 +46,30 @@ class Difference:
     @property
     def words(self) -> str:
         if self.n < 2:
-            return f"{self.first} against {self.second}: {100 * self.mean:+.1f} points of test accuracy, of a single seed"
-        said = f"{100 * self.mean:+.1f} points of test accuracy ({100 * self.low:+.1f} to {100 * self.high:+.1f})"
+            return (
+                f"{self.first} against {self.second}: {100 * self.mean:+.1f} points of {self.split} accuracy, of a single seed"
+            )
+        said = f"{100 * self.mean:+.1f} points of {self.split} accuracy ({100 * self.low:+.1f} to {100 * self.high:+.1f})"
         return f"{self.first} against {self.second}: {said} over {self.n} seeds (p {statistics.p_words(self.p)})"
 
 
-def differences(here: Here, training: str, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Difference]:
+def differences(
+    here: Here, training: str, pairs: Sequence[tuple[str, str]], split: Literal["validation", "test"] = "test"
+) -> dict[tuple[str, str], Difference]:
     """Accuracies of rows less those of others, seed by seed, tested as one family; a pair without a common seed is left out.
 
     Args:
         here: what was found.
         training: by name.
         pairs: ids of rows.
+        split: on which they are scored, after the last epoch.
     """
     found: dict[tuple[str, str], Difference] = {}
     report = here.trainings.get(training)
     guessing = 1.0 / len(report.stored.comparison.class_names) if report and report.stored.comparison.class_names else 0.0
     for first, second in pairs:
         one, other = (here.runs(training, row) for row in (first, second))
-        scored = [(one[each].test, other[each].test) for each in one if each in other]
+        scored = [(_scores(one[each], split), _scores(other[each], split)) for each in one if each in other]
         both = [(a, b) for a, b in scored if a is not None and b is not None]
         if not both:
             continue
@@ -80,20 +90,37 @@ def differences(here: Here, training: str, pairs: Sequence[tuple[str, str]]) -> 
             len(both),
             made.p,
             learned=any(each.mean > each.half for each in above_guessing),
+            split=split,
         )
     tested = [pair for pair, each in found.items() if each.decided]
     corrected = statistics.holm([found[pair].p for pair in tested])
     return found | {pair: replace(found[pair], p=p) for pair, p in zip(tested, corrected, strict=True)}
 
 
-def more_accurate(difference: Difference | None) -> tuple[Verdict, str]:
-    """Whether the first of two is the more accurate one."""
+def _scores(run: RunResult, split: str) -> Metrics | None:
+    if split == "test":
+        return run.test
+    return run.epochs[-1].validation if run.epochs else None
+
+
+def more_accurate(difference: Difference | None, points: float) -> tuple[Verdict, str]:
+    """Whether the first of two is the more accurate one.
+
+    Args:
+        difference: of the two.
+        points: in hundredths, above 0, by which it was: a lead of so many that is ruled out is not reproduced.
+    """
     if difference is None or not (difference.decided and difference.learned):
         return "cannot be told here", _untold(difference)
     if difference.p < SIGNIFICANCE and difference.low > 0:
         return "reproduced", difference.words
     if difference.p < SIGNIFICANCE and difference.high < 0:
         return "not reproduced", f"{difference.words}: it is the less accurate one"
+    if difference.high < points / 100:
+        return (
+            "not reproduced",
+            f"{difference.words}: no lead shown, and one of the {points:.2g} that were published is ruled out",
+        )
     return "cannot be told here", f"{difference.words}: no difference shown"
 
 
@@ -118,11 +145,11 @@ def loses_none(difference: Difference | None) -> tuple[Verdict, str]:
     """Whether the first of two is at most a point less accurate."""
     if difference is None or not (difference.decided and difference.learned):
         return "cannot be told here", _untold(difference)
-    if difference.low > -EQUIVALENT:
-        small = ", and a smaller one shown" if difference.p < SIGNIFICANCE and difference.high < 0 else ""
-        return "reproduced", f"{difference.words}: a loss of {100 * EQUIVALENT:g} point or more is ruled out{small}"
     if difference.p < SIGNIFICANCE and difference.high < 0:
-        return "not reproduced", f"{difference.words}: it loses"
+        small = f", though less than {100 * EQUIVALENT:g} point" if difference.low > -EQUIVALENT else ""
+        return "not reproduced", f"{difference.words}: it loses{small}"
+    if difference.low > -EQUIVALENT:
+        return "reproduced", f"{difference.words}: a loss of {100 * EQUIVALENT:g} point or more is ruled out"
     return "cannot be told here", f"{difference.words}: neither a loss nor its absence is shown"
 
 
@@ -193,8 +220,9 @@ def budget(here: Here, training: str) -> str:
         return "Nothing was trained."
     of, first = report.stored.comparison, report.stored.comparison.rows[0].spec
     return (
-        f"After {counted(first.epochs or 0, 'epoch')} of {counted(of.train_examples, 'image')} of {first.data.image_size} px: "
-        "of longer training it says nothing."
+        f"After {counted(first.epochs or 0, 'epoch')} of {counted(of.train_examples, 'image')} of {first.data.image_size} px "
+        f"({of.data_name}, {counted(len(of.class_names), 'class', 'classes')}): of longer training, or other images, it says "
+        "nothing."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from compare import matrix, preprocess
 from compare.content import Report
 from compare.evaluation import Evaluated, Evaluation
 from compare.matrix import Row
+from compare.store import flat
 from compare.summary import Summary
 from compare.tables import Cell, Column, Table
 from compare.tuning import Tuned, Tuning
@@ -47,6 +49,8 @@ class Published(Frozen):
 
     title: str
     dataset: str
+    classes: int
+    """Of the data set."""
     model: str
     claims: dict[str, str]
     """Its sentences, by the name of the judgement."""
@@ -124,7 +128,7 @@ class Setting:
     source: str
     """Of the data."""
     gpus: int
-    """That every framework sees here."""
+    """That every framework of the report sees here."""
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Fields of the spec for all runs, over the report's."""
 
@@ -134,7 +138,7 @@ class Setting:
 
     def overlaid(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Nested values of dotted fields, the data's source and what the caller sets among them."""
-        return spec.overlay(spec.overlay({}, {**fields, "data.source": self.source}), dict(self.values))
+        return spec.overlay(spec.overlay({}, {**fields, "data.source": self.source}), flat(dict(self.values)))
 
     def corrected(
         self, fields: Mapping[str, Any], *, frameworks: Sequence[str], seeds: int, replicas: int = 2, prove: bool = True
@@ -196,7 +200,12 @@ class Paper(Protocol):
     """A report; a module of this package each."""
 
     @property
-    def NAME(self) -> str: ...  # noqa: N802  # a module's constant, as are the two below
+    def NAME(self) -> str: ...  # noqa: N802  # a module's constant, as are the three below
+
+    @property
+    def FRAMEWORKS(self) -> tuple[str, ...]:  # noqa: N802
+        """In which its runs were made."""
+        ...
 
     @property
     def EMBEDDED(self) -> str:  # noqa: N802
@@ -313,9 +322,12 @@ def agrees(stated: float, found: float, digits: int) -> bool:
 
 def there(name: str, setting: Setting, gpus: int) -> str:
     """What a cell needs that is open for want of GPUs, and the command that fills it where they are."""
-    return f"needs {gpus} GPUs; there: python -m compare reproduce {name} --scale {setting.scale}" + (
-        "" if setting.scale == SMOKE else " --data PATH"
-    )
+    words = ["reproduce", name, "--scale", setting.scale]
+    if setting.scale != SMOKE:
+        words += ["--data", setting.source]
+    for field_name, value in flat(dict(setting.values)).items():
+        words += ["--set", f"{field_name}={value}"]
+    return f"needs {gpus} GPUs; there: python -m compare {shlex.join(words)}"
 
 
 def beyond(setting: Setting, epochs: int) -> str:

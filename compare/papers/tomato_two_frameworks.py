@@ -34,6 +34,7 @@ from compare.papers.paper import (
 from compare.tables import Column, Table
 
 NAME = "tomato-two-frameworks"
+FRAMEWORKS = tuple(launch.FRAMEWORKS)
 EMBEDDED = "leaves:classes=10,images=400,size=64"
 WANTED = Wanted(
     names=("tomato-leaf", "tomatoleaf", "tomato"),
@@ -118,6 +119,8 @@ def plan(setting: Setting) -> Plan:
                 **shared,
                 "data.limit": size["limit"],
                 "data.drawn_part": _LEAST,
+                "data.seed": 0,
+                "data.loading": "streaming",
                 "optimizer.native": True,
                 "optimizer.epsilon": epsilons[run.framework],
                 "loss": losses[run.framework],
@@ -150,7 +153,17 @@ def plan(setting: Setting) -> Plan:
         "accuracy is that of the same mathematics, their time is not the report's question."
     )
     return Plan(
-        faithful=[Training(_FAITHFUL, "The four published runs", rows, oversubscribe=True, replicas=_REPLICAS)],
+        faithful=[
+            Training(
+                _FAITHFUL,
+                "The four published runs",
+                rows,
+                repeats=size["seeds"],
+                seeds=tuple(range(size["seeds"])),
+                oversubscribe=True,
+                replicas=_REPLICAS,
+            )
+        ],
         corrected=corrected,
         chosen=[
             "The network, whose layers are not listed: four 3x3 convolutions of 32, 64, 128 and 128 channels, each with ReLU "
@@ -160,7 +173,10 @@ def plan(setting: Setting) -> Plan:
             "Accuracy and loss: of the validation split, whose part in the report is not stated.",
             "How learning rates were adjusted for the parallel runs: they follow the number of replicas linearly.",
             "Images for a test, of which the report says nothing: one of each class of the training images.",
-            "Initial weights: the same in all four runs; seed 0.",
+            f"Initial weights: the same in all four runs, of each of {counted(size['seeds'], 'seed')}: the report does not say "
+            "that it repeated any.",
+            "How images are fed: decoded and scaled from their files in each epoch, by the process that trains.",
+            "The size of the images: as the files have it, 256 px, at full scale.",
         ],
         departs=[*scaled, devices],
     )
@@ -228,6 +244,8 @@ def claims(here: Here) -> list[Claim]:
     serial = (rows["pytorch"][1], rows["tensorflow"][1])
     pairs = [serial, *((parallel, alone) for parallel, alone in rows.values())]
     found = judging.differences(here, CORRECTED, pairs)
+    as_published = {framework: (f"{framework}-data_parallel", f"{framework}-serial") for framework in launch.FRAMEWORKS}
+    lost = judging.differences(here, _FAITHFUL, list(as_published.values()), "validation")
     judged: dict[str, tuple[Verdict, list[str]]] = {}
 
     time = judging.above(
@@ -237,7 +255,9 @@ def claims(here: Here) -> list[Claim]:
     where = judging.of_devices(here.summary(CORRECTED, serial[0]))
     judged["serial_time"] = verdict, [sentence(f"{words}, {where}"), "The report's hardware is not stated."]
 
-    verdict, words = judging.more_accurate(found.get(serial))
+    accuracies = {(run.framework, run.mode): run.accuracy for run in _file().runs}
+    lead = 100 * (accuracies["pytorch", "serial"] - accuracies["tensorflow", "serial"])
+    verdict, words = judging.more_accurate(found.get(serial), lead)
     equal = "The proof says that both are the same training, so that nothing but rounding is left to tell them apart."
     report = here.trainings.get(CORRECTED)
     proof = report.stored.comparison.proof if report else None
@@ -246,13 +266,16 @@ def claims(here: Here) -> list[Claim]:
 
     for framework, (parallel, alone) in rows.items():
         judged[f"parallel_time_{framework}"] = _faster(here, framework, parallel, alone)
-        verdict, words = judging.loses(found.get((parallel, alone)), _file().printed["points_lost"][framework])
+        verdict, words = judging.loses(lost.get(as_published[framework]), _file().printed["points_lost"][framework])
+        alike = found.get((parallel, alone))
         judged[f"parallel_accuracy_{framework}"] = (
             verdict,
             [
-                sentence(words),
-                trained,
-                "Here both have the same learning rates, and simple_cnn has no BatchNorm: parallel is serial's mathematics.",
+                sentence(f"As it was, with a learning rate that follows the replicas: {words}"),
+                judging.budget(here, _FAITHFUL),
+                *([sentence(f"With one learning rate for both: {alike.words}")] if alike else []),
+                "The network has no BatchNorm, so that at the same learning rate parallel is serial's mathematics: what is "
+                "lost is lost to the learning rate, which the report adjusted and does not state.",
             ],
         )
     judged["parallel_time_more"] = _more(here, rows)
