@@ -299,7 +299,7 @@ def resolution_words(ratios: Sequence[Ratio], comparisons: int) -> str:
     return (
         ""
         if least is None
-        else f" At the noise that they met, a difference of {100 * least:.2g} % is found in {POWER:.0%} of cases."
+        else f" At the noise that they met, a difference of {float(f'{100 * least:.2g}'):g} % is found in {POWER:.0%} of cases."
     )
 
 

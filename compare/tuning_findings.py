@@ -292,7 +292,7 @@ def _matters(tuned: Tuned, found: Findings) -> list[str]:
     if found.importances:
         said.append(
             "No interval stands behind these parts: they are of a forest over so many settings, which a sampler that seeks "
-            "the best does not spread evenly. Rely on the first of them at most."
+            "the best does not spread evenly, and another search may put another field first. Take them as a hint alone."
         )
     return said
 
