@@ -509,6 +509,18 @@ def load(path: str | Path) -> Spec:
     return build(read_values(path))
 
 
+class _EachOnce(yaml.SafeLoader):
+    """YAML in which a name that stands twice is an error: the last one would win without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen and isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value} stands there twice", key.start_mark)
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
 def read_values(path: str | Path, kind: str = "spec file") -> dict[str, Any]:
     """The plain values of a file of fields, not yet judged, so that the command line can add to them.
 
@@ -526,7 +538,7 @@ def read_values(path: str | Path, kind: str = "spec file") -> dict[str, Any]:
         raise SpecError(f"{kind} cannot be read. Received: {path} ({error}). Use a .yaml or .json file.") from None
     try:
         # YAML is a superset of JSON but for tabs and long keys; read each by its own rules.
-        values = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+        values = json.loads(text) if path.suffix == ".json" else yaml.load(text, _EachOnce)
         unnamed = [key for key in _keys(values) if not isinstance(key, str)]
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SpecError(f"{kind} {path} is not valid {path.suffix.lstrip('.') or 'YAML'}: {error}. Mend the file.") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -20,6 +21,7 @@ from compare.words import chosen, variants
 
 _AtLeast0 = Annotated[int, Field(ge=0)]
 _AtLeast1 = Annotated[int, Field(ge=1)]
+_Counts = Annotated[tuple[_AtLeast1, ...], Field(min_length=1)]
 _AtLeast2 = Annotated[int, Field(ge=2)]
 
 SCALES = ("smoke", "quick", "full")
@@ -42,7 +44,7 @@ class Normalise(_Frozen):
     """Mean and standard deviation of the training split, by every engine."""
 
     engines: tuple[str, ...] = Field(default_factory=lambda: (*launch.OWN, *launch.FRAMEWORKS))
-    workers: tuple[_AtLeast1, ...] = (1, 2)
+    workers: _Counts = (1, 2)
     repeats: _AtLeast1 = 3
     scheduler: Literal["threads", "processes"] = "threads"
     """Dask's."""
@@ -51,7 +53,7 @@ class Normalise(_Frozen):
 class Pretrain(_Frozen):
     """Serial against parallel."""
 
-    modes: tuple[str, ...] = Preset().modes
+    modes: Annotated[tuple[str, ...], Field(min_length=1)] = Preset().modes
     replicas: _AtLeast2 = 2
     epochs: _AtLeast1 = 2
     repeats: _AtLeast1 = 1
@@ -66,7 +68,7 @@ class Tune(_Frozen):
     pruner: Pruner = "none"
     objective: Objective = "loss"
     trials: _AtLeast1 = 12
-    jobs: tuple[_AtLeast1, ...] = (1, 2)
+    jobs: _Counts = (1, 2)
     repeats: _AtLeast1 = 1
     backend: Backend = "threads"
     epochs: _AtLeast1 = 2
@@ -175,9 +177,28 @@ class Study(_Frozen):
         evaluation.rows(self.evaluation({}))
 
 
+_GROUPS: dict[str, type[BaseModel]] = {
+    "clean": Clean,
+    "normalise": Normalise,
+    "pretrain": Pretrain,
+    "tune": Tune,
+    "final": Final,
+}
+_FIELDS = [
+    *Study.model_fields,
+    "scales",
+    *(f"{name}.{field}" for name, group in _GROUPS.items() for field in group.model_fields),
+]
+
+
 def _explained(error: pydantic.ValidationError) -> str:
     first = error.errors()[0]
     field = ".".join(map(str, first["loc"])) or "study"
     if first["type"] == "extra_forbidden":
-        return f"{field} is not a field. Received: {first['input']!r}. Leave it out."
+        close = difflib.get_close_matches(field, _FIELDS, n=1)
+        return (
+            f"{field} is not a field. Received: {first['input']!r}. {f'Did you mean {close[0]}?' if close else 'Leave it out.'}"
+        )
+    if first["type"] == "tuple_type":
+        return f"{field} is a list. Received: {first['input']!r}. Write [{first['input']}]."
     return f"{field} is refused: {first['msg']}. Received: {first['input']!r}. Change {field}."

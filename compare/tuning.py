@@ -266,6 +266,8 @@ def _base(settings: Tuning) -> Spec:
         ("part", base.part, "training"),
         ("profile_steps", base.profile_steps, 0),
         ("best_epoch.keep", base.best_epoch.keep, False),
+        # Plain threads and memory are settled when a process starts, and trials share one.
+        *([("switches", "plain", "fair or best")] if base.switches == "plain" else []),
     ):
         if value != needed:
             raise SpecError(

@@ -164,10 +164,11 @@ def plan(setting: Setting) -> Plan:
         prove=size["prove"],
     )
     scaled: list[str] = []
-    if size["limit"] is not None:
+    specs = [each.rows[0].spec for each in faithful]
+    if specs[0].data.limit is not None:
         scaled.append(
-            f"{size['limit']:,} training images in place of 50,000 (40,000 of the third run), "
-            f"{counted(size['epochs'], 'epoch')} in place of up to 20."
+            f"{specs[0].data.limit:,} training images in place of 50,000 (40,000 of the third run), "
+            f"{counted(max(each.epochs or 0 for each in specs), 'epoch')} in place of up to 20."
         )
     fewer = f" ({size['workers']} at this scale)" if size["workers"] < _WORKERS else ""
     return Plan(

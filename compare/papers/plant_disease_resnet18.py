@@ -240,10 +240,11 @@ def plan(setting: Setting) -> Plan:
 
     ranges = "; ".join(f"{field} {each['low']:g} to {each['high']:g}" for field, each in _SPACE.items())
     scaled: list[str] = []
-    if size["limit"] is not None:
+    first = rows[0].spec
+    if first.data.limit is not None:
         scaled.append(
-            f"{size['limit']:,} training images of {size['image_size']} px in place of {_file().split['train']:,} of 256 px, "
-            f"{counted(size['epochs'], 'epoch')} in place of {len(_file().epochs_serial)}."
+            f"{first.data.limit:,} training images of {first.data.image_size} px in place of "
+            f"{_file().split['train']:,} of 256 px, {counted(first.epochs or 0, 'epoch')} in place of {len(_file().epochs_serial)}."
         )
     return Plan(
         faithful=[Training(_FAITHFUL, "Serial, loader workers, DataParallel", rows, repeats=size["repeats"])],

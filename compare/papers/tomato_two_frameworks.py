@@ -141,10 +141,11 @@ def plan(setting: Setting) -> Plan:
         prove=setting.scale != SMOKE,
     )
     scaled: list[str] = []
-    if size["limit"] is not None:
+    first = rows[0].spec
+    if first.data.limit is not None:
         scaled.append(
-            f"{size['limit']:,} training images of {size['image_size']} px and {counted(epochs, 'epoch')}, in place of "
-            f"{_IMAGES:,} of 256 px and {_file().epochs} epochs."
+            f"{first.data.limit:,} training images of {first.data.image_size} px and {counted(first.epochs or 0, 'epoch')}, in "
+            f"place of {_IMAGES:,} of 256 px and {_file().epochs} epochs."
         )
     devices = (
         f"The parallel runs are on {_REPLICAS} GPUs."

@@ -504,6 +504,7 @@ def test_what_the_caller_sets_and_other_data_are_said_to_be_not_the_reports(fake
     paper = reproduce.PAPERS["plant-disease-resnet18"]
     made: Any = SimpleNamespace(data_name="leaves", class_names=["a", "b", "c", "d"])
     said = reproduce._departures(reproduce.Reproduction(paper, setting, paper.plan(setting)), made)
+    assert any(each.startswith("64 training images of 64 px") for each in paper.plan(setting).departs)
     assert "leaves of 4 classes, in place of plant-disease of 38" in said[0]
     assert said[1].startswith("Set by the caller, in all runs: data.limit = 64")
     cell = there("plant-disease-resnet18", setting, 2)
