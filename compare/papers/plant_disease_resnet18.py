@@ -244,7 +244,8 @@ def plan(setting: Setting) -> Plan:
     if first.data.limit is not None:
         scaled.append(
             f"{first.data.limit:,} training images of {first.data.image_size} px in place of "
-            f"{_file().split['train']:,} of 256 px, {counted(first.epochs or 0, 'epoch')} in place of {len(_file().epochs_serial)}."
+            f"{_file().split['train']:,} of 256 px, "
+            f"{counted(first.epochs or 0, 'epoch')} in place of {len(_file().epochs_serial)}."
         )
     return Plan(
         faithful=[Training(_FAITHFUL, "Serial, loader workers, DataParallel", rows, repeats=size["repeats"])],
