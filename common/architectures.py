@@ -155,7 +155,7 @@ class Architecture:
 
     def leaves(self) -> Iterator[Layer]:
         """Every layer that is not a Residual, in the order of the forward pass, bodies before shortcuts."""
-        yield from _leaves(self.layers)
+        yield from leaves(self.layers)
 
     @property
     def dropouts(self) -> tuple[Dropout, ...]:
@@ -166,7 +166,7 @@ class Architecture:
         return any(isinstance(layer, BatchNorm) for layer in self.leaves())
 
     def parameters(self) -> tuple[Parameter, ...]:
-        return tuple(parameter for layer in self.leaves() for parameter in _parameters(layer))
+        return parameters(self.layers)
 
 
 def resolve(model: str, num_classes: int, image_size: int) -> Architecture:
@@ -397,13 +397,19 @@ def same_padding(size: int, kernel_size: int, stride: int) -> Padding:
     return (side, side)
 
 
-def _leaves(layers: tuple[Layer, ...]) -> Iterator[Layer]:
+def leaves(layers: tuple[Layer, ...]) -> Iterator[Layer]:
+    """Every layer that is not a Residual, in the order of the forward pass, bodies before shortcuts."""
     for layer in layers:
         if isinstance(layer, Residual):
-            yield from _leaves(layer.body)
-            yield from _leaves(layer.shortcut)
+            yield from leaves(layer.body)
+            yield from leaves(layer.shortcut)
         else:
             yield layer
+
+
+def parameters(layers: tuple[Layer, ...]) -> tuple[Parameter, ...]:
+    """What layers have as named arrays, BatchNorm's statistics too, in the order of the forward pass."""
+    return tuple(parameter for layer in leaves(layers) for parameter in _parameters(layer))
 
 
 def _parameters(layer: Layer) -> Iterator[Parameter]:

@@ -30,6 +30,7 @@ from common import (
     datasets,
     hosts,
     inference,
+    layers,
     machine,
     meeting,
     parameter_server,
@@ -67,6 +68,8 @@ class Twin:
     """The Trainer of the spec's mode."""
     summarize: Callable[[architectures.Architecture], dict[str, Any]]
     """Layers, output shapes and values of the model as the framework has built it: JSON-ready."""
+    passes: layers.Passes
+    """Layers by themselves."""
     scanning: job.Scanning
     """Sums over the pixels of image files by the framework's own input workers."""
     inference: inference.Inference
@@ -128,6 +131,7 @@ def main(
         ("models", "the model of a spec as the framework has built it (JSON)"),
         ("run", "train: DIR/events.jsonl grows, DIR/result.json seals"),
         ("trace", "record the arrays of a few steps for the parity proof (safetensors)"),
+        ("layers", "time each layer of the model by itself (JSON)"),
     ):
         subparser = commands.add_parser(command, help=what)
         subparser.add_argument("spec", type=Path, metavar="SPEC.json")
@@ -135,8 +139,10 @@ def main(
             subparser.add_argument("--out", type=Path, required=True, metavar="DIR")
             subparser.add_argument("--repeat", type=int, default=0, help="which repeat this is, for the result")
             subparser.add_argument("--resume", type=Path, metavar="DIR", help="go on from the checkpoint of an earlier attempt")
-        if command in ("models", "trace"):
+        if command in ("models", "trace", "layers"):
             subparser.add_argument("--out", type=Path, required=True, metavar="FILE")
+        if command == "layers":
+            subparser.add_argument("--calls", type=int, required=True, help="timed, of each")
         if command == "trace":
             subparser.add_argument("--reverse-batches", action="store_true", help="sum in another order: the yardstick")
             subparser.add_argument(
@@ -200,6 +206,9 @@ def main(
         return EXIT_USAGE
     if arguments.command == "run" and is_first_rank() and timing.STARTED_VARIABLE not in os.environ:
         results.clear(arguments.out)
+    if arguments.command == "layers" and read.mode != "serial":
+        print(f"layers times one replica. Received: mode {read.mode}. Use serial.", file=sys.stderr)
+        return EXIT_USAGE
     if environments and others:
         print(f"--then takes specs for one process. Mode {read.mode} has several.", file=sys.stderr)
         return EXIT_USAGE
@@ -222,6 +231,8 @@ def main(
         for what, out in [(read, arguments.out), *((other, out) for other, _, out in others)]:
             _trace(framework, twin, what, out, arguments.reverse_batches)
         return EXIT_OK
+    if arguments.command == "layers":
+        return _time_layers(twin, read, arguments)
     options = description["options"]
     facts = {"switches": spec.settled(read, options), "reduced": spec.reduced(read, options)}
     return _run(framework, twin, read, arguments, started, cpus, allocator, facts)
@@ -365,6 +376,25 @@ def _trace(framework: str, twin: Twin, read: Spec, out: Path, reverse_batches: b
     trainer.close()
     if is_first_rank():
         weights.save(arrays, out)
+
+
+def _time_layers(twin: Twin, read: Spec, arguments: argparse.Namespace) -> int:
+    twin.configure(read)
+    try:
+        measured = layers.measure(
+            read,
+            _architecture(read),
+            twin.passes,
+            twin.synchronize,
+            arguments.calls,
+            device=twin.device,
+            versions=twin.versions,
+        )
+    except spec.SpecError as error:
+        print(error, file=sys.stderr)
+        return EXIT_USAGE
+    layers.save(measured, arguments.out)
+    return EXIT_OK
 
 
 def _serve(framework: str, load_twin: Callable[[], Twin], arguments: argparse.Namespace) -> int:

@@ -192,17 +192,16 @@ def run(inference: Inference, arguments: argparse.Namespace, device: str, versio
     # Of another size, and uncounted: else the process's own cold start would stand in the first size's first call.
     unasked = next(size for size in range(1, len(sizes) + 2) if size not in sizes)
     predictor.logits(np.zeros((unasked, size_px, size_px, 3), np.uint8))
-    began, busy, own = time.monotonic(), machine.busy_cpu_seconds(), machine.cpu_seconds()
+    others = machine.OtherWork()
     batches: list[BatchTimes] = []
     for size in sizes:
         batches.append(measure(predictor, size_px, size, arguments.calls, arguments.seconds))
-        others = (machine.busy_cpu_seconds() - busy) - (machine.cpu_seconds() - own)
         made = Latencies(
             cores=cores,
             device=device,
             versions=versions,
             peak_memory_mib=machine.peak_memory_mib(),
-            cores_of_others=max(others, 0.0) / (time.monotonic() - began),
+            cores_of_others=others.cores(),
             batches=batches,
         )
         results.write_atomically(out, made.model_dump_json(indent=1))

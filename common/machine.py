@@ -12,6 +12,7 @@ import platform
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -106,14 +107,11 @@ def family() -> list[psutil.Process]:
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and its living descendants."""
+    """CPU time of this process and its descendants, those too that have ended and were waited for."""
     total = 0.0
     for process in family():
-        try:
-            times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += times.user + times.system
+        with contextlib.suppress(psutil.NoSuchProcess):
+            total += sum(process.cpu_times()[:4])  # user, system, and both of children that have ended
     return total
 
 
@@ -128,6 +126,22 @@ def stolen_cpu_seconds(cpus: Sequence[int] | None = None) -> float:
     0 where there is none or it does not say.
     """
     return sum(getattr(times, "steal", 0.0) for times in _cpu_times(cpus))
+
+
+class OtherWork:
+    """What others use of this machine, from when this was made."""
+
+    def __init__(self) -> None:
+        self._began, self._used = time.monotonic(), self._so_far()
+
+    def cores(self) -> float:
+        """That all but this process and its descendants used until now, on average; 0 where the clocks are too coarse."""
+        seconds = time.monotonic() - self._began
+        return max(self._so_far() - self._used, 0.0) / seconds if seconds else 0.0
+
+    @staticmethod
+    def _so_far() -> float:
+        return busy_cpu_seconds() - cpu_seconds()
 
 
 def _cpu_times(cpus: Sequence[int] | None) -> list[Any]:

@@ -16,6 +16,7 @@ import math
 
 from pydantic import BaseModel, ConfigDict
 
+from common import architectures
 from common.architectures import (
     Architecture,
     BatchNorm,
@@ -29,7 +30,7 @@ from common.architectures import (
 )
 from common.spec import Spec
 
-_VALUE_BYTES = {"float32": 4, "float64": 8}
+VALUE_BYTES = {"float32": 4, "float64": 8}
 _REMEMBERED = {"sgd": 1, "adam": 2}
 """Values that the update rule keeps for each weight."""
 
@@ -54,15 +55,31 @@ class Work(BaseModel):
         """For one image of a run: its own values, and its part of what every copy of the model moves in a step."""
         passes = 6 + 2 * _REMEMBERED[run.optimizer.name]
         weights = passes * self.weights * run.data_replicas / run.global_batch_size
-        return _VALUE_BYTES[run.precision] * (self.values_moved + weights)
+        return VALUE_BYTES[run.precision] * (self.values_moved + weights)
 
 
 def count(architecture: Architecture) -> Work:
     """The work of a model; see the module for what is counted."""
     size = architecture.image_size
-    forward, backward, moved, _ = _count(architecture.layers, (size, size, 3), learned_before=False)
-    weights = sum(parameter.size for parameter in architecture.parameters() if parameter.trainable)
+    return count_layers(architecture.layers, (size, size, 3), learned_before=False)
+
+
+def count_layers(layers: tuple[Layer, ...], shape: tuple[int, ...], *, learned_before: bool) -> Work:
+    """The work of layers in a row.
+
+    Args:
+        layers: one after the other.
+        shape: of one example in front of them.
+        learned_before: whether their input needs a gradient.
+    """
+    forward, backward, moved, _ = _count(layers, shape, learned_before=learned_before)
+    weights = sum(parameter.size for parameter in architectures.parameters(layers) if parameter.trainable)
     return Work(forward_flops=forward, backward_flops=backward, values_moved=moved, weights=weights)
+
+
+def is_learned(layer: Layer) -> bool:
+    """Whether a layer that is no Residual has weights of its own."""
+    return isinstance(layer, Conv | DepthwiseConv | Dense | BatchNorm)
 
 
 def _count(layers: tuple[Layer, ...], shape: tuple[int, ...], *, learned_before: bool) -> tuple[int, int, int, bool]:
@@ -88,7 +105,7 @@ def _count(layers: tuple[Layer, ...], shape: tuple[int, ...], *, learned_before:
             operations = _operations(layer, made)
             forward += operations
             backward += operations * (2 if learned_before else 1)
-            learned = isinstance(layer, Conv | DepthwiseConv | Dense | BatchNorm)
+            learned = is_learned(layer)
             if not isinstance(layer, Flatten):
                 moved += _moved(given, made, needs_gradient=learned_before, learned=learned)
             learned_before = learned_before or learned

@@ -25,6 +25,7 @@ with ended_at_once():  # the commands take a second to import
         export,
         history,
         infer,
+        layers,
         models,
         optimize,
         predict,
@@ -62,6 +63,7 @@ app.command("predict")(predict.command)
 app.command("infer")(infer.command)
 app.command("tune")(tune.command)
 app.command("optimize")(optimize.command)
+app.command("layers")(layers.command)
 app.command("regress")(regress.command)
 app.command("history")(history.command)
 app.command("cache")(cache.command)

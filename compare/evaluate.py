@@ -64,8 +64,8 @@ def command(
                 made = evaluation.evaluate(asked, folder, shown)
                 shown.say("report")
                 evaluation_report.write(made, evaluation.data_of(made).test.images, folder)
-        except Interrupted:
-            typer.echo(f"Interrupted. The same command with --out {folder} goes on.", err=True)
+        except Interrupted as interruption:
+            interruption.words = f"Interrupted. The same command with --out {folder} goes on."
             raise
         if as_json:
             typer.echo(evaluation_report.to_json(made))

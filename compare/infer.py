@@ -28,7 +28,7 @@ from compare.interrupt import Interrupted, interruptible
 from compare.progress import Display, display
 from compare.statistics import Judged, Ratio, Spread, paired_ratio, spread
 from compare.store import FolderError
-from compare.summary import DISTURBED_FROM
+from compare.summary import DISTURBED_FROM, cores_lost
 from compare.tables import Cell, Column, Table
 from compare.words import chosen, names, numbers
 
@@ -140,8 +140,8 @@ def command(
             with interruptible(), display(Console(stderr=True)) as shown:
                 made = measure(settings, checkpoint, found, folder, shown)
                 write(made, folder)
-        except Interrupted:
-            typer.echo(f"Interrupted. The same command with --out {folder} goes on.", err=True)
+        except Interrupted as interruption:
+            interruption.words = f"Interrupted. The same command with --out {folder} goes on."
             raise
         if as_json:
             typer.echo(json.dumps(to_plain(made), indent=1, allow_nan=False))
@@ -230,10 +230,10 @@ def latency_table(made: Inferred) -> Table:
             "framework": row.framework,
             "cores": row.cores,
             "batch_size": row.batch_size,
-            "p50_ms": _in_ms(row.p50_seconds),
+            "p50_ms": row.p50_seconds.times(1e3),
             "p99_ms": None if row.p99_seconds is None else 1e3 * row.p99_seconds,
             "images_per_second": row.images_per_second,
-            "first_ms": _in_ms(row.first_seconds),
+            "first_ms": row.first_seconds.times(1e3),
             "calls": row.calls,
             "n": row.p50_seconds.n,
         }
@@ -439,10 +439,10 @@ def _inferred(
                 if (ratio := paired_ratio(pairs)) is not None:
                     ratios.append((f"{place}: {first} and {second}", ratio))
     known = machine.describe()
-    cores_lost: dict[str, float] = {}
+    lost: dict[str, float] = {}
     for (framework, cores, _), made in found.items():
-        name, free = _cell_name(framework, cores), (known.get("logical_cores") or cores) - cores
-        cores_lost[name] = max(cores_lost.get(name, 0.0), made.cores_of_others - free)
+        name = _cell_name(framework, cores)
+        lost[name] = max(lost.get(name, 0.0), cores_lost(made.cores_of_others, cores, known))
     return Inferred(
         settings=settings,
         card=model.card,
@@ -453,7 +453,7 @@ def _inferred(
         rows=rows,
         verdicts=statistics.verdicts(ratios),
         failures=failures,
-        cores_lost=cores_lost,
+        cores_lost=lost,
     )
 
 
@@ -478,10 +478,6 @@ def _measured(framework: str, cores: int, size: int, own: list[BatchTimes]) -> M
 
 def _p50(times: BatchTimes) -> float:
     return float(np.median(times.seconds))
-
-
-def _in_ms(seconds: Spread) -> Spread:
-    return seconds.model_copy(update={name: 1e3 * getattr(seconds, name) for name in ("median", "low", "high")})
 
 
 def _cell_name(framework: str, cores: int) -> str:

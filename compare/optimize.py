@@ -89,8 +89,8 @@ def command(
             try:
                 outcomes = _search(request, named, folder, shown)
             except Interrupted as interruption:
-                typer.echo(f"Interrupted. The same command with --out {folder} goes on.", err=True)
-                raise typer.Exit(interruption.exit_code) from None
+                interruption.words = f"Interrupted. The same command with --out {folder} goes on."
+                raise
         show(outcomes, folder, as_json=as_json)
 
 

@@ -43,6 +43,10 @@ class Spread(_Frozen):
     """75 % quantile."""
     n: int
 
+    def times(self, factor: float) -> Spread:
+        """In another unit."""
+        return Spread(median=factor * self.median, low=factor * self.low, high=factor * self.high, n=self.n)
+
 
 class Ratio(_Frozen):
     """The geometric mean of paired ratios, with its 95 % t-interval on the logarithms."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
-from common import architectures, spec
+from common import architectures, datasets, spec
 from common.spec import Spec, SpecError
 from compare import evaluation, launch, tuning, tuning_space
 from compare.evaluation import Evaluation
@@ -122,10 +122,10 @@ class Study(_Frozen):
                 chosen("scales", list(scales), SCALES)
             study = cls.model_validate(spec.overlay(spec.overlay(values, scales.get(scale, {})), assignments))
             study._judge()
-        except pydantic.ValidationError as error:
-            raise SpecError(f"{path}: {_explained(error)}") from None
-        except SpecError as error:
-            raise SpecError(f"{path}: {error}") from None
+        except (pydantic.ValidationError, SpecError) as error:
+            where = f"{path} with {', '.join(assignments)} set" if assignments else str(path)
+            said = _explained(error) if isinstance(error, pydantic.ValidationError) else error
+            raise SpecError(f"{where}: {said}") from None
         return study
 
     def base(self, **fields: Any) -> Spec:
@@ -162,7 +162,15 @@ class Study(_Frozen):
             raise SpecError(f"spec.{set_here[0]} is each step's own. Received: {self.spec[set_here[0]]!r}. Set it there.")
         chosen("frameworks", self.frameworks, tuple(launch.FRAMEWORKS))
         chosen("normalise.engines", self.normalise.engines, (*launch.OWN, *launch.FRAMEWORKS))
-        base = self.base()
+        try:
+            base = self.base()
+        except SpecError as error:
+            raise SpecError(f"in spec, {error}") from None
+        if base.data.source in datasets.ARRAYS:
+            raise SpecError(
+                f"spec.data.source must be image files, which normalise reads. Received: {base.data.source}. Name an "
+                "image folder, an archive of one, or leaves; --data does so too."
+            )
         if base.data.image_size is not None:
             architectures.resolve(base.model, 2, base.data.image_size)  # which refuses images too small for it
         variants(",".join(self.pretrain.modes))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import statistics as python_statistics
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import combinations
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -384,14 +384,18 @@ def _summary(row: Row, stored: Stored) -> Summary:
     )
 
 
+def cores_lost(cores_of_others: float, budget: int, machine: Mapping[str, Any]) -> float:
+    """What others took of a budget of cores: what they used beyond the machine's cores that it left to them, if known."""
+    return max(cores_of_others - ((machine.get("logical_cores") or budget) - budget), 0.0)
+
+
 def _cores_lost(result: RunResult) -> float | None:
     """What others took of the CPUs that the run was held to; of earlier results, what they used beyond those left to them."""
     if result.noise and result.noise.cores_taken is not None:
         return result.noise.cores_taken
-    logical_cores = result.machine.get("logical_cores")
-    if result.cores_of_others is None or not logical_cores:
+    if result.cores_of_others is None or not result.machine.get("logical_cores"):
         return None
-    return max(result.cores_of_others - (logical_cores - result.spec.cores), 0.0)
+    return cores_lost(result.cores_of_others, result.spec.cores, result.machine)
 
 
 def times_in_doubt(result: RunResult) -> bool:

@@ -91,10 +91,10 @@ def command(
         with interruptible():
             try:
                 tuned = tuning.tune(settings, folder)
-            except Interrupted:
+            except Interrupted as interruption:
                 if (folder / tuning.RECORD_FILE).exists():
                     tuning_report.write(tuning.read(folder), folder)
-                typer.echo(f"Interrupted. What is told is kept: tune --out {folder} --resume goes on.", err=True)
+                interruption.words = f"Interrupted. What is told is kept: tune --out {folder} --resume goes on."
                 raise
             unwritten = tuning_report.write(tuned, folder)
         tuning_report.show(tuned, None if unwritten else folder, as_json=as_json)

@@ -14,7 +14,7 @@ from common.training import relative_difference
 from compare import statistics, tuning_space
 from compare.findings import DISTURBED
 from compare.statistics import VERDICT_PAIRS, Judged, Ratio, Spread, interval_words, paired_ratio, spread
-from compare.summary import DISTURBED_FROM
+from compare.summary import DISTURBED_FROM, cores_lost
 from compare.tuning import Tuned
 from compare.tuning_search import Objective, Searched, Trial, random_trials
 
@@ -223,7 +223,7 @@ def _cores_lost(tuned: Tuned, search: Searched) -> float:
     """Of the budget, to other work on the machine."""
     if search.cores_of_others is None:
         return 0.0
-    return max(search.cores_of_others + tuned.plan.budget - tuned.plan.machine.get("logical_cores", tuned.plan.budget), 0.0)
+    return cores_lost(search.cores_of_others, tuned.plan.budget, tuned.plan.machine)
 
 
 def disturbed(tuned: Tuned) -> list[Searched]:

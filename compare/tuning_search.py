@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import re
 import time
@@ -282,7 +281,7 @@ class _Conductor:
         self._up = True
         start_seconds = time.monotonic() - begun
         self._zero = time.monotonic()
-        own, busy = _own_cpu_seconds(), machine.busy_cpu_seconds()
+        others = machine.OtherWork()
         self._show()
         while self._pending or self._running:
             for place in sorted(self._ready):
@@ -290,8 +289,7 @@ class _Conductor:
                     self._ask(place, *self._pending.pop(0))
             if self._running or self._pending:
                 self._handle(*self._next())
-        others = (machine.busy_cpu_seconds() - busy) - (_own_cpu_seconds() - own)
-        cores_of_others = max(others, 0.0) / (time.monotonic() - self._zero) if self._wanted.scheduler is None else None
+        cores_of_others = others.cores() if self._wanted.scheduler is None else None
         facts = {"start_seconds": start_seconds, "cores_of_others": cores_of_others, "servers_lost": self._servers_lost}
         self._study.set_user_attr(_DONE, facts)
 
@@ -410,12 +408,6 @@ class _Conductor:
     def _show(self) -> None:
         told = self._wanted.trials - len(self._pending) - len(self._running)
         self._shown.begin(self._wanted.name, f"{self._wanted.name}: {told} of {self._wanted.trials} trials")
-
-
-def _own_cpu_seconds() -> float:
-    """CPU time of this process and its descendants, of those servers too that have ended."""
-    ended = os.times()
-    return machine.cpu_seconds() + ended.children_user + ended.children_system
 
 
 def _study(wanted: Wanted, storage: RDBStorage) -> optuna.Study:

@@ -14,6 +14,7 @@ from pytorch_impl import batch_norm
 from pytorch_impl.batch_norm import ReplicaGroup
 
 _ARITHMETIC = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+_MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
 def build(architecture: Architecture, precision: str, group: ReplicaGroup | None = None, arithmetic: str = "full") -> nn.Module:
@@ -56,6 +57,23 @@ def build_stage(stage: Stage, precision: str) -> nn.Module:
         precision: `float32` or `float64`.
     """
     return _Stage(stage.architecture, None).to({"float32": torch.float32, "float64": torch.float64}[precision])
+
+
+def placed(model: nn.Module, device: torch.device, memory_format: str) -> nn.Module:
+    """The model on its device, in a memory format to which images are brought in front of it."""
+
+    # Twin: a switch of torch alone; TensorFlow's kernels on the CPU are NHWC.
+    def format_images(module: nn.Module, inputs: Any) -> Any:
+        images, *others = inputs
+        return (formatted(images, memory_format), *others)
+
+    model.register_forward_pre_hook(format_images)
+    return model.to(device).to(memory_format=_MEMORY_FORMATS[memory_format])
+
+
+def formatted(values: torch.Tensor, memory_format: str) -> torch.Tensor:
+    """[N, C, H, W] in a memory format; features behind the convolutions of a model, which have but one, as they are."""
+    return values.contiguous(memory_format=_MEMORY_FORMATS[memory_format]) if values.dim() == 4 else values
 
 
 def user_builder(architecture: Architecture) -> Any | None:

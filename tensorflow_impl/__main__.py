@@ -11,13 +11,14 @@ from tensorflow_impl import rendezvous, switches
 
 def load_twin() -> entry.Twin:
     """Import the framework and gather the twin's parts."""
-    from tensorflow_impl import device, formats, inference, models, parallel, preprocess
+    from tensorflow_impl import device, formats, inference, layers, models, parallel, preprocess
 
     return entry.Twin(
         describe=device.describe,
         configure=device.configure,
         build=parallel.build,
         summarize=models.summarize,
+        passes=layers.passes,
         scanning=preprocess.scanning,
         inference=Inference(inference.Predictor, formats.SUFFIXES, formats.write, formats.read),
         synchronize=device.synchronize,

@@ -64,11 +64,21 @@ def build_stage(stage: Stage, precision: str) -> keras.Model:
         stage: its layers and the shape of one example in front of them.
         precision: `float32` or `float64`.
     """
+    return build_layers(stage.architecture, stage.input_shape, precision)
+
+
+def build_layers(architecture: Architecture, shape: tuple[int, ...], precision: str) -> keras.Model:
+    """Layers that stand anywhere in a model: from values of a shape, and the dropout masks, to what the last one makes.
+
+    Args:
+        architecture: the layers.
+        shape: [H, W, C] or [features] of one example in front of them.
+        precision: `float32` or `float64`.
+    """
     keras.config.set_dtype_policy(precision)
-    layers = stage.architecture
-    values = keras.Input(stage.input_shape, dtype=precision, name="values")
-    masks = [keras.Input((dropout.units,), dtype="bool", name=f"{dropout.name}_mask") for dropout in layers.dropouts]
-    return keras.Model([values, *masks], _Builder(None, iter(masks)).through(layers.layers, values))
+    values = keras.Input(shape, dtype=precision, name="values")
+    masks = [keras.Input((dropout.units,), dtype="bool", name=f"{dropout.name}_mask") for dropout in architecture.dropouts]
+    return keras.Model([values, *masks], _Builder(None, iter(masks)).through(architecture.layers, values))
 
 
 def user_builder(architecture: Architecture) -> Any | None:

@@ -26,7 +26,9 @@ from common.preprocessing import cache
 from common.preprocessing.cache import Entry, PixelFile, Side
 from common.spec import Data
 
-NAMES = ("digits", "cifar10", fashion_mnist.NAME, leaves.NAME)
+ARRAYS = ("digits", "cifar10", fashion_mnist.NAME)
+"""That hold pixels and no image files."""
+NAMES = (*ARRAYS, leaves.NAME)
 
 _SCAN_VERSION = 3
 """Grows when the manifest gets other columns, or a file is judged otherwise."""

@@ -77,11 +77,11 @@ def run(scanning: Scanning, path: Path, workers: int, out: Path, started: float)
     imported = time.time()
     with scanning(encoded, image_size, workers) as scan:
         start_seconds = time.time() - imported
-        busy, own = machine.busy_cpu_seconds(), machine.cpu_seconds()
+        others = machine.OtherWork()
         start = time.perf_counter()
         sums = scan()
         seconds = time.perf_counter() - start
-        others = (machine.busy_cpu_seconds() - busy) - (machine.cpu_seconds() - own)
+        cores_of_others = others.cores()
         peak_memory_mib = machine.peak_memory_mib()
     if sums.pixels != len(encoded) * image_size**2:
         raise AssertionError(f"{sums.pixels:,} pixels were added up for {len(encoded):,} images of {image_size} px")
@@ -91,7 +91,7 @@ def run(scanning: Scanning, path: Path, workers: int, out: Path, started: float)
         start_seconds=start_seconds,
         seconds=seconds,
         peak_memory_mib=peak_memory_mib,
-        cores_of_others=max(others, 0.0) / seconds,
+        cores_of_others=cores_of_others,
         pixels=sums.pixels,
         values=sums.values,
         squares=sums.squares,

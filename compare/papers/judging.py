@@ -17,8 +17,6 @@ from compare.summary import Summary, family, ratio_of_seconds
 EQUIVALENT = 0.01
 """Accuracy, 0..1, below which a loss counts as none: one point."""
 
-ROUNDING = 1e-4
-"""Relative difference of two float32 losses below which they may be the same training: rounding, grown over an epoch."""
 SURELY = 10.0
 """How many times a difference must be that of two runs which differ by rounding alone, to be more than that."""
 
@@ -47,9 +45,9 @@ class Difference:
     def words(self) -> str:
         if self.n < 2:
             return (
-                f"{self.first} against {self.second}: {100 * self.mean:+.1f} points of {self.split} accuracy, of a single seed"
+                f"{self.first} against {self.second}: {100 * self.mean:+z.1f} points of {self.split} accuracy, of a single seed"
             )
-        said = f"{100 * self.mean:+.1f} points of {self.split} accuracy ({100 * self.low:+.1f} to {100 * self.high:+.1f})"
+        said = f"{100 * self.mean:+z.1f} points of {self.split} accuracy ({100 * self.low:+z.1f} to {100 * self.high:+z.1f})"
         return f"{self.first} against {self.second}: {said} over {self.n} seeds (p {statistics.p_words(self.p)})"
 
 

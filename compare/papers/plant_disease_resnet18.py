@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from common import datasets, spec
+from common import datasets, machine, spec
 from common.results import RunResult
 from common.training import relative_difference
-from compare import launch, preprocess, statistics, store, tuning_findings
+from compare import launch, parity, preprocess, statistics, store, tuning_findings
 from compare.data_report import counted
 from compare.evaluation import Evaluation
 from compare.papers import judging
@@ -41,7 +41,7 @@ from compare.papers.paper import (
     there,
 )
 from compare.statistics import Judged
-from compare.summary import DISTURBED_FROM
+from compare.summary import DISTURBED_FROM, cores_lost
 from compare.tables import Cell, Column, Table
 from compare.tuning import Tuning
 
@@ -71,9 +71,9 @@ _SCALES: dict[str, dict[str, Any]] = {
         "trials": 2, "jobs": (1, 2), "tuning_epochs": 1, "final": 1,
     },
     "quick": {
-        "image_size": 64, "limit": 400, "epochs": 2, "workers": (2, 4, 8), "repeats": 5, "scan_workers": (1, 2, 4, 8),
-        "scan_limit": 3000, "scans": 5, "corrected_limit": 250, "corrected_epochs": 2, "seeds": 5,
-        "trials": 8, "jobs": (1, 2, 4, 8), "tuning_epochs": 2, "final": 6,
+        "image_size": 64, "limit": 320, "epochs": 2, "workers": (2, 4, 8), "repeats": 5, "scan_workers": (1, 2, 4, 8),
+        "scan_limit": 3000, "scans": 5, "corrected_limit": 192, "corrected_epochs": 2, "seeds": 5,
+        "trials": 8, "jobs": (1, 2, 4, 8), "tuning_epochs": 1, "final": 6,
     },
     "full": {
         "image_size": 256, "limit": None, "epochs": 5, "workers": (2, 4, 8), "repeats": 5, "scan_workers": (1, 2, 4, 8),
@@ -538,8 +538,12 @@ def _loaders_scale_better(here: Here) -> tuple[Verdict, list[str]]:
     verdict, words = judging.above(judged, f"the gain of PyTorch over the gain of Dask, {most} workers against 1")
     cores = spec.available_cores()
     paces = [f"{engine} x1 {python_statistics.median(seconds[engine, 1]):.2f} s" for engine in gains]
+    known = machine.describe()
     lost = max(
-        scan["cores_of_others"] - max(cores - row["workers"], 0) for row in rows.values() if row for scan in row["scans"]
+        cores_lost(scan["cores_of_others"], min(row["workers"], cores), known)
+        for row in rows.values()
+        if row
+        for scan in row["scans"]
     )
     tasks = min(row["tasks"] for row in rows.values() if row)
     untold = [
@@ -666,8 +670,14 @@ def _losses(here: Here, training: str, row: str) -> dict[int, list[float]]:
     }
 
 
+def _first_loss(here: Here, training: str, row: str) -> dict[int, list[float]]:
+    """Repeat: the loss of the first step, which is one number."""
+    runs = here.runs(training, row).items()
+    return {repeat: [run.first_step_loss] for repeat, run in runs if run.first_step_loss is not None}
+
+
 def _gaps(serial: dict[int, list[float]], other: dict[int, list[float]]) -> dict[int, list[float]]:
-    """Repeat: relative differences of the losses of each epoch; of repeats that both have."""
+    """Repeat: relative differences of the losses, one by one; of repeats that both have."""
     found = {
         repeat: [relative_difference(a, b) for a, b in zip(serial[repeat], losses, strict=False)]
         for repeat, losses in other.items()
@@ -707,31 +717,33 @@ def _data_parallel_changes_losses(here: Here) -> tuple[Verdict, list[str]]:
     training, parallel, alone = (
         (_FAITHFUL, "data_parallel", "serial") if faithful else (CORRECTED, *judging.pair(here, _FRAMEWORK))
     )
-    serial = _losses(here, training, alone)
-    by_repeat = _gaps(serial, _losses(here, training, parallel))
-    gaps = [gap for each in by_repeat.values() for gap in each]
-    if not gaps:
+    serial = _first_loss(here, training, alone)
+    first = [gap for each in _gaps(serial, _first_loss(here, training, parallel)).values() for gap in each]
+    later = _gaps(_losses(here, training, alone), _losses(here, training, parallel))
+    gaps = [gap for each in later.values() for gap in each]
+    if not first or not gaps:
         return "cannot be told here", ["The runs were not all made."]
     summary = here.summary(training, parallel)
     how = summary.implementation if summary else None
     evidence = [
         f"{counted(len(gaps), 'training loss', 'training losses')} of epochs ({how or 'two replicas'}), held against serial's: "
-        f"relative differences of {min(gaps):.1e} to {max(gaps):.1e}.",
+        f"relative differences of {min(gaps):.1e} to {max(gaps):.1e}; of the first step, from equal weights: "
+        f"{min(first):.1e} to {max(first):.1e}.",
         _of_batch_norm(here, training, parallel),
         *([] if faithful else [f"nn.DataParallel itself needs {_GPUS} GPUs."]),
     ]
-    noise = judging.ROUNDING
+    noise = parity.FIRST_FLOAT32_TOLERANCE
     if rounding := _rounding(here):
         noise = max(noise, judging.SURELY * rounding)
         evidence.append(
-            f"Serial runs of the two frameworks, the same training but for rounding, differ by up to {rounding:.1e} after the "
-            f"first epoch: {judging.SURELY:g} times that counts as another curve."
+            f"Serial runs of the two frameworks, the same training but for rounding, differ by up to {rounding:.1e} in their "
+            f"first step: more than {noise:.0e} counts as another curve."
         )
     if faithful and (own := _own_gap(serial)):
         evidence.append(f"Repeats of serial differ among themselves by up to {own:.1e}.")
         noise = max(noise, own)
-    # In the first epoch: later on, what rounding has grown to is no yardstick any more.
-    changed = [each[0] > noise for each in by_repeat.values()]
+    # In the first step: later on, what rounding has grown to hides everything else.
+    changed = [gap > noise for gap in first]
     if all(changed):
         return "reproduced", evidence
     return ("cannot be told here" if any(changed) else "not reproduced"), evidence
@@ -748,8 +760,8 @@ def _of_batch_norm(here: Here, training: str, row: str) -> str:
 
 
 def _rounding(here: Here) -> float | None:
-    """The largest relative difference of the first epoch's loss between the frameworks' serial runs: the same training."""
-    first, *others = (_losses(here, CORRECTED, judging.pair(here, framework)[1]) for framework in launch.FRAMEWORKS)
+    """The largest relative difference of the first step's loss between the frameworks' serial runs: the same training."""
+    first, *others = (_first_loss(here, CORRECTED, judging.pair(here, framework)[1]) for framework in launch.FRAMEWORKS)
     return max((gaps[0] for other in others for gaps in _gaps(first, other).values()), default=None)
 
 

@@ -51,7 +51,7 @@ _LEAST = 0.001
 
 _SCALES: dict[str, dict[str, Any]] = {
     "smoke": {"image_size": 32, "limit": 160, "epochs": 1, "corrected_limit": 96, "corrected_epochs": 1, "seeds": 1},
-    "quick": {"image_size": 64, "limit": 1500, "epochs": 5, "corrected_limit": 1500, "corrected_epochs": 4, "seeds": 5},
+    "quick": {"image_size": 64, "limit": 1200, "epochs": 5, "corrected_limit": 1200, "corrected_epochs": 4, "seeds": 5},
     "full": {"image_size": 256, "limit": None, "epochs": None, "corrected_limit": None, "corrected_epochs": None, "seeds": 5},
 }
 

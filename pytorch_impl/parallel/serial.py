@@ -64,17 +64,7 @@ class Serial:
 
     def _placed(self, model: torch.nn.Module) -> torch.nn.Module:
         """The model on its device, in the spec's memory format."""
-        # Twin: a switch of torch alone; TensorFlow's kernels on the CPU are NHWC.
-        formats = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
-        memory_format = formats[self._switches["memory_format"]]
-
-        def formatted(module: torch.nn.Module, inputs: Any) -> Any:
-            images, *others = inputs
-            # A stage behind the convolutions of a model is given features, which have but one format.
-            return (images.contiguous(memory_format=memory_format) if images.dim() == 4 else images, *others)
-
-        model.register_forward_pre_hook(formatted)
-        return model.to(self._device).to(memory_format=memory_format)
+        return models.placed(model, self._device, self._switches["memory_format"])
 
     def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         loss, num_correct, gradients = self._gradients(self._model, images, labels, masks, update)

@@ -4,21 +4,24 @@ MiniXception, batch 128, float32, made-up leaves of 32 px, on two cores: what tw
 on both, what their exchange costs them (against the same two processes without any until the end, which is what
 model_averaging does), and what the harness costs over a loop written by hand and over others' trainers: there all are timed in
 one process, in turn. Then the seconds from the command to the first step beyond those of importing the framework, the scans
-for mean and standard deviation against their limit and the published way (on real leaves, where they are here), and what
-the switches gain that `compare optimize` finds. `--parts` measures some of it.
+for mean and standard deviation against their limit and the published way (on real leaves, where they are here), what
+the switches gain that `compare optimize` finds and what part of a step then waits for input, images that are decoded in every
+epoch against the slower of decoding and computing, and whether an image of many takes more than one of few. `--parts`
+measures some of it, `--out` keeps the searches' ladders.
 
 Exit codes: 0 where every bar is met with 95 % confidence, 1 where one is missed or not measured, 2 where the pairs do not tell:
 fewer than a verdict needs, or of runs that other work disturbed.
 """
 
 import argparse
+import contextlib
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +29,15 @@ from rich.console import Console
 from rich.table import Table
 
 from common import results, spec
+from common.results import RunResult
 from compare import launch, run
 from compare.best import Best
 from compare.presets import Preset
 from compare.statistics import Estimate, Ratio, interval_words, of_differences, paired_ratio
 from compare.store import Stored
-from compare.summary import epoch_seconds, ratio_of_seconds, summarize
+from compare.summary import epoch_seconds, images_per_second, ratio_of_seconds, summarize
 from compare.switch_search import EPOCH_STEPS
-from tests.benchmarks import harness, scans
+from tests.benchmarks import flat, harness, scans
 from tests.conftest import data_folder
 
 BARS: tuple[tuple[str, str, dict[str, float]], ...] = (
@@ -61,9 +65,13 @@ SCAN_BARS: tuple[tuple[str, str, float], ...] = (
     (scans.TWIN, scans.PUBLISHED, 8.0),
 )
 """How many times as many images per second the first is to scan as the second."""
-PARTS = ("modes", "harness", "start_up", "scans", "best")
+PARTS = ("modes", "harness", "start_up", "scans", "best", "streaming", "flat")
 YES, NO, NOT_SHOWN, NO_BAR = "yes", "no", "not shown", "-"
 HARNESS_BARS = {harness.BY_HAND: 0.99, harness.KERAS_FIT: 1.0, harness.LIGHTNING: 1.0}
+MOST_WAITING = 0.02
+"""Part of the time of training that waits for input, cached, at the best switches."""
+STREAMED = 0.95
+"""Of the pace of decoding or of computing alone, whichever is slower."""
 MOST_START_UP_SECONDS = 2.0
 """From the command to the first step, beyond the import of the framework: spec, data from the cache, weights, model."""
 IMPORTS = {
@@ -74,55 +82,111 @@ HARNESS_EPOCHS = 6
 """Of the harness and of each other in a process, whose medians are one pair: a bar of one percent needs several."""
 
 
+class _Bars:
+    """What was measured so far: the table, and which bars are met. Each row is told when it is known."""
+
+    def __init__(self, frameworks: list[str], pairs: int, steps: int, folder: Path) -> None:
+        self.table = Table("framework", "what", "times as fast (95 % interval)", "bar", "met")
+        self.answers: list[str] = []
+        self._frameworks = frameworks
+        self._pairs = pairs
+        self._steps = steps
+        self._folder = folder
+
+    def modes(self) -> None:
+        stored = _modes(self._frameworks, self._pairs, self._folder / "modes")
+        in_doubt = {summary.id: summary.in_doubt for summary in summarize(stored)}
+        for framework in self._frameworks:
+            for fast, slow, bars in BARS:
+                ids = f"{framework}-{slow}", f"{framework}-{fast}"
+                doubt = any(in_doubt[each] for each in ids)
+                self._add_ratio(framework, f"{fast} over {slow}", _ratio(stored, *ids), bars.get(framework), in_doubt=doubt)
+
+    def harness(self) -> None:
+        for framework in self._frameworks:
+            for name, ratio in _harness(framework, self._pairs).items():
+                self._add_ratio(framework, f"harness over {name}", ratio, HARNESS_BARS[name])
+
+    def start_up(self) -> None:
+        for framework in self._frameworks:
+            beyond = _start_up(framework, self._pairs, self._folder / framework)
+            what = "start-up beyond the import of the framework"
+            self._add_estimate(framework, what, beyond, MOST_START_UP_SECONDS, lambda seconds: f"{seconds:.2f} s")
+
+    def scans(self) -> None:
+        scanned = _scans(self._folder)
+        if isinstance(scanned, str):
+            Console().print(f"The scans are not measured: {scanned}.", soft_wrap=True)
+            return
+        for framework in self._frameworks:
+            rates = scanned[0].in_turn(framework, scanned[1], self._pairs)
+            for fast, slow, bar in SCAN_BARS:
+                pair = list(zip(rates[fast], rates[slow], strict=True))
+                self._add_ratio(framework, f"scan: {fast} over {slow}", paired_ratio(pair), bar)
+
+    def best(self) -> None:
+        for model, image_size, batch_size, bars in BEST_BARS:
+            for framework in self._frameworks:
+                place = self._folder / f"{framework}-{model}"
+                best = _searched(framework, model, image_size, batch_size, self._pairs, self._steps, place)
+                found = ", ".join(f"{name} {value}" for name, value in best.options.items()) or "nothing is surely faster"
+                ratio = _best_over_fair(best, self._pairs, place)
+                self._add_ratio(framework, f"best over fair: {model}, {image_size} px ({found})", ratio, bars[framework])
+                waits = _waits(best, self._pairs, place)
+                what = f"waits for input at best: {model}, {image_size} px"
+                self._add_estimate(framework, what, waits, MOST_WAITING, lambda part: f"{100 * part:.2f} %")
+
+    def streaming(self) -> None:
+        for framework in self._frameworks:
+            ratio = _streaming(framework, self._pairs, self._folder / f"{framework}-streaming")
+            self._add_ratio(framework, "streaming over the slower of its halves", ratio, STREAMED)
+
+    def flat(self) -> None:
+        cache = self._folder / "flat"
+        grown = {"both": flat.of_the_suite(self._pairs, cache)}  # first: images are read in once
+        for framework in self._frameworks:
+            grown[framework] = flat.of_framework(framework, self._pairs, self._folder / f"{framework}-flat", cache)
+        for framework, found in grown.items():
+            for what, each in found.items():
+                self._add_ratio(framework, f"few over many images, {what}", paired_ratio(each), 1 / flat.MOST)
+
+    def _add_ratio(self, framework: str, what: str, ratio: Ratio | None, bar: float | None, *, in_doubt: bool = False) -> None:
+        shown = interval_words(ratio) if ratio else "not measured"
+        shown += ", disturbed by other work" if in_doubt else ""
+        self._add(framework, what, shown, f"{bar:.2f}" if bar else "-", met(ratio, bar, in_doubt=in_doubt))
+
+    def _add_estimate(self, framework: str, what: str, found: Estimate, most: float, words: Callable[[float], str]) -> None:
+        shown = f"{words(found.mean)} ({words(found.mean - found.half)} to {words(found.mean + found.half)})"
+        self._add(framework, what, shown, f"at most {words(most)}", within(found, most))
+
+    def _add(self, *row: str) -> None:
+        print(*row, sep=": ", file=sys.stderr, flush=True)
+        self.table.add_row(*row)
+        self.answers.append(row[-1])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--frameworks", default=",".join(launch.FRAMEWORKS))
     parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--steps", type=int, default=30, help="timed, of each run of the search of switches")
+    parser.add_argument("--out", type=Path, help="an empty folder that keeps what was measured")
     arguments = parser.parse_args()
-    frameworks, parts, pairs = arguments.frameworks.split(","), arguments.parts.split(","), arguments.pairs
+    frameworks, parts = arguments.frameworks.split(","), arguments.parts.split(",")
     if unknown := set(parts) - set(PARTS) | set(frameworks) - set(launch.FRAMEWORKS):
         parser.error(f"Received: {', '.join(sorted(unknown))}. Use {', '.join((*PARTS, *launch.FRAMEWORKS))}.")
-    table = Table("framework", "what", "times as fast (95 % interval)", "bar", "met")
-    answers: list[str] = []
-
-    def add(framework: str, what: str, ratio: Ratio | None, bar: float | None, *, in_doubt: bool = False) -> None:
-        shown = interval_words(ratio) if ratio else "not measured"
-        answer = met(ratio, bar, in_doubt=in_doubt)
-        shown += ", disturbed by other work" if in_doubt else ""
-        answers.append(answer)
-        table.add_row(framework, what, shown, f"{bar:.2f}" if bar else "-", answer)
-
-    with tempfile.TemporaryDirectory() as folder:
-        stored = _modes(frameworks, pairs, Path(folder) / "modes") if "modes" in parts else None
-        scanned = _scans(Path(folder)) if "scans" in parts else None
-        if isinstance(scanned, str):
-            Console().print(f"The scans are not measured: {scanned}.", soft_wrap=True)
-        in_doubt = {summary.id: summary.in_doubt for summary in summarize(stored)} if stored else {}
-        for framework in frameworks:
-            for fast, slow, bars in BARS if stored else ():
-                ids = f"{framework}-{slow}", f"{framework}-{fast}"
-                doubt = any(in_doubt[each] for each in ids)
-                add(framework, f"{fast} over {slow}", _ratio(stored, *ids), bars.get(framework), in_doubt=doubt)
-            if "harness" in parts:
-                for name, ratio in _harness(framework, pairs).items():
-                    add(framework, f"harness over {name}", ratio, HARNESS_BARS[name])
-            if "start_up" in parts:
-                beyond = _start_up(framework, pairs, Path(folder) / framework)
-                answers.append(within(beyond, MOST_START_UP_SECONDS))
-                shown = f"{beyond.mean:.2f} s ({beyond.mean - beyond.half:.2f} to {beyond.mean + beyond.half:.2f})"
-                most = f"at most {MOST_START_UP_SECONDS:g} s"
-                table.add_row(framework, "start-up beyond the import of the framework", shown, most, answers[-1])
-            if isinstance(scanned, tuple):
-                rates = scanned[0].in_turn(framework, scanned[1], pairs)
-                for fast, slow, bar in SCAN_BARS:
-                    pair = list(zip(rates[fast], rates[slow], strict=True))
-                    add(framework, f"scan: {fast} over {slow}", paired_ratio(pair), bar)
-            for model, image_size, batch_size, bars in BEST_BARS if "best" in parts else ():
-                ratio, found = _best(framework, model, image_size, batch_size, pairs, Path(folder) / f"{framework}-{model}")
-                add(framework, f"best over fair: {model}, {image_size} px ({found})", ratio, bars[framework])
-    Console().print(table)
-    return exit_code(answers)
+    with contextlib.ExitStack() as kept:
+        folder = arguments.out or Path(kept.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            parser.error(f"--out must be empty. Received: {folder}.")
+        made = _Bars(frameworks, arguments.pairs, arguments.steps, folder)
+        for part in PARTS:
+            if part in parts:
+                getattr(made, part)()
+    Console().print(made.table)
+    return exit_code(made.answers)
 
 
 def exit_code(answers: Sequence[str]) -> int:
@@ -178,14 +242,15 @@ def _modes(frameworks: list[str], pairs: int, folder: Path) -> Stored:
     return made.stored
 
 
-def _best(framework: str, model: str, image_size: int, batch_size: int, rounds: int, folder: Path) -> tuple[Ratio | None, str]:
-    """What the switches gain that a search finds, and which they are; what is stored for `--switches best` stays as it is."""
+def _searched(framework: str, model: str, image_size: int, batch_size: int, rounds: int, steps: int, folder: Path) -> Best:
+    """What a search finds; what is stored for `--switches best` stays as it is."""
     words: dict[str, object] = {
         "model": model,
         "framework": framework,
         "data": f"leaves:classes=10,images=1200,size={image_size},seed=1",
         "batch-size": batch_size,
         "rounds": rounds,
+        "steps": steps,
         "cores": SETTINGS["cores"],
         "set": f"paths.cache_dir={folder / 'cache'}",
         "out": folder / "search",
@@ -193,25 +258,63 @@ def _best(framework: str, model: str, image_size: int, batch_size: int, rounds: 
     options = [word for name, value in words.items() for word in (f"--{name}", str(value))]
     command = [sys.executable, "-m", "compare", "optimize", *options, "--json"]
     printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    best = Best.model_validate(json.loads(printed)["frameworks"][framework]["best"], context={"recorded": True})
+    return Best.model_validate(json.loads(printed)["frameworks"][framework]["best"], context={"recorded": True})
+
+
+def _best_over_fair(best: Best, rounds: int, folder: Path) -> Ratio | None:
+    """What the switches gain, in rounds of their own: of those in which they were found, the ratio would be too large."""
     if not best.options:
-        return None, "nothing is surely faster"
-    # In rounds of their own: of those in which it was found to be the fastest, the ratio would be too large.
-    data = best.spec.data.model_dump() | {"limit": EPOCH_STEPS * batch_size}
-    values = best.spec.model_dump() | {"part": "compute", "epochs": PACE_EPOCHS, "data": data, "checkpoint_seconds": None}
+        return None
+    values = _short(best, part="compute", epochs=PACE_EPOCHS)
     found: list[tuple[float, float]] = []
     for number in range(rounds):
         ways = ({}, best.options)
-        seconds = [_paced(framework, values, options, folder) for options in (ways if number % 2 == 0 else reversed(ways))]
+        turns = ways if number % 2 == 0 else reversed(ways)
+        seconds = [epoch_seconds(_ran(best.framework, values | {"framework_options": options}, folder)) for options in turns]
         found.append((seconds[number % 2], seconds[1 - number % 2]))
-    return paired_ratio(found), ", ".join(f"{name} {value}" for name, value in best.options.items())
+    return paired_ratio(found)
 
 
-def _paced(framework: str, values: dict[str, Any], options: dict[str, Any], folder: Path) -> float:
-    (folder / "spec.json").write_text(spec.build(values | {"framework_options": options}).to_json(), "utf-8")
+def _waits(best: Best, rounds: int, folder: Path) -> Estimate:
+    """The part of whole trainings that waits for input, cached and inline."""
+    parts: list[float] = []
+    for _ in range(rounds):
+        phases = _ran(best.framework, _short(best, epochs=3) | {"framework_options": best.options}, folder).phases
+        assert phases is not None
+        parts.append(phases.input_wait_seconds / phases.training_seconds)
+    return of_differences(parts)
+
+
+def _short(best: Best, **fields: Any) -> dict[str, Any]:
+    data = best.spec.data.model_dump() | {"limit": EPOCH_STEPS * best.spec.global_batch_size}
+    return best.spec.model_dump() | {"data": data, "checkpoint_seconds": None} | fields
+
+
+def _streaming(framework: str, rounds: int, folder: Path) -> Ratio | None:
+    """The pace of a training whose images two workers decode in every epoch, over that of the slower of its halves alone."""
+    folder.mkdir()
+    data = SETTINGS["data"] | {"loading": "streaming"}
+    values = SETTINGS | {
+        "data": data,
+        "epochs": 3,
+        "input": "workers",
+        "workers": SETTINGS["cores"],
+        "checkpoint_seconds": None,
+    }
+    parts: list[dict[str, Any]] = [{}, {"part": "input", "epochs": 20}, {"part": "compute", "input": "inline", "workers": 0}]
+    found: list[tuple[float, float]] = []
+    for number in range(rounds):
+        turns = range(len(parts)) if number % 2 == 0 else reversed(range(len(parts)))
+        paces = {turn: images_per_second(_ran(framework, values | parts[turn], folder)) for turn in turns}
+        found.append((paces[0], min(paces[1], paces[2])))
+    return paired_ratio(found)
+
+
+def _ran(framework: str, values: dict[str, Any], folder: Path) -> RunResult:
+    (folder / "spec.json").write_text(spec.build(values).to_json(), "utf-8")
     if launch.call(framework, ["run", str(folder / "spec.json"), "--out", str(folder)], log=folder / "log.txt") != 0:
         raise RuntimeError((folder / "log.txt").read_text("utf-8"))
-    return epoch_seconds(results.load(folder / results.RESULT_FILE))
+    return results.load(folder / results.RESULT_FILE)
 
 
 def _ratio(stored: Stored, slow: str, fast: str) -> Ratio | None:

@@ -1,0 +1,159 @@
+"""What each layer of a model costs by itself, forward and backward: which of them a training step waits for.
+
+Layers that are alike but for their names are measured once. Each gets random values of the shape that it meets in the model and
+a random gradient of its output, in a whole batch; the layers of a model that come before it are not there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from common import architectures, machine, results, watchdog, work
+from common.architectures import Architecture, Layer, Residual
+from common.spec import Spec
+
+WARM_UP_CALLS = 3
+OWN_NAME = "layer"
+"""Of a model of one layer: neither the suite's nor a user's own, which bring builders."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Layers of one model that are alike but for their names."""
+
+    layer: Layer
+    """The first of them; of a Residual its sum alone, without body and shortcut."""
+    input_shape: tuple[int, ...]
+    """[H, W, C] or [features] of one example."""
+    output_shape: tuple[int, ...]
+    learned_before: bool
+    """Whether its input needs a gradient."""
+    names: tuple[str, ...]
+    """Of all of them."""
+    flops: int
+    """Of one of them for one example, forward and backward, counted as `common.work` does."""
+    values_moved: int
+    weights: int
+    """Trainable values of one of them."""
+
+    @property
+    def kind(self) -> str:
+        return type(self.layer).__name__
+
+    @property
+    def architecture(self) -> Architecture:
+        """This layer alone, as a model."""
+        return Architecture(OWN_NAME, self.input_shape[0], self.output_shape[-1], (self.layer,))
+
+    def bytes_moved(self, spec: Spec) -> int:
+        """Of one of them in a step, forward and backward; the weights are read twice and their gradient is written."""
+        return work.VALUE_BYTES[spec.precision] * (self.values_moved * spec.global_batch_size + 3 * self.weights)
+
+
+class Measured(BaseModel):
+    """One process's medians, in seconds of wall time."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seconds: list[float]
+    """Of each unit: one such layer, forward and backward."""
+    whole_seconds: float
+    """Of the whole model, forward and backward, with neither loss nor update."""
+    device: str
+    versions: dict[str, str]
+    cores_of_others: float
+    """That other work used meanwhile, on average."""
+
+
+Passes = Callable[[Spec, Architecture, tuple[int, ...], bool], Callable[[], object]]
+"""(spec, layers, [H, W, C] or [features] of an example in front of them, whether that needs a gradient) to what goes through
+them once, forward and backward, with one batch of the spec."""
+
+
+def units(architecture: Architecture) -> list[Unit]:
+    """What a model is made of, in the order of the forward pass; a Residual's sum comes behind its body and shortcut."""
+    found: dict[Unit, list[str]] = {}
+    for unit in _walk(architecture.layers, (architecture.image_size, architecture.image_size, 3), learned_before=False):
+        anonymous = dataclasses.replace(unit, layer=dataclasses.replace(unit.layer, name=OWN_NAME))
+        found.setdefault(anonymous, []).append(unit.layer.name)
+    return [dataclasses.replace(unit, names=tuple(names)) for unit, names in found.items()]
+
+
+def measure(
+    spec: Spec,
+    architecture: Architecture,
+    passes: Passes,
+    synchronize: Callable[[], None],
+    calls: int,
+    *,
+    device: str,
+    versions: dict[str, str],
+) -> Measured:
+    """Time every unit of a model, and the model as a whole, one after the other.
+
+    Args:
+        spec: of a run; its batch size, precision and switches count.
+        architecture: of the model.
+        passes: the framework's own.
+        synchronize: waits for the device.
+        calls: timed, of each.
+        device: told as it is.
+        versions: told as they are.
+    """
+
+    def median(layers: Architecture, shape: tuple[int, ...], learned_before: bool) -> float:
+        watchdog.reached()
+        one = passes(spec, layers, shape, learned_before)
+        taken: list[float] = []
+        for _ in range(WARM_UP_CALLS + calls):
+            synchronize()
+            start = time.perf_counter()
+            one()
+            synchronize()
+            taken.append(time.perf_counter() - start)
+        return statistics.median(taken[WARM_UP_CALLS:])
+
+    others = machine.OtherWork()
+    size = architecture.image_size
+    return Measured(
+        seconds=[median(unit.architecture, unit.input_shape, unit.learned_before) for unit in units(architecture)],
+        whole_seconds=median(architecture, (size, size, 3), False),
+        device=device,
+        versions=versions,
+        cores_of_others=others.cores(),
+    )
+
+
+def save(measured: Measured, out: Path) -> None:
+    results.write_atomically(out, measured.model_dump_json(indent=1))
+
+
+def _walk(layers: tuple[Layer, ...], shape: tuple[int, ...], *, learned_before: bool) -> Iterator[Unit]:
+    for layer in layers:
+        after = architectures.output_shape((layer,), shape, layer.name)
+        given, alone = shape, layer
+        if isinstance(layer, Residual):
+            yield from _walk(layer.body, shape, learned_before=learned_before)
+            yield from _walk(layer.shortcut, shape, learned_before=learned_before)
+            learned_before = learned_before or any(work.is_learned(each) for each in architectures.leaves((layer,)))
+            given, alone = after, dataclasses.replace(layer, body=(), shortcut=())
+        counted = work.count_layers((alone,), given, learned_before=learned_before)
+        yield Unit(
+            layer=alone,
+            input_shape=given,
+            output_shape=after,
+            learned_before=learned_before,
+            names=(),
+            flops=counted.flops,
+            values_moved=counted.values_moved,
+            weights=counted.weights,
+        )
+        learned_before = learned_before or work.is_learned(layer)
+        shape = after

@@ -1,0 +1,61 @@
+"""Layers by themselves, forward and backward."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common import layers, spec
+from common.layers import Measured
+from common.spec import SpecError
+from tests.twins import made
+from tests.twins.adapters import Twin
+
+RUN = spec.build({"global_batch_size": 3})
+
+
+def test_each_layer_gives_the_gradients_of_its_values_and_variables(twin: Twin) -> None:
+    architecture = made.network()
+    for unit in layers.units(architecture):
+        passed = twin.layers.passes(RUN, unit.architecture, unit.input_shape, unit.learned_before)
+        found = [twin.array(gradient) for gradient in (passed(), passed())[1]]
+        trainable = sum(parameter.trainable for parameter in unit.architecture.parameters())
+        assert len(found) == unit.learned_before + trainable, unit
+        assert all(np.isfinite(gradient).all() for gradient in found) and any(gradient.any() for gradient in found), unit
+        if unit.learned_before:
+            assert sorted(found[0].shape) == sorted((3, *unit.input_shape)), unit
+
+
+def test_a_model_is_passed_as_a_whole(twin: Twin) -> None:
+    architecture = made.resolve("simple_cnn")
+    found = twin.layers.passes(RUN, architecture, (32, 32, 3), False)()
+    assert len(found) == len(architecture.parameters())
+
+
+def test_what_nothing_is_learned_in_is_passed_forward_alone(twin: Twin) -> None:
+    unit = next(unit for unit in layers.units(made.resolve("simple_cnn")) if unit.kind == "MaxPool")
+    (values,) = twin.layers.passes(RUN, unit.architecture, unit.input_shape, False)()
+    assert sorted(values.shape) == sorted((3, *unit.output_shape))
+
+
+def test_layers_in_other_arithmetic_are_refused(twin: Twin) -> None:
+    run = spec.build({"framework_options": {"arithmetic": "bfloat16"}})
+    unit = layers.units(made.resolve("simple_cnn"))[0]
+    with pytest.raises(SpecError, match=r"arithmetic full\. Received: bfloat16"):
+        twin.layers.passes(run, unit.architecture, unit.input_shape, False)
+
+
+def test_the_command_times_every_unit(framework: str, tmp_path: Path) -> None:
+    path, out = tmp_path / "spec.json", tmp_path / "layers.json"
+    command = [sys.executable, "-m", f"{framework}_impl", "layers", str(path), "--out", str(out), "--calls", "2"]
+    path.write_text(spec.build({"global_batch_size": 4, "cores": 1}).to_json(), "utf-8")
+    subprocess.run(command, check=True)
+    made_of = Measured.model_validate_json(out.read_bytes())
+    assert len(made_of.seconds) == len(layers.units(made.resolve("simple_cnn"))) and min(made_of.seconds) > 0.0
+    assert made_of.whole_seconds > max(made_of.seconds) / 2 and made_of.device == "cpu" and made_of.versions
+
+    path.write_text(spec.build({"mode": "data_parallel", "replicas": 2}).to_json(), "utf-8")
+    refused = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+    assert refused.returncode == 2 and "mode data_parallel. Use serial" in refused.stderr
