@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
-from common import architectures, datasets, spec
+from common import architectures, spec
 from common.spec import Spec, SpecError
 from compare import evaluation, launch, tuning, tuning_space
 from compare.evaluation import Evaluation
@@ -166,11 +166,6 @@ class Study(_Frozen):
             base = self.base()
         except SpecError as error:
             raise SpecError(f"in spec, {error}") from None
-        if base.data.source in datasets.ARRAYS:
-            raise SpecError(
-                f"spec.data.source must be image files, which normalise reads. Received: {base.data.source}. Name an "
-                "image folder, an archive of one, or leaves; --data does so too."
-            )
         if base.data.image_size is not None:
             architectures.resolve(base.model, 2, base.data.image_size)  # which refuses images too small for it
         variants(",".join(self.pretrain.modes))

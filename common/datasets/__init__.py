@@ -3,10 +3,9 @@
 from common.datasets.dataset import DataRefused, Dataset, Files, FileSplit, Split
 from common.datasets.encoded import Encoded
 from common.datasets.manifest import Manifest
-from common.datasets.sources import ARRAYS, NAMES, load, load_files, load_manifest
+from common.datasets.sources import NAMES, load, load_files, load_manifest
 
 __all__ = [
-    "ARRAYS",
     "NAMES",
     "DataRefused",
     "Dataset",

@@ -26,9 +26,7 @@ from common.preprocessing import cache
 from common.preprocessing.cache import Entry, PixelFile, Side
 from common.spec import Data
 
-ARRAYS = ("digits", "cifar10", fashion_mnist.NAME)
-"""That hold pixels and no image files."""
-NAMES = (*ARRAYS, leaves.NAME)
+NAMES = ("digits", "cifar10", fashion_mnist.NAME, leaves.NAME)
 
 _SCAN_VERSION = 3
 """Grows when the manifest gets other columns, or a file is judged otherwise."""
