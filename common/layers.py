@@ -9,15 +9,16 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from common import architectures, machine, results, watchdog, work
 from common.architectures import Architecture, Layer, Residual
-from common.spec import Spec
+from common.spec import Spec, SpecError
 
 WARM_UP_CALLS = 3
 OWN_NAME = "layer"
@@ -86,6 +87,21 @@ def units(architecture: Architecture) -> list[Unit]:
     return [dataclasses.replace(unit, names=tuple(names)) for unit, names in found.items()]
 
 
+def refuse_other(chosen: Mapping[str, Any], only: Mapping[str, Any]) -> None:
+    """Hold switches to those with which a step is nothing but its layers.
+
+    Args:
+        chosen: every switch as a run has it.
+        only: of those that make a step something else, the value that does not.
+
+    Raises:
+        SpecError: names the switch.
+    """
+    for name, value in only.items():
+        if chosen[name] != value:
+            raise SpecError(f"Layers are timed with framework_options.{name} {value}. Received: {chosen[name]}. Leave it out.")
+
+
 def measure(
     spec: Spec,
     architecture: Architecture,
@@ -142,7 +158,7 @@ def _walk(layers: tuple[Layer, ...], shape: tuple[int, ...], *, learned_before: 
         if isinstance(layer, Residual):
             yield from _walk(layer.body, shape, learned_before=learned_before)
             yield from _walk(layer.shortcut, shape, learned_before=learned_before)
-            learned_before = learned_before or any(work.is_learned(each) for each in architectures.leaves((layer,)))
+            learned_before = learned_before or work.is_learned(layer)
             given, alone = after, dataclasses.replace(layer, body=(), shortcut=())
         counted = work.count_layers((alone,), given, learned_before=learned_before)
         yield Unit(

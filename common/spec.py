@@ -612,6 +612,20 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
     return parsed
 
 
+def from_options(fields: dict[str, Any], assignments: list[str] | None) -> Spec:
+    """The spec of a command whose options are fields, and whose `--set` has the last word.
+
+    Args:
+        fields: {dotted field: value}; None: it was not given.
+        assignments: as for `parse_assignments`.
+
+    Raises:
+        SpecError: a field is wrong.
+    """
+    given = overlay({}, {name: value for name, value in fields.items() if value is not None})
+    return build(overlay(given, parse_assignments(assignments or [])))
+
+
 def of_device(spec: Spec, description: dict[str, Any]) -> dict[str, Any]:
     """What a framework says of itself on the device that a run is for.
 

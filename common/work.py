@@ -78,8 +78,8 @@ def count_layers(layers: tuple[Layer, ...], shape: tuple[int, ...], *, learned_b
 
 
 def is_learned(layer: Layer) -> bool:
-    """Whether a layer that is no Residual has weights of its own."""
-    return isinstance(layer, Conv | DepthwiseConv | Dense | BatchNorm)
+    """Whether a layer, or one in a Residual, has weights."""
+    return any(isinstance(each, Conv | DepthwiseConv | Dense | BatchNorm) for each in architectures.leaves((layer,)))
 
 
 def _count(layers: tuple[Layer, ...], shape: tuple[int, ...], *, learned_before: bool) -> tuple[int, int, int, bool]:

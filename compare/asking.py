@@ -40,11 +40,16 @@ def ask(framework: str, words: Sequence[str | Path], log: Path) -> None:
     code = launch.call(framework, [str(word) for word in words], log=log)
     if code == 0:
         return
-    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    last = tables.one_line(lines[-1])[:_REASON_LENGTH] if lines else ""
+    last = last_line(log)
     if code == exits.USAGE:
         raise WeightsError(last)
     raise LaunchError(f"{framework} cannot {words[0]} ({launch.exit_words(code)}): {last}")
+
+
+def last_line(log: Path) -> str:
+    """What a twin said last: its reason, or what it was ended by; empty where it said nothing."""
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    return tables.one_line(lines[-1])[:_REASON_LENGTH] if lines else ""
 
 
 def logits(framework: str, path: Path, model: Trained, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.floating]:

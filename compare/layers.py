@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from common.architectures import Conv, DepthwiseConv, MaxPool
 from common.layers import Measured, Unit
 from common.rates import Rates
 from common.spec import Spec, SpecError
-from compare import document, exits, launch, report, tables
+from compare import asking, document, exits, launch, report, tables
 from compare.findings import DISTURBED
 from compare.interrupt import interruptible
 from compare.launch import LaunchError
@@ -94,8 +93,7 @@ def command(
     with exits.told():
         named = chosen("--framework", names(framework), tuple(launch.FRAMEWORKS))
         fields: dict[str, Any] = {"model": model, "data.source": data, "global_batch_size": batch_size, "cores": cores}
-        given = {name: value for name, value in fields.items() if value is not None}
-        wanted = spec.build(spec.overlay(spec.overlay({}, given), spec.parse_assignments(assignments or [])))
+        wanted = spec.from_options(fields, assignments)
         if wanted.mode != "serial":
             raise SpecError(f"layers times one replica. Received: mode {wanted.mode}. Leave it out.")
         with interruptible(), display(Console(stderr=True)) as shown:
@@ -132,17 +130,16 @@ def measure(wanted: Spec, frameworks: list[str], repeats: int, calls: int, shown
     shown.say("measuring what the machine can do")
     known = rates.measured(wanted.cores)
     found: dict[str, list[Measured]] = {framework: [] for framework in frameworks}
-    with tempfile.TemporaryDirectory() as folder:
-        path, out = Path(folder) / "spec.json", Path(folder) / "layers.json"
+    with asking.workplace() as folder:
+        path, out = folder / "spec.json", folder / "layers.json"
         path.write_text(wanted.to_json(), encoding="utf-8")
         for repeat in range(repeats):
             for framework in frameworks if repeat % 2 == 0 else reversed(frameworks):
                 shown.say(f"{framework}, process {repeat + 1} of {repeats}")
                 words = ["layers", str(path), "--out", str(out), "--calls", str(calls)]
-                log = Path(folder) / f"{framework}.txt"
+                log = folder / f"{framework}.txt"
                 if (code := launch.call(framework, words, log=log, hang_seconds=wanted.hang_seconds)) != 0:
-                    told = log.read_text("utf-8", errors="replace").strip().splitlines()
-                    said = told[-1] if told else launch.exit_words(code)
+                    said = asking.last_line(log) or launch.exit_words(code)
                     raise (SpecError if code == exits.USAGE else LaunchError)(f"{framework}: {said}")
                 found[framework].append(Measured.model_validate_json(out.read_bytes()))
     return Timed(wanted, layers.units(architecture), known, found)

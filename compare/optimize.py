@@ -79,8 +79,7 @@ def command(
     with exits.told():
         named = chosen("--framework", names(framework), tuple(launch.FRAMEWORKS))
         fields: dict[str, Any] = {"model": model, "data.source": data, "global_batch_size": batch_size, "cores": cores}
-        given = {name: value for name, value in fields.items() if value is not None}
-        base = spec.build(spec.overlay(spec.overlay({}, given), spec.parse_assignments(assignments or [])))
+        base = spec.from_options(fields, assignments)
         _check(base)
         folder = out or store.new_folder("optimize", model)
         switches = None if only is None else names(only)

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import torch
 
+from common import layers
 from common.architectures import Architecture
-from common.spec import Spec, SpecError
+from common.spec import Spec
 from pytorch_impl import device, models, switches
 
 
@@ -29,9 +30,7 @@ def passes(
         SpecError: a switch makes a step of what no layer is by itself.
     """
     chosen = switches.of(spec, device.kind())
-    for name, only in (("arithmetic", "full"), ("graph", "eager")):
-        if chosen[name] != only:
-            raise SpecError(f"Layers are timed with framework_options.{name} {only}. Received: {chosen[name]}. Leave it out.")
+    layers.refuse_other(chosen, {"arithmetic": "full", "graph": "eager"})
     place, size = torch.device(device.kind()), spec.global_batch_size
     model = models.placed(models.build(architecture, spec.precision), place, chosen["memory_format"]).train()
     parameters = list(model.parameters())
@@ -45,7 +44,7 @@ def passes(
 
     def once() -> list[torch.Tensor]:
         for leaf in (values, *parameters):
-            leaf.grad = None
+            leaf.grad = None  # Twin: torch adds up in `grad`; a tape gives gradients anew
         made = model(values, *masks)
         if made.requires_grad:
             made.backward(upstream)

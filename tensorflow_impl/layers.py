@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from common import layers
 from common.architectures import Architecture
-from common.spec import Spec, SpecError
+from common.spec import Spec
 from tensorflow_impl import device, models, switches
 
 
@@ -31,9 +31,7 @@ def passes(
         SpecError: a switch makes a step of what no layer is by itself.
     """
     chosen = switches.of(spec, device.kind())
-    for name, only in (("arithmetic", "full"), ("graph", "function")):
-        if chosen[name] != only:
-            raise SpecError(f"Layers are timed with framework_options.{name} {only}. Received: {chosen[name]}. Leave it out.")
+    layers.refuse_other(chosen, {"arithmetic": "full", "graph": "function"})
     size = spec.global_batch_size
     # Twin: Keras has to be told the shape in front of layers, of which torch hears from the values themselves.
     alone = architecture.name == layers.OWN_NAME
@@ -44,7 +42,7 @@ def passes(
     values = tf.random.normal((size, *shape), dtype=spec.precision)
     masks = [tf.random.uniform((size, dropout.units)) > dropout.rate for dropout in architecture.dropouts]
 
-    # Values and gradient are arguments: what a graph holds as constants may be computed when it is made.
+    # Twin: TensorFlow's step is a graph. Values and gradient are its arguments: with constants it might be computed at once.
     @tf.function
     def graph(values: Any, masks: Any, upstream: Any) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:

@@ -28,8 +28,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from common import results, spec
-from common.results import RunResult
+from common import spec
 from compare import launch, run
 from compare.best import Best
 from compare.presets import Preset
@@ -38,6 +37,7 @@ from compare.store import Stored
 from compare.summary import epoch_seconds, images_per_second, ratio_of_seconds, summarize
 from compare.switch_search import EPOCH_STEPS
 from tests.benchmarks import flat, harness, scans
+from tests.benchmarks.sealed import ran
 from tests.conftest import data_folder
 
 BARS: tuple[tuple[str, str, dict[str, float]], ...] = (
@@ -270,7 +270,7 @@ def _best_over_fair(best: Best, rounds: int, folder: Path) -> Ratio | None:
     for number in range(rounds):
         ways = ({}, best.options)
         turns = ways if number % 2 == 0 else reversed(ways)
-        seconds = [epoch_seconds(_ran(best.framework, values | {"framework_options": options}, folder)) for options in turns]
+        seconds = [epoch_seconds(ran(best.framework, values | {"framework_options": options}, folder)) for options in turns]
         found.append((seconds[number % 2], seconds[1 - number % 2]))
     return paired_ratio(found)
 
@@ -279,7 +279,7 @@ def _waits(best: Best, rounds: int, folder: Path) -> Estimate:
     """The part of whole trainings that waits for input, cached and inline."""
     parts: list[float] = []
     for _ in range(rounds):
-        phases = _ran(best.framework, _short(best, epochs=3) | {"framework_options": best.options}, folder).phases
+        phases = ran(best.framework, _short(best, epochs=3) | {"framework_options": best.options}, folder).phases
         assert phases is not None
         parts.append(phases.input_wait_seconds / phases.training_seconds)
     return of_differences(parts)
@@ -305,16 +305,9 @@ def _streaming(framework: str, rounds: int, folder: Path) -> Ratio | None:
     found: list[tuple[float, float]] = []
     for number in range(rounds):
         turns = range(len(parts)) if number % 2 == 0 else reversed(range(len(parts)))
-        paces = {turn: images_per_second(_ran(framework, values | parts[turn], folder)) for turn in turns}
+        paces = {turn: images_per_second(ran(framework, values | parts[turn], folder)) for turn in turns}
         found.append((paces[0], min(paces[1], paces[2])))
     return paired_ratio(found)
-
-
-def _ran(framework: str, values: dict[str, Any], folder: Path) -> RunResult:
-    (folder / "spec.json").write_text(spec.build(values).to_json(), "utf-8")
-    if launch.call(framework, ["run", str(folder / "spec.json"), "--out", str(folder)], log=folder / "log.txt") != 0:
-        raise RuntimeError((folder / "log.txt").read_text("utf-8"))
-    return results.load(folder / results.RESULT_FILE)
 
 
 def _ratio(stored: Stored, slow: str, fast: str) -> Ratio | None:
@@ -325,8 +318,7 @@ def _ratio(stored: Stored, slow: str, fast: str) -> Ratio | None:
 def _start_up(framework: str, pairs: int, folder: Path) -> Estimate:
     """Seconds from the command to the first step less those of a bare import, in turn; the first of both warms the caches."""
     folder.mkdir()
-    values = SETTINGS | {"epochs": None, "steps": 2}
-    (folder / "spec.json").write_text(spec.build(values).to_json(), "utf-8")
+    wanted = spec.build(SETTINGS | {"epochs": None, "steps": 2})
     beyond: list[float] = []
 
     def bare() -> float:
@@ -335,10 +327,7 @@ def _start_up(framework: str, pairs: int, folder: Path) -> Estimate:
         return time.perf_counter() - start
 
     def whole() -> float:
-        words = ["run", str(folder / "spec.json"), "--out", str(folder)]
-        if launch.call(framework, words, log=folder / "log.txt") != 0:
-            raise RuntimeError((folder / "log.txt").read_text("utf-8"))
-        phases = results.load(folder / results.RESULT_FILE).phases
+        phases = ran(framework, wanted, folder).phases
         assert phases is not None
         return phases.import_seconds + phases.build_seconds
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from common import results, spec
+from common import spec
 from common.results import RunResult
 from compare import launch
+from tests.benchmarks.sealed import ran
 
 STEPS_EPOCHS, INPUT_EPOCHS = 7, 30
 """The first epoch of each is warm-up."""
@@ -57,10 +58,7 @@ def sealed(framework: str, values: dict[str, Any], folder: Path) -> RunResult:
     what = spec.build(values)
     if (lacking := spec.check_against(what, launch.describe(framework))) is not None:
         pytest.skip(lacking)
-    (folder / "spec.json").write_text(what.to_json())
-    code = launch.call(framework, ["run", str(folder / "spec.json"), "--out", str(folder)], log=folder / "log.txt")
-    assert code == 0, (folder / "log.txt").read_text()
-    return results.load(folder / results.RESULT_FILE)
+    return ran(framework, what, folder)
 
 
 def enter(benchmark: BenchmarkFixture, result: RunResult) -> None:
