@@ -50,6 +50,8 @@ _ALL: tuple[Paper, ...] = (cifar10_minixception, tomato_two_frameworks, plant_di
 PAPERS = {paper.NAME: paper for paper in _ALL}
 SUFFIXES = ("", ".tar", ".tar.gz", ".tar.xz", ".zip")
 _CURVES = "curves"
+_FEW_NAMES = 3
+"""Of classes, by which data are known."""
 _FEW_IMAGES = 256
 """By which the scans are estimated."""
 _FAITHFUL, _VERDICTS = "faithful", "verdicts"
@@ -90,9 +92,10 @@ def command(
         chosen("--scale", [scale], SCALES)
         wanted = PAPERS[paper]
         values = spec.overlay({}, spec.parse_assignments(assignments or []))
-        cache_dir = spec.build(values).paths.cache_dir  # which refuses what no spec has
-        source = _source(wanted, scale, data, cache_dir)
-        setting = Setting(scale, source, _gpus(wanted.FRAMEWORKS), values)
+        common = spec.build(values)  # which refuses what no spec has
+        source = _source(wanted, scale, data, common.paths.cache_dir)
+        gpus = 0 if common.device == "cpu" else _gpus(wanted.FRAMEWORKS)
+        setting = Setting(scale, source, gpus, values, made_up=data is None and scale == SMOKE)
         subject = Reproduction(wanted, setting, wanted.plan(setting))
         settings: dict[str, Any] = {"paper": paper, "scale": scale, "source": source, "gpus": setting.gpus, "values": values}
         settings["rows"] = [row.spec.model_dump(mode="json") for each in subject.trainings for row in each.rows]
@@ -228,13 +231,15 @@ def _plan(subject: Reproduction, folder: Path, passed: Passed) -> Made:
 def _departures(subject: Reproduction, made: Comparison) -> list[str]:
     """In what no plan can know that the runs are not the report's: their data, and what the caller has set."""
     published, setting = subject.paper.published(), subject.setting
-    said: list[str] = []
-    here = f"{made.data_name} of {counted(len(made.class_names), 'class', 'classes')}"
-    if setting.source == subject.paper.EMBEDDED or len(made.class_names) != published.classes:
-        said.append(
-            f"The data: {here}, in place of {published.dataset} of {published.classes}. No accuracy and no loss of the report "
-            "can be expected of them."
-        )
+    names = made.class_names[:_FEW_NAMES]
+    more = ", ..." if len(made.class_names) > len(names) else ""
+    said = [
+        f"The data: {made.data_name}, {counted(len(made.class_names), 'class', 'classes')} ({', '.join(names)}{more}), "
+        f"{made.train_examples:,} training images; the report's: {published.dataset}, {published.classes} classes, "
+        f"{subject.paper.images():,} training images."
+    ]
+    if setting.made_up or len(made.class_names) != published.classes:
+        said.append("No accuracy and no loss of the report can be expected of other data.")
     said += [
         f"Set by the caller, in all runs: {field} = {value}, over whatever is said of it here."
         for field, value in store.flat(dict(setting.values)).items()

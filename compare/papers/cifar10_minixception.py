@@ -97,6 +97,10 @@ def published() -> Published:
     return _file()
 
 
+def images() -> int:
+    return _IMAGES[SEQUENTIAL]
+
+
 def hardware() -> str:
     return "an unknown CPU for the sequential run, one unknown GPU for the two others"
 
@@ -164,12 +168,9 @@ def plan(setting: Setting) -> Plan:
         prove=size["prove"],
     )
     scaled: list[str] = []
-    specs = [each.rows[0].spec for each in faithful]
-    if specs[0].data.limit is not None:
-        scaled.append(
-            f"{specs[0].data.limit:,} training images in place of 50,000 (40,000 of the third run), "
-            f"{counted(max(each.epochs or 0 for each in specs), 'epoch')} in place of up to 20."
-        )
+    most = max(each.rows[0].spec.epochs or 0 for each in faithful)
+    if most < max(len(run.epochs) for run in _file().runs):
+        scaled.append(f"{sentence(counted(most, 'epoch'))[:-1]} in place of up to 20.")
     fewer = f" ({size['workers']} at this scale)" if size["workers"] < _WORKERS else ""
     return Plan(
         faithful=faithful,
@@ -206,7 +207,7 @@ def tables(here: Here) -> list[Table]:
                     "accuracy": Compared(accuracy, found.get(epoch, (None, None))[0]),
                     "seconds": Compared(seconds, found.get(epoch, (None, None))[1]),
                 },
-                beyond(here.setting, len(found)),
+                beyond(NAME, here.setting, len(found)),
             )
             for epoch, (accuracy, seconds) in run.epochs.items()
         ]
@@ -227,22 +228,33 @@ def tables(here: Here) -> list[Table]:
 
 
 def _side_by_side(here: Here, number: int, title: str, which: int, digits: int) -> Table:
-    runs = _file().runs
-    found = {run.id: _found(here, run.id) for run in runs}
+    runs = {run.id: run for run in _file().runs}
+    found = {name: _found(here, name) for name in runs}
     rows = [
         (
             {"epoch": epoch},
             {
-                run.id: Compared(run.epochs[epoch][which], found[run.id].get(epoch, (None, None))[which])
-                for run in runs
+                name: Compared(run.epochs[epoch][which], found[name].get(epoch, (None, None))[which])
+                for name, run in runs.items()
                 if epoch in run.epochs
             },
-            beyond(here.setting, max(map(len, found.values()))),
+            _open(here, {name: len(each) for name, each in found.items() if epoch in runs[name].epochs}, epoch),
         )
-        for epoch in range(1, 1 + max(len(run.epochs) for run in runs))
+        for epoch in range(1, 1 + max(len(run.epochs) for run in runs.values()))
     ]
-    kinds = [Kind(run.id, _WORDS[run.id], digits) for run in runs]
+    kinds = [Kind(name, _WORDS[name], digits) for name in runs]
     return beside(f"table_{number}", f"Table {number}: {title}", [Column("epoch", "epoch")], kinds, rows)
+
+
+def _open(here: Here, trained: dict[str, int], epoch: int) -> str:
+    """Why cells of an epoch are open, of runs that were trained for so many."""
+    reasons = dict[str, list[str]]()
+    for name, epochs in trained.items():
+        if epochs < epoch:
+            reasons.setdefault(beyond(NAME, here.setting, epochs), []).append(_WORDS[name])
+    if len(reasons) == 1 and len(*reasons.values()) == len(trained):
+        return next(iter(reasons))
+    return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
 
 
 def _found(here: Here, name: str) -> dict[int, tuple[float | None, float | None]]:
@@ -287,8 +299,7 @@ def _epoch_time(here: Here) -> tuple[Verdict, list[str]]:
     return "cannot be told here", [
         *evidence,
         "It takes the report's CPU and its GPU, and neither is named."
-        if here.setting.gpus
-        else "It needs a GPU beside the CPU: there is none here.",
+        + ("" if here.setting.gpus else " Here is no GPU beside the CPU either."),
     ]
 
 
@@ -342,7 +353,7 @@ def _framework_times(here: Here) -> list[str]:
 def _loses_none(here: Here) -> tuple[Verdict, list[str]]:
     pairs = [judging.pair(here, framework) for framework in launch.FRAMEWORKS]
     found = judging.differences(here, CORRECTED, pairs)
-    judged = [judging.loses_none(found.get(pair)) for pair in pairs]
+    judged = [judging.sound(here, judging.loses_none(found.get(pair))) for pair in pairs]
     verdicts = {verdict for verdict, _ in judged}
     evidence = ["Its own runs cannot show it: none of them splits anything.", *(sentence(words) for _, words in judged)]
     evidence.append(judging.budget(here, CORRECTED))

@@ -10,7 +10,7 @@ from common.results import Metrics, RunResult
 from compare import statistics
 from compare.data_report import counted
 from compare.findings import doubt_of
-from compare.papers.paper import Here, Verdict
+from compare.papers.paper import CORRECTED, Here, Verdict
 from compare.statistics import SIGNIFICANCE, VERDICT_PAIRS, Judged, Ratio
 from compare.summary import Summary, family, ratio_of_seconds
 
@@ -123,7 +123,9 @@ def more_accurate(difference: Difference | None, points: float) -> tuple[Verdict
 
 
 def loses(difference: Difference | None, points: float) -> tuple[Verdict, str]:
-    """Whether the first of two is less accurate by so many points.
+    """Whether the first of two is less accurate by so many points, under settings that a report does not state.
+
+    To find the loss supports it; not to find it says something of the settings that were chosen, and nothing of the report's.
 
     Args:
         difference: of the two.
@@ -131,11 +133,12 @@ def loses(difference: Difference | None, points: float) -> tuple[Verdict, str]:
     """
     if difference is None or not (difference.decided and difference.learned):
         return "cannot be told here", _untold(difference)
-    inside = difference.low <= -points / 100 <= difference.high
-    if inside and difference.p < SIGNIFICANCE:
+    surely = difference.p < SIGNIFICANCE
+    if not difference.low <= -points / 100 <= difference.high:
+        loss = "a loss, but " if surely and difference.high < 0 else ""
+        return "cannot be told here", f"{difference.words}: {loss}not the {points:g} that were published"
+    if surely:
         return "reproduced", f"{difference.words}, which holds the {points:g} that were published"
-    if not inside:
-        return "not reproduced", f"{difference.words}, which does not hold a loss of {points:g}"
     return "cannot be told here", f"{difference.words}, which holds a loss of {points:g}, and none as well"
 
 
@@ -172,6 +175,14 @@ def speedup(here: Here, training: str, row: str) -> Judged | None:
     return family(report.stored, report.summaries).modes.get(row) if report else None
 
 
+def gains_more(first: Ratio, second: Ratio) -> Verdict:
+    """Whether the first of two speed-ups, both over repeats enough, is surely the larger one, and a gain at all."""
+    first_low, first_high, second_low, second_high = (end or 0.0 for end in (first.low, first.high, second.low, second.high))
+    if first_low > max(second_high, 1.0):
+        return "reproduced"
+    return "not reproduced" if first_high < max(second_low, 1.0) else "cannot be told here"
+
+
 def above(judged: Judged | None, words: str) -> tuple[Verdict, str]:
     """Whether a ratio is above one.
 
@@ -202,13 +213,34 @@ def paired(here: Here, training: str, slow: str, fast: str) -> Ratio | None:
 
 def undisturbed(here: Here, training: str, rows: Sequence[str], judged: tuple[Verdict, str]) -> tuple[Verdict, str]:
     """A verdict on times of these rows, which there is none of where other work disturbed one of them, or may have."""
-    words, said = judged[1], doubt(here, training, rows)
-    return ("cannot be told here", f"{words}. {said.removesuffix('.')}") if said else judged
+    return _doubted(judged, doubt(here, training, rows))
+
+
+def sound(here: Here, judged: tuple[Verdict, str]) -> tuple[Verdict, str]:
+    """A verdict on the corrected runs, which there is none of where they are not the same training."""
+    return _doubted(judged, unsound(here))
+
+
+def _doubted(judged: tuple[Verdict, str], said: str) -> tuple[Verdict, str]:
+    return ("cannot be told here", f"{judged[1]}. {said.removesuffix('.')}") if said else judged
 
 
 def doubt(here: Here, training: str, rows: Sequence[str]) -> str:
     """Why no time of these rows is to be relied on; empty where nothing disturbed them."""
+    if training == CORRECTED and (said := unsound(here)):
+        return said
     return doubt_of(*(summary for row in rows if (summary := here.summary(training, row)))).strip()
+
+
+def unsound(here: Here) -> str:
+    """Why nothing can be said from the corrected runs; empty where they are the same training, or were not run."""
+    report = here.trainings.get(CORRECTED)
+    if report is None:
+        return ""
+    proof = report.stored.comparison.proof
+    if proof is not None and proof.verdict == "not proved":
+        return "The proof that the corrected runs are the same training did not hold: see their page."
+    return "" if report.findings.comparable else "The corrected runs were not the same training: see their page."
 
 
 def budget(here: Here, training: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,10 +33,10 @@ SCALES = (SMOKE, "quick", "full")
 CORRECTED = "corrected"
 """Name of the training that asks the question properly."""
 
-FULL = "--scale full"
-"""What fills the cells that are open for want of epochs."""
-
 Verdict = Literal["reproduced", "not reproduced", "contradicted by the paper's own table", "cannot be told here"]
+
+FAILED = "the run failed here: see the cautions"
+"""Why cells of a run that came to no end are open."""
 
 _File = TypeVar("_File", bound="Published")
 
@@ -131,6 +132,8 @@ class Setting:
     """That every framework of the report sees here."""
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Fields of the spec for all runs, over the report's."""
+    made_up: bool = False
+    """Whether the data are the report's embedded ones, which nobody named."""
 
     def row(self, name: str, framework: str, fields: Mapping[str, Any]) -> Row:
         """One run, of dotted fields of the spec."""
@@ -219,6 +222,10 @@ class Paper(Protocol):
         """Its figures."""
         ...
 
+    def images(self) -> int:
+        """That most of its runs trained on."""
+        ...
+
     def hardware(self) -> str:
         """On what its runs were made."""
         ...
@@ -246,6 +253,8 @@ class Compared:
 
     paper: float | None
     here: float | None
+    alike: bool = True
+    """Whether they are of the same thing, so that their ratio says something."""
 
 
 @dataclass(frozen=True)
@@ -287,7 +296,7 @@ def beside(
         cells: dict[str, Cell] = dict(label)
         for key, each in figures.items():
             cells[f"{key}_paper"], cells[f"{key}_here"] = each.paper, each.here
-            cells[f"{key}_ratio"] = each.here / each.paper if each.here is not None and each.paper else None
+            cells[f"{key}_ratio"] = each.here / each.paper if each.alike and each.here is not None and each.paper else None
         is_open = any(each.here is None and each.paper is not None for each in figures.values())
         made.append(cells | {"open": reason if is_open else None})
     if any(row["open"] for row in made):
@@ -322,19 +331,28 @@ def agrees(stated: float, found: float, digits: int) -> bool:
 
 def there(name: str, setting: Setting, gpus: int) -> str:
     """What a cell needs that is open for want of GPUs, and the command that fills it where they are."""
-    words = ["reproduce", name, "--scale", setting.scale]
-    if setting.scale != SMOKE:
+    return f"needs {gpus} GPUs; there: {command(name, setting, setting.scale)}"
+
+
+def beyond(name: str, setting: Setting, epochs: int) -> str:
+    """Why cells behind the last epoch that was run are open, and the command that fills them."""
+    return not_at(name, setting, f"behind epoch {epochs} of scale {setting.scale}") if epochs else FAILED
+
+
+def not_at(name: str, setting: Setting, why: str) -> str:
+    """Why a cell is open that a larger scale fills, and the command for that."""
+    return why if setting.scale == SCALES[-1] else f"{why}; all: {command(name, setting, SCALES[-1])}"
+
+
+def command(name: str, setting: Setting, scale: str) -> str:
+    """What makes a report again as it is made here, at that scale."""
+    words = ["reproduce", name, "--scale", scale]
+    if not setting.made_up:
         words += ["--data", setting.source]
     for field_name, value in flat(dict(setting.values)).items():
-        words += ["--set", f"{field_name}={value}"]
-    return f"needs {gpus} GPUs; there: python -m compare {shlex.join(words)}"
-
-
-def beyond(setting: Setting, epochs: int) -> str:
-    """Why cells behind the last epoch that was run are open."""
-    if not epochs:
-        return "the run failed here: see the cautions"
-    return f"behind epoch {epochs} of scale {setting.scale}: {FULL} runs all"
+        plain = isinstance(value, str) and yaml.safe_load(value) == value
+        words += ["--set", f"{field_name}={value if plain else json.dumps(value)}"]
+    return f"python -m compare {shlex.join(words)}"
 
 
 def sentence(words: str) -> str:

@@ -20,6 +20,7 @@ from compare.evaluation import Evaluation
 from compare.papers import judging
 from compare.papers.paper import (
     CORRECTED,
+    FAILED,
     FOLDER,
     SMOKE,
     Claim,
@@ -36,11 +37,12 @@ from compare.papers.paper import (
     arithmetic,
     beside,
     beyond,
+    not_at,
     read,
     sentence,
     there,
 )
-from compare.statistics import Judged
+from compare.statistics import Judged, Ratio
 from compare.summary import DISTURBED_FROM, cores_lost
 from compare.tables import Cell, Column, Table
 from compare.tuning import Tuning
@@ -57,6 +59,7 @@ _FAITHFUL = "faithful"
 _FRAMEWORK = "pytorch"
 _CORES = 4
 """Of the report's machine."""
+_PIXELS = 256
 _GPUS = 2
 _GAIN = 1.05
 """Times as fast from which more workers count as a gain."""
@@ -65,7 +68,7 @@ _WARNING = "suggested max number of worker"
 
 _SCALES: dict[str, dict[str, Any]] = {
     "smoke": {
-        "image_size": 32, "limit": 128, "epochs": 1, "workers": (2,), "repeats": 1, "scan_workers": (1, 2),
+        "image_size": 32, "limit": 128, "epochs": 1, "workers": (2,), "repeats": 1, "scan_workers": (1,),
         "scan_limit": 128, "scans": 1,
         "corrected_limit": 64, "corrected_epochs": 1, "seeds": 1,
         "trials": 2, "jobs": (1, 2), "tuning_epochs": 1, "final": 1,
@@ -181,6 +184,10 @@ def published() -> Published:
     return _file()
 
 
+def images() -> int:
+    return _file().split["train"]
+
+
 def hardware() -> str:
     return f"{_file().cpu}; {_file().gpu}"
 
@@ -243,9 +250,8 @@ def plan(setting: Setting) -> Plan:
     first = rows[0].spec
     if first.data.limit is not None:
         scaled.append(
-            f"{first.data.limit:,} training images of {first.data.image_size} px in place of "
-            f"{_file().split['train']:,} of 256 px, "
-            f"{counted(first.epochs or 0, 'epoch')} in place of {len(_file().epochs_serial)}."
+            f"Images of {first.data.image_size} px and {counted(first.epochs or 0, 'epoch')}, in place of {_PIXELS} px and "
+            f"{len(_file().epochs_serial)} epochs."
         )
     return Plan(
         faithful=[Training(_FAITHFUL, "Serial, loader workers, DataParallel", rows, repeats=size["repeats"])],
@@ -331,13 +337,13 @@ def _preprocessing(here: Here) -> Table:
             row = _scan(here, engine, workers)
             images = sum(_file().split.values())
             figures = {
-                "seconds": Compared(seconds, row["seconds"] * images / row["images"] if row else None),
+                "seconds": Compared(seconds, row["seconds"] * images / row["images"] if row else None, _same_size(here)),
                 "speedup": Compared(speedup, row["speedup"] if row else None),
             }
             rows.append(({"engine": engine, "workers": workers}, figures, _not_at(here)))
     labels = [Column("engine", "engine"), Column("workers", "workers")]
     kinds = [Kind("seconds", "seconds", 1), Kind("speedup", "speed-up", 2)]
-    note = f"Seconds here: of the report's {sum(_file().split.values()):,} images, at the pace of those that were read."
+    note = f"Seconds here: of the report's {sum(_file().split.values()):,} images, at the pace of those read{_of_size(here)}."
     return beside("preprocessing", "Mean and standard deviation", labels, kinds, rows, note=note)
 
 
@@ -357,7 +363,7 @@ def _training(here: Here) -> Table:
         summary = here.summary(_FAITHFUL, name)
         scored = [each.validation_accuracy for each in summary.epochs if each.validation_accuracy] if summary else []
         figures = {
-            "seconds": Compared(seconds, epoch * epochs if epoch else None),
+            "seconds": Compared(seconds, epoch * epochs if epoch else None, _same_size(here)),
             "speedup": Compared(speedup, 1.0 if name == "serial" and epoch else ratio.value if ratio else None),
             "accuracy": Compared(accuracy.get(name), max(scored, default=None) if name in accuracy else None),
             "memory": Compared(memory.get(name), summary.device_peak_memory_mib if summary and name in memory else None),
@@ -371,7 +377,7 @@ def _training(here: Here) -> Table:
         Kind("memory", "GPU memory MB", 0),
     ]
     note = (
-        f"Seconds here: of {epochs} epochs of the report's {images:,} images, at the pace that was measured. "
+        f"Seconds here: of {epochs} epochs of the report's {images:,} images, at the pace that was measured{_of_size(here)}. "
         "Memory here: in MiB."
     )
     return beside("training", "Loader workers and DataParallel", [Column("run", "run")], kinds, rows, note=note)
@@ -396,9 +402,9 @@ def _curve_table(here: Here, name: str, title: str, curve: _Curve) -> Table:
             "train_accuracy": Compared(train_accuracy, train.accuracy if train else None),
             "valid_loss": Compared(valid_loss, valid.loss if valid else None),
             "valid_accuracy": Compared(valid_accuracy, valid.accuracy if valid else None),
-            "seconds": Compared(seconds, pace),
+            "seconds": Compared(seconds, pace, _same_size(here)),
         }
-        needs = _needs_gpus(here) if name == "data_parallel" and not found else beyond(here.setting, len(found))
+        needs = _needs_gpus(here) if name == "data_parallel" and not found else beyond(NAME, here.setting, len(found))
         rows.append(({"epoch": epoch}, figures, needs))
     kinds = [
         Kind("train_loss", "train loss", 4),
@@ -407,7 +413,16 @@ def _curve_table(here: Here, name: str, title: str, curve: _Curve) -> Table:
         Kind("valid_accuracy", "valid. acc.", 4),
         Kind("seconds", "seconds", 1),
     ]
-    return beside(f"epochs_{name}", title, [Column("epoch", "epoch")], kinds, rows)
+    note = f"Seconds here: of an epoch of the report's images, at the pace that was measured{_of_size(here)}."
+    return beside(f"epochs_{name}", title, [Column("epoch", "epoch")], kinds, rows, note=note)
+
+
+def _same_size(here: Here) -> bool:
+    return here.plan.base.data.image_size == _PIXELS
+
+
+def _of_size(here: Here) -> str:
+    return "" if _same_size(here) else f", of {here.plan.base.data.image_size} px: no ratio to those of {_PIXELS} px"
 
 
 def _first(here: Here, row: str) -> RunResult | None:
@@ -425,7 +440,7 @@ def _tuning_table(here: Here) -> Table:
     for jobs, (seconds, speedup) in _file().tuning.jobs.items():
         here_took = took.get(jobs)
         gain = alone / here_took if alone and here_took else None
-        figures = {"seconds": Compared(seconds, here_took), "speedup": Compared(speedup, gain)}
+        figures = {"seconds": Compared(seconds, here_took, alike=False), "speedup": Compared(speedup, gain)}
         rows.append(({"jobs": jobs}, figures, _not_at(here)))
     return beside(
         "tuning",
@@ -433,8 +448,8 @@ def _tuning_table(here: Here) -> Table:
         [Column("jobs", "jobs")],
         [Kind("seconds", "seconds", 1), Kind("speedup", "speed-up", 2)],
         rows,
-        note="Seconds here: of this scale's images and epochs of a trial, median over repeats. How long the report's trials "
-        "are it does not state: read the speed-up, not the ratio of seconds.",
+        note="Seconds here: of this scale's images and epochs of a trial, median over repeats; no ratio, for how long the "
+        "report's trials are it does not state.",
     )
 
 
@@ -471,11 +486,15 @@ def _report_table(here: Here) -> Table:
             "precision": Compared(each.precision, own.precision if own else None),
             "recall": Compared(each.recall, own.recall if own else None),
             "f1": Compared(each.f1, own.f1 if own else None),
-            "support": Compared(each.support, own.support if own else None),
+            "support": Compared(each.support, own.support if own else None, alike=False),
         }
         rows.append(({"class": each.name}, figures, "not a class of the data here" if scores else _UNSCORED))
+    note = (
+        "The paper's are of its validation split, as the sum of their supports says, though it calls them a test's; here: of "
+    )
+    note += "the test split."
     kinds = [Kind("precision", "precision", 2), Kind("recall", "recall", 2), Kind("f1", "F1", 2), Kind("support", "support", 0)]
-    return beside("class_report", "Scores of each class", _BY_CLASS, kinds, rows, note="Here: of the test split.")
+    return beside("class_report", "Scores of each class", _BY_CLASS, kinds, rows, note=note)
 
 
 def _checks() -> Table:
@@ -502,11 +521,11 @@ def _checks() -> Table:
 def _needs_gpus(here: Here) -> str:
     if here.setting.gpus < _GPUS:
         return there(NAME, here.setting, _GPUS)
-    return "the run failed here: see the cautions"
+    return FAILED
 
 
 def _not_at(here: Here) -> str:
-    return f"not run at scale {here.setting.scale}, or failed"
+    return not_at(NAME, here.setting, f"not run at scale {here.setting.scale}, or failed")
 
 
 def claims(here: Here) -> list[Claim]:
@@ -525,8 +544,10 @@ def claims(here: Here) -> list[Claim]:
 def _loaders_scale_better(here: Here) -> tuple[Verdict, list[str]]:
     most = max((row["workers"] for row in here.scans or []), default=1)
     rows = {(engine, workers): _scan(here, engine, workers) for engine in ("dask", "pytorch") for workers in (1, most)}
-    if most == 1 or not all(rows.values()):
+    if not all(rows.values()):
         return "cannot be told here", ["The scans were not all made."]
+    if most == 1:
+        return "cannot be told here", ["No scan was made by more than one worker."]
     seconds = {key: [scan["seconds"] for scan in row["scans"]] for key, row in rows.items() if row}
     gains = {
         engine: [a / b for a, b in zip(seconds[engine, 1], seconds[engine, most], strict=True)]
@@ -536,6 +557,7 @@ def _loaders_scale_better(here: Here) -> tuple[Verdict, list[str]]:
     medians = ", ".join(f"{engine} {python_statistics.median(each):.2f} times" for engine, each in gains.items())
     judged = statistics.verdicts([("gain", ratio)])[0] if ratio else None
     verdict, words = judging.above(judged, f"the gain of PyTorch over the gain of Dask, {most} workers against 1")
+    own = statistics.paired_ratio(list(zip(seconds["pytorch", 1], seconds["pytorch", most], strict=True)))
     cores = spec.available_cores()
     paces = [f"{engine} x1 {python_statistics.median(seconds[engine, 1]):.2f} s" for engine in gains]
     known = machine.describe()
@@ -550,6 +572,7 @@ def _loaders_scale_better(here: Here) -> tuple[Verdict, list[str]]:
         *([f"It needs the {_CORES} cores of the report: here are {cores}."] if cores < _CORES else []),
         *([f"No more than {tasks} of the {most} workers had work: there are no more tasks."] if tasks < most else []),
         *([f"Other work took up to {lost:.2f} cores from a scan."] if lost > DISTURBED_FROM else []),
+        *(["What PyTorch gains by itself is not shown."] if verdict == "reproduced" and not _surely_gains(own) else []),
     ]
     return "cannot be told here" if untold else verdict, [
         *untold,
@@ -557,6 +580,10 @@ def _loaders_scale_better(here: Here) -> tuple[Verdict, list[str]]:
         sentence(words),
         f"What scales from a slower start gains more: {', '.join(paces)}.",
     ]
+
+
+def _surely_gains(ratio: Ratio | None) -> bool:
+    return ratio is not None and ratio.decided and (ratio.low or 0.0) > 1.0
 
 
 def _workers_beyond_cores(here: Here) -> tuple[Verdict, list[str]]:
@@ -571,6 +598,9 @@ def _workers_beyond_cores(here: Here) -> tuple[Verdict, list[str]]:
     judged = dict(zip(ratios, statistics.verdicts([(f"{count}", ratio) for count, ratio in ratios.items()]), strict=True))
     verdicts: list[Verdict] = []
     evidence: list[str] = []
+    within_gains = judging.paired(here, _FAITHFUL, "serial", base)
+    if within_gains:
+        evidence.append(f"{within[-1]} workers: {statistics.interval_words(within_gains)} times as fast as serial.")
     for count in beyond_them:
         verdict, words = judging.undisturbed(here, _FAITHFUL, (base, _worker_row(count)), _no_gain(judged.get(count)))
         verdicts.append(verdict)
@@ -582,8 +612,15 @@ def _workers_beyond_cores(here: Here) -> tuple[Verdict, list[str]]:
             if silent
             else f"PyTorch warned of it in the runs with {', '.join(map(str, run))} workers."
         )
-    if "not reproduced" in verdicts or silent:
+    if silent:
         return "not reproduced", evidence
+    if within[-1] < cores:  # what more workers gain up to there says nothing of those beyond
+        return "cannot be told here", [*evidence, f"There are no runs with as many workers as the {cores} cores here."]
+    if "not reproduced" in verdicts:
+        return "not reproduced", evidence
+    if run and not _surely_gains(within_gains):
+        unbound = "No gain is shown of workers up to the cores either, so that it is not the input that these runs wait for."
+        return "cannot be told here", [*evidence, unbound]
     return ("reproduced" if set(verdicts) == {"reproduced"} else "cannot be told here"), evidence
 
 
@@ -624,9 +661,7 @@ def _two_gpus_gain_less(here: Here) -> tuple[Verdict, list[str]]:
     if not others or not all(ratio.decided for ratio in (*others, parallel)):
         return "cannot be told here", [*evidence, "There are too few repeats to tell."]
     best = max(others, key=lambda ratio: ratio.value)
-    if (parallel.high or 0.0) < (best.low or 0.0):
-        return "reproduced", evidence
-    return ("not reproduced" if (parallel.low or 0.0) > (best.high or 0.0) else "cannot be told here"), evidence
+    return judging.gains_more(best, parallel), evidence
 
 
 def _threaded_tuning(here: Here) -> tuple[Verdict, list[str]]:
@@ -650,17 +685,13 @@ def _threaded_tuning(here: Here) -> tuple[Verdict, list[str]]:
         return "cannot be told here", [*evidence, "There are too few repeats to tell."]
     if disturbed := tuning_findings.disturbed(here.tuned):
         return "cannot be told here", [*evidence, f"Other work disturbed {counted(len(disturbed), 'search', 'searches')}."]
-    evidence.append(
-        f"The report searched on one A100-80GB beside an AMD EPYC 7543. That threads gain is judged; on other machines they "
-        f"gain other than {stated:g} times."
-    )
-    match found.verdict:
-        case "above":
-            return "reproduced", evidence
-        case "below":
-            return "not reproduced", evidence
-        case _:
-            return "cannot be told here", evidence
+    evidence.append("The report searched on one A100-80GB beside an AMD EPYC 7543: another machine may gain otherwise.")
+    if found.verdict == "above" and found.ratio.low <= stated <= found.ratio.high:
+        return "reproduced", [*evidence, f"That holds the {stated:g} times."]
+    if found.verdict == "below":
+        return "not reproduced", evidence
+    shown = "A gain, but not the" if found.verdict == "above" else "It does not tell a gain of the"
+    return "cannot be told here", [*evidence, f"{shown} {stated:g} times."]
 
 
 def _losses(here: Here, training: str, row: str) -> dict[int, list[float]]:
@@ -723,6 +754,8 @@ def _data_parallel_changes_losses(here: Here) -> tuple[Verdict, list[str]]:
     gaps = [gap for each in later.values() for gap in each]
     if not first or not gaps:
         return "cannot be told here", ["The runs were not all made."]
+    if not faithful and (unsound := judging.unsound(here)):
+        return "cannot be told here", [unsound]
     summary = here.summary(training, parallel)
     how = summary.implementation if summary else None
     evidence = [
@@ -730,7 +763,11 @@ def _data_parallel_changes_losses(here: Here) -> tuple[Verdict, list[str]]:
         f"relative differences of {min(gaps):.1e} to {max(gaps):.1e}; of the first step, from equal weights: "
         f"{min(first):.1e} to {max(first):.1e}.",
         _of_batch_norm(here, training, parallel),
-        *([] if faithful else [f"nn.DataParallel itself needs {_GPUS} GPUs."]),
+        *(
+            []
+            if faithful
+            else [f"nn.DataParallel itself needs {_GPUS} GPUs: these replicas are its mathematics, not its speed."]
+        ),
     ]
     noise = parity.FIRST_FLOAT32_TOLERANCE
     if rounding := _rounding(here):

@@ -13,6 +13,7 @@ from compare.data_report import counted
 from compare.papers import judging
 from compare.papers.paper import (
     CORRECTED,
+    FAILED,
     SMOKE,
     Claim,
     Compared,
@@ -44,6 +45,7 @@ WANTED = Wanted(
 _FAITHFUL = "faithful"
 _IMAGES = 10_000
 """That the report trained on."""
+_PIXELS = 256
 _REPLICAS = 2
 
 _LEAST = 0.001
@@ -87,6 +89,10 @@ def _file() -> _Tomato:
 
 def published() -> Published:
     return _file()
+
+
+def images() -> int:
+    return _IMAGES
 
 
 def hardware() -> str:
@@ -144,15 +150,14 @@ def plan(setting: Setting) -> Plan:
     first = rows[0].spec
     if first.data.limit is not None:
         scaled.append(
-            f"{first.data.limit:,} training images of {first.data.image_size} px and {counted(first.epochs or 0, 'epoch')}, in "
-            f"place of {_IMAGES:,} of 256 px and {_file().epochs} epochs."
+            f"Images of {first.data.image_size} px and {counted(first.epochs or 0, 'epoch')}, in place of {_PIXELS} px and "
+            f"{_file().epochs} epochs."
         )
-    devices = (
-        f"The parallel runs are on {_REPLICAS} GPUs."
-        if setting.gpus >= _REPLICAS
-        else f"The report's parallel runs were on several GPUs, here they are {_REPLICAS} replicas on CPU cores: their "
-        "accuracy is that of the same mathematics, their time is not the report's question."
-    )
+    devices = {
+        0: f"The report's parallel runs were on several GPUs, here they are {_REPLICAS} replicas on CPU cores: their accuracy "
+        "is that of the same mathematics, their time is not the report's question.",
+        1: "There are no parallel runs: the report's were on several GPUs, and here is one.",
+    }.get(setting.gpus, f"The parallel runs are on {_REPLICAS} GPUs.")
     return Plan(
         faithful=[
             Training(
@@ -198,10 +203,11 @@ def tables(here: Here) -> list[Table]:
     made: list[Table] = []
     for number, (key, title) in zip(("I", "II", "III"), titles.items(), strict=True):
         rows = []
+        alike = key != "seconds" or here.plan.base.data.image_size == _PIXELS
         for run in _file().runs:
             value, reason = _found(here, run, key)
             rows.append(
-                ({"framework": run.framework, "mode": run.mode}, {key: Compared(getattr(run, key), value)}, reason),
+                ({"framework": run.framework, "mode": run.mode}, {key: Compared(getattr(run, key), value, alike)}, reason),
             )
         made.append(
             beside(
@@ -211,7 +217,7 @@ def tables(here: Here) -> list[Table]:
                 [Kind(key, title.lower(), 2 if key == "seconds" else 4)],
                 rows,
                 note=f"Here: of {_IMAGES:,} training images and {_file().epochs} epochs, at the pace that was measured, of "
-                f"{here.plan.base.data.image_size} px."
+                f"{here.plan.base.data.image_size} px{'' if alike else f': no ratio to those of {_PIXELS} px'}."
                 if key == "seconds"
                 else "Here: of the validation split, after the last epoch.",
             )
@@ -227,14 +233,15 @@ def tables(here: Here) -> list[Table]:
 def _found(here: Here, run: _Run, key: str) -> tuple[float | None, str | None]:
     """(the figure, why there is none)."""
     summary = here.summary(_FAITHFUL, run.id)
+    needed = there(NAME, here.setting, _REPLICAS) if run.mode != "serial" and here.setting.gpus < _REPLICAS else None
     if summary is None:
-        return None, "the run failed here: see the cautions"
+        return None, needed if here.setting.gpus == 1 and needed else FAILED
     if key != "seconds":
         scores = summary.validation
         spread = scores.accuracy if key == "accuracy" else scores.loss
         return (spread.median, None) if spread else (None, "not scored")
-    if run.mode != "serial" and here.setting.gpus < _REPLICAS:
-        return None, there(NAME, here.setting, _REPLICAS)
+    if needed:
+        return None, needed
     epoch = here.epoch_seconds(_FAITHFUL, run.id, _IMAGES)
     return (epoch * _file().epochs if epoch else None), "too short to be timed"
 
@@ -246,7 +253,8 @@ def claims(here: Here) -> list[Claim]:
     pairs = [serial, *((parallel, alone) for parallel, alone in rows.values())]
     found = judging.differences(here, CORRECTED, pairs)
     as_published = {framework: (f"{framework}-data_parallel", f"{framework}-serial") for framework in launch.FRAMEWORKS}
-    lost = judging.differences(here, _FAITHFUL, list(as_published.values()), "validation")
+    published_serial = (as_published["pytorch"][1], as_published["tensorflow"][1])
+    native = judging.differences(here, _FAITHFUL, [published_serial, *as_published.values()], "validation")
     judged: dict[str, tuple[Verdict, list[str]]] = {}
 
     time = judging.above(
@@ -254,27 +262,39 @@ def claims(here: Here) -> list[Claim]:
     )
     verdict, words = judging.undisturbed(here, CORRECTED, serial, time)
     where = judging.of_devices(here.summary(CORRECTED, serial[0]))
-    judged["serial_time"] = verdict, [sentence(f"{words}, {where}"), "The report's hardware is not stated."]
+    evidence = [sentence(f"{words}, {where}"), "The report's GPUs, its network and its batch are not stated."]
+    if not here.setting.gpus:
+        verdict, evidence = "cannot be told here", ["It needs a GPU: the report's runs were on such.", *evidence]
+    judged["serial_time"] = verdict, evidence
 
     accuracies = {(run.framework, run.mode): run.accuracy for run in _file().runs}
     lead = 100 * (accuracies["pytorch", "serial"] - accuracies["tensorflow", "serial"])
-    verdict, words = judging.more_accurate(found.get(serial), lead)
+    verdict, words = judging.sound(here, judging.more_accurate(found.get(serial), lead))
+    was, said_then = judging.more_accurate(native.get(published_serial), lead)
     equal = "The proof says that both are the same training, so that nothing but rounding is left to tell them apart."
     report = here.trainings.get(CORRECTED)
     proof = report.stored.comparison.proof if report else None
-    trained = judging.budget(here, CORRECTED)
-    judged["serial_accuracy"] = verdict, [sentence(words), trained, *([equal] if proof and proof.verdict == "proved" else [])]
+    judged["serial_accuracy"] = (
+        verdict if verdict == was else "cannot be told here",
+        [
+            sentence(f"As it was, each framework with its own Adam: {said_then}"),
+            judging.budget(here, _FAITHFUL),
+            sentence(f"Corrected: {words}"),
+            judging.budget(here, CORRECTED),
+            *([equal] if proof and proof.verdict == "proved" else []),
+        ],
+    )
 
     for framework, (parallel, alone) in rows.items():
         judged[f"parallel_time_{framework}"] = _faster(here, framework, parallel, alone)
-        verdict, words = judging.loses(lost.get(as_published[framework]), _file().printed["points_lost"][framework])
+        verdict, words = judging.loses(native.get(as_published[framework]), _file().printed["points_lost"][framework])
         alike = found.get((parallel, alone))
         judged[f"parallel_accuracy_{framework}"] = (
             verdict,
             [
                 sentence(f"As it was, with a learning rate that follows the replicas: {words}"),
                 judging.budget(here, _FAITHFUL),
-                *([sentence(f"With one learning rate for both: {alike.words}")] if alike else []),
+                *([sentence(f"With one learning rate for both: {alike.words}")] if alike and not judging.unsound(here) else []),
                 "The network has no BatchNorm, so that at the same learning rate parallel is serial's mathematics: what is "
                 "lost is lost to the learning rate, which the report adjusted and does not state.",
             ],
@@ -297,17 +317,19 @@ def _more(here: Here, rows: dict[str, tuple[str, str]]) -> tuple[Verdict, list[s
     ratios = {framework: judging.speedup(here, CORRECTED, parallel) for framework, (parallel, _) in rows.items()}
     known = {framework: each.ratio for framework, each in ratios.items() if each}
     words = "; ".join(f"{framework} {statistics.interval_words(ratio)} times" for framework, ratio in known.items())
-    evidence = [sentence(f"speed-ups over serial on the same cores here: {words or 'not measured'}")]
+    times = {(run.framework, run.mode): run.seconds for run in _file().runs}
+    stated = ", ".join(f"{each} {times[each, 'serial'] / times[each, 'data_parallel']:.2f}" for each in rows)
+    evidence = [
+        sentence(f"speed-ups by its own Table III: {stated}"),
+        sentence(f"speed-ups over serial on the same cores here: {words or 'not measured'}"),
+    ]
     if here.setting.gpus < _REPLICAS:
         return "cannot be told here", [f"It needs {_REPLICAS} GPUs.", *evidence]
     if len(known) < len(ratios) or any(not ratio.decided for ratio in known.values()):
         return "cannot be told here", [*evidence, "There are too few repeats to tell."]
     if doubt := judging.doubt(here, CORRECTED, [row for pair in rows.values() for row in pair]):
         return "cannot be told here", [*evidence, doubt]
-    torch, tensorflow = known["pytorch"], known["tensorflow"]
-    if (tensorflow.low or 0.0) > (torch.high or 0.0):
-        return "reproduced", evidence
-    return ("not reproduced" if (torch.low or 0.0) > (tensorflow.high or 0.0) else "cannot be told here"), evidence
+    return judging.gains_more(known["tensorflow"], known["pytorch"]), evidence
 
 
 def draw(figure: Figure, here: Here) -> None:
