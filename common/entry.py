@@ -389,6 +389,7 @@ def _time_layers(twin: Twin, read: Spec, arguments: argparse.Namespace) -> int:
             arguments.calls,
             device=twin.device,
             versions=twin.versions,
+            device_rates=lambda: twin.device_rates(read),
         )
     except spec.SpecError as error:
         print(error, file=sys.stderr)

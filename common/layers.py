@@ -1,12 +1,14 @@
 """What each layer of a model costs by itself, forward and backward: which of them a training step waits for.
 
 Layers that are alike but for their names are measured once. Each gets random values of the shape that it meets in the model and
-a random gradient of its output, in a whole batch; the layers of a model that come before it are not there.
+a random gradient of its output, in a whole batch; the layers of a model that come before it are not there. A residual sum is
+two sums: of what its branches make, and of the gradients that meet where they part.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,10 +19,13 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from common import architectures, machine, results, watchdog, work
-from common.architectures import Architecture, Layer, Residual
+from common.architectures import Architecture, Layer, ReLU, Residual
+from common.rates import DeviceRates
 from common.spec import Spec, SpecError
 
 WARM_UP_CALLS = 3
+BLOCK_SECONDS = 0.01
+"""Of calls to an accelerator between two looks at the clock: one alone may take less than it takes to start it and to wait."""
 OWN_NAME = "layer"
 """Of a model of one layer: neither the suite's nor a user's own, which bring builders."""
 
@@ -30,7 +35,7 @@ class Unit:
     """Layers of one model that are alike but for their names."""
 
     layer: Layer
-    """The first of them; of a Residual its sum alone, without body and shortcut."""
+    """The first of them; of a Residual its sum alone, without body, shortcut and ReLU."""
     input_shape: tuple[int, ...]
     """[H, W, C] or [features] of one example."""
     output_shape: tuple[int, ...]
@@ -71,11 +76,13 @@ class Measured(BaseModel):
     versions: dict[str, str]
     cores_of_others: float
     """That other work used meanwhile, on average."""
+    device_rates: DeviceRates | None = None
+    """Of an accelerator."""
 
 
 Passes = Callable[[Spec, Architecture, tuple[int, ...], bool], Callable[[], object]]
 """(spec, layers, [H, W, C] or [features] of an example in front of them, whether that needs a gradient) to what goes through
-them once, forward and backward, with one batch of the spec."""
+them once, forward and backward, with one batch of the spec; what is started there may be waited for later."""
 
 
 def units(architecture: Architecture) -> list[Unit]:
@@ -85,6 +92,11 @@ def units(architecture: Architecture) -> list[Unit]:
         anonymous = dataclasses.replace(unit, layer=dataclasses.replace(unit.layer, name=OWN_NAME))
         found.setdefault(anonymous, []).append(unit.layer.name)
     return [dataclasses.replace(unit, names=tuple(names)) for unit, names in found.items()]
+
+
+def is_sum(architecture: Architecture) -> bool:
+    """Whether it is a residual sum alone, which has two inputs."""
+    return architecture.name == OWN_NAME and isinstance(architecture.layers[0], Residual)
 
 
 def refuse_other(chosen: Mapping[str, Any], only: Mapping[str, Any]) -> None:
@@ -111,6 +123,7 @@ def measure(
     *,
     device: str,
     versions: dict[str, str],
+    device_rates: Callable[[], DeviceRates | None] = lambda: None,
 ) -> Measured:
     """Time every unit of a model, and the model as a whole, one after the other.
 
@@ -122,19 +135,24 @@ def measure(
         calls: timed, of each.
         device: told as it is.
         versions: told as they are.
+        device_rates: of an accelerator, measured when all layers are.
     """
 
     def median(layers: Architecture, shape: tuple[int, ...], learned_before: bool) -> float:
         watchdog.reached()
         one = passes(spec, layers, shape, learned_before)
-        taken: list[float] = []
-        for _ in range(WARM_UP_CALLS + calls):
+
+        def seconds(times: int) -> float:
             synchronize()
             start = time.perf_counter()
-            one()
+            for _ in range(times):
+                one()
             synchronize()
-            taken.append(time.perf_counter() - start)
-        return statistics.median(taken[WARM_UP_CALLS:])
+            return (time.perf_counter() - start) / times
+
+        warm = [seconds(1) for _ in range(WARM_UP_CALLS)][-1]
+        block = 1 if device == "cpu" else math.ceil(BLOCK_SECONDS / max(warm, 1e-6))
+        return statistics.median(seconds(block) for _ in range(calls))
 
     others = machine.OtherWork()
     size = architecture.image_size
@@ -144,6 +162,7 @@ def measure(
         device=device,
         versions=versions,
         cores_of_others=others.cores(),
+        device_rates=device_rates(),
     )
 
 
@@ -159,7 +178,7 @@ def _walk(layers: tuple[Layer, ...], shape: tuple[int, ...], *, learned_before: 
             yield from _walk(layer.body, shape, learned_before=learned_before)
             yield from _walk(layer.shortcut, shape, learned_before=learned_before)
             learned_before = learned_before or work.is_learned(layer)
-            given, alone = after, dataclasses.replace(layer, body=(), shortcut=())
+            given, alone = after, dataclasses.replace(layer, body=(), shortcut=(), relu=False)
         counted = work.count_layers((alone,), given, learned_before=learned_before)
         yield Unit(
             layer=alone,
@@ -172,4 +191,6 @@ def _walk(layers: tuple[Layer, ...], shape: tuple[int, ...], *, learned_before: 
             weights=counted.weights,
         )
         learned_before = learned_before or work.is_learned(layer)
+        if isinstance(layer, Residual) and layer.relu:
+            yield from _walk((ReLU(f"{layer.name}.out"),), after, learned_before=learned_before)
         shape = after

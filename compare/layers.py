@@ -44,6 +44,23 @@ class Timed:
     def frameworks(self) -> list[str]:
         return list(self.found)
 
+    @property
+    def on_cpu(self) -> bool:
+        return all(each.device == "cpu" for made in self.found.values() for each in made)
+
+    @property
+    def reach(self) -> tuple[float, float] | None:
+        """(GFLOP/s of matrix products, GB/s of copies) of what the layers ran on; None where they could not be measured.
+
+        Of an accelerator as the faster framework reaches them.
+        """
+        if self.on_cpu:
+            return (self.rates.gflops(self.spec.precision), self.rates.copy_gb_per_second) if self.rates else None
+        known = [each.device_rates for made in self.found.values() for each in made if each.device_rates]
+        if not known:
+            return None
+        return max(each.matrix_gflops for each in known), max(each.copy_gb_per_second for each in known)
+
     def seconds(self, framework: str, numbers: list[int]) -> Spread:
         """What all layers of these units take together in a step."""
         made = spread(
@@ -60,13 +77,14 @@ class Timed:
     def limits(self, number: int) -> tuple[float, float] | None:
         """(seconds by the rate of matrix products, by the rate of copies) that all layers of a unit take at least.
 
-        None on an accelerator, whose rates are not the machine's.
+        None where the rates could not be measured.
         """
-        if self.rates is None or any(each.device != "cpu" for made in self.found.values() for each in made):
+        if self.reach is None:
             return None
+        gflops, copied = self.reach
         unit, size = self.units[number], self.spec.global_batch_size
-        computing = 1e-9 * unit.flops * size / self.rates.gflops(self.spec.precision)
-        moving = 1e-9 * unit.bytes_moved(self.spec) / self.rates.copy_gb_per_second
+        computing = 1e-9 * unit.flops * size / gflops
+        moving = 1e-9 * unit.bytes_moved(self.spec) / copied
         return len(unit.names) * computing, len(unit.names) * moving
 
     def limit(self, numbers: list[int]) -> float | None:
@@ -172,7 +190,7 @@ def sentences(timed: Timed) -> list[str]:
         worst = max(cores_lost(each.cores_of_others, timed.spec.cores, machine.describe()) for each in timed.found[framework])
         if worst > DISTURBED_FROM:
             said.append(f"{framework}: other work took up to {worst:.2f} cores.{DISTURBED}")
-    if timed.rates is None:
+    if timed.reach is None:
         said.append("What the machine can do could not be measured.")
     return said
 
@@ -193,13 +211,13 @@ def _table(timed: Timed, name: str, title: str, numbers: Mapping[str, list[int]]
             Column(f"{framework}_times", f"{framework}, times the limit", 1, short="times\nlimit"),
         ]
     size = timed.spec.global_batch_size
-    limits = (
-        f"Limit: the longer of operations at {timed.rates.gflops(timed.spec.precision):.0f} GFLOP/s, which NumPy's matrix "
-        f"product reaches here, and of values moved at {timed.rates.copy_gb_per_second:.1f} GB/s, which a copy reaches; what "
-        "the caches hold moves faster. "
-        if timed.rates is not None
-        else ""
-    )
+    limits, whose = "", "NumPy's" if timed.on_cpu else "the device's"
+    if timed.reach is not None:
+        gflops, copied = timed.reach
+        limits = (
+            f"Limit: the longer of operations at {gflops:.0f} GFLOP/s, which {whose} matrix product reaches here, and of "
+            f"values moved at {copied:.1f} GB/s, which a copy reaches; what the caches hold moves faster. "
+        )
     return Table(
         name,
         f"{title}, batch {size}, {timed.spec.precision}, forward and backward",

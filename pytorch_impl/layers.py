@@ -37,8 +37,19 @@ def passes(
     # Twin: torch keeps channels first.
     axes = (shape[-1], *shape[:-1])
     dtype = {"float32": torch.float32, "float64": torch.float64}[spec.precision]
-    values = models.formatted(torch.randn(size, *axes, dtype=dtype, device=place), chosen["memory_format"])
-    values.requires_grad_(needs_gradient)
+
+    def drawn() -> torch.Tensor:
+        return models.formatted(torch.randn(size, *axes, dtype=dtype, device=place), chosen["memory_format"])
+
+    if layers.is_sum(architecture):
+        first, second, first_upstream, second_upstream = (drawn() for _ in range(4))
+
+        def sums() -> list[torch.Tensor]:
+            made = first + second
+            return [first_upstream + second_upstream] if needs_gradient else [made]
+
+        return sums
+    values = drawn().requires_grad_(needs_gradient)
     masks = [torch.rand(size, dropout.units, device=place) > dropout.rate for dropout in architecture.dropouts]
     upstream = torch.randn_like(model(values, *masks))  # in the memory format of what the layers make
 

@@ -33,24 +33,38 @@ def passes(
     chosen = switches.of(spec, device.kind())
     layers.refuse_other(chosen, {"arithmetic": "full", "graph": "function"})
     size = spec.global_batch_size
+
+    def drawn() -> tf.Tensor:
+        return tf.random.normal((size, *shape), dtype=spec.precision)
+
+    if layers.is_sum(architecture):
+        branches, gradients = ([drawn(), drawn()] for _ in range(2))
+
+        @tf.function
+        def sums(branches: Any, gradients: Any) -> tuple[tf.Tensor, tf.Tensor]:
+            return tf.add(*branches), tf.add(*gradients)
+
+        return lambda: [sums(branches, gradients)[1 if needs_gradient else 0]]
     # Twin: Keras has to be told the shape in front of layers, of which torch hears from the values themselves.
     alone = architecture.name == layers.OWN_NAME
     model: Any = (
         models.build_layers(architecture, shape, spec.precision) if alone else models.build(architecture, spec.precision)
     )
     variables = [variable.value for variable in model.trainable_variables]
-    values = tf.random.normal((size, *shape), dtype=spec.precision)
+    values = drawn()
     masks = [tf.random.uniform((size, dropout.units)) > dropout.rate for dropout in architecture.dropouts]
 
     # Twin: TensorFlow's step is a graph. Values and gradient are its arguments: with constants it might be computed at once.
+    # What the layers make is returned: where no gradient needs it, as in a convolution, it would not be computed.
     @tf.function
-    def graph(values: Any, masks: Any, upstream: Any) -> list[tf.Tensor]:
+    def graph(values: Any, masks: Any, upstream: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
         with tf.GradientTape() as tape:
             if needs_gradient:
                 tape.watch(values)
             made = model([values, *masks], training=True)
         sources = [*([values] if needs_gradient else []), *variables]
-        return cast(list[tf.Tensor], tape.gradient(made, sources, output_gradients=upstream)) if sources else [made]
+        gradients = cast(list[tf.Tensor], tape.gradient(made, sources, output_gradients=upstream)) if sources else [made]
+        return made, gradients
 
     upstream = tf.random.normal((size, *model.output_shape[1:]), dtype=spec.precision)
-    return lambda: graph(values, masks, upstream)
+    return lambda: graph(values, masks, upstream)[1]

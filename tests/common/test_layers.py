@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from common import layers, spec, work
-from common.architectures import Architecture, resolve
+from common.architectures import Architecture, Residual, resolve
+from common.rates import DeviceRates
 from common.spec import MODELS
 
 SIZES = {"simple_cnn": 32, "mini_xception": 32, "resnet18": 64}
@@ -18,8 +19,9 @@ def test_the_units_of_a_model_are_all_of_its_work(model: str) -> None:
     architecture = resolve(model, 10, SIZES[model])
     units, whole = layers.units(architecture), work.count(architecture)
     names = [name for unit in units for name in unit.names]
-    residuals = [layer.name for layer in architecture.layers if type(layer).__name__ == "Residual"]
-    assert sorted(names) == sorted([*(layer.name for layer in architecture.leaves()), *residuals])
+    residuals = [layer for layer in architecture.layers if isinstance(layer, Residual)]
+    sums = [name for each in residuals for name in (each.name, *([f"{each.name}.out"] if each.relu else []))]
+    assert sorted(names) == sorted([*(layer.name for layer in architecture.leaves()), *sums])
     assert sum(unit.flops * len(unit.names) for unit in units) == whole.flops
     assert sum(unit.weights * len(unit.names) for unit in units) == whole.weights
     if model != "resnet18":  # whose sums stand behind layers that change the shape
@@ -68,3 +70,27 @@ def test_each_unit_is_timed_by_the_median_of_its_calls(monkeypatch: pytest.Monke
     assert made.seconds == [2.0 * number for number in range(1, len(units) + 1)]
     assert made.whole_seconds == 2.0 * (len(units) + 1)
     assert next(clock) == 2 * 6 * (len(units) + 1)  # the device was waited for before and after each
+
+
+def test_short_calls_to_an_accelerator_are_timed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, calls = 0.0, 0
+
+    def once() -> None:
+        nonlocal now, calls
+        calls += 1
+        now += 0.002
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    known = DeviceRates(matrix_gflops=1.0, copy_gb_per_second=2.0)
+    made = layers.measure(
+        spec.build({}),
+        resolve("simple_cnn", 10, 32),
+        lambda *_: once,
+        lambda: None,
+        2,
+        device="gpu",
+        versions={},
+        device_rates=lambda: known,
+    )
+    assert made.seconds == pytest.approx([0.002] * len(made.seconds)) and made.device_rates == known
+    assert calls == (len(made.seconds) + 1) * (layers.WARM_UP_CALLS + 2 * 5)  # of 10 ms each

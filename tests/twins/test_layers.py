@@ -1,5 +1,6 @@
 """Layers by themselves, forward and backward."""
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,35 @@ def test_each_layer_gives_the_gradients_of_its_values_and_variables(twin: Twin) 
         assert all(np.isfinite(gradient).all() for gradient in found) and any(gradient.any() for gradient in found), unit
         if unit.learned_before:
             assert sorted(found[0].shape) == sorted((3, *unit.input_shape)), unit
+
+
+def test_a_graph_computes_what_a_layer_makes_though_no_gradient_needs_it(twin: Twin) -> None:
+    if twin.framework != "tensorflow":
+        pytest.skip("no graph: every operation is run")
+    for unit in layers.units(made.network()):
+        passed = twin.layers.passes(RUN, unit.architecture, unit.input_shape, unit.learned_before)
+        held = inspect.getclosurevars(passed).nonlocals
+        if unit.kind == "Residual":
+            graph, given = held["sums"], (held["branches"], held["gradients"])
+        else:
+            graph, given = held["graph"], (held["values"], held["masks"], held["upstream"])
+        first = graph.get_concrete_function(*given).outputs[0]
+        assert tuple(first.shape) == (3, *unit.output_shape), unit
+
+
+@pytest.mark.parametrize("needs_gradient", [True, False])
+def test_a_residual_sum_is_of_two_inputs_and_of_two_gradients(twin: Twin, needs_gradient: bool) -> None:
+    unit = next(unit for unit in layers.units(made.resolve("mini_xception")) if unit.kind == "Residual")
+    passed = twin.layers.passes(RUN, unit.architecture, unit.input_shape, needs_gradient)
+    held = inspect.getclosurevars(passed).nonlocals
+    if twin.framework == "pytorch":
+        branches, gradients = [held["first"], held["second"]], [held["first_upstream"], held["second_upstream"]]
+    else:
+        branches, gradients = held["branches"], held["gradients"]
+    arrays = [twin.array(each) for each in (*branches, *gradients)]
+    assert len({array.tobytes() for array in arrays}) == 4
+    (found,) = passed()
+    assert np.array_equal(twin.array(found), arrays[2] + arrays[3] if needs_gradient else arrays[0] + arrays[1])
 
 
 def test_a_model_is_passed_as_a_whole(twin: Twin) -> None:
