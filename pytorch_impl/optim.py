@@ -238,12 +238,15 @@ class _AdamAtOnce(Adam):
         self._kernel: dict[str, Any] = {kernel: True}
         # The fused kernel reads the step where it runs, the other one on the host.
         self._steps = [torch.zeros((), device=variable.device if kernel == "fused" else "cpu") for variable in variables]
+        self._done = 0
 
     @torch.no_grad()
     def apply(self, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
         """Update every variable once; `step` counts from 1."""
-        for each in self._steps:
-            each.fill_(step - 1)  # it counts them up itself
+        if self._done != step - 1:  # as after a checkpoint: the kernel counts them up itself
+            for each in self._steps:
+                each.fill_(step - 1)
+        self._done = step
         adam(
             self._variables,
             gradients,

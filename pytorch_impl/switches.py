@@ -59,7 +59,8 @@ def options(kind: str) -> dict[str, Any]:
         "graph": _graph(on_cuda),
         "optimizer_kernel": {
             "values": ["loop", "foreach", "fused"],
-            "default": "loop",
+            # Twin: TensorFlow's kernels update a variable in one launch each; a loop of operations would be five.
+            "default": "fused" if on_cuda else "loop",
             **({"plain": "foreach"} if on_cuda else {}),
             "only": {"foreach": {"mode": updating}, "fused": {"mode": updating}},
             "help": "the update of one variable after the other, of all at once, or in one kernel; the same rule",
@@ -74,10 +75,11 @@ def options(kind: str) -> dict[str, Any]:
         # Twin: torch's inter-op pool serves TorchScript alone, so one thread is its budget.
         "inter_op_threads": threads | {"help": "threads for operations side by side; budget: one"},
         "cudnn_autotune": {
-            "values": [False, True] if on_cuda else [False],
-            "default": False,
+            "values": [True, False] if on_cuda else [False],
+            "default": on_cuda,
+            **({"plain": False} if on_cuda else {}),
             "elsewhere": {} if on_cuda else {"True": _CUDA},
-            "process": [True],
+            "process": [not on_cuda],
             "help": "whether cuDNN tries its algorithms for each shape and keeps the fastest",
         },
         "pinned_memory": {
@@ -120,7 +122,8 @@ def _graph(on_cuda: bool) -> dict[str, Any]:
         "values": ["eager", *(graphs if has_compiler else []), *([cuda_graphs] if on_cuda else [])],
         "default": "eager",
         "elsewhere": elsewhere | ({} if on_cuda else {cuda_graphs: _CUDA}),
-        "only": dict.fromkeys([*graphs, cuda_graphs], only),
+        # The first part's gradients lie in memory that the next part's graph writes to.
+        "only": dict.fromkeys(graphs, only) | {cuda_graphs: only | {"accumulation": [1]}},
         "help": "forward and backward of a whole batch: operation by operation, by torch.compile, with its search for the "
         "fastest kernels, or with CUDA graphs (mode reduce-overhead); evaluation and smaller batches stay eager",
     }

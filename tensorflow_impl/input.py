@@ -90,7 +90,9 @@ def resident(plan: Plan, split: Split, world_size: int, rank: int, first_epoch: 
         for start, stop in plan.bounds(epoch, world_size, rank):
             with tf.device(where):
                 batch: Any = make(there, tf.constant(start), tf.constant(stop))
-            yield batch._replace(ids=tf.constant(drawn.ids[start:stop]))
+            with tf.device("CPU:0"):
+                ids = tf.constant(drawn.ids[start:stop])
+            yield batch._replace(ids=ids)
 
 
 def reader(split: Split, image_size: int) -> Take:

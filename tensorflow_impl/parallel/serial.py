@@ -76,16 +76,20 @@ class Serial:
         whole, real = tf.TensorSpec((), tf.int64), tf.TensorSpec((), tf.float64)
         self._signature = (images, labels, masks, whole, real, whole)
         # Twin: TensorFlow's graph is made by default, one for each number of parts; PyTorch runs the step eagerly.
-        self._train = {
-            parts: self._step_in(parts)
-            for parts in {
-                self._spec.parts(stop - start) for start, stop in map(self._plan.batch, (0, self._plan.steps_per_epoch - 1))
-            }
-        }
+        self._train = cache(self._step_in)
+        self._compiled_for: int | None = None
         self._score = tf.function(self._score_replicas, input_signature=(images, labels))
         self._score.get_concrete_function()  # traced now, so that the first evaluation is timed like the others
 
-    def _step_in(self, parts: int, body: Any = None) -> Any:
+    def _compiled(self, num_examples: int) -> bool:
+        """Whether a step on so many examples is compiled by XLA, which that of the first number that it met is.
+
+        A compiled step would be compiled again for the last, smaller batch.
+        """
+        self._compiled_for = self._compiled_for or num_examples
+        return self._switches["graph"] == "xla" and num_examples == self._compiled_for
+
+    def _step_in(self, parts: int, compiled: bool = False, body: Any = None) -> Any:
         body = body or self._train_replicas
 
         def step(images: Any, labels: Any, masks: Any, num_examples: Any, learning_rate: Any, number: Any) -> Any:
@@ -93,8 +97,7 @@ class Serial:
 
         if self._switches["graph"] == "eager":
             return step
-        compiled = True if self._switches["graph"] == "xla" else None
-        return tf.function(step, input_signature=self._signature, jit_compile=compiled)
+        return tf.function(step, input_signature=self._signature, jit_compile=True if compiled else None)
 
     def _each(self, one: Callable[..., Any], images: Any, labels: Any, masks: Any) -> Any:
         """What every replica of this process makes of its shard."""
@@ -128,7 +131,8 @@ class Serial:
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
         """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
         self._step += 1
-        return self._train[self._spec.parts(num_examples)](*self._arguments(batch, num_examples, learning_rate))
+        step = self._train(self._spec.parts(num_examples), self._compiled(num_examples))
+        return step(*self._arguments(batch, num_examples, learning_rate))
 
     def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
         """(sum of losses, on the device; int64 [N] predicted labels) of one batch in evaluation mode."""
@@ -219,18 +223,17 @@ class Serial:
         ).numpy()
 
     def _arguments(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, ...]:
-        return (
-            batch.images,
-            batch.labels,
-            batch.masks,
-            tf.constant(num_examples, tf.int64),
-            tf.constant(learning_rate, tf.float64),
-            tf.constant(self._step, tf.int64),
-        )
+        with tf.device("CPU:0"):  # on the device each would be a copy that waits for the step before
+            numbers = (
+                tf.constant(num_examples, tf.int64),
+                tf.constant(learning_rate, tf.float64),
+                tf.constant(self._step, tf.int64),
+            )
+        return (batch.images, batch.labels, batch.masks, *numbers)
 
     def _step_alone(self, num_examples: int) -> Any:
         """A step without any exchange."""
-        step = self._step_in(self._spec.parts(num_examples))
+        step = self._step_in(self._spec.parts(num_examples), self._compiled(num_examples))
         # Twin: what a step does is settled when its graph is made, here and now.
         self._exchanges = False
         if self._switches["graph"] != "eager":
@@ -279,7 +282,8 @@ class Serial:
 
         parts = self._spec.parts(num_examples)
         # Twin: a graph runs as a whole, so each piece is a graph that ends with it; torch's run one after the other.
-        forward_graph, backward_graph = self._step_in(parts, forward_replicas), self._step_in(parts, backward_replicas)
+        compiled = self._compiled(num_examples)
+        forward_graph, backward_graph = (self._step_in(parts, compiled, body) for body in (forward_replicas, backward_replicas))
         whole_graph = cache(self._step_alone)
 
         def transfer() -> None:

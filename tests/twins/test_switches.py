@@ -171,7 +171,10 @@ def test_a_compiled_graph_is_used_for_whole_batches_alone(twin: Twin, fair: np.n
     if twin.framework == "pytorch":
         assert counters["stats"]["unique_graphs"] == graphs_of_a_step
         return
-    text = compiled._train[1].experimental_get_compiler_ir(*compiled._arguments(twin.batch(*BATCH), COUNT, 0.0))()
+    whole, rest = compiled._train(1, True), compiled._train(1, False)
+    assert compiled._train.cache_info().currsize == 2  # these two: a step of each
+    assert (whole._jit_compile, rest._jit_compile) == (True, None)
+    text = whole.experimental_get_compiler_ir(*compiled._arguments(twin.batch(*BATCH), COUNT, 0.0))()
     assert text.startswith("HloModule")
 
 
@@ -287,3 +290,26 @@ def _activation_dtype(twin: Twin, made_trainer: Any) -> str:
 
 def _whole(twin: Twin, number: int) -> Any:
     return twin.tensor(np.int64(number)) if twin.framework == "tensorflow" else number
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_what_both_frameworks_have_is_alike_in_fair(kind: str) -> None:
+    # Neither of these modules imports its framework.
+    one, other = (importlib.import_module(f"{name}_impl.switches").options(kind) for name in ("pytorch", "tensorflow"))
+    shared = {
+        name for name in one.keys() & other.keys() if {*map(str, one[name]["values"])} == {*map(str, other[name]["values"])}
+    }
+    assert {"allocator", "onednn", "intra_op_threads", "inter_op_threads", "data_on"} <= shared
+    assert ("cudnn_autotune" in shared) == (kind == "cuda")
+    assert {name: one[name]["default"] for name in shared} == {name: other[name]["default"] for name in shared}
+    assert one["arithmetic"]["default"] == other["arithmetic"]["default"] == "full"
+
+
+def test_on_a_gpu_pytorch_updates_by_kernels_as_tensorflow_does_and_records_graphs_of_whole_batches(twin: Twin) -> None:
+    if twin.framework != "pytorch":
+        pytest.skip("fused kernels and one graph are all that there is")
+    on_cpu, on_cuda = twin.switches.options("cpu"), twin.switches.options("cuda")
+    assert (on_cpu["optimizer_kernel"]["default"], on_cuda["optimizer_kernel"]["default"]) == ("loop", "fused")
+    only = on_cuda["graph"]["only"]
+    assert only["compile_cuda_graphs"]["accumulation"] == [1] and "accumulation" not in only["compile"]
+    assert only["compile"]["mode"] == only["compile_cuda_graphs"]["mode"]
