@@ -1,6 +1,7 @@
 """The search for the fastest switches of one framework: each by itself, then together as long as that is surely faster.
 
-Every measurement is a run of the model alone (`part: compute`) in a fresh process, sealed in the results folder under its
+Every measurement is a run of the model alone (`part: compute`; on an accelerator with its input, for there switches say where
+that is made) in a fresh process, sealed in the results folder under its
 configuration and round; one that is sealed already is not made again. So a search that was cut short goes on where it
 stopped, by the same steps.
 """
@@ -27,8 +28,12 @@ from compare.matrix import Row
 from compare.statistics import SIGNIFICANCE, Ratio, Spread, paired_ratio, spread
 from compare.summary import images_per_second
 
-HOPELESS = 0.8
-"""Of the speed of `fair` in the first round, below which a switch is not measured again nor tried with others."""
+HOPELESS = {1: 0.5, 2: 0.8}
+"""Rounds: parts of the speed of `fair`, below which a switch is not measured again nor tried with others. One round may have
+been a slow one."""
+FUTILE = {1: 0.8, 2: 1.0}
+"""The same for what is tried on top of the best so far, of whose speed these are parts: what is slower in the mean of two
+rounds will not be surely faster in five."""
 STOPPED_BELOW = {1: 0.1, 3: 0.5}
 """Epochs of the search: parts of the speed of `fair`. A run that is below after so many is not waited for; the first may
 be a slow one."""
@@ -37,7 +42,11 @@ PRICE_STEPS = 20
 EPOCH_STEPS = 5
 """Of the runs: the pace of a run is that of its median epoch, so that its warm-up does not count."""
 
-PLAIN, FAIR = "plain", "fair"
+PARTED = 2.0
+"""Times the price of float32 itself, against float64, above which a price is the switch's own: some trainings are so unsteady
+that rounding alone takes their losses anywhere within those steps."""
+
+PLAIN, FAIR, FULL, FLOAT64 = "plain", "fair", "full", "float64"
 
 Kind = Literal["level", "switch", "together"]
 
@@ -51,7 +60,7 @@ class Step(BaseModel):
     kind: Kind
     options: dict[str, Any]
     status: Literal["measured", "dropped", "failed"]
-    """`dropped`: after its first round, for being hopelessly slow."""
+    """`dropped`: after one or two rounds, for being hopelessly slow."""
     reason: str | None = None
     images_per_second: Spread | None = None
     ratio: Ratio | None = None
@@ -63,7 +72,9 @@ class Step(BaseModel):
     paid_back_epochs: float | None = None
     """Epochs of the whole data after which its pace has made up for that; None where it does not."""
     price: float | None = None
-    """Largest relative difference of a loss to that of `plain` in float32; infinite where one is no number."""
+    """Largest relative difference of a loss to that of `plain` with every digit of float32; infinite where one is no number."""
+    rounding: float | None = None
+    """The price of float32 itself, against float64; where the switch's own is above what is allowed."""
     matrix_fraction: float | None = None
     """Of the machine's rate for float32 matrix products; None where it is not known, or on a GPU."""
     taken: bool = False
@@ -102,7 +113,7 @@ class Request(BaseModel):
     steps: int
     """Timed, of each run."""
     max_price: float
-    """Above which a switch is not taken, see `Step.price`."""
+    """Above which a switch is not taken, unless float32 itself parts as far from float64; see `Step.price`."""
 
 
 class Search:
@@ -143,7 +154,7 @@ class Search:
         data = base.data.model_dump()
         batch = base.global_batch_size
         self._timed = base.with_fields(
-            part="compute",
+            part="training" if self._on_accelerator else "compute",
             epochs=None,
             steps=request.steps + EPOCH_STEPS,
             data=data | {"limit": min(data["limit"] or math.inf, EPOCH_STEPS * batch)},
@@ -155,6 +166,11 @@ class Search:
             data=data | {"limit": min(data["limit"] or math.inf, PRICE_STEPS * batch)},
         )
         self._plain = _Configuration(PLAIN, "level", {})
+        options: dict[str, Any] = description["options"]
+        fewer = {name: each["default"] for name, each in options.items() if each.get("plain") in each.get("reduced", ())}
+        self._full = _Configuration(FULL, "level", fewer) if fewer else self._plain
+        """To which losses are held: what a newcomer gets computes with fewer digits on some devices."""
+        self._float64 = _Configuration(FLOAT64, "level", fewer)
         self._fair = _Configuration(FAIR, "level", {})
         self._prices: dict[str, float] = {}
 
@@ -166,12 +182,12 @@ class Search:
         """
         singles = self._singles()
         everything = [self._fair, self._plain, *singles]
-        self._measure(everything, range(1))
-        if self._fair.failure is not None:
-            raise launch.LaunchError(f"{self._framework} cannot run {self._timed.model}: {self._fair.failure}")
-        for each in everything[1:]:
-            self._drop_if_hopeless(each, self._fair)
-        self._measure(everything, range(1, self._request.rounds))
+        for number in range(self._request.rounds):
+            self._measure(everything, number)
+            if self._fair.failure is not None:
+                raise launch.LaunchError(f"{self._framework} cannot run {self._timed.model}: {self._fair.failure}")
+            for each in singles:
+                self._drop_if_below(HOPELESS.get(number + 1, 0.0), each, self._fair)
         ratios = {each.name: ratio for each in singles if (ratio := self._ratio(each, self._fair)) is not None}
         hopeful = [each for each in singles if each.hopeful and each.name in ratios and self._is_cheap(each)]
         hopeful.sort(key=lambda each: -ratios[each.name].value)
@@ -203,26 +219,24 @@ class Search:
     def _beats(self, new: _Configuration, base: _Configuration, trial: int, tests: int) -> bool:
         """Whether it is surely faster, in rounds of its own, in which `fair` runs too."""
         first = trial * self._request.rounds
-        both = [self._fair, base, new]
-        self._measure(both, range(first, first + 1))
-        self._drop_if_hopeless(new, base)
-        if not new.hopeful:
-            return False
-        self._measure(both, range(first + 1, first + self._request.rounds))
+        for number in range(self._request.rounds):
+            self._measure([self._fair, base, new], first + number)
+            self._drop_if_below(FUTILE.get(number + 1, 0.0), new, base)
+            if not new.hopeful:
+                return False
         ratio = self._ratio(new, base)
         return ratio is not None and is_surely_faster(ratio, tests) and self._is_cheap(new)
 
-    def _measure(self, configurations: Sequence[_Configuration], rounds: range) -> None:
-        """A B, then B A: a machine that grows warmer or busier favours none."""
-        for number in rounds:
-            for each in configurations if number % 2 == 0 else reversed(configurations):
-                if each.hopeful and number not in each.rounds:
-                    self._told(f"{self._framework}, {each.name}, round {number + 1}")
-                    result = self._result(each, number)
-                    if result.status == "ok" or self._is_stopped(each, result, number):
-                        each.rounds[number] = result
-                    else:
-                        each.failure = f"{result.status}: {result.reason}"
+    def _measure(self, configurations: Sequence[_Configuration], number: int) -> None:
+        """A round: A B, the next one B A: a machine that grows warmer or busier favours none."""
+        for each in configurations if number % 2 == 0 else reversed(configurations):
+            if each.hopeful:
+                self._told(f"{self._framework}, {each.name}, round {number + 1}")
+                result = self._result(each, number)
+                if result.status == "ok" or self._is_stopped(each, result, number):
+                    each.rounds[number] = result
+                else:
+                    each.failure = f"{result.status}: {result.reason}"
 
     def _result(self, each: _Configuration, number: int) -> RunResult:
         row = Row(id=f"{self._framework}-{each.name}", framework=self._framework, spec=self._spec(each, self._timed))
@@ -258,11 +272,21 @@ class Search:
         return any(len(paces) >= epochs and pace < part for epochs, part in STOPPED_BELOW.items())
 
     def _spec(self, each: _Configuration, base: Spec) -> Spec:
-        return base.with_fields(switches=PLAIN if each is self._plain else FAIR, framework_options=each.options)
+        level = FAIR
+        if each is self._plain or each is self._full or each is self._float64:
+            level = PLAIN
+        precision = "float64" if each is self._float64 else base.precision
+        return base.with_fields(switches=level, framework_options=each.options, precision=precision)
 
-    def _drop_if_hopeless(self, each: _Configuration, other: _Configuration) -> None:
+    @property
+    def _on_accelerator(self) -> bool:
+        """Whether runs use one: what `describe` lists, where the spec does not ask for the CPU."""
+        listed = any(device["kind"] != "cpu" for device in self._description.get("devices", ()))
+        return listed and self._request.spec.device != "cpu"
+
+    def _drop_if_below(self, part: float, each: _Configuration, other: _Configuration) -> None:
         ratio = self._ratio(each, other)
-        each.dropped = each.name != PLAIN and ratio is not None and ratio.value < HOPELESS
+        each.dropped = each.dropped or (ratio is not None and ratio.value < part)
 
     def _ratio(self, one: _Configuration, other: _Configuration) -> Ratio | None:
         shared = sorted(one.rounds.keys() & other.rounds.keys())
@@ -271,12 +295,20 @@ class Search:
         )
 
     def _is_cheap(self, each: _Configuration) -> bool:
-        return self._price(each) <= self._request.max_price
+        price, rounding = self._price(each), self._rounding(each)
+        return price <= self._request.max_price or (rounding is not None and price <= PARTED * rounding)
+
+    def _rounding(self, each: _Configuration) -> float | None:
+        """The price of float32 itself; None where it is of no interest, or no number."""
+        if not self._request.max_price < self._price(each) < np.inf:
+            return None
+        found = self._price(self._float64)
+        return found if found < np.inf else None
 
     def _price(self, each: _Configuration) -> float:
-        """Largest relative difference of a loss to `plain`'s over some steps of training."""
+        """Largest relative difference of a loss to `plain`'s, with every digit, over some steps of training."""
         if each.name not in self._prices:
-            ours, theirs = (self._losses(which) for which in (each, self._plain))
+            ours, theirs = (self._losses(which) for which in (each, self._full))
             apart = np.inf if ours is None or theirs is None else np.abs(ours - theirs) / np.abs(theirs)
             self._prices[each.name] = float(np.max(np.where(np.isfinite(apart), apart, np.inf)))
         return self._prices[each.name]
@@ -315,6 +347,7 @@ class Search:
             compile_seconds=compiling,
             paid_back_epochs=compiling / gained if gained > 0 else None,
             price=self._price(each) if each.hopeful else None,
+            rounding=self._rounding(each) if each.hopeful else None,
             matrix_fraction=1e-9 * self._work.flops * own / rate if rate else None,
             taken=each is best,
             **common,

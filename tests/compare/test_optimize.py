@@ -25,7 +25,12 @@ OPTIONS = {
     "digits": {"values": ["all", "few", "fewest"], "default": "all", "help": ""},
     "order": {"values": ["rows", "columns"], "default": "rows", "help": ""},
     "graph": {"values": ["none", "compiled", "broken"], "default": "none", "help": ""},
-    "memory": {"values": ["kept", "given_back", "lost", "slow"], "default": "kept", "plain": "given_back", "help": ""},
+    "memory": {
+        "values": ["kept", "given_back", "lost", "slow", "poor"],
+        "default": "kept",
+        "plain": "given_back",
+        "help": "",
+    },
     "ranks": {"values": [1, 2], "default": 1, "help": "", "only": {"2": {"mode": ["multi_process"]}}},
 }
 FACTORS = {
@@ -37,6 +42,7 @@ FACTORS = {
     "given_back": 0.4,
     "lost": 0.02,
     "slow": 0.3,
+    "poor": 0.6,
     2: 9.0,
 }
 COMPILE_SECONDS = 30.0
@@ -49,6 +55,7 @@ class Twin:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.runs: list[tuple[str, int]] = []
         self.cut_after: int | None = None
+        self.rounding = 0.0
         monkeypatch.setattr(execution, "execute", self.execute)
         monkeypatch.setattr(launch, "call", self.call)
 
@@ -78,7 +85,9 @@ class Twin:
 
     def call(self, framework: str, arguments: Sequence[str], **_: Any) -> int:
         run = from_json(Path(arguments[1]).read_text(encoding="utf-8"))
-        off = {"few": 1e-2, "fewest": 0.5}.get(run.framework_options.get("digits", "all"), 0.0)
+        given = "few" if run.switches == "plain" and launch.DESCRIPTIONS["left"]["options"]["digits"].get("plain") else "all"
+        off = {"few": 1e-2, "fewest": 0.5}.get(run.framework_options.get("digits", given), 0.0)
+        off = self.rounding if run.precision == "float64" else off
         safetensors.numpy.save_file({"loss": np.linspace(2.0, 1.0, 20) * (1.0 + off)}, arguments[3])
         return 0
 
@@ -121,7 +130,7 @@ def test_switches_are_tried_alone_and_then_together_as_long_as_that_is_surely_fa
     steps = ladder(done)
     assert list(steps) == [
         "fair", "plain", "digits-few", "digits-fewest", "order-columns", "graph-compiled", "graph-broken", "memory-given_back",
-        "memory-lost", "memory-slow",
+        "memory-lost", "memory-slow", "memory-poor",
         "digits-few.graph-compiled", "digits-few.graph-compiled.order-columns",
     ]  # fmt: skip
     assert [name for name, step in steps.items() if step["taken"]] == ["digits-few.graph-compiled.order-columns"]
@@ -140,6 +149,7 @@ def test_switches_are_tried_alone_and_then_together_as_long_as_that_is_surely_fa
         assert (stopped.status, len(stopped.epochs)) == ("killed", epochs)
     rounds = {name: sum(row == f"left-{name}" for row, _ in twin.runs) for name in steps}
     assert rounds["memory-given_back"] == rounds["graph-broken"] == 1
+    assert steps["memory-poor"]["status"] == "dropped" and rounds["memory-poor"] == 2  # once it might have been other work
     assert rounds["plain"] == rounds["digits-few.graph-compiled.order-columns"] == 5
 
 
@@ -167,6 +177,38 @@ def test_compiling_stands_apart_and_is_paid_back_after_epochs(twin: Twin, tmp_pa
     saved = images / 110.0 - images / 143.0  # a median epoch, the machine having drifted by a tenth
     assert step["paid_back_epochs"] == pytest.approx(COMPILE_SECONDS / saved, rel=2e-2)
     assert step["matrix_fraction"] > 0
+
+
+def test_the_price_is_of_every_digit_where_a_newcomer_gets_fewer(twin: Twin, tmp_path: Path) -> None:
+    digits = {"values": ["all", "few"], "default": "all", "plain": "few", "reduced": ["few"], "help": ""}
+    launch.DESCRIPTIONS["left"]["options"] = OPTIONS | {"digits": digits}
+    steps = ladder(optimize(tmp_path / "out", "--only", "digits,order", "--json"))
+    assert [steps[name]["price"] for name in ("fair", "order-columns")] == [0.0, 0.0]
+    assert steps["plain"]["price"] == steps["digits-few"]["price"] == pytest.approx(1e-2)
+    full = from_json((tmp_path / "out" / "left" / "losses" / "full.json").read_text())
+    assert (full.switches, full.framework_options) == ("plain", {"digits": "all"})
+
+
+@pytest.mark.parametrize(("device", "part"), [("auto", "training"), ("cpu", "compute")])
+def test_on_an_accelerator_the_input_is_measured_too(twin: Twin, tmp_path: Path, device: str, part: str) -> None:
+    gpu = {"kind": "gpu", "name": "made up"}
+    launch.DESCRIPTIONS["left"]["devices"] = [gpu]
+    optimize(tmp_path / "out", "--only", "order", "--set", f"device={device}")
+    found = results.load(store.run_folder(tmp_path / "out" / "left", "left-fair", 0) / results.RESULT_FILE)
+    assert found.spec.part == part
+
+
+@pytest.mark.parametrize(("rounding", "taken"), [(0.0, "digits-few"), (0.2, "digits-few"), (0.3, "digits-fewest")])
+def test_a_price_that_rounding_alone_may_have_keeps_no_switch_from_being_taken(
+    twin: Twin, tmp_path: Path, rounding: float, taken: str
+) -> None:
+    twin.rounding = rounding
+    done = optimize(tmp_path / "out", "--only", "digits", "--json")
+    steps = ladder(done)
+    assert [name for name, step in steps.items() if step["taken"]] == [taken]
+    assert steps["digits-few"]["rounding"] is None
+    assert steps["digits-fewest"]["rounding"] == pytest.approx(rounding)
+    assert f"part from those in float64 by {rounding:.1e}" in (tmp_path / "out" / "left" / "ladder.md").read_text()
 
 
 def test_a_price_may_be_allowed(twin: Twin, tmp_path: Path) -> None:
