@@ -85,13 +85,14 @@ HARNESS_EPOCHS = 6
 class _Bars:
     """What was measured so far: the table, and which bars are met. Each row is told when it is known."""
 
-    def __init__(self, frameworks: list[str], pairs: int, steps: int, folder: Path) -> None:
+    def __init__(self, frameworks: list[str], pairs: int, folder: Path, searched: dict[str, object], models: list[str]) -> None:
         self.table = Table("framework", "what", "times as fast (95 % interval)", "bar", "met")
         self.answers: list[str] = []
         self._frameworks = frameworks
         self._pairs = pairs
-        self._steps = steps
         self._folder = folder
+        self._searched = searched
+        self._models = models
 
     def modes(self) -> None:
         stored = _modes(self._frameworks, self._pairs, self._folder / "modes")
@@ -125,10 +126,10 @@ class _Bars:
                 self._add_ratio(framework, f"scan: {fast} over {slow}", paired_ratio(pair), bar)
 
     def best(self) -> None:
-        for model, image_size, batch_size, bars in BEST_BARS:
+        for model, image_size, batch_size, bars in (each for each in BEST_BARS if each[0] in self._models):
             for framework in self._frameworks:
                 place = self._folder / f"{framework}-{model}"
-                best = _searched(framework, model, image_size, batch_size, self._pairs, self._steps, place)
+                best = _searched(framework, model, image_size, batch_size, self._searched | {"rounds": self._pairs}, place)
                 found = ", ".join(f"{name} {value}" for name, value in best.options.items()) or "nothing is surely faster"
                 ratio = _best_over_fair(best, self._pairs, place)
                 self._add_ratio(framework, f"best over fair: {model}, {image_size} px ({found})", ratio, bars[framework])
@@ -170,18 +171,22 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--frameworks", default=",".join(launch.FRAMEWORKS))
     parser.add_argument("--parts", default=",".join(PARTS))
+    models = [model for model, *_ in BEST_BARS]
+    parser.add_argument("--models", default=",".join(models), help="whose switches are searched")
     parser.add_argument("--steps", type=int, default=30, help="timed, of each run of the search of switches")
+    parser.add_argument("--only", help="switches that are searched; default: all")
     parser.add_argument("--out", type=Path, help="an empty folder that keeps what was measured")
     arguments = parser.parse_args()
-    frameworks, parts = arguments.frameworks.split(","), arguments.parts.split(",")
-    if unknown := set(parts) - set(PARTS) | set(frameworks) - set(launch.FRAMEWORKS):
-        parser.error(f"Received: {', '.join(sorted(unknown))}. Use {', '.join((*PARTS, *launch.FRAMEWORKS))}.")
+    frameworks, parts, searched = (getattr(arguments, each).split(",") for each in ("frameworks", "parts", "models"))
+    if unknown := set(parts) - set(PARTS) | set(frameworks) - set(launch.FRAMEWORKS) | set(searched) - set(models):
+        parser.error(f"Received: {', '.join(sorted(unknown))}. Use {', '.join((*PARTS, *launch.FRAMEWORKS, *models))}.")
     with contextlib.ExitStack() as kept:
         folder = arguments.out or Path(kept.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             parser.error(f"--out must be empty. Received: {folder}.")
-        made = _Bars(frameworks, arguments.pairs, arguments.steps, folder)
+        options: dict[str, object] = {"steps": arguments.steps} | ({"only": arguments.only} if arguments.only else {})
+        made = _Bars(frameworks, arguments.pairs, folder, options, searched)
         for part in PARTS:
             if part in parts:
                 getattr(made, part)()
@@ -242,21 +247,19 @@ def _modes(frameworks: list[str], pairs: int, folder: Path) -> Stored:
     return made.stored
 
 
-def _searched(framework: str, model: str, image_size: int, batch_size: int, rounds: int, steps: int, folder: Path) -> Best:
-    """What a search finds; what is stored for `--switches best` stays as it is."""
+def _searched(framework: str, model: str, image_size: int, batch_size: int, options: dict[str, object], folder: Path) -> Best:
+    """What a search with these options finds; what is stored for `--switches best` stays as it is."""
     words: dict[str, object] = {
         "model": model,
         "framework": framework,
         "data": f"leaves:classes=10,images=1200,size={image_size},seed=1",
         "batch-size": batch_size,
-        "rounds": rounds,
-        "steps": steps,
         "cores": SETTINGS["cores"],
         "set": f"paths.cache_dir={folder / 'cache'}",
         "out": folder / "search",
     }
-    options = [word for name, value in words.items() for word in (f"--{name}", str(value))]
-    command = [sys.executable, "-m", "compare", "optimize", *options, "--json"]
+    given = [word for name, value in (words | options).items() for word in (f"--{name}", str(value))]
+    command = [sys.executable, "-m", "compare", "optimize", *given, "--json"]
     printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     return Best.model_validate(json.loads(printed)["frameworks"][framework]["best"], context={"recorded": True})
 
