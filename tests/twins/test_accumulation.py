@@ -81,7 +81,7 @@ def _ddp_exchanges(twin: Twin, monkeypatch: pytest.MonkeyPatch, accumulation: in
 def _collectives(twin: Twin, monkeypatch: pytest.MonkeyPatch, accumulation: int) -> int:
     """Collective operations in the graph of one step."""
     trainer = made.trainer(twin, PLAIN, mode="data_parallel", accumulation=accumulation, **FIELDS)
-    graph = trainer._train[accumulation].get_concrete_function().graph.as_graph_def()
+    graph = trainer._train(accumulation, False).get_concrete_function().graph.as_graph_def()
     nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
     return sum(node.op.startswith("Collective") for node in nodes)
 
