@@ -27,6 +27,19 @@ def test_evaluation_scores_fewer_examples_than_replicas(twin: Twin, count: int) 
     assert_scores_each_example_once(made.trainer(twin, ARCHITECTURE, DATA, mode="data_parallel"), few, 9)
 
 
+@pytest.mark.parametrize("model", ["simple_cnn", "mini_xception"])
+def test_a_replica_without_an_image_takes_no_part_in_a_score_in_float32_either(twin: Twin, model: str) -> None:
+    architecture = made.resolve(model)
+    data = made.dataset(architecture, validation=7)
+    whole = made.trainer(twin, architecture, data, mode="data_parallel", precision="float32")
+    loss, predictions = whole.score(data.validation.images[:1], data.validation.labels[:1])
+    alone = made.trainer(twin, architecture, data, precision="float32").score(
+        data.validation.images[:1], data.validation.labels[:1]
+    )
+    assert predictions.tolist() == alone[1].tolist() and len(predictions) == 1
+    assert float(twin.array(loss)) == pytest.approx(float(twin.array(alone[0])), rel=1e-5)
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_score_is_the_sum_of_the_losses_and_the_likeliest_labels(twin: Twin, loss: str) -> None:
     split = DATA.train
