@@ -203,7 +203,9 @@ def _plan(subject: Reproduction, folder: Path, passed: Passed) -> Made:
     said = f"About {minutes}:{rest:02d} min of {what}, by the first steps of each kind.{besides}"
     if scale == SMOKE:
         said = "About two minutes on two cores. At this scale no first steps are measured: they would take as long as the runs."
-    typer.echo(said, err=True)
+    departures = _departures(subject, judged[0][1])
+    for sentence in (*departures, said):
+        typer.echo(sentence, err=True)
     columns = (
         Column("training", "training"),
         Column("row", "run"),
@@ -220,7 +222,7 @@ def _plan(subject: Reproduction, folder: Path, passed: Passed) -> Made:
         sections=[
             ("How long", [said]),
             ("Chosen, for the report does not state it", subject.plan.chosen),
-            ("Where these runs are not the report's", [*_departures(subject, judged[0][1]), *subject.plan.departs]),
+            ("Where these runs are not the report's", [*departures, *subject.plan.departs]),
             ("What was found wrong in the report", published.caveats),
         ],
         tables=[Table("runs", "Runs", columns, rows)],
@@ -238,8 +240,8 @@ def _departures(subject: Reproduction, made: Comparison) -> list[str]:
         f"{made.train_examples:,} training images; the report's: {published.dataset}, {published.classes} classes, "
         f"{subject.paper.images():,} training images."
     ]
-    if setting.made_up or len(made.class_names) != published.classes:
-        said.append("No accuracy and no loss of the report can be expected of other data.")
+    if len(made.class_names) != published.classes or not all(map(subject.paper.knows, made.class_names)):
+        said.append("These are other data: no accuracy and no loss of the report can be expected of them.")
     said += [
         f"Set by the caller, in all runs: {field} = {value}, over whatever is said of it here."
         for field, value in store.flat(dict(setting.values)).items()
@@ -323,6 +325,7 @@ def _faithful(subject: Reproduction, folder: Path, passed: Passed) -> Made:
             if table.name == "comparison"
         ],
         more=[f"{name}/{report.PAGE_FILE}" for name in made],
+        conclusions=said,
     )
     return Made(part, exit_code=max(code for _, code in made.values()))
 

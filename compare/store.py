@@ -24,6 +24,9 @@ from common.results import ResultError, RunResult
 from common.work import Work
 from compare.matrix import Row
 
+_LONGEST_VALUE = 120
+"""Characters of a value that a refusal shows."""
+_MOST_DIFFERENCES = 5
 SCHEMA_VERSION = 1
 
 PLAN_FILE = "compare.json"
@@ -446,8 +449,16 @@ def differing(there: Mapping[str, Any], asked: Mapping[str, Any]) -> str | None:
         asked: the same of what is asked for.
     """
     names = _differing(there, asked)
-    said = (f"{name} is {json.dumps(there.get(name))} there, asked for: {json.dumps(asked.get(name))}" for name in names)
-    return "; ".join(said) or None
+
+    def shown(value: object) -> str:
+        text = json.dumps(value)
+        return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
+
+    said = [
+        f"{name} is {shown(there.get(name))} there, asked for: {shown(asked.get(name))}" for name in names[:_MOST_DIFFERENCES]
+    ]
+    more = len(names) - len(said)
+    return "; ".join([*said, *([f"and {more} more"] if more else [])]) or None
 
 
 def _differing(there: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from common.datasets import cifar10
 from compare import launch
 from compare.data_report import counted
 from compare.papers import judging
@@ -99,6 +100,10 @@ def published() -> Published:
 
 def images() -> int:
     return _IMAGES[SEQUENTIAL]
+
+
+def knows(class_name: str) -> bool:
+    return class_name in cifar10.CLASS_NAMES
 
 
 def hardware() -> str:

@@ -191,7 +191,7 @@ def above(judged: Judged | None, words: str) -> tuple[Verdict, str]:
         words: what it is of, e.g. `data_parallel x2 over serial`.
     """
     if judged is None:
-        return "cannot be told here", f"{words}: one of the two was not run here"
+        return "cannot be told here", f"{words}: one of the two was not run here, or was too short to be timed"
     said = f"{words}: {statistics.interval_words(judged.ratio)} times{statistics.surety(judged)}"
     match judged.verdict:
         case "above":

@@ -17,7 +17,7 @@ from common import spec
 from common.results import EpochRecord, RunResult
 from common.spec import Spec
 from compare import matrix, preprocess
-from compare.content import Report
+from compare.content import COMPARE, Report
 from compare.evaluation import Evaluated, Evaluation
 from compare.matrix import Row
 from compare.store import flat
@@ -230,6 +230,10 @@ class Paper(Protocol):
         """On what its runs were made."""
         ...
 
+    def knows(self, class_name: str) -> bool:
+        """Whether its data have a class of this name."""
+        ...
+
     def plan(self, setting: Setting) -> Plan:
         """What is run at a scale."""
         ...
@@ -313,15 +317,25 @@ def arithmetic(name: str, checks: Sequence[tuple[str, float, float, int]]) -> Ta
     """
     columns = (
         Column("what", "figure"),
-        Column("stated", "as stated", 4),
-        Column("worked_out", "from its own tables", 4),
+        Column("stated", "as stated"),
+        Column("worked_out", "from its own tables"),
         Column("agrees", "agrees"),
     )
+
+    def shown(figure: float, digits: int) -> float:
+        return round(figure, digits) if digits else round(figure)
+
     rows: list[dict[str, Cell]] = [
-        {"what": what, "stated": stated, "worked_out": found, "agrees": "yes" if agrees(stated, found, digits) else "NO"}
+        {
+            "what": what,
+            "stated": shown(stated, digits),
+            "worked_out": shown(found, digits),
+            "agrees": "yes" if agrees(stated, found, digits) else "NO",
+        }
         for what, stated, found, digits in checks
     ]
-    return Table(f"arithmetic_{name}", "The paper's own arithmetic", columns, rows, note="Agrees: within its last digit.")
+    note = "Agrees: up to one in the last digit shown, for reports round, and cut off."
+    return Table(f"arithmetic_{name}", "The paper's own arithmetic", columns, rows, note=note)
 
 
 def agrees(stated: float, found: float, digits: int) -> bool:
@@ -329,9 +343,9 @@ def agrees(stated: float, found: float, digits: int) -> bool:
     return abs(stated - found) < 10.0**-digits
 
 
-def there(name: str, setting: Setting, gpus: int) -> str:
-    """What a cell needs that is open for want of GPUs, and the command that fills it where they are."""
-    return f"needs {gpus} GPUs; there: {command(name, setting, setting.scale)}"
+def there(name: str, setting: Setting, gpus: int, *, scale: str | None = None) -> str:
+    """What a cell needs that is open for want of GPUs, and the command that fills it there, at this scale or another."""
+    return f"needs {gpus} GPUs; there: {command(name, setting, scale or setting.scale)}"
 
 
 def beyond(name: str, setting: Setting, epochs: int) -> str:
@@ -339,9 +353,11 @@ def beyond(name: str, setting: Setting, epochs: int) -> str:
     return not_at(name, setting, f"behind epoch {epochs} of scale {setting.scale}") if epochs else FAILED
 
 
-def not_at(name: str, setting: Setting, why: str) -> str:
+def not_at(name: str, setting: Setting, why: str, *, filled_at: str = SCALES[-1]) -> str:
     """Why a cell is open that a larger scale fills, and the command for that."""
-    return why if setting.scale == SCALES[-1] else f"{why}; all: {command(name, setting, SCALES[-1])}"
+    if SCALES.index(setting.scale) >= SCALES.index(filled_at):
+        return why
+    return f"{why}; all: {command(name, setting, filled_at)}"
 
 
 def command(name: str, setting: Setting, scale: str) -> str:
@@ -352,7 +368,7 @@ def command(name: str, setting: Setting, scale: str) -> str:
     for field_name, value in flat(dict(setting.values)).items():
         plain = isinstance(value, str) and yaml.safe_load(value) == value
         words += ["--set", f"{field_name}={value if plain else json.dumps(value)}"]
-    return f"python -m compare {shlex.join(words)}"
+    return f"{COMPARE} {shlex.join(words)}"
 
 
 def sentence(words: str) -> str:

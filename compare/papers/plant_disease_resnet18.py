@@ -22,6 +22,7 @@ from compare.papers.paper import (
     CORRECTED,
     FAILED,
     FOLDER,
+    SCALES,
     SMOKE,
     Claim,
     Compared,
@@ -63,6 +64,8 @@ _PIXELS = 256
 _GPUS = 2
 _GAIN = 1.05
 """Times as fast from which more workers count as a gain."""
+_WITH_ALL_ROWS = "quick"
+"""The smallest scale with every number of workers and jobs."""
 _WARNING = "suggested max number of worker"
 """Of torch's DataLoader, where there are more workers than cores."""
 
@@ -188,6 +191,10 @@ def images() -> int:
     return _file().split["train"]
 
 
+def knows(class_name: str) -> bool:
+    return any(class_name.startswith(each.name) for each in _classes())
+
+
 def hardware() -> str:
     return f"{_file().cpu}; {_file().gpu}"
 
@@ -261,7 +268,7 @@ def plan(setting: Setting) -> Plan:
             "SGD at a learning rate of 0.01, momentum 0.9, weight decay 1e-4, batches of 64.",
             "The learning rate falls to a tenth every 3 epochs, as the leap at epoch 4 of the published curve says.",
             "No augmentation; mean and standard deviation of the data set.",
-            f"Test images: {test:.1%} of the training images, drawn, beside the validation split that the download has.",
+            f"Test images: {test:.1%} of the training images, drawn, where the data have none of their own, as the download.",
             "Initial weights: Kaiming's, as torchvision's ResNet has them, with seed 0; the images shuffled anew in each "
             "epoch, and decoded from their files in each.",
             "Scans: of the training split alone; Dask with threads; from the first task to the last, without the start of the "
@@ -380,6 +387,8 @@ def _training(here: Here) -> Table:
         f"Seconds here: of {epochs} epochs of the report's {images:,} images, at the pace that was measured{_of_size(here)}. "
         "Memory here: in MiB."
     )
+    if doubt := judging.doubt(here, _FAITHFUL, list(names)):
+        note += f" Of some of these runs: {doubt[:1].lower()}{doubt[1:]}"
     return beside("training", "Loader workers and DataParallel", [Column("run", "run")], kinds, rows, note=note)
 
 
@@ -404,7 +413,7 @@ def _curve_table(here: Here, name: str, title: str, curve: _Curve) -> Table:
             "valid_accuracy": Compared(valid_accuracy, valid.accuracy if valid else None),
             "seconds": Compared(seconds, pace, _same_size(here)),
         }
-        needs = _needs_gpus(here) if name == "data_parallel" and not found else beyond(NAME, here.setting, len(found))
+        needs = _needs_gpus(here, epoch) if name == "data_parallel" and not found else beyond(NAME, here.setting, len(found))
         rows.append(({"epoch": epoch}, figures, needs))
     kinds = [
         Kind("train_loss", "train loss", 4),
@@ -518,14 +527,15 @@ def _checks() -> Table:
     return arithmetic(NAME, checks)
 
 
-def _needs_gpus(here: Here) -> str:
+def _needs_gpus(here: Here, epoch: int = 1) -> str:
     if here.setting.gpus < _GPUS:
-        return there(NAME, here.setting, _GPUS)
+        scale = next(each for each in (here.setting.scale, SCALES[-1]) if epoch <= _SCALES[each]["epochs"])
+        return there(NAME, here.setting, _GPUS, scale=scale)
     return FAILED
 
 
 def _not_at(here: Here) -> str:
-    return not_at(NAME, here.setting, f"not run at scale {here.setting.scale}, or failed")
+    return not_at(NAME, here.setting, f"not run at scale {here.setting.scale}, or failed", filled_at=_WITH_ALL_ROWS)
 
 
 def claims(here: Here) -> list[Claim]:
@@ -648,6 +658,8 @@ def _two_gpus_gain_less(here: Here) -> tuple[Verdict, list[str]]:
     ratios = {row.id: judging.paired(here, _FAITHFUL, "serial", row.id) for row in here.plan.faithful[0].rows[1:]}
     known = {name: ratio for name, ratio in ratios.items() if ratio}
     evidence = [f"{name}: {statistics.interval_words(ratio)} times as fast as serial." for name, ratio in known.items()]
+    if doubt := judging.doubt(here, _FAITHFUL, ("serial", *known)):
+        evidence.append(doubt)
     parallel = known.get("data_parallel")
     if parallel is None:
         words = judging.above(
@@ -655,8 +667,8 @@ def _two_gpus_gain_less(here: Here) -> tuple[Verdict, list[str]]:
         )[1]
         missing = "It was not run, or failed" if here.setting.gpus >= _GPUS else f"It needs {_GPUS} GPUs"
         return "cannot be told here", [f"{missing}.", *evidence, sentence(words)]
-    if doubt := judging.doubt(here, _FAITHFUL, ("serial", *known)):
-        return "cannot be told here", [*evidence, doubt]
+    if doubt:
+        return "cannot be told here", evidence
     others = [ratio for name, ratio in known.items() if name != "data_parallel"]
     if not others or not all(ratio.decided for ratio in (*others, parallel)):
         return "cannot be told here", [*evidence, "There are too few repeats to tell."]

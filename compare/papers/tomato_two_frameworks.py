@@ -95,6 +95,10 @@ def images() -> int:
     return _IMAGES
 
 
+def knows(class_name: str) -> bool:
+    return class_name.lower().startswith("tomato")
+
+
 def hardware() -> str:
     return _file().hardware
 
@@ -178,7 +182,8 @@ def plan(setting: Setting) -> Plan:
             "Augmentation: zoom 0.2, and the shear of 0.2 that goes with it in Keras' example, which is in degrees.",
             "Accuracy and loss: of the validation split, whose part in the report is not stated.",
             "How learning rates were adjusted for the parallel runs: they follow the number of replicas linearly.",
-            "Images for a test, of which the report says nothing: one of each class of the training images.",
+            "Images for a test, of which the report says nothing: where the data have none, one of each class of the training "
+            "images.",
             f"Initial weights: the same in all four runs, of each of {counted(size['seeds'], 'seed')}: the report does not say "
             "that it repeated any.",
             "How images are fed: decoded and scaled from their files in each epoch, by the process that trains.",
@@ -319,16 +324,18 @@ def _more(here: Here, rows: dict[str, tuple[str, str]]) -> tuple[Verdict, list[s
     words = "; ".join(f"{framework} {statistics.interval_words(ratio)} times" for framework, ratio in known.items())
     times = {(run.framework, run.mode): run.seconds for run in _file().runs}
     stated = ", ".join(f"{each} {times[each, 'serial'] / times[each, 'data_parallel']:.2f}" for each in rows)
+    doubt = judging.doubt(here, CORRECTED, [row for pair in rows.values() for row in pair])
     evidence = [
         sentence(f"speed-ups by its own Table III: {stated}"),
         sentence(f"speed-ups over serial on the same cores here: {words or 'not measured'}"),
+        *([doubt] if doubt else []),
     ]
     if here.setting.gpus < _REPLICAS:
         return "cannot be told here", [f"It needs {_REPLICAS} GPUs.", *evidence]
     if len(known) < len(ratios) or any(not ratio.decided for ratio in known.values()):
         return "cannot be told here", [*evidence, "There are too few repeats to tell."]
-    if doubt := judging.doubt(here, CORRECTED, [row for pair in rows.values() for row in pair]):
-        return "cannot be told here", [*evidence, doubt]
+    if doubt:
+        return "cannot be told here", evidence
     return judging.gains_more(known["tensorflow"], known["pytorch"]), evidence
 
 

@@ -98,13 +98,38 @@ def test_the_search_and_the_final_training_are_in_the_estimate_of_time() -> None
 
 def test_cells_that_a_larger_scale_fills_have_its_command_and_those_of_a_run_that_failed_have_none() -> None:
     setting = Setting("quick", "digits", 0, spec.overlay({}, {"steps": None, "model": "a b", "data.seed": 1}))
-    command = "python -m compare reproduce x --scale full --data digits --set steps=null --set 'model=a b' --set data.seed=1"
+    repeated = "--set steps=null --set 'model=a b' --set data.seed=1"
+    command = f".venv/bin/python -m compare reproduce x --scale full --data digits {repeated}"
     assert paper.beyond("x", setting, 4) == f"behind epoch 4 of scale quick; all: {command}"
     assert paper.beyond("x", setting, 0) == "the run failed here: see the cautions"
     assert paper.beyond("x", Setting("full", "digits", 0), 4) == "behind epoch 4 of scale full"
     assert "--data" not in paper.beyond("x", Setting("smoke", "digits", 0, made_up=True), 1)
     given = [word.split("=", 1)[1].strip("'") for word in re.findall(r"--set (\S+)", paper.command("x", setting, "full"))]
     assert spec.parse_assignments([f"steps={given[0]}"]) == {"steps": None}
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "unknown"),
+    [
+        ("cifar10-minixception", "airplane", "Tomato___healthy"),
+        ("tomato-two-frameworks", "Tomato___healthy", "airplane"),
+        ("plant-disease-resnet18", "Tomato___healthy", "Alder___healthy"),
+    ],
+)
+def test_data_of_as_many_other_classes_are_not_the_reports(name: str, known: str, unknown: str) -> None:
+    report, setting = reproduce.PAPERS[name], Setting("full", "somewhere", 0)
+    subject = reproduce.Reproduction(report, setting, report.plan(setting))
+    for class_name, others in ((known, False), (unknown, True)):
+        made: Any = SimpleNamespace(data_name="x", class_names=[class_name] * report.published().classes, train_examples=9)
+        assert any("These are other data" in each for each in reproduce._departures(subject, made)) == others
+
+
+def test_a_cell_behind_the_epochs_of_a_scale_that_needs_gpus_has_the_command_of_a_scale_with_so_many() -> None:
+    setting = Setting("smoke", "leaves", 0, made_up=True)
+    here = Here(setting, plant_disease_resnet18.plan(setting), {}, {})
+    assert plant_disease_resnet18._needs_gpus(here, 1).endswith("plant-disease-resnet18 --scale smoke")
+    assert plant_disease_resnet18._needs_gpus(here, 2).endswith("plant-disease-resnet18 --scale full")
+    assert plant_disease_resnet18._not_at(here).endswith("plant-disease-resnet18 --scale quick")
 
 
 def test_a_cell_of_the_cifar10_report_is_open_for_the_reason_of_its_own_run() -> None:
@@ -763,7 +788,15 @@ def test_what_the_caller_sets_and_other_data_are_said_to_be_not_the_reports(fake
         "The data: leaves, 4 classes (a, b, c, ...), 60 training images; the report's: plant-disease, 38 classes, 61,494 "
         "training images."
     )
-    assert said[1] == "No accuracy and no loss of the report can be expected of other data."
+    assert said[1] == "These are other data: no accuracy and no loss of the report can be expected of them."
     assert said[2].startswith("Set by the caller, in all runs: data.limit = 64")
     cell = there("plant-disease-resnet18", setting, 2)
     assert cell.endswith("--scale quick --data leaves:classes=4 --set data.limit=64")
+
+
+def test_a_folder_of_another_scale_is_refused_in_few_words() -> None:
+    there, asked = {"scale": "smoke", "rows": [{"model": "x" * 50}] * 9}, {"scale": "quick", "rows": []}
+    many = {f"field{number}": number for number in range(9)}
+    said = store.differing(there | many, asked)
+    assert said is not None and said.startswith('scale is "smoke" there, asked for: "quick"; rows is [{"model"')
+    assert len(said) < 700 and said.endswith("and 6 more")
