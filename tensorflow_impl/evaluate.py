@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import tensorflow as tf
 
@@ -28,7 +30,8 @@ def score(
     # stands for it, for not every kernel takes none.
     size = tf.shape(images)[0]
     one_if_none = tf.cast(tf.equal(size, 0), size.dtype)
-    predicted = logits(model, tf.pad(images, [[0, one_if_none], [0, 0], [0, 0], [0, 0]]), scaling)[:size]
+    paddings: Any = [[0, one_if_none], [0, 0], [0, 0], [0, 0]]
+    predicted = logits(model, tf.pad(images, paddings), scaling)[:size]
     return train.share_of_loss(predicted, labels, 1, loss), tf.argmax(predicted, 1)
 
 
