@@ -32,8 +32,6 @@ def passes(
     chosen = switches.of(spec, device.kind())
     layers.refuse_other(chosen, {"arithmetic": "full", "graph": "eager"})
     place, size = torch.device(device.kind()), spec.global_batch_size
-    model = models.placed(models.build(architecture, spec.precision), place, chosen["memory_format"]).train()
-    parameters = list(model.parameters())
     # Twin: torch keeps channels first.
     axes = (shape[-1], *shape[:-1])
     dtype = {"float32": torch.float32, "float64": torch.float64}[spec.precision]
@@ -49,6 +47,8 @@ def passes(
             return [first_upstream + second_upstream] if needs_gradient else [made]
 
         return sums
+    model = models.placed(models.build(architecture, spec.precision), place, chosen["memory_format"]).train()
+    parameters = list(model.parameters())
     values = drawn().requires_grad_(needs_gradient)
     masks = [torch.rand(size, dropout.units, device=place) > dropout.rate for dropout in architecture.dropouts]
     upstream = torch.randn_like(model(values, *masks))  # in the memory format of what the layers make

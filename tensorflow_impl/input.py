@@ -90,7 +90,7 @@ def resident(plan: Plan, split: Split, world_size: int, rank: int, first_epoch: 
         for start, stop in plan.bounds(epoch, world_size, rank):
             with tf.device(where):
                 batch: Any = make(there, tf.constant(start), tf.constant(stop))
-            with tf.device("CPU:0"):
+            with tf.device("CPU:0"):  # Twin: TensorFlow puts a constant where it is not told to leave it on the host
                 ids = tf.constant(drawn.ids[start:stop])
             yield batch._replace(ids=ids)
 

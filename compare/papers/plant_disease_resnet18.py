@@ -499,9 +499,9 @@ def _report_table(here: Here) -> Table:
         }
         rows.append(({"class": each.name}, figures, "not a class of the data here" if scores else _UNSCORED))
     note = (
-        "The paper's are of its validation split, as the sum of their supports says, though it calls them a test's; here: of "
+        "The paper's are of its validation split, as the sum of their supports says, though it calls them a test's; "
+        "here: of the test split."
     )
-    note += "the test split."
     kinds = [Kind("precision", "precision", 2), Kind("recall", "recall", 2), Kind("f1", "F1", 2), Kind("support", "support", 0)]
     return beside("class_report", "Scores of each class", _BY_CLASS, kinds, rows, note=note)
 

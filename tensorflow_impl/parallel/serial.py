@@ -86,6 +86,7 @@ class Serial:
 
         A compiled step would be compiled again for the last, smaller batch.
         """
+        # Twin: torch is told to run its compiled model eagerly; TensorFlow has a function of each kind.
         self._compiled_for = self._compiled_for or num_examples
         return self._switches["graph"] == "xla" and num_examples == self._compiled_for
 
@@ -223,7 +224,8 @@ class Serial:
         ).numpy()
 
     def _arguments(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, ...]:
-        with tf.device("CPU:0"):  # on the device each would be a copy that waits for the step before
+        # Twin: torch takes Python's numbers; a graph takes tensors, which on the device would each be a copy at every step.
+        with tf.device("CPU:0"):
             numbers = (
                 tf.constant(num_examples, tf.int64),
                 tf.constant(learning_rate, tf.float64),
