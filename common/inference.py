@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,9 @@ WARM_UP_SECONDS = 0.25
 """What is not counted before the times of a batch size: at least so many calls, and at least so long."""
 LEAST_CALLS = 5
 """That are timed of every batch size, however long they take."""
+
+Scored = Literal["validation", "test"]
+"""Splits whose logits may be asked for."""
 
 _LOGITS, _OF = "logits", "weights_hash"
 
@@ -133,7 +136,8 @@ def add_commands(commands: Any) -> None:
         if command == "score":
             source = parser.add_mutually_exclusive_group(required=True)
             source.add_argument("--images", type=Path, metavar="IMAGES.npy", help="uint8 [N, S, S, 3]")
-            source.add_argument("--test-of", type=Path, metavar="SPEC.json", help="the test split of a spec's data")
+            source.add_argument("--data-of", type=Path, metavar="SPEC.json", help="a split of a spec's data")
+            parser.add_argument("--split", choices=get_args(Scored), default="test", help="of --data-of")
         if command == "infer":
             parser.add_argument("--batches", required=True, help="sizes, with commas")
             parser.add_argument("--calls", type=int, required=True)
@@ -224,8 +228,9 @@ def _write(inference: Inference, model: Trained, out: Path) -> None:
 def _images(arguments: argparse.Namespace) -> Images:
     if arguments.images is not None:
         return np.load(arguments.images, mmap_mode="r", allow_pickle=False)
-    read = spec.from_json(arguments.test_of.read_bytes())
-    return datasets.load(read.data, seed=read.split_seed, cache_dir=read.paths.cache_dir).test.images
+    read = spec.from_json(arguments.data_of.read_bytes())
+    dataset = datasets.load(read.data, seed=read.split_seed, cache_dir=read.paths.cache_dir)
+    return getattr(dataset, arguments.split).images
 
 
 def logits(path: Path, model: Trained, count: int) -> npt.NDArray[np.floating]:

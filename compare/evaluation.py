@@ -61,6 +61,8 @@ class Evaluation(_Frozen):
     """Hash of the data, with its splits, on which these fields were chosen; None where that is not known."""
     repeats: int = pydantic.Field(1, ge=1)
     """Trainings of each framework, each with a seed of its own: the values' and those after it; the splits stay."""
+    scores_validation: bool = False
+    """Whether the framework that trained scores the validation split too; that chose the epoch, so it flatters."""
 
 
 class Crossing(_Frozen):
@@ -91,6 +93,9 @@ class Model(_Frozen):
     wall_seconds: float | None = None
     """Of the training's process."""
     scores: Scores | None = None
+    """On the test split."""
+    validation_scores: Scores | None = None
+    """See `Evaluation.scores_validation`."""
     worst: list[Confusion] = []
     crossings: list[Crossing] = []
 
@@ -166,7 +171,7 @@ def evaluate(settings: Evaluation, folder: Path, shown: Display) -> Evaluated:
     store.refuse_others(folder, RECORD_FILE, KIND, KIND, own=(TRAINING_FOLDER, LOGITS_FOLDER))
     with store.locked(folder):
         stored = _trained(settings, folder / TRAINING_FOLDER, shown)
-        made = _Scoring(stored, folder, shown).evaluated().model_copy(update={"tuned_on": settings.tuned_on})
+        made = _Scoring(settings, stored, folder, shown).evaluated().model_copy(update={"tuned_on": settings.tuned_on})
         results.write_atomically(folder / RECORD_FILE, results.with_checksum(made.model_dump_json()))
     return made
 
@@ -250,8 +255,8 @@ def _trained(settings: Evaluation, folder: Path, shown: Display) -> Stored:
 class _Scoring:
     """The models of a stored training on its test split."""
 
-    def __init__(self, stored: Stored, folder: Path, shown: Display) -> None:
-        self._stored, self._folder, self._shown = stored, folder, shown
+    def __init__(self, settings: Evaluation, stored: Stored, folder: Path, shown: Display) -> None:
+        self._settings, self._stored, self._folder, self._shown = settings, stored, folder, shown
         self._comparison: Comparison = stored.comparison
         self._rows = self._comparison.rows
         self._frameworks = [row.framework for row in self._rows]
@@ -293,11 +298,16 @@ class _Scoring:
         model = trained.load(path, row.spec.model)
         by = {name: self._logits(name, path, model, row, repeat) for name in self._in_order(row.framework)}
         made = by[row.framework]
+        on_validation: Scores | None = None
+        if self._settings.scores_validation:
+            logits = self._logits(row.framework, path, model, row, repeat, "validation")
+            on_validation = scores.score(self._dataset.validation.labels, logits)
         return Model(
             **known,
             **_of_training(result, model),
             checkpoint=str(path.relative_to(self._folder)),
             scores=scores.score(self._labels, made),
+            validation_scores=on_validation,
             worst=scores.worst_confused(self._labels, made, WORST_PAIRS),
             crossings=[self._crossing(name, made, other) for name, other in by.items() if name != row.framework],
         ), made
@@ -305,20 +315,24 @@ class _Scoring:
     def _in_order(self, framework: str) -> list[str]:
         return [framework, *(name for name in self._frameworks if name != framework)]
 
-    def _logits(self, framework: str, path: Path, model: Trained, row: Row, repeat: int) -> Logits:
-        """What a framework makes of the test split with this model: stored before, or asked for now."""
-        out = self._folder / LOGITS_FOLDER / f"{row.id}-r{repeat}-in-{framework}.safetensors"
+    def _logits(
+        self, framework: str, path: Path, model: Trained, row: Row, repeat: int, split: inference.Scored = "test"
+    ) -> Logits:
+        """What a framework makes of a split with this model: stored before, or asked for now."""
+        name = f"{row.id}-r{repeat}-in-{framework}" + ("" if split == "test" else f"-{split}")
+        out = self._folder / LOGITS_FOLDER / f"{name}.safetensors"
+        count = len(getattr(self._dataset, split))
         try:
-            return inference.logits(out, model, len(self._labels))
+            return inference.logits(out, model, count)
         except SealError:
             pass  # none yet, or of another model
-        self._shown.say(f"{row.id}: the test split, in {framework}")
+        self._shown.say(f"{row.id}: the {split} split, in {framework}")
         spec_file, log = out.with_suffix(".spec.json"), out.with_suffix(".txt")
         results.write_atomically(spec_file, row.spec.to_json())
         cores = str(min(row.spec.cores, spec.available_cores()))
         options = ["--cores", cores, "--device", row.spec.device, "--out", out, *asking.own_model(model)]
-        asking.ask(framework, ["score", path, "--test-of", spec_file, *options], log)
-        return inference.logits(out, model, len(self._labels))
+        asking.ask(framework, ["score", path, "--data-of", spec_file, "--split", split, *options], log)
+        return inference.logits(out, model, count)
 
     def _crossing(self, framework: str, own: Logits, other: Logits) -> Crossing:
         found = scores.agreement(self._labels, own, other)

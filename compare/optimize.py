@@ -57,6 +57,8 @@ class Outcome:
     ladder: list[Step]
     best: Best
     stored: Path
+    rounds: int
+    """Of each configuration, where none is dropped."""
 
 
 def command(
@@ -142,8 +144,10 @@ def table(outcome: Outcome) -> Table:
         f"Switches of {outcome.framework}: {outcome.best.model}, batch {outcome.best.spec.global_batch_size}",
         columns,
         rows,
-        note=f"Medians with quartiles, ratios with 95 % intervals, of interleaved runs. Price: relative, over {PRICE_STEPS} "
-        f"steps against plain in float32.{unsteady}",
+        note=f"Medians with quartiles, ratios with 95 % intervals, of up to {outcome.rounds} interleaved rounds. Compile "
+        f"seconds: what the first step takes longer than that of {FAIR}; paid back after so many epochs of the whole data. "
+        f"Price: largest relative difference of a loss over {PRICE_STEPS} steps to that of {PLAIN} in float32.{unsteady} "
+        "Matrix rate: of NumPy's product in float32.",
     )
 
 
@@ -194,7 +198,7 @@ def _search(request: Request, named: list[str], folder: Path, shown: Display) ->
                 spec=base,
             )
             stored = best.save(found, descriptions[framework], base.paths.cache_dir)
-            outcome = Outcome(framework, ladder, found, stored)
+            outcome = Outcome(framework, ladder, found, stored, request.rounds)
             made = table(outcome)
             results.write_atomically(folder / framework / f"{LADDER}.md", tables.to_markdown(made) + "\n")
             results.write_atomically(folder / framework / f"{LADDER}.csv", tables.to_csv(made))

@@ -250,7 +250,7 @@ def plan(setting: Setting) -> Plan:
     final = setting.overlaid({**shared, "epochs": size["final"]})
 
     def finally_trained(best: dict[str, dict[str, Any]]) -> Evaluation:
-        return Evaluation(values=final, frameworks=(_FRAMEWORK,), tuned=best, repeats=1)
+        return Evaluation(values=final, frameworks=(_FRAMEWORK,), tuned=best, repeats=1, scores_validation=True)
 
     ranges = "; ".join(f"{field} {each['low']:g} to {each['high']:g}" for field, each in _SPACE.items())
     scaled: list[str] = []
@@ -486,7 +486,7 @@ def _final_table(here: Here) -> Table:
 
 def _report_table(here: Here) -> Table:
     made = here.evaluated
-    scores = made.models[0].scores if made and made.models else None
+    scores = made.models[0].validation_scores if made and made.models else None
     found = dict(zip(made.class_names, scores.classes, strict=True)) if made and scores else {}
     rows: list[tuple[dict[str, Cell], dict[str, Compared], str | None]] = []
     for each in _classes():
@@ -499,8 +499,8 @@ def _report_table(here: Here) -> Table:
         }
         rows.append(({"class": each.name}, figures, "not a class of the data here" if scores else _UNSCORED))
     note = (
-        "The paper's are of its validation split, as the sum of their supports says, though it calls them a test's; "
-        "here: of the test split."
+        "Both of the validation split: the sum of the paper's supports says so, though it calls them a test's. That split "
+        "chose the hyperparameters, here also the epoch, so these scores flatter."
     )
     kinds = [Kind("precision", "precision", 2), Kind("recall", "recall", 2), Kind("f1", "F1", 2), Kind("support", "support", 0)]
     return beside("class_report", "Scores of each class", _BY_CLASS, kinds, rows, note=note)

@@ -1,6 +1,7 @@
 """Final training and evaluation of twins that really learn, in processes of their own; what is said, of cases made by hand."""
 
 import argparse
+import io
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 from typer.testing import CliRunner
 
 from common import inference, results, scores, spec, trained, weights
@@ -21,6 +23,7 @@ from common.weights import WeightsError
 from compare import convert, evaluation, evaluation_report, launch, predict, report, store, tuning
 from compare.__main__ import app
 from compare.evaluation import Crossing, Evaluated, Evaluation, Model, Pair
+from compare.progress import display
 from compare.store import FolderError
 from compare.tuning import Best, Plan, Tuned, Tuning
 from compare.tuning_search import Trial
@@ -125,6 +128,26 @@ def test_an_evaluation_trains_scores_and_writes_everything_and_does_nothing_twic
     monkeypatch.setattr(report, "write", lambda *_: "No space left. Free some.")
     full = compare(*words)
     assert full.exit_code == 1 and full.stderr.endswith("No space left. Free some.\n")
+
+
+def test_the_validation_split_is_scored_by_class_where_that_is_asked_for(
+    in_process: list[tuple[str, ...]], tmp_path: Path
+) -> None:
+    fields = {"model": MODEL, "cores": 1, "epochs": 3, "data.limit": 256, "data.image_size": 8, "optimizer.momentum": 0}
+    settings = Evaluation(values=spec.overlay({}, fields), frameworks=("left", "right"), scores_validation=True)
+    with display(Console(file=io.StringIO())) as shown:
+        made = evaluation.evaluate(settings, tmp_path / "out", shown)
+    assert made.models == evaluation.read(tmp_path / "out").models
+    validation = evaluation.data_of(made).validation
+    for model in made.models:
+        assert model.validation_scores is not None and model.validation is not None and model.scores is not None
+        assert model.validation_scores.accuracy == pytest.approx(model.validation.accuracy)
+        assert model.validation_scores.loss == pytest.approx(model.validation.loss)
+        supports = [each.support for each in model.validation_scores.classes]
+        assert supports == np.bincount(validation.labels, minlength=len(made.class_names)).tolist()
+    scored = [(words[0], words[words.index("--split") + 1]) for words in in_process if words[1] == "score"]
+    assert sorted(each for each in scored if each[1] == "validation") == [("left", "validation"), ("right", "validation")]
+    assert len(scored) == 6
 
 
 def test_a_training_that_fails_is_named_and_the_others_are_scored(

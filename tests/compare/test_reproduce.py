@@ -11,12 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import yaml
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
-from common import architectures, machine, rates, spec
+from common import architectures, machine, rates, scores, spec
 from common.rates import Rates
 from compare import launch, reproduce, store, tuning_findings
 from compare.__main__ import app
@@ -638,6 +639,18 @@ def test_a_class_whose_name_the_report_cuts_off_is_found_by_what_is_left_of_it()
     cut = next(each.name for each in plant_disease_resnet18._classes() if "Cercospora" in each.name)
     assert plant_disease_resnet18._folder(cut, [whole, "Corn_(maize)___healthy"]) == whole
     assert plant_disease_resnet18._folder("Corn", ["Corn_a", "Corn_b"]) == "Corn"
+
+
+def test_scores_of_classes_are_of_the_split_that_the_reports_are_of() -> None:
+    labels = np.array([0, 0, 1, 1, 1])
+    right, wrong = (np.eye(2)[each] for each in (labels, 1 - labels))
+    validation, test = scores.score(labels, right), scores.score(labels, wrong)
+    name = plant_disease_resnet18._classes()[0].name
+    models = [SimpleNamespace(validation_scores=validation, scores=test)]
+    here = cast(Here, SimpleNamespace(evaluated=SimpleNamespace(models=models, class_names=[name, "other"])))
+    first, second, *_ = plant_disease_resnet18._report_table(here).rows
+    assert (first["recall_here"], first["support_here"], first["support_ratio"], first["open"]) == (1.0, 2, None, None)
+    assert second["recall_here"] is None and second["open"] == "not a class of the data here"
 
 
 def test_a_cell_that_is_open_says_why_and_a_ratio_is_here_over_paper() -> None:
