@@ -63,7 +63,7 @@ _CORES = 4
 _PIXELS = 256
 _GPUS = 2
 _GAIN = 1.05
-"""Times as fast from which more workers count as a gain."""
+"""Times as fast from which more workers count as a gain, where one is ruled out as where one is shown."""
 _WITH_ALL_ROWS = "quick"
 """The smallest scale with every number of workers and jobs."""
 _WARNING = "suggested max number of worker"
@@ -641,10 +641,14 @@ def _no_gain(judged: Judged | None) -> tuple[Verdict, str]:
     said = f"{statistics.interval_words(ratio)} times as fast"
     if not ratio.decided or ratio.low is None or ratio.high is None:
         return "cannot be told here", f"{said}; too few repeats to tell"
+    least = f"{100 * (_GAIN - 1):.0f} %"
     if ratio.high < _GAIN:
-        return "reproduced", f"{said}: a gain of {100 * (_GAIN - 1):.0f} % is ruled out"
+        return "reproduced", f"{said}: a gain of {least} is ruled out"
     if judged.verdict == "above":
-        return "not reproduced", f"{said}{statistics.surety(judged)}: they gain"
+        said += statistics.surety(judged)
+        if ratio.low > _GAIN:
+            return "not reproduced", f"{said}: they gain"
+        return "cannot be told here", f"{said}: they gain, but it may be less than the {least} that count"
     return "cannot be told here", f"{said}: neither a gain nor its absence is shown"
 
 
