@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import get_font
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogFormatter, LogFormatterMathtext, MaxNLocator
 
 from common import results
 from common.results import Phases
@@ -118,6 +118,7 @@ def labels(class_names: Sequence[str]) -> list[str]:
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write one plot in every format, each file whole or not at all; call it within SETTINGS."""
     files = _files(folder, name)
+    _write_powers_plainly(figure)
     figure.draw_without_rendering()  # lays it out, which takes as long as drawing it: once for all formats
     figure.set_layout_engine("none")
     whole = figure.get_tightbbox().padded(mpl.rcParams["savefig.pad_inches"])
@@ -127,6 +128,16 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
         figure.savefig(drawn, format=path.suffix[1:], dpi=150, bbox_inches=whole, metadata=metadata)
         results.write_atomically(path, drawn.getvalue())
     return files
+
+
+def _write_powers_plainly(figure: Figure) -> None:
+    """Logarithmic axes write 10 to the power of 3 in mathtext, which SETTINGS leave as it is written."""
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            if isinstance(axis.get_major_formatter(), LogFormatterMathtext):
+                axis.set_major_formatter(LogFormatter(labelOnlyBase=True))
+            if isinstance(axis.get_minor_formatter(), LogFormatterMathtext):
+                axis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
 
 
 def _files(folder: Path, name: str) -> list[Path]:

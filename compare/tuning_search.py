@@ -31,6 +31,8 @@ from compare.progress import Display
 from compare.tuning_servers import ENDED, Hear, Layout, Server, serving
 from compare.tuning_space import Space
 
+optuna.logging.set_verbosity(optuna.logging.WARNING)  # else it tells of each study and trial
+
 Sampler = Literal["tpe", "random", "grid"]
 SAMPLERS: tuple[Sampler, ...] = ("tpe", "random", "grid")
 Pruner = Literal["none", "median", "halving"]
@@ -174,7 +176,6 @@ def open_storage(url: str) -> RDBStorage:
     Raises:
         SpecError: there is none, or it cannot be reached.
     """
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
         sqlite = make_url(url).get_backend_name() == "sqlite"
         return RDBStorage(url, engine_kwargs={"connect_args": {"timeout": _BUSY_SECONDS}} if sqlite else None)

@@ -28,6 +28,7 @@ from compare.papers.paper import (
     arithmetic,
     beside,
     beyond,
+    epoch_axes,
     read,
     sentence,
 )
@@ -368,7 +369,7 @@ def _loses_none(here: Here) -> tuple[Verdict, list[str]]:
 
 
 def draw(figure: Figure, here: Here) -> None:
-    accuracy, seconds = figure.subplots(1, 2)
+    accuracy, seconds = epoch_axes(figure)
     for number, run in enumerate(_file().runs):
         colour, found = f"C{number}", _found(here, run.id)
         for axis, which in ((accuracy, 0), (seconds, 1)):
@@ -377,6 +378,6 @@ def draw(figure: Figure, here: Here) -> None:
             axis.plot(
                 [epoch for epoch, _ in known], [value for _, value in known], color=colour, marker="o", label=_WORDS[run.id]
             )
-    accuracy.set(xlabel="epoch", ylabel="training accuracy", title="solid: here; dashed: the paper", ylim=(0, 1))
-    seconds.set(xlabel="epoch", ylabel="seconds of an epoch of the paper's images", yscale="log")
+    accuracy.set(ylabel="training accuracy", title="solid: here; dashed: the paper", ylim=(0, 1))
+    seconds.set(ylabel="seconds of an epoch of the paper's images", yscale="log")
     accuracy.legend(fontsize=8)

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 import yaml
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from pydantic import BaseModel, ConfigDict
 
 from common import spec
@@ -268,6 +270,15 @@ class Kind:
     key: str
     heading: str
     digits: int
+
+
+def epoch_axes(figure: Figure) -> tuple[Axes, Axes]:
+    """Two axes side by side, over epochs."""
+    left, right = figure.subplots(1, 2)
+    for axis in (left, right):
+        axis.set_xlabel("epoch")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return left, right
 
 
 def beside(

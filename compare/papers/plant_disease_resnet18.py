@@ -38,6 +38,7 @@ from compare.papers.paper import (
     arithmetic,
     beside,
     beyond,
+    epoch_axes,
     not_at,
     read,
     sentence,
@@ -819,8 +820,9 @@ def _rounding(here: Here) -> float | None:
 
 
 def draw(figure: Figure, here: Here) -> None:
-    loss, accuracy = figure.subplots(1, 2)
+    loss, accuracy = epoch_axes(figure)
     for number, (name, title, curve) in enumerate(_curves()):
+        title = title.removeprefix("Epochs, ")
         run = _first(here, name)
         records = run.epochs if run else []
         for axis, which, values in (
@@ -832,6 +834,6 @@ def draw(figure: Figure, here: Here) -> None:
             if values:
                 epochs, found = zip(*values, strict=True)
                 axis.plot(epochs, found, color=f"C{number}", marker="o", label=f"{title}, here")
-    loss.set(xlabel="epoch", ylabel="validation loss")
-    accuracy.set(xlabel="epoch", ylabel="validation accuracy", ylim=(0, 1))
+    loss.set(ylabel="validation loss")
+    accuracy.set(ylabel="validation accuracy", ylim=(0, 1))
     accuracy.legend(fontsize=8)

@@ -28,6 +28,7 @@ from compare.papers.paper import (
     Wanted,
     arithmetic,
     beside,
+    epoch_axes,
     read,
     sentence,
     there,
@@ -340,7 +341,7 @@ def _more(here: Here, rows: dict[str, tuple[str, str]]) -> tuple[Verdict, list[s
 
 
 def draw(figure: Figure, here: Here) -> None:
-    accuracy, loss = figure.subplots(1, 2)
+    accuracy, loss = epoch_axes(figure)
     for number, run in enumerate(_file().runs):
         summary = here.summary(_FAITHFUL, run.id)
         known = summary.epochs if summary else []
@@ -352,7 +353,7 @@ def draw(figure: Figure, here: Here) -> None:
             shown = [(epoch, value) for epoch, value in values if value is not None]
             axis.plot([epoch for epoch, _ in shown], [value for _, value in shown], color=f"C{number}", marker="o", label=name)
             axis.axhline(end, color=f"C{number}", linestyle="--", alpha=0.6)
-    accuracy.set(xlabel="epoch", ylabel="validation accuracy", ylim=(0, 1))
+    accuracy.set(ylabel="validation accuracy", ylim=(0, 1))
     accuracy.set_title(f"dashed: the paper after {_file().epochs} epochs")
-    loss.set(xlabel="epoch", ylabel="validation loss")
+    loss.set(ylabel="validation loss")
     accuracy.legend(fontsize=8)

@@ -1,3 +1,4 @@
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -64,6 +65,23 @@ def test_many_rows_make_a_taller_plot() -> None:
     figure = Figure(figsize=(9, 5), layout="constrained")
     (summary,) = summarize(made.repeated(1))[:1]
     assert plots._seconds(figure, [summary] * 40) and figure.get_figheight() == pytest.approx(14)
+
+
+def test_powers_of_ten_stand_as_numbers(tmp_path: Path) -> None:
+    def draw(figure: Figure) -> bool:
+        wide, narrow = figure.subplots(1, 2)
+        wide.plot([1, 2], [1, 2000])
+        narrow.plot([1, 2], [3, 8])
+        for axis in (wide, narrow):
+            axis.set(xscale="log", yscale="log")
+        return True
+
+    plots.write_all({"x": draw}, tmp_path)
+    drawn = (tmp_path / "x.svg").read_text()
+    assert "math" not in drawn and "$" not in drawn
+    assert {">1<", ">10<", ">100<", ">1000<", ">4<", ">6<"} <= {
+        f">{text}<" for text in re.findall(r"<text[^>]*>([^<]+)<", drawn)
+    }
 
 
 def test_the_same_figures_make_the_same_file(tmp_path: Path) -> None:
