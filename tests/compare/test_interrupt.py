@@ -36,7 +36,7 @@ def started(tmp_path: Path, *arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", script], cwd=launch.PROJECT_ROOT, env=environment, stderr=subprocess.PIPE)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "command",
     [("parity", "--no-remember", "--modes", "serial"), ("models", "--model", "simple_cnn"), ("run", "--modes", "serial")],

@@ -102,8 +102,8 @@ def test_without_a_row_of_one_worker_there_is_no_speed_up(data: Path) -> None:
     ("behaviour", "status", "reason"),
     [
         ("crash", "failed", "exit code 1: RuntimeError: no more = memory"),
-        ("kill", "killed", "killed by SIGKILL"),
-        ("silent", "failed", "ended without a result"),
+        pytest.param("kill", "killed", "killed by SIGKILL", marks=pytest.mark.slow),
+        pytest.param("silent", "failed", "ended without a result", marks=pytest.mark.slow),
     ],
 )
 def test_a_scan_that_dies_is_a_row_and_the_others_finish(
@@ -273,7 +273,7 @@ def test_bad_files_may_be_left_out(data: Path, option: tuple[str, str]) -> None:
     assert preprocess(*arguments, *option).exit_code == 0
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)])
 def test_an_interrupt_ends_all_that_was_started(data: Path, tmp_path: Path, number: signal.Signals, code: int) -> None:
     pids = tmp_path / "pids"
     script = textwrap.dedent(

@@ -470,7 +470,7 @@ def test_report_reads_a_comparison_of_a_machine_with_more_cores(fake_twins: pyte
     assert done.exit_code == 0, done.output
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupt_ends_the_children_and_loses_nothing(tmp_path: Path, number: signal.Signals) -> None:
     driver = textwrap.dedent(
         """

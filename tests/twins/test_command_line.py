@@ -309,7 +309,7 @@ def test_a_profiled_run_tells_its_pieces_and_its_operations_and_leaves_a_trace(e
     assert b"conv" in gzip.decompress((run.folder / results.TRACE_FILE).read_bytes()).lower()
 
 
-@pytest.mark.parametrize("part", ["input", "compute"])
+@pytest.mark.parametrize("part", [pytest.param("input", marks=pytest.mark.slow), "compute"])
 def test_a_part_alone_is_timed_and_scores_nothing(start: Any, part: str) -> None:
     code, result = start(part=part, cores=1, epochs=3).end()
     assert (code, result.status, result.test, result.predictions_hash) == (0, "ok", None, None)
@@ -389,6 +389,7 @@ def test_models_writes_the_summary_of_a_users_model(framework: str, tmp_path: Pa
     assert (summary["framework"], summary["model"]) == (framework, SETTINGS["model"])
 
 
+@pytest.mark.slow
 def test_several_specs_recorded_by_one_process_are_what_each_is_alone(framework: str, tmp_path: Path) -> None:
     fields: dict[str, dict[str, Any]] = {
         "first": {"steps": 4},
