@@ -374,7 +374,7 @@ def draw(figure: Figure, here: Here) -> None:
         colour, found = f"C{number}", _found(here, run.id)
         for axis, which in ((accuracy, 0), (seconds, 1)):
             axis.plot(list(run.epochs), [each[which] for each in run.epochs.values()], color=colour, linestyle="--", alpha=0.6)
-            known = [(epoch, each[which]) for epoch, each in found.items() if each[which] is not None]
+            known = [(epoch, value) for epoch, each in found.items() if (value := each[which]) is not None]
             axis.plot(
                 [epoch for epoch, _ in known], [value for _, value in known], color=colour, marker="o", label=_WORDS[run.id]
             )
