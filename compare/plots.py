@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import get_font
-from matplotlib.ticker import LogFormatter, LogFormatterMathtext, MaxNLocator
+from matplotlib.ticker import LogFormatterMathtext, MaxNLocator
 
 from common import results
 from common.results import Phases
@@ -130,14 +130,23 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     return files
 
 
+class _Plain(LogFormatterMathtext):
+    """Which ticks of a logarithmic axis are written is Matplotlib's choice; they are written as numbers."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return f"{x:g}" if super().__call__(x, pos) else ""
+
+
 def _write_powers_plainly(figure: Figure) -> None:
     """Logarithmic axes write 10 to the power of 3 in mathtext, which SETTINGS leave as it is written."""
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
-            if isinstance(axis.get_major_formatter(), LogFormatterMathtext):
-                axis.set_major_formatter(LogFormatter(labelOnlyBase=True))
-            if isinstance(axis.get_minor_formatter(), LogFormatterMathtext):
-                axis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
+            for own, replace in (
+                (axis.get_major_formatter(), axis.set_major_formatter),
+                (axis.get_minor_formatter(), axis.set_minor_formatter),
+            ):
+                if isinstance(own, LogFormatterMathtext):
+                    replace(_Plain(axis.get_transform().base, own.labelOnlyBase))  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _files(folder: Path, name: str) -> list[Path]:

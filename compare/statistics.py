@@ -172,6 +172,15 @@ def paired_ratio(pairs: Sequence[tuple[float, float]], *, rounding: float = 0.0)
     return _as_ratio(of_differences(logs, rounding=rounding / min(map(min, known))), len(logs))
 
 
+def held_against(ratio: Ratio, margin: float) -> Ratio:
+    """How many times `margin` a ratio of pairs is: its p is of the test that the true one is `margin`."""
+    if ratio.low is None or ratio.high is None:
+        return ratio.model_copy(update={"value": ratio.value / margin})
+    freedom = ratio.n - 1
+    error = math.log(ratio.high / ratio.low) / 2 / float(special.stdtrit(freedom, 0.5 + CONFIDENCE / 2))
+    return _as_ratio(Estimate(math.log(ratio.value / margin), error, freedom), ratio.n)
+
+
 def unpaired_ratio(first: Sequence[float], second: Sequence[float]) -> Ratio | None:
     """How many times the values of `first` are those of `second`, measured apart.
 

@@ -606,14 +606,17 @@ def _workers_beyond_cores(here: Here) -> tuple[Verdict, list[str]]:
     base = _worker_row(within[-1])
     run = [count for count in beyond_them if here.runs(_FAITHFUL, _worker_row(count))]
     ratios = {count: ratio for count in run if (ratio := judging.paired(here, _FAITHFUL, base, _worker_row(count)))}
-    judged = dict(zip(ratios, statistics.verdicts([(f"{count}", ratio) for count, ratio in ratios.items()]), strict=True))
+    held = [(f"{count}", statistics.held_against(ratio, _GAIN)) for count, ratio in ratios.items()]
+    judged = dict(zip(ratios, statistics.verdicts(held), strict=True))
     verdicts: list[Verdict] = []
     evidence: list[str] = []
     within_gains = judging.paired(here, _FAITHFUL, "serial", base)
     if within_gains:
         evidence.append(f"{within[-1]} workers: {statistics.interval_words(within_gains)} times as fast as serial.")
     for count in beyond_them:
-        verdict, words = judging.undisturbed(here, _FAITHFUL, (base, _worker_row(count)), _no_gain(judged.get(count)))
+        verdict, words = judging.undisturbed(
+            here, _FAITHFUL, (base, _worker_row(count)), _no_gain(ratios.get(count), judged.get(count))
+        )
         verdicts.append(verdict)
         evidence.append(f"{count} workers against {within[-1]} on {cores} core{'s' if cores > 1 else ''}: {words}.")
     silent = [count for count in run if not _warned(here, _worker_row(count))]
@@ -635,22 +638,19 @@ def _workers_beyond_cores(here: Here) -> tuple[Verdict, list[str]]:
     return ("reproduced" if set(verdicts) == {"reproduced"} else "cannot be told here"), evidence
 
 
-def _no_gain(judged: Judged | None) -> tuple[Verdict, str]:
-    if judged is None:
+def _no_gain(ratio: Ratio | None, judged: Judged | None) -> tuple[Verdict, str]:
+    """Of more workers against as many as cores; `judged` is that ratio held against _GAIN."""
+    if ratio is None or judged is None:
         return "cannot be told here", "not measured"
-    ratio = judged.ratio
     said = f"{statistics.interval_words(ratio)} times as fast"
-    if not ratio.decided or ratio.low is None or ratio.high is None:
+    if not ratio.decided or ratio.high is None:
         return "cannot be told here", f"{said}; too few repeats to tell"
     least = f"{100 * (_GAIN - 1):.0f} %"
     if ratio.high < _GAIN:
         return "reproduced", f"{said}: a gain of {least} is ruled out"
     if judged.verdict == "above":
-        said += statistics.surety(judged)
-        if ratio.low > _GAIN:
-            return "not reproduced", f"{said}: they gain"
-        return "cannot be told here", f"{said}: they gain, but it may be less than the {least} that count"
-    return "cannot be told here", f"{said}: neither a gain nor its absence is shown"
+        return "not reproduced", f"{said}: they gain more than {least}{statistics.surety(judged)}"
+    return "cannot be told here", f"{said}: neither a gain of {least} nor its absence is shown"
 
 
 def _warned(here: Here, row: str) -> bool:

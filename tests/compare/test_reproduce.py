@@ -24,7 +24,7 @@ from compare.__main__ import app
 from compare.papers import cifar10_minixception, judging, paper, plant_disease_resnet18, tomato_two_frameworks
 from compare.papers.judging import Difference
 from compare.papers.paper import SCALES, Claim, Compared, Here, Kind, Setting, there
-from compare.statistics import Judged, Ratio, paired_ratio, verdicts
+from compare.statistics import Judged, Ratio, held_against, paired_ratio, verdicts
 from compare.tables import Column, Table
 from compare.walk import Passed
 from tests.parity import settings as parity_settings
@@ -339,6 +339,8 @@ def test_accuracies_are_paired_by_seed_and_tested_as_one_family(monkeypatch: pyt
         ([(10, 10.1), (10, 10.0), (10, 9.9), (10, 10.05), (10, 10.0)], "reproduced"),
         ([(10, 5.1), (10, 5.0), (10, 4.9), (10, 5.05), (10, 5.0)], "not reproduced"),
         ([(10, 9.6), (10, 9.1), (10, 9.5), (10, 9.2), (10, 9.4)], "cannot be told here"),  # 1.04 to 1.10
+        ([(10, 9.71), (10, 9.69), (10, 9.7), (10, 9.68), (10, 9.72)], "reproduced"),  # faster by 3 %, surely
+        ([(10, 9.3), (10, 9.2), (10, 9.25), (10, 9.22), (10, 9.28)], "not reproduced"),  # 1.075 to 1.088
         ([(10, 5.0), (10, 15.0), (10, 9.9), (10, 7.0), (10, 12.0)], "cannot be told here"),
         ([(10, 10.1), (10, 10.0)], "cannot be told here"),
     ],
@@ -346,7 +348,18 @@ def test_accuracies_are_paired_by_seed_and_tested_as_one_family(monkeypatch: pyt
 def test_more_workers_gain_nothing_only_where_a_gain_is_ruled_out(gains: list[tuple[float, float]], verdict: str) -> None:
     ratio: Ratio | None = paired_ratio(gains)
     assert ratio
-    assert plant_disease_resnet18._no_gain(verdicts([("more", ratio)])[0])[0] == verdict
+    held = held_against(ratio, plant_disease_resnet18._GAIN)
+    assert plant_disease_resnet18._no_gain(ratio, verdicts([("more", held)])[0])[0] == verdict
+
+
+def test_one_of_several_numbers_of_workers_gains_only_as_surely_as_the_first_of_several() -> None:
+    ratio = paired_ratio([(10, each) for each in (9.3, 8.85, 9.4, 8.95, 9.3)])
+    assert ratio is not None
+    held = held_against(ratio, plant_disease_resnet18._GAIN)
+    assert held.p is not None and 0.025 < held.p < 0.05
+    for family, verdict in ((1, "not reproduced"), (2, "cannot be told here")):
+        judged = verdicts([("more", held), ("still more", held_against(ratio, ratio.value))][:family])
+        assert plant_disease_resnet18._no_gain(ratio, judged[0])[0] == verdict
 
 
 def _judged(value: float, spread: float = 0.01, pairs: int = 5) -> Judged:

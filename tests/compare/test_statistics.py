@@ -39,6 +39,15 @@ def test_paired_ratio_is_the_t_interval_of_the_logarithms() -> None:
     assert (found.low, found.high) == (pytest.approx(math.exp(low)), pytest.approx(math.exp(high)))
 
 
+def test_a_ratio_held_against_a_margin_is_that_of_pairs_so_much_closer() -> None:
+    pairs = [(1.2, 1.0), (1.1, 1.0), (1.3, 1.1), (1.2, 1.1), (1.15, 1.0)]
+    ratio, closer = statistics.paired_ratio(pairs), statistics.paired_ratio([(first, 1.05 * second) for first, second in pairs])
+    assert ratio is not None and closer is not None
+    held = statistics.held_against(ratio, 1.05)
+    assert held.n == closer.n and held.p != ratio.p
+    assert (held.value, held.low, held.high, held.p) == pytest.approx((closer.value, closer.low, closer.high, closer.p))
+
+
 def test_a_drift_that_meets_both_of_a_pair_leaves_their_ratio_alone() -> None:
     found = paired_ratio([(2.0 * drift, 1.0 * drift) for drift in (1.0, 3.0, 10.0)])
     assert found is not None

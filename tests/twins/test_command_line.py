@@ -309,7 +309,7 @@ def test_a_profiled_run_tells_its_pieces_and_its_operations_and_leaves_a_trace(e
     assert b"conv" in gzip.decompress((run.folder / results.TRACE_FILE).read_bytes()).lower()
 
 
-@pytest.mark.parametrize("part", [pytest.param("input", marks=pytest.mark.slow), "compute"])
+@pytest.mark.parametrize("part", ["input", "compute"])
 def test_a_part_alone_is_timed_and_scores_nothing(start: Any, part: str) -> None:
     code, result = start(part=part, cores=1, epochs=3).end()
     assert (code, result.status, result.test, result.predictions_hash) == (0, "ok", None, None)
@@ -389,28 +389,33 @@ def test_models_writes_the_summary_of_a_users_model(framework: str, tmp_path: Pa
     assert (summary["framework"], summary["model"]) == (framework, SETTINGS["model"])
 
 
-@pytest.mark.slow
-def test_several_specs_recorded_by_one_process_are_what_each_is_alone(framework: str, tmp_path: Path) -> None:
-    fields: dict[str, dict[str, Any]] = {
-        "first": {"steps": 4},
-        "second": {"steps": 3, "accumulation": 2, "seed": 5},
-        "coarser": {"steps": 3, "precision": "float32"},
-    }
+def _traced(framework: str, folder: Path, name: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    """The command that records, of a spec in the folder."""
+    command = [sys.executable, "-m", f"{framework}_impl", "trace", str(folder / f"{name}.json"), *map(str, words)]
+    return subprocess.run(command, cwd=PROJECT, capture_output=True, check=False, text=True, timeout=SECONDS)
+
+
+def _write_specs(folder: Path, **fields: dict[str, Any]) -> None:
     for name, own in fields.items():
         values = SETTINGS | {"cores": 1, "epochs": None} | own
-        (tmp_path / f"{name}.json").write_text(spec.build(values).to_json(), "utf-8")
+        (folder / f"{name}.json").write_text(spec.build(values).to_json(), "utf-8")
 
-    def traced(name: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", f"{framework}_impl", "trace", str(tmp_path / f"{name}.json"), *map(str, words)]
-        return subprocess.run(command, cwd=PROJECT, capture_output=True, check=False, text=True, timeout=SECONDS)
 
-    second = tmp_path / "second.json"
-    refused = traced("first", "--out", tmp_path / "first", "--then", tmp_path / "coarser.json", tmp_path / "coarser")
+def test_specs_that_one_process_cannot_record_are_refused(framework: str, tmp_path: Path) -> None:
+    _write_specs(tmp_path, first={"steps": 4}, coarser={"steps": 3, "precision": "float32"})
+    then = ("--then", tmp_path / "coarser.json", tmp_path / "coarser")
+    refused = _traced(framework, tmp_path, "first", "--out", tmp_path / "first", *then)
     assert refused.returncode == 2 and "coarser.json has another precision" in refused.stderr, refused.stderr
     assert not (tmp_path / "first").exists()
-    together = traced("first", "--out", tmp_path / "first", "--then", second, tmp_path / "second")
+
+
+@pytest.mark.slow
+def test_several_specs_recorded_by_one_process_are_what_each_is_alone(framework: str, tmp_path: Path) -> None:
+    _write_specs(tmp_path, first={"steps": 4}, second={"steps": 3, "accumulation": 2, "seed": 5})
+    then = ("--then", tmp_path / "second.json", tmp_path / "second")
+    together = _traced(framework, tmp_path, "first", "--out", tmp_path / "first", *then)
     assert together.returncode == 0, together.stderr
-    alone = traced("second", "--out", tmp_path / "alone")
+    alone = _traced(framework, tmp_path, "second", "--out", tmp_path / "alone")
     assert alone.returncode == 0, alone.stderr
     first, ours, theirs = (safetensors.numpy.load_file(tmp_path / name) for name in ("first", "second", "alone"))
     assert (len(first["loss"]), len(ours["loss"])) == (4, 3)

@@ -66,10 +66,13 @@ def run(framework: str, what: Spec, folder: Path) -> tuple[int, RunResult, str]:
     return ran.returncode, results.load(folder / results.RESULT_FILE), ran.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("word", "serial"),
-    [("pipeline_1f1b", f"serial {PARTS}"), ("pipeline", f"serial {PARTS}"), ("model_parallel", "serial 1")],
+    [
+        ("pipeline_1f1b", f"serial {PARTS}"),
+        pytest.param("pipeline", f"serial {PARTS}", marks=pytest.mark.slow),
+        pytest.param("model_parallel", "serial 1", marks=pytest.mark.slow),
+    ],
 )
 def test_a_pipeline_learns_and_is_scored_as_serial_is(ended: Ended, word: str, serial: str) -> None:
     ours, theirs = ended(word), ended(serial)
