@@ -49,7 +49,9 @@ class Epoch:
         affines: float64 [N, 2, 3], from (row, column, 1) of an output pixel to the source's (row, column); None where
             the run neither rotates nor shears nor zooms.
         brightness: float64 [N], factors on the pixels; None where the run leaves them alone.
-        masks: one bool [N, units] for each dropout of the architecture, true where a value is kept.
+        masks: uint8 [N, ceil(units / 8)] for each dropout of the architecture: bits, the highest of a byte first, set where a
+            value is kept. As bools they would be most of what an image takes; batches have them as bools.
+        mask_units: of each of the masks.
     """
 
     ids: Any
@@ -58,6 +60,7 @@ class Epoch:
     affines: Any | None
     brightness: Any | None
     masks: tuple[Any, ...]
+    mask_units: tuple[int, ...]
 
     def map(self, function: Callable[[Any], Any]) -> Epoch:
         """The same draws, each array passed through a function."""
@@ -72,6 +75,7 @@ class Epoch:
             affines=mapped(self.affines),
             brightness=mapped(self.brightness),
             masks=tuple(map(function, self.masks)),
+            mask_units=self.mask_units,
         )
 
     def arrays(self) -> tuple[Any, ...]:
@@ -168,13 +172,14 @@ class Plan:
                 _kept(self._generator(_Stream.DROPOUT, epoch, index), n, dropout)
                 for index, dropout in enumerate(self.architecture.dropouts)
             ),
+            mask_units=tuple(dropout.units for dropout in self.architecture.dropouts),
         )
         return self._reversed(drawn) if self.reverse_batches else drawn
 
     def _order(self, generator: np.random.Generator) -> npt.NDArray[np.int64]:
         dask, n = self.spec.dask, self.num_examples
         if self.spec.input != "dask" or dask.order == "global":
-            return generator.permutation(n).astype(np.int64)
+            return generator.permutation(n).astype(np.int64, copy=False)
         starts = generator.permutation(np.arange(0, n, dask.chunk_images))
         chunks = [generator.permutation(np.arange(start, min(start + dask.chunk_images, n))) for start in starts]
         return np.concatenate(chunks).astype(np.int64)
@@ -191,16 +196,16 @@ class Plan:
         return np.random.Generator(np.random.Philox(key=key))
 
 
-def _kept(generator: np.random.Generator, n: int, dropout: Dropout) -> npt.NDArray[np.bool_]:
-    """[N, units], where a value is kept; the draws of all images at once would be four times as large, and are the same."""
-    kept = np.empty((n, dropout.units), np.bool_)
+def _kept(generator: np.random.Generator, n: int, dropout: Dropout) -> npt.NDArray[np.uint8]:
+    """A mask, see Epoch; the draws of all images at once would be 32 times as large, and are the same."""
+    kept = np.empty((n, -(-dropout.units // 8)), np.uint8)
     rows = max(_VALUES_AT_ONCE // dropout.units, 1)
     for start in range(0, n, rows):
-        part = kept[start : start + rows]
-        np.greater_equal(generator.random(part.shape, np.float32), dropout.rate, out=part)
+        drawn = generator.random((min(rows, n - start), dropout.units), np.float32)
+        kept[start : start + rows] = np.packbits(drawn >= dropout.rate, axis=1)
     return kept
 
 
 def order_digest(ids: npt.NDArray[np.int64]) -> str:
     """SHA-256 over the ids of the examples in the order in which a run trained on them."""
-    return hashlib.sha256(np.ascontiguousarray(ids, "<i8").tobytes()).hexdigest()
+    return hashlib.sha256(np.ascontiguousarray(ids, "<i8").data).hexdigest()

@@ -86,7 +86,7 @@ def resident(plan: Plan, split: Split, world_size: int, rank: int, first_epoch: 
         for start, stop in plan.bounds(epoch, world_size, rank):
             own = there.map(lambda values, part=slice(start, stop): values[part])
             ids = torch.from_numpy(drawn.ids[start:stop])
-            yield Batch(ids, augment(images[own.ids], own), labels[own.ids], own.masks)
+            yield Batch(ids, augment(images[own.ids], own), labels[own.ids], unpack(own))
 
 
 def _begin_worker(spec: Spec, worker: int) -> None:
@@ -126,8 +126,18 @@ def load(take: Take, labels: npt.NDArray[np.int64], drawn: Epoch, start: int, st
         ids=own.ids,
         images=augment(take(ids), own),
         labels=torch.from_numpy(labels[ids]),
-        masks=own.masks,
+        masks=unpack(own),
     )
+
+
+def unpack(draws: Epoch) -> tuple[torch.Tensor, ...]:
+    """The masks of some draws, one bool [N, units] a dropout."""
+
+    def bools(bits: torch.Tensor, units: int) -> torch.Tensor:
+        places = 7 - torch.arange(8, dtype=torch.uint8, device=bits.device)
+        return (bits[:, :, None] >> places & 1).flatten(1)[:, :units].bool()
+
+    return tuple(map(bools, draws.masks, draws.mask_units))
 
 
 def augment(images: torch.Tensor, draws: Epoch) -> torch.Tensor:

@@ -139,8 +139,19 @@ def load(take: Take, labels: tf.Tensor, drawn: Epoch, start: tf.Tensor, stop: tf
         ids=own.ids,
         images=augment(take(own.ids), own),
         labels=tf.gather(labels, own.ids),
-        masks=own.masks,
+        masks=unpack(own),
     )
+
+
+def unpack(draws: Epoch) -> tuple[tf.Tensor, ...]:
+    """The masks of some draws, one bool [N, units] a dropout."""
+
+    def bools(bits: tf.Tensor, units: int) -> tf.Tensor:
+        places = tf.cast(7 - tf.range(8), tf.uint8)
+        bits = tf.bitwise.bitwise_and(tf.bitwise.right_shift(bits[:, :, None], places), tf.constant(1, tf.uint8))
+        return tf.cast(tf.reshape(bits, (tf.shape(bits)[0], -1))[:, :units], tf.bool)
+
+    return tuple(map(bools, draws.masks, draws.mask_units))
 
 
 def augment(images: tf.Tensor, draws: Epoch) -> tf.Tensor:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from common import architectures
 from common.architectures import Architecture, Layer
+from common.batches import Epoch
 from common.spec import Optimizer
 from common.weights import Weights
 
@@ -93,6 +94,14 @@ def cross_entropy(logits: Array, labels: Array) -> Array:
     """[N] losses of [N, classes] logits."""
     shifted = logits - logits.max(1, keepdims=True)
     return np.log(np.exp(shifted).sum(1)) - shifted[np.arange(len(labels)), labels]
+
+
+def masks(drawn: Epoch) -> list[Array]:
+    """One bool [N, units] a dropout."""
+    return [
+        np.unpackbits(bits, axis=1, count=units).astype(np.bool_)
+        for bits, units in zip(drawn.masks, drawn.mask_units, strict=True)
+    ]
 
 
 def augment(images: Array, flips: Array | None, shifts: Array | None) -> Array:

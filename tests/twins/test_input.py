@@ -216,7 +216,7 @@ def test_a_batch_turned_back_to_front_holds_the_same_examples(twin: Twin) -> Non
 
 def augment(twin: Twin, images: Any, **draws: Any) -> npt.NDArray[np.uint8]:
     absent = dict.fromkeys(("flips", "shifts", "affines", "brightness"))
-    drawn = Epoch(ids=np.arange(len(images)), masks=(), **{**absent, **draws})
+    drawn = Epoch(ids=np.arange(len(images)), masks=(), mask_units=(), **{**absent, **draws})
     return twin.array(twin.input.augment(twin.tensor(images), drawn.map(twin.tensor)))
 
 
@@ -262,7 +262,7 @@ def loaded(plan: Plan, epoch: int, start: int, stop: int) -> list[npt.NDArray[An
     drawn = plan.draw(epoch)
     ids = drawn.ids[start:stop]
     flips, shifts = (None if draw is None else draw[start:stop] for draw in (drawn.flips, drawn.shifts))
-    masks = [mask[start:stop] for mask in drawn.masks]
+    masks = [mask[start:stop] for mask in oracles.masks(drawn)]
     return [ids, oracles.augment(SPLIT.images[ids], flips, shifts), SPLIT.labels[ids], *masks]
 
 
