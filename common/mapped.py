@@ -44,9 +44,11 @@ class Reference(NamedTuple):
             OSError: the file is shorter than the array.
         """
         rows = np.empty((len(ids), *self.shape[1:]), self.dtype)
-        bounds = [0, *(np.flatnonzero(np.diff(ids) != 1) + 1).tolist(), len(ids)]
-        for first, last in itertools.pairwise(bounds if len(ids) else ()):
-            left, place = rows[first:last].reshape(-1).view(np.uint8).data, self.offset + int(ids[first]) * self.row_bytes
+        content, size = rows.reshape(-1).view(np.uint8).data, self.row_bytes
+        starts = np.flatnonzero(np.diff(ids, prepend=-2) != 1)
+        places = (self.offset + ids[starts] * size).tolist()
+        for (first, last), place in zip(itertools.pairwise([*starts.tolist(), len(ids)]), places, strict=True):
+            left = content[first * size : last * size]
             while left:
                 if not (count := os.preadv(descriptor, [left], place)):
                     raise OSError(errno.EIO, "The file ends within the array", self.filename)
