@@ -25,7 +25,7 @@ from compare.tables import Column, Table
 DEFAULT_DAYS = 30.0
 
 
-_ENTRIES = {"decoded": "decoded images", "scanned": "checked files"}
+_ENTRIES = {"decoded": "decoded images", "scanned": "checked files", "divided": "splits"}
 _SMALL = {"hashes": "content hashes", "statistics": "means and deviations", "proofs": "proofs", "best": "best switches"}
 _DOWNLOADS = (cifar10.BINARY.name, cifar10.PYTHON.name, cifar10.BINARY.folder, cifar10.PYTHON.folder, fashion_mnist.FOLDER)
 _HOUR, _DAY = 3_600.0, 86_400.0
@@ -167,6 +167,8 @@ def _entries(root: Path) -> Iterator[Item]:
 
 
 def _detail(facts: Mapping[str, Any]) -> str:
+    if "sizes" in facts:
+        return ", ".join(f"{count:,} {split}" for split, count in facts["sizes"].items())
     if "image_size" in facts:
         return f"{facts['stored']:,} of {facts['images']:,}, {facts['image_size']} px"
     return {"files": "image files", "arrays": "arrays"}.get(facts.get("form", ""), "")

@@ -153,7 +153,7 @@ def explore(data: spec.Data, *, seed: int, cache_dir: str | None = None) -> tupl
     dataset: Dataset | None = None
     try:
         dataset = datasets.load(data, seed=seed, cache_dir=cache_dir)
-        manifest = dataset.manifest
+        manifest = datasets.load_manifest(data, cache_dir=cache_dir)
     except DataRefused as error:
         refusal = _in_options(str(error))
         manifest = datasets.load_manifest(data, cache_dir=cache_dir)

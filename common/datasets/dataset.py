@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.datasets.encoded import Encoded
-from common.datasets.manifest import Manifest
 
 
 class DataRefused(ValueError):
@@ -116,8 +115,6 @@ class Dataset:
     """Height and width in pixels."""
     notes: tuple[str, ...]
     """What a reader of the results must know of the data, e.g. which split was drawn from train."""
-    manifest: Manifest | None = None
-    """Every file of the source; None where it is no tree of image files."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -145,4 +142,3 @@ class Files:
     image_size: int
     """Height and width in pixels to which images are to be resized by `decode.resize`'s rule, unless they have it."""
     notes: tuple[str, ...]
-    manifest: Manifest

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from common.datasets.encoded import Encoded
 
 STRAY = ""
 """The split and class of a file outside of the layout."""
@@ -59,10 +56,6 @@ class Manifest:
     def good(self) -> NDArray[np.int64]:
         """Rows of the usable images."""
         return np.flatnonzero([not problem for problem in self.problems])
-
-    def encoded(self, packed: Path, rows: NDArray[np.int64]) -> Encoded:
-        """The files of some rows, which lie in the packed file."""
-        return Encoded(packed, self.offsets, self.file_bytes, self.plain).take(rows)
 
     def columns(self) -> dict[str, Sequence[Any] | NDArray[Any]]:
         """All columns of N values by name, for a table; the hashes as hexadecimal text."""

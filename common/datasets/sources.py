@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -31,13 +32,13 @@ NAMES = ("digits", "cifar10", fashion_mnist.NAME, leaves.NAME)
 _SCAN_VERSION = 3
 """Grows when the manifest gets other columns, or a file is judged otherwise."""
 
+_DIVISION_VERSION = 1
+"""Grows when the same source is divided, hashed or spoken of otherwise."""
+
 _ROWS_AT_ONCE = 1000  # of arrays, bounds what stands in memory while they are written
 
 _LARGE_BYTES = 2**30
 """From here on the decoded images are worth a word before they are written."""
-
-_Write = Callable[[Ids, PixelFile], None]
-_Keep = Callable[[Ids, int, int, _Write], NDArray[np.uint8]]
 
 
 def load(data: Data, *, seed: int, cache_dir: str | None = None) -> Dataset:
@@ -52,28 +53,28 @@ def load(data: Data, *, seed: int, cache_dir: str | None = None) -> Dataset:
         DataRefused: there is no such data, or it is damaged, hostile, not clean or laid out otherwise.
     """
     with _refusing_failures(data):
-        source = _open(data, cache.folder(cache_dir))
-        division = _divide(source, data, seed)
-        encoded = _streamed(source) if data.loading == "streaming" else None
-        stored = SPLITS if encoded is None else SPLITS[1:]  # the training split is decoded when it is asked for
-        whole = source.decoded(np.concatenate([division.ids[split] for split in stored]))
+        source = _open(data, seed, cache.folder(cache_dir))
+        ids = {split: source.divided.ids(split) for split in SPLITS}
+        # A training split that is streamed is decoded when it is asked for.
+        stored = SPLITS if data.loading == "cached" else SPLITS[1:]
+        encoded = None if data.loading == "cached" else {split: _streamed(source, split) for split in SPLITS}
+        whole = source.decoded(np.concatenate([ids[split] for split in stored]))
 
-    def split_of(split: str, ids: Ids) -> Split:
-        labels = _read_only(source.examples.labels[ids])
+    def split_of(split: str) -> Split:
+        labels = source.divided.labels(split)
         if encoded is None:
-            return Split(images=rows_of(whole, ids), labels=labels)
-        files = encoded.take(ids)
-        images = rows_of(whole, ids) if split in stored else Decoded(files, source.image_size)
+            return Split(images=rows_of(whole, ids[split]), labels=labels)
+        files = encoded[split]
+        images = rows_of(whole, ids[split]) if split in stored else Decoded(files, source.divided.image_size)
         return Split(images=images, labels=labels, encoded=files)
 
     return Dataset(
         name=source.name,
-        class_names=source.examples.class_names,
-        content_hash=division.content_hash,
-        image_size=source.image_size,
-        notes=(*source.notes, *division.notes),
-        manifest=source.manifest,
-        **{split: split_of(split, ids) for split, ids in division.ids.items()},
+        class_names=source.divided.class_names,
+        content_hash=source.divided.content_hash,
+        image_size=source.divided.image_size,
+        notes=source.divided.notes,
+        **{split: split_of(split) for split in SPLITS},
     )
 
 
@@ -89,23 +90,23 @@ def load_files(data: Data, *, seed: int, cache_dir: str | None = None) -> Files:
         DataRefused: as `load`; also where the source does not consist of image files.
     """
     with _refusing_failures(data):
-        source = _open(data, cache.folder(cache_dir))
-    if source.encoded is None or source.manifest is None:
-        raise DataRefused(
-            f"{source.name} holds no image files, and preprocessing reads nothing else. Received: arrays of pixels. Use an "
-            "image folder, an archive of one, or leaves."
-        )
-    encoded, manifest = source.encoded, source.manifest
-    division = _divide(source, data, seed)
-    labels = source.examples.labels
+        source = _open(data, seed, cache.folder(cache_dir))
+        if source.encoded is None:
+            raise DataRefused(
+                f"{source.name} holds no image files, and preprocessing reads nothing else. Received: arrays of pixels. Use an "
+                "image folder, an archive of one, or leaves."
+            )
+        divided = source.divided
+        splits_of_files = {
+            split: FileSplit(encoded=source.encoded(divided.rows(split)), labels=divided.labels(split)) for split in SPLITS
+        }
     return Files(
         name=source.name,
-        class_names=source.examples.class_names,
-        content_hash=division.content_hash,
-        image_size=source.image_size,
-        notes=(*source.notes, *division.notes),
-        manifest=manifest,
-        **{split: FileSplit(encoded=encoded.take(ids), labels=_read_only(labels[ids])) for split, ids in division.ids.items()},
+        class_names=divided.class_names,
+        content_hash=divided.content_hash,
+        image_size=divided.image_size,
+        notes=divided.notes,
+        **splits_of_files,
     )
 
 
@@ -122,43 +123,108 @@ def load_manifest(data: Data, *, cache_dir: str | None = None) -> Manifest | Non
     return Manifest.from_arrays(scanned.arrays) if scanned is not None and scanned.facts["form"] == "files" else None
 
 
+@dataclass(frozen=True, eq=False)
+class _Divided:
+    """A source as it is divided into splits: what stands in the cache, read when it is asked for."""
+
+    _side: Side
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return tuple(self._side.facts["class_names"])
+
+    @property
+    def content_hash(self) -> str:
+        return self._side.facts["content_hash"]
+
+    @property
+    def image_size(self) -> int:
+        return self._side.facts["image_size"]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return tuple(self._side.facts["notes"])
+
+    @property
+    def num_examples(self) -> int:
+        """Of the source; limits leave some out of all splits."""
+        return self._side.facts["num_examples"]
+
+    def ids(self, split: str) -> Ids:
+        """Ascending places among all examples."""
+        return self._side.arrays[f"{split}_ids"]
+
+    def labels(self, split: str) -> NDArray[np.int64]:
+        return self._side.arrays[f"{split}_labels"]
+
+    def rows(self, split: str) -> NDArray[np.int64]:
+        """Of the manifest."""
+        return self._side.arrays[f"{split}_rows"]
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Source:
-    """All examples of a source, whether it holds arrays or files."""
+    """A source and its splits, whether it holds arrays or files."""
 
     name: str
-    examples: Examples
-    image_size: int
+    divided: _Divided
     decoded: Callable[[Ids], NDArray[np.uint8]]
     """Gives uint8 [N, image_size, image_size, 3], read-only, that holds the examples that are asked for by their places."""
-    notes: tuple[str, ...] = ()
-    manifest: Manifest | None = None
-    encoded: Encoded | None = None
+    encoded: Callable[[NDArray[np.int64]], Encoded] | None = None
+    """Gives the files of some rows of the manifest."""
 
 
-def _open(data: Data, cache_folder: Path) -> _Source:
+def _open(data: Data, seed: int, cache_folder: Path) -> _Source:
     located = _locate(data.source, cache_folder)
     if located is None:
-        return _digits(data.image_size)
+        return _digits(data, seed)
     name, tree = located
     scanned_key, scanned = _scan(tree, cache_folder)
+    is_files = scanned.facts["form"] == "files"
 
-    def keep(ids: Ids, count: int, size_px: int, write: _Write) -> NDArray[np.uint8]:
-        def checked(missing: Ids, pixels: PixelFile) -> None:
+    def divide(_: BinaryIO) -> Side:
+        if is_files:
+            manifest = Manifest.from_arrays(scanned.arrays)
+            rows, examples, notes = image_folder.examples(manifest, tree.path, skip_bad=data.on_bad == "skip")
+            size_px = data.image_size or image_folder.common_size(manifest, rows, tree.path)
+            del manifest
+        else:
+            examples, notes = _examples_of_arrays(scanned), []
+            # Unpacked files cannot be told from MNIST's; that they were asked for by name is what names their classes.
+            if data.source == fashion_mnist.NAME:
+                examples = replace(examples, class_names=fashion_mnist.CLASS_NAMES)
+            rows, size_px = np.arange(len(examples.labels)), data.image_size or _images(scanned).shape[1]
+        return _side_of(_divide(examples, name, size_px, data, seed), examples, rows, size_px, notes, str(tree.path))
+
+    fields = ("image_size", "limit", "on_bad", "drawn_part")
+    key = cache.key(
+        scanned=scanned_key,
+        rule=_DIVISION_VERSION,
+        seed=seed,
+        duplicates_allowed=_allows_duplicates(data),
+        named=data.source == fashion_mnist.NAME,
+        **{name: getattr(data, name) for name in fields},
+    )
+    divided = _Divided(cache.fetch(cache_folder, "divided", key, divide))
+
+    def decoded(ids: Ids) -> NDArray[np.uint8]:
+        size_px = divided.image_size
+
+        def write(missing: Ids, pixels: PixelFile) -> None:
             _check_room(len(missing), pixels.row_bytes, name, cache_folder)
-            write(missing, pixels)
+            if is_files:
+                rows = Manifest.from_arrays(scanned.arrays).good[missing]
+                decode.decode_all(_encoded(scanned, rows), data.image_size, pixels)
+            else:
+                _resize_all(_images(scanned), missing, data.image_size, pixels)
 
-        key = cache.key(scanned=scanned_key, image_size=size_px)
+        pixels_key = cache.key(scanned=scanned_key, image_size=size_px)
         facts = {"source": str(tree.path), "image_size": size_px}
-        return cache.fetch_pixels(cache_folder, key, (count, size_px, size_px, 3), ids, checked, facts)
+        shape = (divided.num_examples, size_px, size_px, 3)
+        return cache.fetch_pixels(cache_folder, pixels_key, shape, ids, write, facts)
 
-    if scanned.facts["form"] == "files":
-        return _files(name, scanned, tree.path, data, keep)
-    source = _arrays(name, scanned, data.image_size, keep)
-    if data.source == fashion_mnist.NAME:
-        # Unpacked files cannot be told from MNIST's; that they were asked for by name is what names their classes.
-        return replace(source, examples=replace(source.examples, class_names=fashion_mnist.CLASS_NAMES))
-    return source
+    encoded = partial(_encoded, scanned) if is_files else None
+    return _Source(name=name, divided=divided, decoded=decoded, encoded=encoded)
 
 
 def _locate(source: str, cache_folder: Path) -> tuple[str, Tree] | None:
@@ -180,16 +246,19 @@ def _locate(source: str, cache_folder: Path) -> tuple[str, Tree] | None:
     return _name(path), _tree_at(path)
 
 
-def _digits(image_size: int | None) -> _Source:
+def _digits(data: Data, seed: int) -> _Source:
     arrays = digits.read()
-    images = decode.resize(arrays.images, image_size)
+    images = _read_only(decode.resize(arrays.images, data.image_size))
     examples = Examples(
         labels=arrays.labels,
         class_names=arrays.class_names,
         split_sizes=arrays.split_sizes,
         pixel_sha256=_pixel_sha256(arrays.images),
     )
-    return _Source(name="digits", examples=examples, image_size=images.shape[1], decoded=lambda _: _read_only(images))
+    size_px = images.shape[1]
+    division = _divide(examples, "digits", size_px, data, seed)
+    side = _side_of(division, examples, np.arange(len(images)), size_px, [], "digits")
+    return _Source(name="digits", divided=_Divided(side), decoded=lambda _: images)
 
 
 def _scan(tree: Tree, cache_folder: Path) -> tuple[str, Entry]:
@@ -225,41 +294,27 @@ def _scanned(tree: Tree, cache_folder: Path) -> tuple[str, Entry]:
     return scanned_key, cache.fetch(cache_folder, "scanned", scanned_key, scan)
 
 
-def _arrays(name: str, scanned: Entry, image_size: int | None, keep: _Keep) -> _Source:
-    images = np.load(scanned.data, mmap_mode="r", allow_pickle=False)
-    size_px = image_size or images.shape[1]
+def _images(scanned: Entry) -> NDArray[np.uint8]:
+    return np.load(scanned.data, mmap_mode="r", allow_pickle=False)
 
-    def write(ids: Ids, pixels: PixelFile) -> None:
-        for first in range(0, len(ids), _ROWS_AT_ONCE):
-            pixels.write(first, decode.resize(images[ids[first : first + _ROWS_AT_ONCE]], image_size))
 
-    examples = Examples(
+def _examples_of_arrays(scanned: Entry) -> Examples:
+    return Examples(
         labels=scanned.arrays["labels"],
         class_names=tuple(scanned.facts["class_names"]),
         split_sizes=scanned.facts["split_sizes"],
         pixel_sha256=scanned.arrays["pixel_sha256"],
     )
-    return _Source(name=name, examples=examples, image_size=size_px, decoded=lambda ids: keep(ids, len(images), size_px, write))
 
 
-def _files(name: str, scanned: Entry, path: Path, data: Data, keep: _Keep) -> _Source:
-    manifest = Manifest.from_arrays(scanned.arrays)
-    rows, examples, notes = image_folder.examples(manifest, path, skip_bad=data.on_bad == "skip")
-    size_px = data.image_size or image_folder.common_size(manifest, rows, path)
-    encoded = manifest.encoded(scanned.data, rows)
+def _resize_all(images: NDArray[np.uint8], ids: Ids, image_size: int | None, pixels: PixelFile) -> None:
+    for first in range(0, len(ids), _ROWS_AT_ONCE):
+        pixels.write(first, decode.resize(images[ids[first : first + _ROWS_AT_ONCE]], image_size))
 
-    def write(ids: Ids, pixels: PixelFile) -> None:
-        decode.decode_all(encoded.take(ids), data.image_size, pixels)
 
-    return _Source(
-        name=name,
-        examples=examples,
-        image_size=size_px,
-        decoded=lambda ids: keep(ids, len(rows), size_px, write),
-        notes=tuple(notes),
-        manifest=manifest,
-        encoded=encoded,
-    )
+def _encoded(scanned: Entry, rows: NDArray[np.int64]) -> Encoded:
+    offsets, sizes, plain = (scanned.arrays[name] for name in ("offsets", "file_bytes", "plain"))
+    return Encoded(scanned.data, offsets, sizes, plain).take(rows)
 
 
 def _read_arrays(tree: Tree, files: Sequence[str]) -> Arrays | None:
@@ -294,25 +349,49 @@ def _check_room(count: int, row_bytes: int, name: str, cache_folder: Path) -> No
         print(f"decoding {what}: {needed / 2**30:,.1f} GiB in {cache_folder}", file=sys.stderr)
 
 
-def _streamed(source: _Source) -> Encoded:
+def _streamed(source: _Source, split: str) -> Encoded:
     if source.encoded is None:
         raise DataRefused(
             f"{source.name} holds no image files to stream. Received: loading streaming. Use data.loading cached."
         )
-    return source.encoded
+    return source.encoded(source.divided.rows(split))
 
 
-def _divide(source: _Source, data: Data, seed: int) -> Division:
+def _allows_duplicates(data: Data) -> bool:
+    # What is published and asked for by name is what everybody has: what its splits share is told, and stays.
+    return data.duplicates == "allow" or data.source in NAMES
+
+
+def _divide(examples: Examples, name: str, image_size: int, data: Data, seed: int) -> Division:
     return splits.divide(
-        source.examples,
-        name=source.name,
-        image_size=source.image_size,
+        examples,
+        name=name,
+        image_size=image_size,
         seed=seed,
         limit=data.limit,
         drawn_part=data.drawn_part,
-        # What is published and asked for by name is what everybody has: what its splits share is told, and stays.
-        allow_duplicates=data.duplicates == "allow" or data.source in NAMES,
+        allow_duplicates=_allows_duplicates(data),
     )
+
+
+def _side_of(
+    division: Division, examples: Examples, rows: NDArray[np.int64], image_size: int, notes: Sequence[str], source: str
+) -> Side:
+    """What is kept of a division, see `_Divided`."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for split, ids in division.ids.items():
+        for column, values in (("ids", ids), ("labels", examples.labels[ids]), ("rows", rows[ids])):
+            arrays[f"{split}_{column}"] = _read_only(values)
+    facts = {
+        "source": source,
+        "class_names": examples.class_names,
+        "content_hash": division.content_hash,
+        "notes": [*notes, *division.notes],
+        "num_examples": len(examples.labels),
+        "image_size": image_size,
+        "sizes": {split: len(division.ids[split]) for split in SPLITS},
+    }
+    return Side(arrays, facts)
 
 
 def _tree_at(path: Path) -> Tree:

@@ -21,7 +21,7 @@ import os
 import shutil
 import weakref
 import zipfile
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +43,7 @@ class Side:
     """What an entry holds beside its large file."""
 
     arrays: Mapping[str, NDArray[Any]]
-    """Read-only."""
+    """Read-only. Of an entry, each is read when it is asked for: of a million files all together would fill the memory."""
     facts: Mapping[str, Any]
     """Anything that JSON holds."""
 
@@ -68,6 +68,37 @@ class Held:
     @property
     def is_removed(self) -> bool:
         return os.fstat(self.descriptor).st_nlink == 0
+
+
+class _Stored(Mapping[str, "NDArray[Any]"]):
+    """Arrays in a file of NumPy's, each of which is read, anew, when it is asked for.
+
+    Args:
+        path: of the file; it stays open, so that one that takes its place meanwhile changes nothing here.
+        sha256: that the file is to have.
+
+    Raises:
+        ValueError: it has another one.
+    """
+
+    def __init__(self, path: Path, sha256: str) -> None:
+        file = path.open("rb")
+        weakref.finalize(self, file.close)
+        if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+            raise ValueError("the arrays are torn")
+        file.seek(0)
+        self._file = np.load(file, allow_pickle=False)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        array = self._file[name]
+        array.flags.writeable = False
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._file)
+
+    def __len__(self) -> int:
+        return len(self._file)
 
 
 class PixelFile:
@@ -184,7 +215,7 @@ def fetch_pixels(
     """
     place = root / "decoded" / key
     pixels = _pixels(place, shape)
-    if pixels is None or not pixels.known[ids].all():
+    if pixels is None or not pixels.hold(ids):
         place.parent.mkdir(parents=True, exist_ok=True)
         with lock(place):
             pixels = _pixels(place, shape, mend=True)  # another process may have written them while this one waited
@@ -278,12 +309,20 @@ def partial_of(place: Path) -> Path:
 class _Pixels:
     images: NDArray[np.uint8]
     """The whole file, mapped; the map holds the shared lock."""
-    sha256: NDArray[np.uint8]
-    """[N, 32], zeros where a row is missing."""
+    side: Side
+
+    @property
+    def sha256(self) -> NDArray[np.uint8]:
+        """[N, 32], zeros where a row is missing."""
+        return self.side.arrays["sha256"]
 
     @property
     def known(self) -> NDArray[np.bool_]:
         return np.any(self.sha256, axis=1)
+
+    def hold(self, ids: NDArray[np.int64]) -> bool:
+        """Whether these rows are there; where all of them are, no array is read for it."""
+        return self.side.facts["stored"] == len(self.images) or bool(self.known[ids].all())
 
 
 def _build(place: Path, build: Callable[[BinaryIO], Side]) -> None:
@@ -390,15 +429,15 @@ def _pixels(place: Path, shape: tuple[int, ...], *, mend: bool = False) -> _Pixe
     try:
         held = Held(place / "data")
         side, _, is_untouched = _read(place, held)
-        images, sha256 = _mapped(place / "data"), side.arrays["sha256"]
-        if images.shape != shape or sha256.shape != (shape[0], 32) or not (is_untouched or mend):
+        images = _mapped(place / "data")
+        if images.shape != shape or side.facts["images"] != shape[0] or not (is_untouched or mend):
             return None
         if not is_untouched:
-            sha256 = _verified(images, sha256)
-            _seal(place, _side_of(sha256, side.facts))
+            side = _side_of(_verified(images, side.arrays["sha256"]), side.facts)
+            _seal(place, side)
     except _TORN:
         return None
-    return _Pixels(images, sha256)
+    return _Pixels(images, side)
 
 
 def _verified(images: NDArray[np.uint8], sha256: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -424,13 +463,7 @@ def _read(place: Path, held: Held) -> tuple[Side, dict[str, Any], bool]:
     record: dict[str, Any] = stored["record"]
     if stored["sha256"] != results.digest(record) or record["version"] != _ENTRY_VERSION:
         raise ValueError("the record is torn or of another version")
-    content = (place / "arrays.npz").read_bytes()
-    if hashlib.sha256(content).hexdigest() != record["arrays_sha256"]:
-        raise ValueError("the arrays are torn")
-    with np.load(io.BytesIO(content), allow_pickle=False) as file:
-        arrays: dict[str, NDArray[Any]] = dict(file)
-    for array in arrays.values():
-        array.flags.writeable = False
+    arrays = _Stored(place / "arrays.npz", record["arrays_sha256"])
     status = os.fstat(held.descriptor)
     if status.st_size != record["data_bytes"] or held.is_removed:
         raise ValueError("the large file is torn")

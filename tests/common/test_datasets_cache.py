@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from common.datasets import DataRefused, decode, identity, image_folder, load, load_files, sources, trees
+from common.datasets import DataRefused, decode, identity, image_folder, load, load_files, sources, splits, trees
 from common.preprocessing import cache, scaling
 from common.spec import Data
 from tests.common.made_up_data import image, tree, write_folder, write_tar
@@ -48,6 +48,20 @@ def scans(monkeypatch) -> list[int]:
 
 
 @pytest.fixture
+def divisions(monkeypatch) -> list[int]:
+    """Grows by one whenever splits are made."""
+    calls: list[int] = []
+    original = splits.divide
+
+    def counted(*arguments, **more):
+        calls.append(1)
+        return original(*arguments, **more)
+
+    monkeypatch.setattr(splits, "divide", counted)
+    return calls
+
+
+@pytest.fixture
 def pets(tmp_path) -> Path:
     return write_folder(tmp_path / "pets", FILES)
 
@@ -80,6 +94,50 @@ def test_files_are_opened_once_and_the_same_examples_decoded_once_for_each_size(
     assert len(builds) == 1
     loaded(pets, tmp_path / "cache", image_size=16)
     assert len(builds) == 2 and len(scans) == 1
+
+
+def test_the_same_splits_are_made_once_and_others_for_themselves(pets, tmp_path, divisions):
+    whole = loaded(pets, tmp_path / "cache")
+    again = loaded(pets, tmp_path / "cache")
+    files = load_files(Data(source=str(pets)), seed=0, cache_dir=str(tmp_path / "cache"))
+    assert len(divisions) == 1
+    assert again.content_hash == files.content_hash == whole.content_hash and again.notes == files.notes == whole.notes
+    for split in ("train", "validation", "test"):
+        one, other = getattr(again, split), getattr(files, split)
+        assert one.labels.tolist() == other.labels.tolist() == getattr(whole, split).labels.tolist()
+        assert other.encoded.content(0) == FILES[f"{split[:3] if split == 'validation' else split}/cat/0.png"]
+    for number, fields in enumerate(({"limit": 4}, {"image_size": 16}, {"on_bad": "skip"}, {"duplicates": "allow"}), start=2):
+        loaded(pets, tmp_path / "cache", **fields)
+        assert len(divisions) == number
+    load(Data(source=str(pets)), seed=1, cache_dir=str(tmp_path / "cache"))
+    assert len(divisions) == 6
+    loaded(pets, tmp_path / "cache", loading="streaming")
+    assert len(divisions) == 6
+
+
+@pytest.mark.parametrize("loading", ["cached", "streaming"])
+def test_of_all_that_is_stored_a_later_load_reads_what_it_needs(loading, pets, tmp_path, monkeypatch):
+    loaded(pets, tmp_path / "cache")
+    original, read = cache._Stored.__getitem__, set()
+
+    def noted(self, name):
+        read.add(name)
+        return original(self, name)
+
+    monkeypatch.setattr(cache._Stored, "__getitem__", noted)
+    loaded(pets, tmp_path / "cache", loading=loading)
+    columns = ("ids", "labels", "rows") if loading == "streaming" else ("ids", "labels")
+    of_splits = {f"{split}_{column}" for split in splits.SPLITS for column in columns}
+    assert read == of_splits | ({"offsets", "file_bytes", "plain"} if loading == "streaming" else set())
+
+
+def test_what_is_refused_is_refused_again_though_it_was_divided_when_it_was_allowed(tmp_path):
+    pets = write_folder(tmp_path / "pets", FILES | {"test/cat/9.png": FILES["train/cat/0.png"]})
+    for _ in range(2):
+        with pytest.raises(DataRefused, match="stand in more than one split"):
+            loaded(pets, tmp_path / "cache")
+        allowed = loaded(pets, tmp_path / "cache", duplicates="allow")
+    assert any("more than one split" in note for note in allowed.notes)
 
 
 def test_only_the_examples_that_a_limit_keeps_are_decoded(pets, tmp_path):
@@ -260,6 +318,15 @@ def test_a_torn_or_changed_entry_is_built_again(damage, kind, pets, tmp_path, bu
     after = loaded(pets, tmp_path / "cache")
     assert (len(scans), len(builds)) == ((2, 1) if kind == "scanned" else (1, 2))
     assert np.array_equal(after.train.images, expected) and after.class_names == ("cat", "dog")
+
+
+@pytest.mark.parametrize("damage", [damage for damage in DAMAGE if damage.startswith(("arrays", "record")) or "gone" in damage])
+def test_torn_or_changed_splits_are_made_again_of_what_was_scanned(damage, pets, tmp_path, builds, scans, divisions):
+    before = loaded(pets, tmp_path / "cache")
+    DAMAGE[damage](entry_of(tmp_path / "cache", "divided"))
+    after = loaded(pets, tmp_path / "cache")
+    assert len(divisions) == 2 and len(scans) == len(builds) == 1
+    assert after.content_hash == before.content_hash and after.train.labels.tolist() == before.train.labels.tolist()
 
 
 def test_entries_that_were_copied_here_are_as_good(pets, tmp_path, builds, scans):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from common.datasets import DataRefused, decode, image_folder, load, load_files
+from common.datasets import DataRefused, decode, image_folder, load, load_files, load_manifest
 from common.datasets.archives import Tar
 from common.datasets.dataset import BadFile
 from common.datasets.trees import Folder
@@ -105,6 +105,10 @@ def cache(tmp_path) -> str:
     return str(tmp_path / "cache")
 
 
+def splits_of(loaded):
+    return loaded.train, loaded.validation, loaded.test
+
+
 @pytest.mark.parametrize("kind", BAD)
 def test_a_bad_file_is_refused_by_name_or_left_out_everywhere(kind, tmp_path, cache):
     name, content, problem = BAD[kind]
@@ -121,7 +125,8 @@ def test_a_bad_file_is_refused_by_name_or_left_out_everywhere(kind, tmp_path, ca
     clean = load(Data(source=str(write_folder(tmp_path / "clean", GOOD))), seed=0, cache_dir=cache)
     assert dataset.content_hash == files.content_hash == clean.content_hash
     assert dataset.notes == files.notes == (f"left out 1 of {len(GOOD) + 1} files: 1 {problem}", *clean.notes)
-    assert dataset.manifest.problems[dataset.manifest.paths.index(f"dog/{name}")] == problem
+    manifest = load_manifest(skipping, cache_dir=cache)
+    assert manifest.problems[manifest.paths.index(f"dog/{name}")] == problem
 
 
 def test_the_examples_that_skip_leaves_are_the_same_as_arrays_and_as_files(tmp_path, cache):
@@ -166,11 +171,11 @@ def test_a_link_that_leads_nowhere_is_a_bad_file(tmp_path, cache, target):
     with pytest.raises(DataRefused, match=r"1 of 13 files is no usable image.*\n  'cat/link\.png': unreadable \("):
         load(Data(source=str(folder)), seed=0, cache_dir=cache)
     skipping = Data(source=str(folder), on_bad="skip")
-    assert len(load_files(skipping, seed=0, cache_dir=cache).manifest.good) == 12
+    assert sum(map(len, splits_of(load_files(skipping, seed=0, cache_dir=cache)))) == 12
     (folder / "cat" / "link.png").unlink()
     (folder / "cat" / "link.png").symlink_to("../../found.png")
     (tmp_path / "found.png").write_bytes(image("found"))
-    assert len(load_files(skipping, seed=0, cache_dir=cache).manifest.good) == 13
+    assert sum(map(len, splits_of(load_files(skipping, seed=0, cache_dir=cache)))) == 13
 
 
 @pytest.mark.parametrize("files", [GOOD, {f"train/{name}": content for name, content in GOOD.items()}])
@@ -359,7 +364,7 @@ def test_of_500_mutated_jpegs_each_is_an_image_or_a_named_bad_file(jpegs, tmp_pa
     data = Data(source=str(write_folder(tmp_path / "pets", mutated)), on_bad="skip", image_size=8, duplicates="allow")
     dataset, files = load(data, seed=0, cache_dir=cache), load_files(data, seed=0, cache_dir=cache)
     assert dataset.content_hash == files.content_hash
-    assert sum(len(split) for split in (dataset.train, dataset.validation, dataset.test)) == images
+    assert sum(map(len, splits_of(dataset))) == images
     with pytest.raises(DataRefused, match=f"{500 - images} of 500 files"):
         load(Data(source=data.source), seed=0, cache_dir=cache)
 
@@ -378,7 +383,7 @@ def test_a_lack_of_memory_is_no_fault_of_the_file_and_nothing_of_it_is_kept(fail
             with pytest.raises(DataRefused, match=r"not enough memory to read .*nothing was stored\. Received: MemoryError"):
                 read(data, seed=0, cache_dir=cache)
     assert not list(Path(cache).rglob("data"))
-    assert len(load(data, seed=0, cache_dir=cache).manifest.good) == len(GOOD)
+    assert sum(map(len, splits_of(load(data, seed=0, cache_dir=cache)))) == len(GOOD)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def official(monkeypatch: pytest.MonkeyPatch, files: dict[str, bytes]) -> None:
 
 def test_idx_files_give_their_images_labels_and_splits(tmp_path):
     dataset = loaded(write_folder(tmp_path / "idx", plain()), tmp_path / "cache")
-    assert dataset.image_size == 32 and dataset.manifest is None
+    assert dataset.image_size == 32
     assert (len(dataset.train), len(dataset.validation), len(dataset.test)) == (40, 10, 20)
     assert dataset.test.labels.tolist() == LABELS[50:].tolist()
     assert "validation: 10 % of the 50 training examples" in dataset.notes[0]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from common.datasets import DataRefused, Encoded, decode, load, load_files
+from common.datasets import DataRefused, Encoded, decode, load, load_files, load_manifest
 from common.datasets.manifest import Manifest
 from common.spec import Data
 from tests.common.made_up_data import cifar_binary, image, pixels, tree, write_folder, write_tar, write_zip
@@ -40,8 +40,9 @@ def test_plants_and_conditions_are_found_below_two_wrapping_folders(tmp_path, ca
         loaded = load_files(Data(source=str(path)), seed=0, cache_dir=cache)
         assert loaded.class_names == tuple(names) and len(names) == 38
         assert (len(loaded.train), len(loaded.validation), len(loaded.test)) == (76, 114, 38)  # one of each class at least
-        assert loaded.manifest.splits == ("train",) * 114 + ("validation",) * 114
-        assert loaded.manifest.classes == tuple(name for _ in range(2) for name in names for _ in range(3))
+        manifest = load_manifest(Data(source=str(path)), cache_dir=cache)
+        assert manifest.splits == ("train",) * 114 + ("validation",) * 114
+        assert manifest.classes == tuple(name for _ in range(2) for name in names for _ in range(3))
         contents.append([loaded.validation.encoded.content(index) for index in range(114)])
     assert contents[0] == contents[1] == [files[f"{wrap}/valid/{name}/{number}.png"] for name in names for number in range(3)]
 
@@ -50,7 +51,7 @@ def test_the_manifest_says_what_each_file_is(tmp_path, cache):
     grey = saved(Image.fromarray(pixels("grey")).convert("L"), "JPEG")
     bad = {"train/cat/8.jpg": grey, "train/cat/9.jpg": b"x", "README": b"read me", "val/rat/7.png": image("rat")[:50]}
     data = Data(source=str(write_folder(tmp_path / "pets", TREE | bad)), on_bad="skip")
-    manifest = load(data, seed=0, cache_dir=cache).manifest
+    manifest = load_manifest(data, cache_dir=cache)
     assert manifest.paths == (*sorted(name for name in {**TREE, **bad} if name.startswith("train/")), *sorted(
         name for name in {**TREE, **bad} if name.startswith("val/")
     ), *sorted(name for name in TREE if name.startswith("test/")), "README")  # fmt: skip
@@ -74,7 +75,7 @@ def test_the_manifest_says_what_each_file_is(tmp_path, cache):
 def test_a_manifest_comes_back_from_its_arrays_as_it_was(tmp_path, cache):
     folder = write_folder(tmp_path / "pets", tree(*PLANTS) | {f"{PLANTS[0]}/bad, \n file.png": b"x"})
     (folder / "Ärger,\n leer").mkdir()
-    manifest = load(Data(source=str(folder), on_bad="skip"), seed=0, cache_dir=cache).manifest
+    manifest = load_manifest(Data(source=str(folder)), cache_dir=cache)
     again = Manifest.from_arrays(manifest.to_arrays())
     for field in dataclasses.fields(Manifest):
         assert np.array_equal(getattr(again, field.name), getattr(manifest, field.name)), field.name
@@ -83,7 +84,7 @@ def test_a_manifest_comes_back_from_its_arrays_as_it_was(tmp_path, cache):
 
 def test_sources_without_image_files_have_no_manifest_and_cannot_be_streamed(tmp_path, cache):
     for source in ("digits", str(write_tar(tmp_path / "cifar.tar", cifar_binary()))):
-        assert load(Data(source=source), seed=0, cache_dir=cache).manifest is None
+        assert load_manifest(Data(source=source), cache_dir=cache) is None
         with pytest.raises(DataRefused, match="holds no image files"):
             load_files(Data(source=source), seed=0, cache_dir=cache)
 

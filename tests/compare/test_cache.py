@@ -66,7 +66,7 @@ def test_everything_is_listed_with_its_source_size_and_last_use(pets: Path, root
     dataset = load(Data(source=str(pets)), seed=0, cache_dir=str(root / "other"))
     statistics.dataset_statistics(dataset.train.images, dataset.content_hash, cache_dir=str(root))
     items = listed(root)
-    kinds = {"decoded images", "checked files", "made-up leaves", "means and deviations", "download"}
+    kinds = {"decoded images", "checked files", "splits", "made-up leaves", "means and deviations", "download"}
     assert set(items) - {"content hashes"} == kinds  # hashes are remembered of settled files alone
     assert {(item["source"], item["detail"]) for item in items["decoded images"]} >= {(str(pets), "12 of 24, 8 px")}
     assert all(item["num_bytes"] > 0 and item["status"] == "kept" for kind in items.values() for item in kind)
