@@ -7,6 +7,9 @@ DIR ?= $(patsubst %/,%,$(firstword $(shell ls -td results/*/ 2>/dev/null)))
 BIN := .venv/bin
 STAMP := .venv/.installed-lock
 PYTEST := $(BIN)/python -m pytest
+# Two files of tests at once, where most of the time is waiting for processes that start: half of the time on two cores. The
+# twins' own tests compute, on all cores, and gain nothing.
+TWO_AT_ONCE := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup format check test test-all bench compare report clean
@@ -50,7 +53,7 @@ test-all: setup run-tests ## The quick suite and the slow tests
 # One process must never import both frameworks. pytest's exit code 5 (nothing collected) fails here like any other.
 .PHONY: run-tests
 run-tests: setup
-	$(PYTEST) -m "$(MARKERS)" tests/house tests/common tests/compare
+	$(PYTEST) $(TWO_AT_ONCE) -m "$(MARKERS)" tests/house tests/common tests/compare
 	$(PYTEST) -m "$(MARKERS)" tests/twins --framework pytorch
 	$(PYTEST) -m "$(MARKERS)" tests/twins --framework tensorflow
 	$(PYTEST) -m "$(MARKERS)" tests/parity

@@ -13,6 +13,9 @@ PROJECT = Path(__file__).parents[1]
 hypothesis.settings.register_profile("convtwins", deadline=None, derandomize="CI" in os.environ)
 hypothesis.settings.load_profile("convtwins")
 
+# Tables are as wide as this says, and pytest-xdist, like some shells, sets it.
+os.environ.pop("COLUMNS", None)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(

@@ -77,7 +77,7 @@ def test_their_sums_are_the_arrays(rows: Rows, monkeypatch: pytest.MonkeyPatch) 
 
 def test_dask_reads_them_a_chunk_at_a_time(rows: Rows) -> None:
     array = chunks._array(Split(images=rows, labels=np.zeros(10, np.int64)), 8, 4)
-    assert array.chunks[0] == (4, 4, 2) and np.array_equal(array.compute(), EXPECTED)
+    assert array.chunks[0] == (4, 4, 2) and np.array_equal(array.compute(scheduler="threads"), EXPECTED)
 
 
 def test_rows_that_follow_one_another_are_a_part_of_the_array_and_rows_in_memory_a_copy() -> None:

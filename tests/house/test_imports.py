@@ -189,7 +189,7 @@ def test_every_opaque_import_in_the_list_is_still_there() -> None:
 def test_every_general_library_and_framework_is_pinned_and_every_pin_is_used() -> None:
     names = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
     used = {names.get(module, module) for module in frozenset().union(*TABLE.values()) - {"tests", *TABLE} - TRACKING}
-    used |= {"pyright[nodejs]", "pytest-benchmark", "ruff"}  # run by the Makefile
+    used |= {"pyright[nodejs]", "pytest-benchmark", "pytest-xdist", "ruff"}  # run by the Makefile
     assert {name.lower() for name in _pinned("requirements.txt")} == used
     assert _pinned("requirements-tracking.txt") == TRACKING
 
