@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import errno
+import io
 import math
 import shutil
 import sys
@@ -59,14 +61,14 @@ def load(data: Data, *, seed: int, cache_dir: str | None = None) -> Dataset:
         stored = SPLITS if data.loading == "cached" else SPLITS[1:]
         encoded = None if data.loading == "cached" else {split: _streamed(source, split) for split in SPLITS}
         whole = source.decoded(np.concatenate([ids[split] for split in stored]))
+        labels = {split: source.divided.labels(split) for split in SPLITS}
 
     def split_of(split: str) -> Split:
-        labels = source.divided.labels(split)
         if encoded is None:
-            return Split(images=rows_of(whole, ids[split]), labels=labels)
+            return Split(images=rows_of(whole, ids[split]), labels=labels[split])
         files = encoded[split]
         images = rows_of(whole, ids[split]) if split in stored else Decoded(files, source.divided.image_size)
-        return Split(images=images, labels=labels, encoded=files)
+        return Split(images=images, labels=labels[split], encoded=files)
 
     return Dataset(
         name=source.name,
@@ -205,7 +207,13 @@ def _open(data: Data, seed: int, cache_folder: Path) -> _Source:
         named=data.source == fashion_mnist.NAME,
         **{name: getattr(data, name) for name in fields},
     )
-    divided = _Divided(cache.fetch(cache_folder, "divided", key, divide))
+    try:
+        side: Side = cache.fetch(cache_folder, "divided", key, divide)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        side = divide(io.BytesIO())  # a cache folder of somebody else's, in which all that takes long lies already
+    divided = _Divided(side)
 
     def decoded(ids: Ids) -> NDArray[np.uint8]:
         size_px = divided.image_size

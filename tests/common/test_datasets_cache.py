@@ -1,5 +1,6 @@
 """What was scanned and decoded, on disk: built once, shared, and built again when torn or changed."""
 
+import errno
 import json
 import os
 import shutil
@@ -129,6 +130,20 @@ def test_of_all_that_is_stored_a_later_load_reads_what_it_needs(loading, pets, t
     columns = ("ids", "labels", "rows") if loading == "streaming" else ("ids", "labels")
     of_splits = {f"{split}_{column}" for split in splits.SPLITS for column in columns}
     assert read == of_splits | ({"offsets", "file_bytes", "plain"} if loading == "streaming" else set())
+
+
+def test_splits_are_made_each_time_where_they_cannot_be_stored(pets, tmp_path, divisions, monkeypatch):
+    expected = loaded(pets, tmp_path / "whole", limit=4)
+    loaded(pets, tmp_path / "cache")
+
+    def refused(*_):
+        raise PermissionError(errno.EACCES, "a cache folder of somebody else's")
+
+    monkeypatch.setattr(cache, "_build", refused)
+    for _ in range(2):
+        found = loaded(pets, tmp_path / "cache", limit=4)
+        assert found.content_hash == expected.content_hash and np.array_equal(found.train.images, expected.train.images)
+    assert len(divisions) == 4
 
 
 def test_what_is_refused_is_refused_again_though_it_was_divided_when_it_was_allowed(tmp_path):
