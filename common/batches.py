@@ -49,7 +49,7 @@ class Epoch:
         affines: float64 [N, 2, 3], from (row, column, 1) of an output pixel to the source's (row, column); None where
             the run neither rotates nor shears nor zooms.
         brightness: float64 [N], factors on the pixels; None where the run leaves them alone.
-        masks: uint8 [N, ceil(units / 8)] for each dropout of the architecture: bits, the highest of a byte first, set where a
+        masks: uint8 [N, ceil(units / 8)] for each dropout of the architecture: bits, the lowest of a byte first, set where a
             value is kept. As bools they would be most of what an image takes; batches have them as bools.
         mask_units: of each of the masks.
     """
@@ -202,7 +202,7 @@ def _kept(generator: np.random.Generator, n: int, dropout: Dropout) -> npt.NDArr
     rows = max(_VALUES_AT_ONCE // dropout.units, 1)
     for start in range(0, n, rows):
         drawn = generator.random((min(rows, n - start), dropout.units), np.float32)
-        kept[start : start + rows] = np.packbits(drawn >= dropout.rate, axis=1)
+        kept[start : start + rows] = np.packbits(drawn >= dropout.rate, axis=1, bitorder="little")
     return kept
 
 

@@ -45,8 +45,8 @@ class Reference(NamedTuple):
         """
         rows = np.empty((len(ids), *self.shape[1:]), self.dtype)
         content, size = rows.reshape(-1).view(np.uint8).data, self.row_bytes
-        starts = np.flatnonzero(np.diff(ids, prepend=-2) != 1)
-        places = (self.offset + ids[starts] * size).tolist()
+        starts = np.flatnonzero(np.diff(ids, prepend=ids[:1]) != 1)  # 0 is one of them
+        places = (self.offset + ids[starts].astype(np.int64) * size).tolist()
         for (first, last), place in zip(itertools.pairwise([*starts.tolist(), len(ids)]), places, strict=True):
             left = content[first * size : last * size]
             while left:

@@ -134,7 +134,7 @@ def unpack(draws: Epoch) -> tuple[torch.Tensor, ...]:
     """The masks of some draws, one bool [N, units] a dropout."""
 
     def bools(bits: torch.Tensor, units: int) -> torch.Tensor:
-        places = 7 - torch.arange(8, dtype=torch.uint8, device=bits.device)
+        places = torch.arange(8, dtype=torch.uint8, device=bits.device)
         return (bits[:, :, None] >> places & 1).flatten(1)[:, :units].bool()
 
     return tuple(map(bools, draws.masks, draws.mask_units))

@@ -146,10 +146,10 @@ def load(take: Take, labels: tf.Tensor, drawn: Epoch, start: tf.Tensor, stop: tf
 def unpack(draws: Epoch) -> tuple[tf.Tensor, ...]:
     """The masks of some draws, one bool [N, units] a dropout."""
 
-    def bools(bits: tf.Tensor, units: int) -> tf.Tensor:
-        places = tf.cast(7 - tf.range(8), tf.uint8)
-        bits = tf.bitwise.bitwise_and(tf.bitwise.right_shift(bits[:, :, None], places), tf.constant(1, tf.uint8))
-        return tf.cast(tf.reshape(bits, (tf.shape(bits)[0], -1))[:, :units], tf.bool)
+    def bools(bits: Any, units: int) -> tf.Tensor:
+        places = tf.cast(tf.range(8), tf.uint8)
+        apart = tf.bitwise.bitwise_and(tf.bitwise.right_shift(bits[:, :, None], places), tf.constant(1, tf.uint8))
+        return tf.cast(tf.reshape(apart, (-1, 8 * bits.shape[1]))[:, :units], tf.bool)
 
     return tuple(map(bools, draws.masks, draws.mask_units))
 

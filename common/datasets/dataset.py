@@ -124,6 +124,8 @@ class FileSplit:
     encoded: Encoded
     labels: NDArray[np.int64]
     """[N], class ids."""
+    rows: NDArray[np.int64]
+    """[N], places in the manifest of the source."""
 
     def __len__(self) -> int:
         return len(self.labels)

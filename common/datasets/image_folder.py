@@ -100,7 +100,7 @@ def scan(tree: Tree, listing: Listing, packed: BinaryIO) -> Manifest:
 
 
 def examples(manifest: Manifest, tree: Path, *, skip_bad: bool) -> tuple[NDArray[np.int64], Examples, list[str]]:
-    """Choose what is trained on.
+    """Choose what is trained on. It is stored with the splits: another choice needs another `splits.VERSION`.
 
     Args:
         manifest: of the tree.

@@ -57,6 +57,11 @@ class Manifest:
         """Rows of the usable images."""
         return np.flatnonzero([not problem for problem in self.problems])
 
+    @property
+    def split_names(self) -> list[str]:
+        """Of the folders, sorted; `all` where the tree is not divided."""
+        return sorted({*self.splits, *(split for split, _ in self.empty_folders)} - {STRAY})
+
     def columns(self) -> dict[str, Sequence[Any] | NDArray[Any]]:
         """All columns of N values by name, for a table; the hashes as hexadecimal text."""
         table: dict[str, Any] = {}

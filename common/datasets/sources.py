@@ -31,11 +31,8 @@ from common.spec import Data
 
 NAMES = ("digits", "cifar10", fashion_mnist.NAME, leaves.NAME)
 
-_SCAN_VERSION = 3
+_SCAN_VERSION = 4
 """Grows when the manifest gets other columns, or a file is judged otherwise."""
-
-_DIVISION_VERSION = 1
-"""Grows when the same source is divided, hashed or spoken of otherwise."""
 
 _ROWS_AT_ONCE = 1000  # of arrays, bounds what stands in memory while they are written
 
@@ -59,16 +56,16 @@ def load(data: Data, *, seed: int, cache_dir: str | None = None) -> Dataset:
         ids = {split: source.divided.ids(split) for split in SPLITS}
         # A training split that is streamed is decoded when it is asked for.
         stored = SPLITS if data.loading == "cached" else SPLITS[1:]
-        encoded = None if data.loading == "cached" else {split: _streamed(source, split) for split in SPLITS}
+        files = None if data.loading == "cached" else _streamed(source)
+        encoded = None if files is None else {split: files.take(source.divided.rows(split)) for split in SPLITS}
         whole = source.decoded(np.concatenate([ids[split] for split in stored]))
         labels = {split: source.divided.labels(split) for split in SPLITS}
 
     def split_of(split: str) -> Split:
         if encoded is None:
             return Split(images=rows_of(whole, ids[split]), labels=labels[split])
-        files = encoded[split]
-        images = rows_of(whole, ids[split]) if split in stored else Decoded(files, source.divided.image_size)
-        return Split(images=images, labels=labels[split], encoded=files)
+        images = rows_of(whole, ids[split]) if split in stored else Decoded(encoded[split], source.divided.image_size)
+        return Split(images=images, labels=labels[split], encoded=encoded[split])
 
     return Dataset(
         name=source.name,
@@ -98,10 +95,13 @@ def load_files(data: Data, *, seed: int, cache_dir: str | None = None) -> Files:
                 f"{source.name} holds no image files, and preprocessing reads nothing else. Received: arrays of pixels. Use an "
                 "image folder, an archive of one, or leaves."
             )
-        divided = source.divided
-        splits_of_files = {
-            split: FileSplit(encoded=source.encoded(divided.rows(split)), labels=divided.labels(split)) for split in SPLITS
-        }
+        divided, encoded = source.divided, source.encoded()
+
+        def split_of(split: str) -> FileSplit:
+            rows = divided.rows(split)
+            return FileSplit(encoded=encoded.take(rows), labels=divided.labels(split), rows=rows)
+
+        splits_of_files = {split: split_of(split) for split in SPLITS}
     return Files(
         name=source.name,
         class_names=divided.class_names,
@@ -160,8 +160,14 @@ class _Divided:
         return self._side.arrays[f"{split}_labels"]
 
     def rows(self, split: str) -> NDArray[np.int64]:
-        """Of the manifest."""
+        """Of the manifest; of files alone."""
         return self._side.arrays[f"{split}_rows"]
+
+    def rows_of(self, ids: Ids) -> NDArray[np.int64]:
+        """The same of some examples that stand in a split."""
+        places, first = np.unique(np.concatenate([self.ids(split) for split in SPLITS]), return_index=True)
+        rows = np.concatenate([self.rows(split) for split in SPLITS])[first]
+        return rows[np.searchsorted(places, ids)]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -172,8 +178,8 @@ class _Source:
     divided: _Divided
     decoded: Callable[[Ids], NDArray[np.uint8]]
     """Gives uint8 [N, image_size, image_size, 3], read-only, that holds the examples that are asked for by their places."""
-    encoded: Callable[[NDArray[np.int64]], Encoded] | None = None
-    """Gives the files of some rows of the manifest."""
+    encoded: Callable[[], Encoded] | None = None
+    """Gives the files of all rows of the manifest."""
 
 
 def _open(data: Data, seed: int, cache_folder: Path) -> _Source:
@@ -195,17 +201,21 @@ def _open(data: Data, seed: int, cache_folder: Path) -> _Source:
             # Unpacked files cannot be told from MNIST's; that they were asked for by name is what names their classes.
             if data.source == fashion_mnist.NAME:
                 examples = replace(examples, class_names=fashion_mnist.CLASS_NAMES)
-            rows, size_px = np.arange(len(examples.labels)), data.image_size or _images(scanned).shape[1]
+            rows, size_px = None, data.image_size or _images(scanned).shape[1]
         return _side_of(_divide(examples, name, size_px, data, seed), examples, rows, size_px, notes, str(tree.path))
 
-    fields = ("image_size", "limit", "on_bad", "drawn_part")
+    missing = set(SPLITS) - set(scanned.facts["splits"])
     key = cache.key(
         scanned=scanned_key,
-        rule=_DIVISION_VERSION,
-        seed=seed,
+        version=splits.VERSION,
+        image_size=data.image_size,
+        on_bad=data.on_bad,
         duplicates_allowed=_allows_duplicates(data),
         named=data.source == fashion_mnist.NAME,
-        **{name: getattr(data, name) for name in fields},
+        limit=data.limit,
+        # Where nothing is drawn, all seeds share one division.
+        seed=seed if missing or data.limit is not None else None,
+        drawn_part=data.drawn_part if missing else None,
     )
     try:
         side: Side = cache.fetch(cache_folder, "divided", key, divide)
@@ -221,8 +231,7 @@ def _open(data: Data, seed: int, cache_folder: Path) -> _Source:
         def write(missing: Ids, pixels: PixelFile) -> None:
             _check_room(len(missing), pixels.row_bytes, name, cache_folder)
             if is_files:
-                rows = Manifest.from_arrays(scanned.arrays).good[missing]
-                decode.decode_all(_encoded(scanned, rows), data.image_size, pixels)
+                decode.decode_all(_encoded(scanned).take(divided.rows_of(missing)), data.image_size, pixels)
             else:
                 _resize_all(_images(scanned), missing, data.image_size, pixels)
 
@@ -265,7 +274,7 @@ def _digits(data: Data, seed: int) -> _Source:
     )
     size_px = images.shape[1]
     division = _divide(examples, "digits", size_px, data, seed)
-    side = _side_of(division, examples, np.arange(len(images)), size_px, [], "digits")
+    side = _side_of(division, examples, None, size_px, [], "digits")
     return _Source(name="digits", divided=_Divided(side), decoded=lambda _: images)
 
 
@@ -282,7 +291,9 @@ def _scanned(tree: Tree, cache_folder: Path) -> tuple[str, Entry]:
         listing = tree.listing()
         arrays = _read_arrays(tree, listing.files)
         if arrays is None:
-            side = Side(image_folder.scan(tree, listing, file).to_arrays(), {"form": "files", "source": str(tree.path)})
+            manifest = image_folder.scan(tree, listing, file)
+            facts = {"form": "files", "source": str(tree.path), "splits": manifest.split_names}
+            side = Side(manifest.to_arrays(), facts)
         else:
             np.save(file, arrays.images)
             side = Side(
@@ -292,6 +303,7 @@ def _scanned(tree: Tree, cache_folder: Path) -> tuple[str, Entry]:
                     "source": str(tree.path),
                     "class_names": arrays.class_names,
                     "split_sizes": arrays.split_sizes,
+                    "splits": list(arrays.split_sizes),
                 },
             )
         if identity.content_hash(tree, cache_folder) != content_hash:
@@ -299,7 +311,9 @@ def _scanned(tree: Tree, cache_folder: Path) -> tuple[str, Entry]:
         return side
 
     scanned_key = cache.key(content=content_hash, decode=decode.RULE, scan=_SCAN_VERSION)
-    return scanned_key, cache.fetch(cache_folder, "scanned", scanned_key, scan)
+    scanned = cache.fetch(cache_folder, "scanned", scanned_key, scan)
+    # What rests on the order of its good files names what was found: another decoder may judge a file otherwise.
+    return cache.key(scanned=scanned_key, found=scanned.arrays_sha256), scanned
 
 
 def _images(scanned: Entry) -> NDArray[np.uint8]:
@@ -320,9 +334,9 @@ def _resize_all(images: NDArray[np.uint8], ids: Ids, image_size: int | None, pix
         pixels.write(first, decode.resize(images[ids[first : first + _ROWS_AT_ONCE]], image_size))
 
 
-def _encoded(scanned: Entry, rows: NDArray[np.int64]) -> Encoded:
+def _encoded(scanned: Entry) -> Encoded:
     offsets, sizes, plain = (scanned.arrays[name] for name in ("offsets", "file_bytes", "plain"))
-    return Encoded(scanned.data, offsets, sizes, plain).take(rows)
+    return Encoded(scanned.data, offsets, sizes, plain)
 
 
 def _read_arrays(tree: Tree, files: Sequence[str]) -> Arrays | None:
@@ -357,12 +371,12 @@ def _check_room(count: int, row_bytes: int, name: str, cache_folder: Path) -> No
         print(f"decoding {what}: {needed / 2**30:,.1f} GiB in {cache_folder}", file=sys.stderr)
 
 
-def _streamed(source: _Source, split: str) -> Encoded:
+def _streamed(source: _Source) -> Encoded:
     if source.encoded is None:
         raise DataRefused(
             f"{source.name} holds no image files to stream. Received: loading streaming. Use data.loading cached."
         )
-    return source.encoded(source.divided.rows(split))
+    return source.encoded()
 
 
 def _allows_duplicates(data: Data) -> bool:
@@ -383,13 +397,14 @@ def _divide(examples: Examples, name: str, image_size: int, data: Data, seed: in
 
 
 def _side_of(
-    division: Division, examples: Examples, rows: NDArray[np.int64], image_size: int, notes: Sequence[str], source: str
+    division: Division, examples: Examples, rows: NDArray[np.int64] | None, image_size: int, notes: Sequence[str], source: str
 ) -> Side:
     """What is kept of a division, see `_Divided`."""
     arrays: dict[str, NDArray[Any]] = {}
     for split, ids in division.ids.items():
-        for column, values in (("ids", ids), ("labels", examples.labels[ids]), ("rows", rows[ids])):
-            arrays[f"{split}_{column}"] = _read_only(values)
+        arrays |= {f"{split}_ids": _read_only(ids), f"{split}_labels": _read_only(examples.labels[ids])}
+        if rows is not None:
+            arrays[f"{split}_rows"] = _read_only(rows[ids])
     facts = {
         "source": source,
         "class_names": examples.class_names,

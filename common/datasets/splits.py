@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 from common.datasets.dataset import MAX_NAMED, DataRefused, Examples, listed, listed_below
 
 SPLITS = ("train", "validation", "test")
+VERSION = 1
+"""Grows when the same source is divided, hashed, refused or spoken of otherwise, here or in `image_folder.examples`: divisions
+are stored."""
 Ids = NDArray[np.int64]
 
 

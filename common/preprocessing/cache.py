@@ -13,6 +13,7 @@ record's own time is when the entry was last used.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import io
@@ -21,6 +22,7 @@ import os
 import shutil
 import weakref
 import zipfile
+import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -35,7 +37,7 @@ from numpy.typing import NDArray
 from common import results
 from common.preprocessing import threads
 
-_ENTRY_VERSION = 2
+_ENTRY_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class Side:
 class Entry(Side):
     data: Path
     """The large file."""
+    arrays_sha256: str
+    """Over all arrays: what rests on their order names it."""
     held: Held
     """Keeps it from being removed."""
 
@@ -87,10 +91,13 @@ class _Stored(Mapping[str, "NDArray[Any]"]):
         if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
             raise ValueError("the arrays are torn")
         file.seek(0)
-        self._file = np.load(file, allow_pickle=False)
+        self._path, self._file = path, np.load(file, allow_pickle=False)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        array = self._file[name]
+        try:
+            array = self._file[name]
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise OSError(errno.EIO, f"It was whole a moment ago ({error!r})", str(self._path)) from error
         array.flags.writeable = False
         return array
 
@@ -318,7 +325,8 @@ class _Pixels:
 
     @property
     def known(self) -> NDArray[np.bool_]:
-        return np.any(self.sha256, axis=1)
+        """[N], an array of its own: of a million images the hashes fill 32 MB."""
+        return self.side.arrays["known"]
 
     def hold(self, ids: NDArray[np.int64]) -> bool:
         """Whether these rows are there; where all of them are, no array is read for it."""
@@ -374,7 +382,8 @@ def _fill(
 
 
 def _side_of(sha256: NDArray[np.uint8], facts: Mapping[str, Any]) -> Side:
-    return Side({"sha256": sha256}, {**facts, "stored": int(np.any(sha256, axis=1).sum()), "images": len(sha256)})
+    known = np.any(sha256, axis=1)
+    return Side({"sha256": sha256, "known": known}, {**facts, "stored": int(known.sum()), "images": len(sha256)})
 
 
 def _make_sparse(path: Path, shape: tuple[int, ...]) -> None:
@@ -414,7 +423,7 @@ def _entry(place: Path) -> Entry | None:
             return None
     except _TORN:
         return None
-    return Entry(side.arrays, side.facts, place / "data", held)
+    return Entry(side.arrays, side.facts, place / "data", record["arrays_sha256"], held)
 
 
 def _pixels(place: Path, shape: tuple[int, ...], *, mend: bool = False) -> _Pixels | None:

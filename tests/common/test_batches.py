@@ -26,7 +26,10 @@ def a_plan(num_examples: int = 100, *, reverse_batches: bool = False, **fields: 
 
 def arrays(epoch: Epoch) -> list[NDArray[Any]]:
     assert epoch.flips is not None and epoch.shifts is not None
-    masks = [np.unpackbits(bits, axis=1, count=units) for bits, units in zip(epoch.masks, epoch.mask_units, strict=True)]
+    masks = [
+        np.unpackbits(bits, axis=1, count=units, bitorder="little")
+        for bits, units in zip(epoch.masks, epoch.mask_units, strict=True)
+    ]
     return [epoch.ids, epoch.flips, epoch.shifts, *masks]
 
 

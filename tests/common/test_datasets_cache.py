@@ -1,6 +1,7 @@
 """What was scanned and decoded, on disk: built once, shared, and built again when torn or changed."""
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from common.datasets import DataRefused, decode, identity, image_folder, load, load_files, sources, splits, trees
+from common.datasets.dataset import BadFile
 from common.preprocessing import cache, scaling
 from common.spec import Data
 from tests.common.made_up_data import image, tree, write_folder, write_tar
@@ -107,18 +109,73 @@ def test_the_same_splits_are_made_once_and_others_for_themselves(pets, tmp_path,
         one, other = getattr(again, split), getattr(files, split)
         assert one.labels.tolist() == other.labels.tolist() == getattr(whole, split).labels.tolist()
         assert other.encoded.content(0) == FILES[f"{split[:3] if split == 'validation' else split}/cat/0.png"]
-    for number, fields in enumerate(({"limit": 4}, {"image_size": 16}, {"on_bad": "skip"}, {"duplicates": "allow"}), start=2):
-        loaded(pets, tmp_path / "cache", **fields)
-        assert len(divisions) == number
-    load(Data(source=str(pets)), seed=1, cache_dir=str(tmp_path / "cache"))
-    assert len(divisions) == 6
     loaded(pets, tmp_path / "cache", loading="streaming")
-    assert len(divisions) == 6
+    assert len(divisions) == 1
 
 
-@pytest.mark.parametrize("loading", ["cached", "streaming"])
-def test_of_all_that_is_stored_a_later_load_reads_what_it_needs(loading, pets, tmp_path, monkeypatch):
+def test_every_field_that_decides_on_splits_has_its_own(tmp_path, divisions):
+    pets = write_folder(tmp_path / "pets", tree("train/cat", "train/dog", images=20))
+    deciding = {"limit": 9, "image_size": 16, "on_bad": "skip", "duplicates": "allow", "drawn_part": 0.2}
+    assert set(Data.model_fields) - {*deciding} == {"source", "loading", "normalization", "seed"}
+    whole = loaded(pets, tmp_path / "cache")
+    for number, (field, value) in enumerate(deciding.items(), start=2):
+        loaded(pets, tmp_path / "cache", **{field: value})
+        assert len(divisions) == number, field
+    other = load(Data(source=str(pets)), seed=1, cache_dir=str(tmp_path / "cache"))
+    assert len(divisions) == 7 and other.content_hash != whole.content_hash
+
+
+def test_where_nothing_is_drawn_all_seeds_share_their_splits(pets, tmp_path, divisions):
+    hashes = {load(Data(source=str(pets)), seed=seed, cache_dir=str(tmp_path / "cache")).content_hash for seed in range(3)}
+    assert len(hashes) == len(divisions) == 1
+    for seed in range(3):
+        load(Data(source=str(pets), limit=4), seed=seed, cache_dir=str(tmp_path / "cache"))
+    assert len(divisions) == 4
+
+
+def test_splits_that_were_stored_are_those_of_this_version(tmp_path):
+    pets = write_folder(
+        tmp_path / "pets", tree("cat", "dog", images=20) | {"dog/bad.png": b"x", "dog/again.png": image("cat0")}
+    )
+    found = loaded(pets, tmp_path / "cache", limit=10, on_bad="skip")
+    told = json.dumps([found.content_hash, found.notes, found.test.labels.tolist()])
+    assert hashlib.sha256(told.encode()).hexdigest()[:16] == "0df3d5aa57cf849d", "Raise splits.VERSION, then change this hash."
+
+
+def test_splits_of_files_that_were_judged_otherwise_are_not_used(pets, tmp_path, monkeypatch):
     loaded(pets, tmp_path / "cache")
+    shutil.rmtree(tmp_path / "cache" / "scanned")
+    original, content = decode.examine, FILES["train/cat/0.png"]
+
+    def stricter(given):
+        if given == content:
+            raise BadFile(decode.DAMAGED)
+        return original(given)
+
+    monkeypatch.setattr(decode, "examine", stricter)
+    with pytest.raises(DataRefused, match=r"'train/cat/0\.png': truncated or damaged"):
+        loaded(pets, tmp_path / "cache")
+    left = loaded(pets, tmp_path / "cache", on_bad="skip")
+    expected = loaded(
+        write_folder(tmp_path / "fewer", {name: FILES[name] for name in FILES if FILES[name] != content}), tmp_path
+    )
+    assert left.content_hash == expected.content_hash and np.array_equal(left.train.images, expected.train.images)
+
+
+def test_what_is_torn_while_it_is_read_is_told_as_a_failing_disk(pets, tmp_path):
+    loaded(pets, tmp_path / "cache")
+    place = entry_of(tmp_path / "cache", "scanned")
+    entry = cache.fetch(tmp_path / "cache", "scanned", place.name, lambda _: pytest.fail("it is whole"))
+    with (place / "arrays.npz").open("r+b") as file:
+        file.write(bytes(place.joinpath("arrays.npz").stat().st_size // 2))
+    with pytest.raises(OSError, match=r"It was whole a moment ago.*arrays\.npz"):
+        _ = [entry.arrays[name] for name in entry.arrays]
+
+
+@pytest.mark.parametrize("limit", [None, 4])
+@pytest.mark.parametrize("loading", ["cached", "streaming"])
+def test_of_all_that_is_stored_a_later_load_reads_what_it_needs(loading, limit, pets, tmp_path, monkeypatch):
+    loaded(pets, tmp_path / "cache", loading=loading, limit=limit)
     original, read = cache._Stored.__getitem__, set()
 
     def noted(self, name):
@@ -126,10 +183,12 @@ def test_of_all_that_is_stored_a_later_load_reads_what_it_needs(loading, pets, t
         return original(self, name)
 
     monkeypatch.setattr(cache._Stored, "__getitem__", noted)
-    loaded(pets, tmp_path / "cache", loading=loading)
+    loaded(pets, tmp_path / "cache", loading=loading, limit=limit)
     columns = ("ids", "labels", "rows") if loading == "streaming" else ("ids", "labels")
     of_splits = {f"{split}_{column}" for split in splits.SPLITS for column in columns}
-    assert read == of_splits | ({"offsets", "file_bytes", "plain"} if loading == "streaming" else set())
+    of_files = {"offsets", "file_bytes", "plain"} if loading == "streaming" else set()
+    some_pixels = {"known"} if loading == "streaming" or limit else set()  # where all are stored, that is told
+    assert read == of_splits | of_files | some_pixels
 
 
 def test_splits_are_made_each_time_where_they_cannot_be_stored(pets, tmp_path, divisions, monkeypatch):

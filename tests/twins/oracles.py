@@ -99,7 +99,7 @@ def cross_entropy(logits: Array, labels: Array) -> Array:
 def masks(drawn: Epoch) -> list[Array]:
     """One bool [N, units] a dropout."""
     return [
-        np.unpackbits(bits, axis=1, count=units).astype(np.bool_)
+        np.unpackbits(bits, axis=1, count=units, bitorder="little").astype(np.bool_)
         for bits, units in zip(drawn.masks, drawn.mask_units, strict=True)
     ]
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
+from common.architectures import Architecture, Dropout
 from common.batches import Epoch, Plan
 from common.datasets import Encoded, Split, decode
 from common.datasets.images import Gathered, rows_of
@@ -40,6 +41,15 @@ def test_augmentation_moves_every_pixel_as_drawn(twin: Twin, flips: Any, shifts:
 def test_a_shift_beyond_the_edge_leaves_nothing(twin: Twin) -> None:
     far = np.array([[12, 0], [0, -12], [99, -99]])
     assert not augment(twin, SPLIT.images[:3], shifts=far).any()
+
+
+@pytest.mark.parametrize("units", [3, 8, 11, 128])
+def test_masks_are_the_bits_that_were_drawn(twin: Twin, units: int) -> None:
+    architecture = Architecture("any", 12, 3, (Dropout("dropout", 0.3, units),))
+    drawn = Plan(made.settings(), architecture, 9).draw(1)
+    (found,) = map(twin.array, twin.input.unpack(drawn.map(twin.tensor)))
+    (expected,) = oracles.masks(drawn)
+    assert found.shape == (9, units) and found.dtype == np.bool_ and np.array_equal(found, expected)
 
 
 def test_an_affine_map_of_whole_pixels_is_the_flip_and_the_shift(twin: Twin) -> None:
