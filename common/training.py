@@ -584,6 +584,11 @@ def best_epoch(epochs: Sequence[EpochRecord], by: str) -> int:
     return min(epochs, key=rank).epoch
 
 
+_LOSSES_KEPT = 32
+"""Of evaluation batches, on the device: thousands of small tensors between large ones leave what is freed in pieces that no
+layer's output fits in, and the process grows by hundreds of MiB."""
+
+
 def evaluate(trainer: Trainer, split: Split, batch_size: int) -> tuple[Metrics, npt.NDArray[np.int64]]:
     """Score every example of a split exactly once, over all shards.
 
@@ -600,6 +605,7 @@ def evaluate(trainer: Trainer, split: Split, batch_size: int) -> tuple[Metrics, 
     low, high = shard(n, number, index)
     predictions, times_scored = np.zeros(n, np.int64), np.zeros(n, np.int64)
     losses: list[Any] = []
+    fetched = [np.zeros(0)]
     for start in range(low, high, batch_size):
         part = slice(start, min(start + batch_size, high))
         loss, predicted = trainer.score(split.images[part], split.labels[part])
@@ -608,10 +614,15 @@ def evaluate(trainer: Trainer, split: Split, batch_size: int) -> tuple[Metrics, 
         predictions[part] = predicted
         times_scored[part] += 1
         losses.append(loss)
+        if len(losses) == _LOSSES_KEPT:
+            fetched.append(trainer.fetch(losses))
+            losses = []
         watchdog.beat()
     if not (trainer.all_reduce(times_scored) == 1).all():
         raise AssertionError("an example was not scored exactly once")
-    loss_sum = trainer.fetch(losses).astype(np.float64).sum() if losses else 0.0
+    if losses:
+        fetched.append(trainer.fetch(losses))
+    loss_sum = np.concatenate(fetched, dtype=np.float64).sum()
     total_loss = trainer.all_reduce(np.array([loss_sum]))
     predictions = trainer.all_reduce(predictions)
     return metrics.metrics(split.labels, predictions, float(total_loss[0])), predictions

@@ -43,6 +43,8 @@ def of_framework(framework: str, rounds: int, folder: Path, cache: Path) -> Pair
     found: Pairs = {}
     fields_of_all = {"paths": {"cache_dir": str(cache)}}
     trained = tuple(round(images / _TRAINING_PART) for images in TRAINED)
+    for images in trained:
+        _prepared(images, cache)  # or the first training would read them in, which takes memory of its own
     for what, sizes, loading, fields in (
         ("training, cached", trained, "cached", {"steps": STEPS}),
         ("training, streaming", trained, "streaming", {"steps": STEPS}),
