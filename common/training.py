@@ -614,14 +614,12 @@ def evaluate(trainer: Trainer, split: Split, batch_size: int) -> tuple[Metrics, 
         predictions[part] = predicted
         times_scored[part] += 1
         losses.append(loss)
-        if len(losses) == _LOSSES_KEPT:
+        if len(losses) == _LOSSES_KEPT or part.stop == high:
             fetched.append(trainer.fetch(losses))
             losses = []
         watchdog.beat()
     if not (trainer.all_reduce(times_scored) == 1).all():
         raise AssertionError("an example was not scored exactly once")
-    if losses:
-        fetched.append(trainer.fetch(losses))
     loss_sum = np.concatenate(fetched, dtype=np.float64).sum()
     total_loss = trainer.all_reduce(np.array([loss_sum]))
     predictions = trainer.all_reduce(predictions)

@@ -151,12 +151,11 @@ def explore(data: spec.Data, *, seed: int, cache_dir: str | None = None) -> tupl
     """
     refusal: str | None = None
     dataset: Dataset | None = None
+    manifest = datasets.load_manifest(data, cache_dir=cache_dir)
     try:
         dataset = datasets.load(data, seed=seed, cache_dir=cache_dir)
-        manifest = datasets.load_manifest(data, cache_dir=cache_dir)
     except DataRefused as error:
         refusal = _in_options(str(error))
-        manifest = datasets.load_manifest(data, cache_dir=cache_dir)
         data = _lenient(data, manifest)
         try:
             dataset = datasets.load(data, seed=seed, cache_dir=cache_dir)

@@ -92,6 +92,14 @@ def test_files_in_the_cache_folder_are_found_by_name_and_their_classes_named(fil
     assert dataset.name == "fashion_mnist" and dataset.class_names == fashion_mnist.CLASS_NAMES
 
 
+def test_unpacked_files_asked_for_by_path_and_by_name_have_each_their_classes(tmp_path, monkeypatch):
+    official(monkeypatch, zipped())
+    folder = write_folder(tmp_path / "fashion-mnist", plain())
+    for _ in range(2):  # the second time from the cache, which both share
+        assert loaded(folder, tmp_path).class_names == tuple("0123456789")
+        assert loaded("fashion_mnist", tmp_path).class_names == fashion_mnist.CLASS_NAMES
+
+
 def test_a_file_in_the_cache_folder_that_is_not_the_official_one_is_refused(tmp_path):
     write_folder(tmp_path / "fashion-mnist", zipped())
     with pytest.raises(DataRefused) as refusal:
