@@ -55,6 +55,11 @@ def forward(
     return share_of_loss(logits, labels, num_examples, loss), num_correct
 
 
+def parts_of(values: torch.Tensor, number: int) -> list[torch.Tensor]:
+    """Equal parts of a tensor along its first axis, in order."""
+    return list(values.chunk(number))
+
+
 def gradients(
     model: nn.Module,
     images: torch.Tensor,
@@ -85,7 +90,7 @@ def gradients(
     parameters = list(model.parameters())
     for parameter in parameters:
         parameter.grad = None
-    cut = [values.chunk(update.parts) for values in (images, labels, *masks)]
+    cut = [parts_of(values, update.parts) for values in (images, labels, *masks)]
     shares: list[torch.Tensor] = []
     correct: list[torch.Tensor] = []
     for number, (part, part_labels, *part_masks) in enumerate(zip(*cut, strict=True), 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -18,6 +19,8 @@ from common.training import Batch
 from tensorflow_impl import decode, device
 
 Take = Callable[[tf.Tensor], tf.Tensor]
+
+_WORD = np.dtype(np.int64)
 
 
 def batches(
@@ -75,13 +78,22 @@ def resident(plan: Plan, split: Split, world_size: int, rank: int, first_epoch: 
         first_epoch: of those that are still to come.
         where: the device.
     """
+    rows = _as_words(np.asarray(split.images))
+    image, row_bytes = split.images.shape[1:], rows.strides[0]
     with tf.device(where):
-        images, labels = tf.constant(np.asarray(split.images)), tf.constant(split.labels)
+        words, labels = tf.constant(rows), tf.constant(split.labels)
+
+    def take(ids: tf.Tensor) -> tf.Tensor:
+        # Twin: TensorFlow gathers no bytes on a GPU, but sends all images to the host for it; torch does. So they come as
+        # words, and for the gathers of augmentation as float16, which holds 0..255 exactly.
+        gathered = tf.reshape(tf.bitcast(tf.gather(words, ids), tf.uint8), (-1, row_bytes))
+        return tf.cast(tf.reshape(gathered[:, : math.prod(image)], (-1, *image)), tf.float16)
 
     @tf.function
     def make(draws: list[tf.Tensor], start: tf.Tensor, stop: tf.Tensor) -> Batch:
         given = iter(draws)
-        return load(lambda ids: tf.gather(images, ids), labels, drawn.map(lambda _: next(given)), start, stop)
+        batch = load(take, labels, drawn.map(lambda _: next(given)), start, stop)
+        return batch._replace(images=tf.cast(batch.images, tf.uint8))
 
     for epoch in range(first_epoch, plan.epochs + 1):
         drawn = plan.draw(epoch)
@@ -93,6 +105,12 @@ def resident(plan: Plan, split: Split, world_size: int, rank: int, first_epoch: 
             with tf.device("CPU:0"):  # Twin: TensorFlow puts a constant where it is not told to leave it on the host
                 ids = tf.constant(drawn.ids[start:stop])
             yield batch._replace(ids=ids)
+
+
+def _as_words(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+    """Each image as a row of words, the last filled up with zeros."""
+    rows = images.reshape(len(images), -1)
+    return np.pad(rows, ((0, 0), (0, -rows.shape[1] % _WORD.itemsize))).view(_WORD)
 
 
 def reader(split: Split, image_size: int) -> Take:

@@ -52,6 +52,15 @@ def forward(
     return share_of_loss(logits, labels, num_examples, loss), num_correct
 
 
+def parts_of(values: tf.Tensor, number: int) -> list[tf.Tensor]:
+    """Equal parts of a tensor along its first axis, in order."""
+    # Twin: slices, for tf.split sends bytes, bools and labels from a GPU to the host; torch's chunks are views.
+    if number == 1:
+        return [values]
+    size = tf.shape(values)[0] // number
+    return [values[part * size : (part + 1) * size] for part in range(number)]
+
+
 def gradients(
     model: keras.Model,
     images: tf.Tensor,
@@ -80,7 +89,7 @@ def gradients(
         gradient of every trainable variable, in the order in which the optimizer has them, added up over the parts.
     """
     variables = [variable.value for variable in model.trainable_variables]
-    cut = [tf.split(values, update.parts) for values in (images, labels, *masks)]
+    cut = [parts_of(values, update.parts) for values in (images, labels, *masks)]
     shares: list[tf.Tensor] = []
     correct: list[tf.Tensor] = []
     found: list[list[tf.Tensor]] = []

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -56,6 +61,7 @@ class Serial:
     def _new_model(self, group: ReplicaGroup | None) -> torch.nn.Module:
         model = self._placed(models.build(self._architecture, self._spec.precision, group, self._switches["arithmetic"]))
         if (graph := self._switches["graph"]) != "eager":
+            _compile_anew()
             model.compile(mode=_COMPILE_MODES[graph])
         return model
 
@@ -240,3 +246,16 @@ class Serial:
 
     def _tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
         return torch.tensor(array, device=self._device)
+
+
+@cache
+def _compile_anew() -> None:
+    """Have torch.compile keep what it compiles in a folder of this process, to be called before it compiles.
+
+    Else a run would find what an earlier one of this machine has compiled, and its first step would tell nothing of compiling.
+    """
+    # Twin: XLA keeps nothing that another process could find.
+    folder = tempfile.mkdtemp(prefix="convtwins-compiled-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+    os.environ.pop("TRITON_CACHE_DIR", None)  # else in that folder

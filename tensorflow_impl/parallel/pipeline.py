@@ -201,8 +201,8 @@ class _Passes:
         self._copy = copy
         self._update = update
         self._clock = clock
-        self._images, self._labels = (tf.split(values, update.parts) for values in (images, labels))
-        self._masks = [tf.split(mask, update.parts) for mask in masks]
+        self._images, self._labels = (train.parts_of(values, update.parts) for values in (images, labels))
+        self._masks = [train.parts_of(mask, update.parts) for mask in masks]
         self._last: list[list[tf.Tensor]] = [[] for _ in copy]
         """Of each stage, what came of what it did last."""
         self._forward: dict[tuple[int, int], Any] = {}

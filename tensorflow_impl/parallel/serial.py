@@ -267,7 +267,7 @@ class Serial:
 
         def forward_replicas(images: Any, labels: Any, masks: Any, update: Update) -> Any:
             def one(images: Any, labels: Any, masks: Any) -> Any:
-                cut = [tf.split(values, update.parts) for values in (images, labels, *masks)]
+                cut = [train.parts_of(values, update.parts) for values in (images, labels, *masks)]
                 settings = {"loss": self._spec.loss, "scaling": self._plan.scaling}
                 return [
                     train.forward(model, part, part_labels, part_masks, update.num_examples, **settings)

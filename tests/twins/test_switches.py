@@ -163,6 +163,8 @@ def test_a_compiled_graph_is_used_for_whole_batches_alone(twin: Twin, fair: np.n
     if twin.framework == "pytorch":
         graphs_of_a_step = counters["stats"]["unique_graphs"]
         assert graphs_of_a_step >= 1
+        own = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])  # what another process left there would be no compiling
+        assert own.name.startswith("convtwins-compiled-") and any(own.rglob("*.so"))
     assert np.abs(found / fair - 1).max() < (1e-4 if arithmetic == "full" else CLOSE[arithmetic])
     few = 4
     smaller = twin.batch(*(values[:few] for values in BATCH[:2]), made.masks(ARCHITECTURE, few))
@@ -178,8 +180,15 @@ def test_a_compiled_graph_is_used_for_whole_batches_alone(twin: Twin, fair: np.n
     assert text.startswith("HloModule")
 
 
-def test_batches_made_on_the_device_are_those_made_on_the_host(twin: Twin) -> None:
-    augmentation = {"horizontal_flip": True, "shift_px": 2, "rotation_degrees": 20.0, "brightness": 0.2}
+AUGMENTATIONS = (
+    {},
+    {"horizontal_flip": True, "shift_px": 2},
+    {"horizontal_flip": True, "shift_px": 2, "rotation_degrees": 20.0, "brightness": 0.2},
+)
+
+
+@pytest.mark.parametrize("augmentation", AUGMENTATIONS, ids=["none", "whole pixels", "affine"])
+def test_batches_made_on_the_device_are_those_made_on_the_host(twin: Twin, augmentation: dict[str, Any]) -> None:
     made_trainer = made.trainer(twin, ARCHITECTURE, DATA, augmentation=augmentation, epochs=2)
     plan, where = made_trainer._plan, {"pytorch": "cpu", "tensorflow": "CPU:0"}[twin.framework]
     resident = list(twin.input.resident(plan, DATA.train, 1, 0, 1, where))
@@ -189,6 +198,55 @@ def test_batches_made_on_the_device_are_those_made_on_the_host(twin: Twin) -> No
         for name in ("ids", "images", "labels"):
             assert np.array_equal(twin.array(getattr(one, name)), twin.array(getattr(other, name))), name
         assert all(np.array_equal(*map(twin.array, pair)) for pair in zip(one.masks, other.masks, strict=True))
+
+
+@pytest.mark.parametrize("augmentation", AUGMENTATIONS, ids=["none", "whole pixels", "affine"])
+def test_a_gpu_has_a_kernel_for_all_that_is_done_on_it(
+    twin: Twin, monkeypatch: pytest.MonkeyPatch, augmentation: dict[str, Any]
+) -> None:
+    """What it has none for, TensorFlow does on the host, with all that it takes sent there, and says nothing."""
+    if twin.framework != "tensorflow":
+        pytest.skip("torch refuses what a device cannot do")
+    import tensorflow as tf
+    from tensorflow.python.framework import kernels
+
+    graphs: list[Any] = []
+    function = tf.function
+
+    def recording(body: Any, **given: Any) -> Any:
+        traced = function(body, **given)
+
+        def called(*values: Any) -> Any:
+            graphs.append(traced.get_concrete_function(*values).graph)
+            return traced(*values)
+
+        return called
+
+    made_trainer = made.trainer(twin, ARCHITECTURE, DATA, augmentation=augmentation, global_batch_size=4)
+    monkeypatch.setattr(tf, "function", recording)
+    next(twin.input.resident(made_trainer._plan, DATA.train, 1, 0, 1, "CPU:0"))
+    batch = [values[:8] for values in (*BATCH[:2], *BATCH[2])]
+    graphs.append(function(lambda *values: train_parts(twin, values)).get_concrete_function(*map(tf.constant, batch)).graph)
+    assert len(graphs) == 2
+
+    def is_served(operation: Any) -> bool:
+        on_gpu = [
+            kernel
+            for kernel in kernels.get_registered_kernels_for_op(operation.type).kernel
+            if kernel.device_type in ("GPU", "DEFAULT")
+        ]
+        return any(
+            all(operation.node_def.attr[each.name].type in each.allowed_values.list.type for each in kernel.constraint)
+            for kernel in on_gpu
+        )
+
+    operations = [operation for graph in graphs for operation in graph.get_operations()]
+    assert {operation.type for operation in operations} >= {"GatherV2", "Bitcast"}
+    assert [(operation.type, operation.name) for operation in operations if not is_served(operation)] == []
+
+
+def train_parts(twin: Twin, values: Any) -> list[Any]:
+    return [part for each in values for part in twin.train.parts_of(each, 2)]
 
 
 @pytest.mark.slow
@@ -266,7 +324,8 @@ def test_what_a_process_settles_before_its_first_tensor(
 def test_every_switch_says_what_it_may_be(framework: str, kind: str) -> None:
     switches = importlib.import_module(f"{framework}_impl.switches")
     for name, option in switches.options(kind).items():
-        assert option.keys() <= {"values", "default", "plain", "elsewhere", "only", "reduced", "process", "help"}, name
+        required, rest = {"values", "default", "help"}, {"plain", "elsewhere", "only", "reduced", "process", "found_for"}
+        assert required <= option.keys() <= required | rest, name
         assert {option["default"], option.get("plain", option["default"])} <= set(option["values"]), name
         known = {*map(str, option["values"]), *option.get("elsewhere", {})}
         assert {*option.get("only", {}), *map(str, option.get("process", ()))} <= known, name
