@@ -647,7 +647,8 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
             {name: {"values": [...], "default": ..., "help": str}}, the default being what `fair` has, and where it applies
             "plain": what that level has; "elsewhere": {value: what it needs that this machine lacks};
             "only": {value: {dotted field of the spec: [the values that it is for]}}; "reduced": values with which the
-            arithmetic has fewer digits than the precision says; "process": values that are settled when a process starts.
+            arithmetic has fewer digits than the precision says; "process": values that are settled when a process starts;
+            "found_for": fields of the spec for whose values alone a value that was found the fastest is that.
             Values that are keys stand there as strings. `on_cpu`: see `of_device`.
 
     Returns:
@@ -752,6 +753,7 @@ def thread_choices() -> dict[str, Any]:
         "default": "budget",
         "plain": "default",
         "process": ["default", *numbers],
+        "found_for": ["cores", "mode"],
     }
 
 

@@ -94,12 +94,19 @@ def load(framework: str, model: str, description: Mapping[str, Any], cache_dir: 
 def options(run: Spec, framework: str, description: Mapping[str, Any]) -> dict[str, Any]:
     """The switches that make a run `best`: those found for its model here, but for those that do not fit the run.
 
+    Threads, say, that were found with sixteen cores fit no run with two, nor one of several processes.
+
     Raises:
         SpecError: nothing was found, as `load`.
     """
-    found = load(framework, run.model, description, run.paths.cache_dir, run.device).options
+    found = load(framework, run.model, description, run.paths.cache_dir, run.device)
     known = description["options"]
-    return {name: value for name, value in found.items() if name in known and spec.misfit(run, known[name], value) is None}
+
+    def fits(name: str, value: Any) -> bool:
+        alike = all(getattr(run, field) == getattr(found.spec, field) for field in known[name].get("found_for", ()))
+        return alike and spec.misfit(run, known[name], value) is None
+
+    return {name: value for name, value in found.options.items() if name in known and fits(name, value)}
 
 
 def _listed(versions: Mapping[str, str]) -> str:

@@ -24,7 +24,7 @@ from compare.best import Best
 from compare.interrupt import Interrupted, interruptible
 from compare.progress import Display, display
 from compare.store import FolderError
-from compare.switch_search import FAIR, PARTED, PLAIN, PRICE_STEPS, Request, Search, Step
+from compare.switch_search import ACCELERATOR_EPOCHS, FAIR, PARTED, PLAIN, PRICE_STEPS, Request, Search, Step
 from compare.tables import Column, Table
 from compare.words import chosen, names
 
@@ -68,7 +68,9 @@ def command(
     batch_size: Annotated[int | None, typer.Option(min=1, help="Images of a step. Default: 64.")] = None,
     only: Annotated[str | None, typer.Option(help="Switches to try, with commas. Default: all.")] = None,
     rounds: Annotated[int, typer.Option(min=2, help="Runs of each configuration, in turns.")] = 5,
-    steps: Annotated[int, typer.Option(min=1, help="Timed steps of each run.")] = 30,
+    steps: Annotated[
+        int, typer.Option(min=1, help=f"Timed steps of each run; on a GPU it takes {ACCELERATOR_EPOCHS} epochs.")
+    ] = 30,
     max_price: Annotated[
         float, typer.Option(min=0, help=f"Relative difference of a loss over {PRICE_STEPS} steps that best may cost.")
     ] = 0.1,
@@ -147,7 +149,7 @@ def table(outcome: Outcome) -> Table:
         note=f"Medians with quartiles, ratios with 95 % intervals, of up to {outcome.rounds} interleaved rounds. Compile "
         f"seconds: what the first step takes longer than that of {FAIR}; paid back after so many epochs of the whole data. "
         f"Price: largest relative difference of a loss over {PRICE_STEPS} steps to that of {PLAIN} in float32.{unsteady} "
-        "Matrix rate: of NumPy's product in float32.",
+        "Matrix rate: of NumPy's product in float32; on a GPU of the framework's own, in the run's arithmetic.",
     )
 
 
@@ -155,10 +157,16 @@ def sentences(outcome: Outcome) -> list[str]:
     """What was found, and what could not be measured."""
     found = outcome.best
     said = [f"{step.name}: {step.reason}" for step in outcome.ladder if step.reason]
+    doubtful = {step.name: step.in_doubt for step in outcome.ladder if step.in_doubt}
+    if doubtful:
+        said.append(
+            f"Times of {sum(doubtful.values())} runs are in doubt, as other work took cores from them ({', '.join(doubtful)}). "
+            "Search again with another --out while nothing else runs."
+        )
     if not found.options:
         return [f"{outcome.framework}: nothing is surely faster than {FAIR}. That is stored in {outcome.stored}.", *said]
-    listed = ", ".join(f"{name}={value}" for name, value in found.options.items())
-    return [f"{outcome.framework}: best is {listed}. `run --switches best` takes it from {outcome.stored}.", *said]
+    switches = ", ".join(f"{name}={value}" for name, value in found.options.items())
+    return [f"{outcome.framework}: best is {switches}. `run --switches best` takes it from {outcome.stored}.", *said]
 
 
 def _search(request: Request, named: list[str], folder: Path, shown: Display) -> list[Outcome]:

@@ -1,9 +1,9 @@
 """The search for the fastest switches of one framework: each by itself, then together as long as that is surely faster.
 
-Every measurement is a run of the model alone (`part: compute`; on an accelerator with its input, for there switches say where
-that is made) in a fresh process, sealed in the results folder under its
+Every measurement is a run of the model alone (`part: compute`) in a fresh process, sealed in the results folder under its
 configuration and round; one that is sealed already is not made again. So a search that was cut short goes on where it
-stopped, by the same steps.
+stopped, by the same steps. On an accelerator it is a training of whole epochs with their input: switches say there where that
+is made, and what it costs once an epoch is in the pace as it is in a real run's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from common.work import Work
 from compare import execution, launch, store
 from compare.matrix import Row
 from compare.statistics import SIGNIFICANCE, Ratio, Spread, paired_ratio, spread
-from compare.summary import images_per_second
+from compare.summary import images_per_second, times_in_doubt
 
 HOPELESS = {1: 0.5, 2: 0.8}
 """Rounds: parts of the speed of `fair`, below which a switch is not measured again nor tried with others. One round may have
@@ -41,6 +41,8 @@ PRICE_STEPS = 20
 """Over which losses are held against those of `plain`."""
 EPOCH_STEPS = 5
 """Of the runs: the pace of a run is that of its median epoch, so that its warm-up does not count."""
+ACCELERATOR_EPOCHS = 3
+"""Of a run on an accelerator, for the same reason."""
 
 PARTED = 2.0
 """Times the price of float32 itself, against float64, above which a price is the switch's own: some trainings are so unsteady
@@ -66,7 +68,7 @@ class Step(BaseModel):
     ratio: Ratio | None = None
     """To `fair`, of runs of the same round; None of `fair` itself."""
     first_step_seconds: float | None = None
-    """The longest of the rounds: later ones may find what was compiled before."""
+    """Median of the rounds, each of which compiles anew; None where every run was stopped."""
     compile_seconds: float | None = None
     """What its first step takes longer than that of `fair`."""
     paid_back_epochs: float | None = None
@@ -76,7 +78,10 @@ class Step(BaseModel):
     rounding: float | None = None
     """The price of float32 itself, against float64; where the switch's own is above what is allowed."""
     matrix_fraction: float | None = None
-    """Of the machine's rate for float32 matrix products; None where it is not known, or on a GPU."""
+    """Of the machine's rate for float32 matrix products; on an accelerator of its own, in the run's arithmetic; None where that
+    is not known."""
+    in_doubt: int = 0
+    """Runs whose times are not to be relied on: other work took cores from them."""
     taken: bool = False
     """Whether it is what was found best."""
 
@@ -98,6 +103,17 @@ class _Configuration:
     def hopeful(self) -> bool:
         return not self.dropped and self.failure is None
 
+    @property
+    def paces(self) -> list[float]:
+        """Images per second of the rounds."""
+        return [images_per_second(result) for _, result in sorted(self.rounds.items())]
+
+    @property
+    def first_step_seconds(self) -> float | None:
+        """Median; None where every run was stopped."""
+        known = [result.phases.first_step_seconds for result in self.rounds.values() if result.phases]
+        return _median(known) if known else None
+
 
 class Request(BaseModel):
     """What is asked for, of every framework alike."""
@@ -111,7 +127,7 @@ class Request(BaseModel):
     rounds: int
     """Runs of each configuration."""
     steps: int
-    """Timed, of each run."""
+    """Timed, of each run; on an accelerator a run takes ACCELERATOR_EPOCHS."""
     max_price: float
     """Above which a switch is not taken, unless float32 itself parts as far from float64; see `Step.price`."""
 
@@ -151,20 +167,17 @@ class Search:
         self._rates = machine_rates
         self._told = told
         base = request.spec
-        data = base.data.model_dump()
-        batch = base.global_batch_size
-        self._timed = base.with_fields(
-            part="training" if self._on_accelerator else "compute",
-            epochs=None,
-            steps=request.steps + EPOCH_STEPS,
-            data=data | {"limit": min(data["limit"] or math.inf, EPOCH_STEPS * batch)},
-            checkpoint_seconds=None,
-        )
-        self._judged = base.with_fields(
-            epochs=None,
-            steps=PRICE_STEPS,
-            data=data | {"limit": min(data["limit"] or math.inf, PRICE_STEPS * batch)},
-        )
+        if self._on_accelerator:
+            self._timed = base.with_fields(epochs=ACCELERATOR_EPOCHS, steps=None, checkpoint_seconds=None)
+        else:
+            self._timed = base.with_fields(
+                part="compute",
+                epochs=None,
+                steps=request.steps + EPOCH_STEPS,
+                data=self._limited(EPOCH_STEPS),
+                checkpoint_seconds=None,
+            )
+        self._judged = base.with_fields(epochs=None, steps=PRICE_STEPS, data=self._limited(PRICE_STEPS))
         self._plain = _Configuration(PLAIN, "level", {})
         options: dict[str, Any] = description["options"]
         fewer = {name: each["default"] for name, each in options.items() if each.get("plain") in each.get("reduced", ())}
@@ -184,26 +197,33 @@ class Search:
         everything = [self._fair, self._plain, *singles]
         for number in range(self._request.rounds):
             self._measure(everything, number)
-            if self._fair.failure is not None:
-                raise launch.LaunchError(f"{self._framework} cannot run {self._timed.model}: {self._fair.failure}")
             for each in singles:
                 self._drop_if_below(HOPELESS.get(number + 1, 0.0), each, self._fair)
         ratios = {each.name: ratio for each in singles if (ratio := self._ratio(each, self._fair)) is not None}
         hopeful = [each for each in singles if each.hopeful and each.name in ratios and self._is_cheap(each)]
         hopeful.sort(key=lambda each: -ratios[each.name].value)
-        base, tried = self._fair, list[_Configuration]()
+        tests = 2 * len(singles)  # each may be tested by itself, and once on top of others
+        bases = [self._fair, *[each for each in hopeful if is_surely_faster(ratios[each.name], tests)][:1]]
+        tried: list[_Configuration] = []
         for each in hopeful:
+            base = bases[-1]
             if base is self._fair:
-                if is_surely_faster(ratios[each.name], len(singles)):
-                    base = each
-            elif not each.options.keys() & base.options.keys():
+                break
+            if not each.options.keys() & base.options.keys():
                 options = base.options | each.options
                 together = _Configuration(_name(options), "together", options)
                 tried.append(together)
-                if self._beats(together, base, len(tried), len(singles)):
-                    base = together
-        ladder = [self._step(each, base) for each in (*everything, *tried)]
-        return ladder, base.options
+                if self._beats(together, base, len(tried), tests):
+                    bases.append(together)
+                while not bases[-1].hopeful:  # what has failed once is nobody's best
+                    bases.pop()
+        ladder = [self._step(each, bases[-1]) for each in (*everything, *tried)]
+        return ladder, bases[-1].options
+
+    def _limited(self, steps: int) -> dict[str, Any]:
+        """The data, no more of it than so many steps need."""
+        base = self._request.spec
+        return base.data.model_dump() | {"limit": min(base.data.limit or math.inf, steps * base.global_batch_size)}
 
     def _singles(self) -> list[_Configuration]:
         """Each switch at each other value that fits: here, serially, in float32."""
@@ -228,7 +248,11 @@ class Search:
         return ratio is not None and is_surely_faster(ratio, tests) and self._is_cheap(new)
 
     def _measure(self, configurations: Sequence[_Configuration], number: int) -> None:
-        """A round: A B, the next one B A: a machine that grows warmer or busier favours none."""
+        """A round: A B, the next one B A: a machine that grows warmer or busier favours none.
+
+        Raises:
+            LaunchError: `fair` itself cannot be run.
+        """
         for each in configurations if number % 2 == 0 else reversed(configurations):
             if each.hopeful:
                 self._told(f"{self._framework}, {each.name}, round {number + 1}")
@@ -237,6 +261,8 @@ class Search:
                     each.rounds[number] = result
                 else:
                     each.failure = f"{result.status}: {result.reason}"
+        if self._fair.failure is not None:
+            raise launch.LaunchError(f"{self._framework} cannot run {self._timed.model}: {self._fair.failure}")
 
     def _result(self, each: _Configuration, number: int) -> RunResult:
         row = Row(id=f"{self._framework}-{each.name}", framework=self._framework, spec=self._spec(each, self._timed))
@@ -333,32 +359,38 @@ class Search:
         common: dict[str, Any] = {"name": each.name, "kind": each.kind, "options": each.options, "reason": each.failure}
         if not each.rounds:
             return Step(status=status, **common)
-        paces = [images_per_second(result) for _, result in sorted(each.rounds.items())]
-        pace, own = spread(paces), _median(paces)
-        compiling = max(_first_step(each) - _first_step(self._fair), 0.0)
-        gained = self._train_images / _median([images_per_second(one) for one in self._fair.rounds.values()])
-        gained -= self._train_images / own
-        rate = self._rates.float32_gflops if self._rates and each.rounds[min(each.rounds)].device == "cpu" else None
+        own = _median(each.paces)
+        first, of_fair = each.first_step_seconds, self._fair.first_step_seconds
+        compiling = None if first is None or of_fair is None else max(first - of_fair, 0.0)
+        gained = self._train_images / _median(self._fair.paces) - self._train_images / own
+        rate = self._matrix_gflops(each)
         return Step(
             status=status,
-            images_per_second=pace,
+            images_per_second=spread(each.paces),
             ratio=None if each is self._fair else self._ratio(each, self._fair),
-            first_step_seconds=_first_step(each),
+            first_step_seconds=first,
             compile_seconds=compiling,
-            paid_back_epochs=compiling / gained if gained > 0 else None,
+            paid_back_epochs=compiling / gained if compiling is not None and gained > 0 else None,
             price=self._price(each) if each.hopeful else None,
             rounding=self._rounding(each) if each.hopeful else None,
             matrix_fraction=1e-9 * self._work.flops * own / rate if rate else None,
+            in_doubt=sum(map(times_in_doubt, each.rounds.values())),
             taken=each is best,
             **common,
         )
+
+    def _matrix_gflops(self, each: _Configuration) -> float | None:
+        first = each.rounds[min(each.rounds)]
+        if first.device == "cpu":
+            return self._rates.float32_gflops if self._rates else None
+        return first.device_rates.matrix_gflops if first.device_rates else None
 
 
 def is_surely_faster(ratio: Ratio, tests: int) -> bool:
     """Whether the first of a ratio may be called faster, as one of so many that might have been.
 
-    Each switch is tested once, by itself or with others: by its p times their number (Bonferroni), for what is tested next
-    hangs on what was found. A single round, as after a failure, is sure of nothing.
+    By its p times the number of tests that there may be (Bonferroni), for what is tested next hangs on what was found. A
+    single round, as after a failure, is sure of nothing.
     """
     return ratio.p is not None and ratio.value > 1.0 and tests * ratio.p < SIGNIFICANCE
 
@@ -366,10 +398,6 @@ def is_surely_faster(ratio: Ratio, tests: int) -> bool:
 def _name(options: Mapping[str, Any]) -> str:
     """In folders and tables, e.g. `arithmetic-bfloat16.memory_format-channels_last`."""
     return ".".join(f"{name}-{value}" for name, value in options.items())
-
-
-def _first_step(each: _Configuration) -> float:
-    return max((result.phases.first_step_seconds for result in each.rounds.values() if result.phases), default=0.0)
 
 
 def _median(values: Sequence[float]) -> float:

@@ -87,6 +87,7 @@ def options(kind: str) -> dict[str, Any]:
             "default": on_cuda,
             **({"plain": False} if on_cuda else {}),
             "elsewhere": {} if on_cuda else {"True": _CUDA},
+            "only": {"False": {"input": ["workers"]}} if on_cuda else {},
             "help": "whether input workers put batches into memory from which the device copies by itself",
         },
         "data_on": {

@@ -56,6 +56,10 @@ class Twin:
         self.runs: list[tuple[str, int]] = []
         self.cut_after: int | None = None
         self.rounding = 0.0
+        self.factors: dict[Any, float] = FACTORS
+        self.unsteady: str | None = None
+        self.fails_from: tuple[str, int] | None = None
+        self.cores_of_others = 0.0
         monkeypatch.setattr(execution, "execute", self.execute)
         monkeypatch.setattr(launch, "call", self.call)
 
@@ -64,16 +68,19 @@ class Twin:
             raise Interrupted(2)
         self.runs.append((row.id, repeat))
         broken = "broken" in row.spec.framework_options.values()
+        out_of_memory = self.fails_from is not None and row.id.endswith(self.fails_from[0]) and repeat >= self.fails_from[1]
         slow = not {"lost", "slow"}.isdisjoint(row.spec.framework_options.values())
         made = RunResult(
-            framework=row.framework, spec=row.spec, repeat=repeat, device="cpu", status="failed" if broken else "ok",
-            reason="no compiler" if broken else None, epochs=[fake.epoch(1, 1258 / pace(row.spec, repeat))],
-            phases=phases(row.spec),
+            framework=row.framework, spec=row.spec, repeat=repeat, device="cpu",
+            status="failed" if broken or out_of_memory else "ok",
+            reason="no compiler" if broken else "no memory" if out_of_memory else None,
+            epochs=[fake.epoch(1, 1258 / self.pace(row.spec, repeat))],
+            phases=phases(row.spec), cores_of_others=self.cores_of_others, machine={"logical_cores": 2},
         )  # fmt: skip
         if slow:  # its epochs are watched as they come; who is not patient ends it
             made = made.model_copy(update={"epochs": []})
             for number in range(1, 8):
-                made.epochs.append(fake.epoch(number, 1258 / pace(row.spec, repeat)))
+                made.epochs.append(fake.epoch(number, 1258 / self.pace(row.spec, repeat)))
                 try:
                     watch([{"event": "start"}, *({"event": "epoch", **epoch.model_dump()} for epoch in made.epochs)])
                 except BaseException:
@@ -83,6 +90,14 @@ class Twin:
         results.save(made, store.run_folder(folder, row.id, repeat))
         return made
 
+    def pace(self, run: Spec, repeat: int) -> float:
+        """Columns pay where few digits are read; the machine drifts, and each run has its own noise of a thousandth."""
+        values = [*run.framework_options.values()] or (["given_back"] if run.switches == "plain" else [])
+        factor = float(np.prod([self.factors[value] for value in values]))
+        factor *= 1.5 if {"few", "columns"} <= set(values) else 1.0
+        factor *= (0.7, 1 / 0.7)[repeat % 2] if self.unsteady in values else 1.0
+        return FAIR_PACE * factor * (1.0 + 0.05 * repeat) * (1.0 + 1e-3 * np.sin(17.0 * repeat + 5.0 * factor))
+
     def call(self, framework: str, arguments: Sequence[str], **_: Any) -> int:
         run = from_json(Path(arguments[1]).read_text(encoding="utf-8"))
         given = "few" if run.switches == "plain" and launch.DESCRIPTIONS["left"]["options"]["digits"].get("plain") else "all"
@@ -90,14 +105,6 @@ class Twin:
         off = self.rounding if run.precision == "float64" else off
         safetensors.numpy.save_file({"loss": np.linspace(2.0, 1.0, 20) * (1.0 + off)}, arguments[3])
         return 0
-
-
-def pace(run: Spec, repeat: int) -> float:
-    """Columns pay where few digits are read; the machine drifts, and each run has its own noise of a thousandth."""
-    values = [*run.framework_options.values()] or (["given_back"] if run.switches == "plain" else [])
-    factor = float(np.prod([FACTORS[value] for value in values]))
-    factor *= 1.5 if {"few", "columns"} <= set(values) else 1.0
-    return FAIR_PACE * factor * (1.0 + 0.05 * repeat) * (1.0 + 1e-3 * np.sin(17.0 * repeat + 5.0 * factor))
 
 
 def phases(run: Spec) -> Phases:
@@ -145,6 +152,7 @@ def test_switches_are_tried_alone_and_then_together_as_long_as_that_is_surely_fa
     for name, factor, epochs in (("memory-lost", 0.02, 1), ("memory-slow", 0.3, 3)):
         assert steps[name]["status"] == "dropped" and steps[name]["reason"] is None
         assert steps[name]["ratio"]["value"] == pytest.approx(factor, rel=5e-3)
+        assert steps[name]["first_step_seconds"] is steps[name]["compile_seconds"] is None
         stopped = results.load(store.run_folder(tmp_path / "out" / "left", f"left-{name}", 0) / results.RESULT_FILE)
         assert (stopped.status, len(stopped.epochs)) == ("killed", epochs)
     rounds = {name: sum(row == f"left-{name}" for row, _ in twin.runs) for name in steps}
@@ -189,13 +197,17 @@ def test_the_price_is_of_every_digit_where_a_newcomer_gets_fewer(twin: Twin, tmp
     assert (full.switches, full.framework_options) == ("plain", {"digits": "all"})
 
 
-@pytest.mark.parametrize(("device", "part"), [("auto", "training"), ("cpu", "compute")])
-def test_on_an_accelerator_the_input_is_measured_too(twin: Twin, tmp_path: Path, device: str, part: str) -> None:
+@pytest.mark.parametrize(
+    ("device", "part", "epochs", "limit"), [("auto", "training", 3, None), ("cpu", "compute", None, 5 * 64)]
+)
+def test_on_an_accelerator_whole_epochs_are_measured_with_their_input(
+    twin: Twin, tmp_path: Path, device: str, part: str, epochs: int | None, limit: int | None
+) -> None:
     gpu = {"kind": "gpu", "name": "made up"}
     launch.DESCRIPTIONS["left"]["devices"] = [gpu]
     optimize(tmp_path / "out", "--only", "order", "--set", f"device={device}")
     found = results.load(store.run_folder(tmp_path / "out" / "left", "left-fair", 0) / results.RESULT_FILE)
-    assert found.spec.part == part
+    assert (found.spec.part, found.spec.epochs, found.spec.data.limit) == (part, epochs, limit)
 
 
 @pytest.mark.parametrize(("rounding", "taken"), [(0.0, "digits-few"), (0.2, "digits-few"), (0.3, "digits-fewest")])
@@ -209,6 +221,38 @@ def test_a_price_that_rounding_alone_may_have_keeps_no_switch_from_being_taken(
     assert steps["digits-few"]["rounding"] is None
     assert steps["digits-fewest"]["rounding"] == pytest.approx(rounding)
     assert f"part from those in float64 by {rounding:.1e}" in (tmp_path / "out" / "left" / "ladder.md").read_text()
+
+
+def test_a_switch_that_is_not_sure_by_itself_is_tried_on_top_of_a_slower_one_that_is(twin: Twin, tmp_path: Path) -> None:
+    twin.factors = FACTORS | {"compiled": 2.5}
+    twin.unsteady = "compiled"
+    steps = ladder(optimize(tmp_path / "out", "--only", "digits,graph", "--json"))
+    assert steps["graph-compiled"]["ratio"]["value"] > steps["digits-few"]["ratio"]["value"]
+    assert [name for name, step in steps.items() if step["taken"]] == ["digits-few.graph-compiled"]
+
+
+def test_what_fails_once_is_not_the_best(twin: Twin, tmp_path: Path) -> None:
+    twin.fails_from = ("digits-few", 5)  # in the rounds in which others are tried on top of it
+    steps = ladder(optimize(tmp_path / "out", "--only", "digits,order", "--json"))
+    assert [name for name, step in steps.items() if step["taken"]] == ["fair"]
+    assert (steps["digits-few"]["status"], steps["digits-few"]["reason"]) == ("failed", "failed: no memory")
+
+
+def test_runs_that_other_work_disturbed_are_told(twin: Twin, tmp_path: Path) -> None:
+    words = ("--only", "order", "--rounds", "2")
+    assert "in doubt" not in optimize(tmp_path / "quiet", *words).stdout
+    twin.cores_of_others = 1.0
+    assert "Times of 6 runs are in doubt" in optimize(tmp_path / "busy", *words).stdout
+
+
+def test_threads_that_were_found_with_other_cores_are_left_at_fair(twin: Twin, tmp_path: Path) -> None:
+    launch.DESCRIPTIONS["left"]["options"] = {"digits": OPTIONS["digits"] | {"found_for": ["cores", "mode"]}}
+    optimize(tmp_path / "out", "--rounds", "5")
+    found = from_json((tmp_path / "out" / "left" / "losses" / "plain.json").read_text()).with_fields(switches="best")
+    description = launch.DESCRIPTIONS["left"]
+    assert best.options(found, "left", description) == {"digits": "few"}
+    assert best.options(found.with_fields(cores=1), "left", description) == {}
+    assert best.options(found.with_fields(mode="multi_process", replicas=2), "left", description) == {}
 
 
 def test_a_price_may_be_allowed(twin: Twin, tmp_path: Path) -> None:
