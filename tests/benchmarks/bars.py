@@ -3,14 +3,15 @@
 MiniXception, batch 128, float32, made-up leaves of 32 px, on two cores: what two processes gain over serial on one core and
 on both, what their exchange costs them (against the same two processes without any until the end, which is what
 model_averaging does), and what the harness costs over a loop written by hand and over others' trainers: there all are timed in
-one process, in turn. Then the seconds from the command to the first step beyond those of importing the framework, the scans
-for mean and standard deviation against their limit and the published way (on real leaves, where they are here), what
+one process, in turn. Then the seconds from a twin's command to the first step beyond those of importing the framework, the
+scans for mean and standard deviation against their limit and the published way (on real leaves, where they are here), what
 the switches gain that `compare optimize` finds and what part of a step then waits for input, images that are decoded in every
-epoch against the slower of decoding and computing, and whether an image of many takes more than one of few. `--parts`
-measures some of it, `--out` keeps the searches' ladders.
+epoch against the slower of decoding and computing, whether an image of many takes more than one of few, and a report over ten
+thousand runs. `--parts` measures some of it, `--out` keeps the searches' ladders.
 
 Exit codes: 0 where every bar is met with 95 % confidence, 1 where one is missed or not measured, 2 where the pairs do not tell:
-fewer than a verdict needs, or of runs that other work disturbed.
+fewer than a verdict needs, or of runs that other work disturbed. What is timed in one process in turn (the harness, the scans),
+start-up, which is too short, and the report are not watched for that.
 """
 
 import argparse
@@ -32,12 +33,13 @@ from common import spec
 from compare import launch, run
 from compare.best import Best
 from compare.presets import Preset
-from compare.statistics import Estimate, Ratio, interval_words, of_differences, paired_ratio
+from compare.statistics import VERDICT_PAIRS, Estimate, Ratio, interval_words, of_differences, paired_ratio
 from compare.store import Stored
 from compare.summary import epoch_seconds, images_per_second, ratio_of_seconds, summarize
-from compare.switch_search import EPOCH_STEPS
-from tests.benchmarks import flat, harness, scans
-from tests.benchmarks.sealed import ran
+from compare.switch_search import EPOCH_STEPS, FAIR, Step
+from tests.benchmarks import flat, harness, reports, scans
+from tests.benchmarks.flat import Pairs
+from tests.benchmarks.sealed import Runs
 from tests.conftest import data_folder
 
 BARS: tuple[tuple[str, str, dict[str, float]], ...] = (
@@ -65,13 +67,14 @@ SCAN_BARS: tuple[tuple[str, str, float], ...] = (
     (scans.TWIN, scans.PUBLISHED, 8.0),
 )
 """How many times as many images per second the first is to scan as the second."""
-PARTS = ("modes", "harness", "start_up", "scans", "best", "streaming", "flat")
+PARTS = ("modes", "harness", "start_up", "scans", "best", "streaming", "flat", "reports")
 YES, NO, NOT_SHOWN, NO_BAR = "yes", "no", "not shown", "-"
 HARNESS_BARS = {harness.BY_HAND: 0.99, harness.KERAS_FIT: 1.0, harness.LIGHTNING: 1.0}
 MOST_WAITING = 0.02
 """Part of the time of training that waits for input, cached, at the best switches."""
 STREAMED = 0.95
-"""Of the pace of decoding or of computing alone, whichever is slower."""
+"""Of the pace of decoding or of computing alone, whichever is slower; of decoding by workers or inline, whichever is faster."""
+MOST_REPORT_SECONDS = 10.0
 MOST_START_UP_SECONDS = 2.0
 """From the command to the first step, beyond the import of the framework: spec, data from the cache, weights, model."""
 IMPORTS = {
@@ -80,6 +83,9 @@ IMPORTS = {
 }
 HARNESS_EPOCHS = 6
 """Of the harness and of each other in a process, whose medians are one pair: a bar of one percent needs several."""
+
+
+_DISTURBED = ", disturbed by other work"
 
 
 class _Bars:
@@ -110,9 +116,9 @@ class _Bars:
 
     def start_up(self) -> None:
         for framework in self._frameworks:
-            beyond = _start_up(framework, self._pairs, self._folder / framework)
+            beyond = _start_up(framework, self._pairs, Runs(self._folder / framework))
             what = "start-up beyond the import of the framework"
-            self._add_estimate(framework, what, beyond, MOST_START_UP_SECONDS, lambda seconds: f"{seconds:.2f} s")
+            self._add_estimate(framework, what, beyond, MOST_START_UP_SECONDS, _in_seconds)
 
     def scans(self) -> None:
         scanned = _scans(self._folder)
@@ -129,36 +135,59 @@ class _Bars:
         for model, image_size, batch_size, bars in (each for each in BEST_BARS if each[0] in self._models):
             for framework in self._frameworks:
                 place = self._folder / f"{framework}-{model}"
-                best = _searched(framework, model, image_size, batch_size, self._searched | {"rounds": self._pairs}, place)
+                searched = self._searched | {"rounds": self._pairs}
+                best, ladder = _searched(framework, model, image_size, batch_size, searched, place)
                 found = ", ".join(f"{name} {value}" for name, value in best.options.items()) or "nothing is surely faster"
-                ratio = _best_over_fair(best, self._pairs, place)
-                self._add_ratio(framework, f"best over fair: {model}, {image_size} px ({found})", ratio, bars[framework])
-                waits = _waits(best, self._pairs, place)
-                what = f"waits for input at best: {model}, {image_size} px"
-                self._add_estimate(framework, what, waits, MOST_WAITING, lambda part: f"{100 * part:.2f} %")
+                rates = [f"{step.name} {_of_matrix_rate(step)}" for step in ladder if step.name == FAIR or step.taken]
+                what, runs = f"{model}, {image_size} px", Runs(place)
+                ratio = _best_over_fair(best, self._pairs, runs)
+                self._add_ratio(
+                    framework,
+                    f"best over fair: {what} ({'; '.join((found, *rates))})",
+                    ratio,
+                    bars[framework],
+                    in_doubt=runs.in_doubt,
+                )
+                runs = Runs(place)
+                waits = _waits(best, self._pairs, runs)
+                self._add_estimate(
+                    framework, f"waits for input at best: {what}", waits, MOST_WAITING, _in_percent, in_doubt=runs.in_doubt
+                )
 
     def streaming(self) -> None:
         for framework in self._frameworks:
-            ratio = _streaming(framework, self._pairs, self._folder / f"{framework}-streaming")
-            self._add_ratio(framework, "streaming over the slower of its halves", ratio, STREAMED)
+            runs = Runs(self._folder / f"{framework}-streaming")
+            ratio = _streaming(framework, self._pairs, runs)
+            self._add_ratio(framework, "streaming over the slower of its halves", ratio, STREAMED, in_doubt=runs.in_doubt)
 
     def flat(self) -> None:
         cache = self._folder / "flat"
-        grown = {"both": flat.of_the_suite(self._pairs, cache)}  # first: images are read in once
+        self._add_flat("both", flat.of_the_suite(self._pairs, cache))  # first: images are read in once
         for framework in self._frameworks:
-            grown[framework] = flat.of_framework(framework, self._pairs, self._folder / f"{framework}-flat", cache)
-        for framework, found in grown.items():
-            for what, each in found.items():
-                self._add_ratio(framework, f"few over many images, {what}", paired_ratio(each), 1 / flat.MOST)
+            runs = Runs(self._folder / f"{framework}-flat")
+            self._add_flat(framework, flat.of_framework(framework, self._pairs, runs, cache), in_doubt=runs.in_doubt)
+
+    def reports(self) -> None:
+        seconds = reports.seconds(self._folder / "reports", self._pairs)
+        what = f"a report over {reports.RUNS:,} runs"
+        self._add_estimate("both", what, of_differences(seconds), MOST_REPORT_SECONDS, _in_seconds)
+
+    def _add_flat(self, framework: str, found: Pairs, *, in_doubt: bool = False) -> None:
+        for what, each in found.items():
+            ratio = paired_ratio(each)
+            self._add_ratio(framework, f"few over many images, {what}", ratio, 1 / flat.MOST, in_doubt=in_doubt)
 
     def _add_ratio(self, framework: str, what: str, ratio: Ratio | None, bar: float | None, *, in_doubt: bool = False) -> None:
         shown = interval_words(ratio) if ratio else "not measured"
-        shown += ", disturbed by other work" if in_doubt else ""
+        shown += _DISTURBED if in_doubt else ""
         self._add(framework, what, shown, f"{bar:.2f}" if bar else "-", met(ratio, bar, in_doubt=in_doubt))
 
-    def _add_estimate(self, framework: str, what: str, found: Estimate, most: float, words: Callable[[float], str]) -> None:
+    def _add_estimate(
+        self, framework: str, what: str, found: Estimate, most: float, words: Callable[[float], str], *, in_doubt: bool = False
+    ) -> None:
         shown = f"{words(found.mean)} ({words(found.mean - found.half)} to {words(found.mean + found.half)})"
-        self._add(framework, what, shown, f"at most {words(most)}", within(found, most))
+        shown += _DISTURBED if in_doubt else ""
+        self._add(framework, what, shown, f"at most {words(most)}", within(found, most, in_doubt=in_doubt))
 
     def _add(self, *row: str) -> None:
         print(*row, sep=": ", file=sys.stderr, flush=True)
@@ -222,11 +251,27 @@ def met(ratio: Ratio | None, bar: float | None, *, in_doubt: bool = False) -> st
     return NO if ratio.high is not None and ratio.high < bar else NOT_SHOWN
 
 
-def within(found: Estimate, most: float) -> str:
-    """Whether a mean is at most so large: YES or NO where its interval says so, else NOT_SHOWN."""
+def within(found: Estimate, most: float, *, in_doubt: bool = False) -> str:
+    """Whether a mean is at most so large: YES or NO where its interval says so, else NOT_SHOWN; `in_doubt` as in `met`."""
+    if in_doubt or found.freedom + 1 < VERDICT_PAIRS:
+        return NOT_SHOWN
     if found.mean + found.half <= most:
         return YES
     return NO if found.mean - found.half > most else NOT_SHOWN
+
+
+def _in_seconds(value: float) -> str:
+    return f"{value:.2f} s"
+
+
+def _in_percent(part: float) -> str:
+    return f"{100 * part:.2f} %"
+
+
+def _of_matrix_rate(step: Step) -> str:
+    return (
+        f"at {step.matrix_fraction:.2f} of the matrix rate" if step.matrix_fraction else "at an unknown part of the matrix rate"
+    )
 
 
 def _scans(folder: Path) -> tuple[scans.Scans, Path] | str:
@@ -247,8 +292,10 @@ def _modes(frameworks: list[str], pairs: int, folder: Path) -> Stored:
     return made.stored
 
 
-def _searched(framework: str, model: str, image_size: int, batch_size: int, options: dict[str, object], folder: Path) -> Best:
-    """What a search with these options finds; what is stored for `--switches best` stays as it is."""
+def _searched(
+    framework: str, model: str, image_size: int, batch_size: int, options: dict[str, object], folder: Path
+) -> tuple[Best, list[Step]]:
+    """What a search with these options finds, and its ladder; what is stored for `--switches best` stays as it is."""
     words: dict[str, object] = {
         "model": model,
         "framework": framework,
@@ -261,10 +308,12 @@ def _searched(framework: str, model: str, image_size: int, batch_size: int, opti
     given = [word for name, value in (words | options).items() for word in (f"--{name}", str(value))]
     command = [sys.executable, "-m", "compare", "optimize", *given, "--json"]
     printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    return Best.model_validate(json.loads(printed)["frameworks"][framework]["best"], context={"recorded": True})
+    told = json.loads(printed)["frameworks"][framework]
+    ladder = [Step.model_validate(step) for step in told["ladder"]]
+    return Best.model_validate(told["best"], context={"recorded": True}), ladder
 
 
-def _best_over_fair(best: Best, rounds: int, folder: Path) -> Ratio | None:
+def _best_over_fair(best: Best, rounds: int, runs: Runs) -> Ratio | None:
     """What the switches gain, in rounds of their own: of those in which they were found, the ratio would be too large."""
     if not best.options:
         return None
@@ -273,16 +322,16 @@ def _best_over_fair(best: Best, rounds: int, folder: Path) -> Ratio | None:
     for number in range(rounds):
         ways = ({}, best.options)
         turns = ways if number % 2 == 0 else reversed(ways)
-        seconds = [epoch_seconds(ran(best.framework, values | {"framework_options": options}, folder)) for options in turns]
+        seconds = [epoch_seconds(runs.ran(best.framework, values | {"framework_options": options})) for options in turns]
         found.append((seconds[number % 2], seconds[1 - number % 2]))
     return paired_ratio(found)
 
 
-def _waits(best: Best, rounds: int, folder: Path) -> Estimate:
+def _waits(best: Best, rounds: int, runs: Runs) -> Estimate:
     """The part of whole trainings that waits for input, cached and inline."""
     parts: list[float] = []
     for _ in range(rounds):
-        phases = ran(best.framework, _short(best, epochs=3) | {"framework_options": best.options}, folder).phases
+        phases = runs.ran(best.framework, _short(best, epochs=3) | {"framework_options": best.options}).phases
         assert phases is not None
         parts.append(phases.input_wait_seconds / phases.training_seconds)
     return of_differences(parts)
@@ -293,9 +342,11 @@ def _short(best: Best, **fields: Any) -> dict[str, Any]:
     return best.spec.model_dump() | {"data": data, "checkpoint_seconds": None} | fields
 
 
-def _streaming(framework: str, rounds: int, folder: Path) -> Ratio | None:
-    """The pace of a training whose images two workers decode in every epoch, over that of the slower of its halves alone."""
-    folder.mkdir()
+def _streaming(framework: str, rounds: int, runs: Runs) -> Ratio | None:
+    """The pace of a training whose images two workers decode in every epoch, over that of the slower of its halves alone.
+
+    Decoding alone is by the same workers or by the training thread, whichever is faster.
+    """
     data = SETTINGS["data"] | {"loading": "streaming"}
     values = SETTINGS | {
         "data": data,
@@ -304,12 +355,14 @@ def _streaming(framework: str, rounds: int, folder: Path) -> Ratio | None:
         "workers": SETTINGS["cores"],
         "checkpoint_seconds": None,
     }
-    parts: list[dict[str, Any]] = [{}, {"part": "input", "epochs": 20}, {"part": "compute", "input": "inline", "workers": 0}]
+    inline = {"input": "inline", "workers": 0}
+    decoding = {"part": "input", "epochs": 20}
+    parts: list[dict[str, Any]] = [{}, decoding, decoding | inline, {"part": "compute"} | inline]
     found: list[tuple[float, float]] = []
     for number in range(rounds):
         turns = range(len(parts)) if number % 2 == 0 else reversed(range(len(parts)))
-        paces = {turn: images_per_second(ran(framework, values | parts[turn], folder)) for turn in turns}
-        found.append((paces[0], min(paces[1], paces[2])))
+        paces = {turn: images_per_second(runs.ran(framework, values | parts[turn])) for turn in turns}
+        found.append((paces[0], min(max(paces[1], paces[2]), paces[3])))
     return paired_ratio(found)
 
 
@@ -318,9 +371,8 @@ def _ratio(stored: Stored, slow: str, fast: str) -> Ratio | None:
     return ratio_of_seconds(stored, rows[slow], rows[fast])
 
 
-def _start_up(framework: str, pairs: int, folder: Path) -> Estimate:
-    """Seconds from the command to the first step less those of a bare import, in turn; the first of both warms the caches."""
-    folder.mkdir()
+def _start_up(framework: str, pairs: int, runs: Runs) -> Estimate:
+    """Seconds from a twin's command to the first step less those of a bare import, in turn; the first pair warms the caches."""
     wanted = spec.build(SETTINGS | {"epochs": None, "steps": 2})
     beyond: list[float] = []
 
@@ -330,7 +382,7 @@ def _start_up(framework: str, pairs: int, folder: Path) -> Estimate:
         return time.perf_counter() - start
 
     def whole() -> float:
-        phases = ran(framework, wanted, folder).phases
+        phases = runs.ran(framework, wanted).phases
         assert phases is not None
         return phases.import_seconds + phases.build_seconds
 

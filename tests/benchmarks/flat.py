@@ -16,7 +16,7 @@ from typing import Any
 from common import architectures, datasets, machine, spec
 from common.batches import Plan
 from common.results import RunResult
-from tests.benchmarks.sealed import ran
+from tests.benchmarks.sealed import Runs
 
 TRAINED = (1_000, 100_000)
 """Images of the training split."""
@@ -37,9 +37,8 @@ def source(images: int) -> str:
     return f"leaves:classes=10,images={images},size=32,seed=1"
 
 
-def of_framework(framework: str, rounds: int, folder: Path, cache: Path) -> Pairs:
+def of_framework(framework: str, rounds: int, runs: Runs, cache: Path) -> Pairs:
     """Seconds for an image and peak memory of trainings and of the input alone, the sizes in turns."""
-    folder.mkdir(parents=True)
     found: Pairs = {}
     fields_of_all = {"paths": {"cache_dir": str(cache)}}
     trained = tuple(round(images / _TRAINING_PART) for images in TRAINED)
@@ -52,8 +51,8 @@ def of_framework(framework: str, rounds: int, folder: Path, cache: Path) -> Pair
     ):
         for number in range(rounds):
             turns = sizes if number % 2 == 0 else tuple(reversed(sizes))
-            ran = {images: _run(framework, images, loading, fields | fields_of_all, folder) for images in turns}
-            seconds, memory = ([measure(ran[images]) for images in sizes] for measure in (_seconds_for_an_image, _memory))
+            told = {images: _run(runs, framework, images, loading, fields | fields_of_all) for images in turns}
+            seconds, memory = ([measure(told[images]) for images in sizes] for measure in (_seconds_for_an_image, _memory))
             found.setdefault(f"{what}: seconds", []).append((seconds[0], seconds[1]))
             found.setdefault(f"{what}: memory", []).append((memory[0], memory[1]))
     return found
@@ -76,9 +75,9 @@ def of_the_suite(rounds: int, cache: Path) -> Pairs:
     return found
 
 
-def _run(framework: str, images: int, loading: str, fields: dict[str, Any], folder: Path) -> RunResult:
+def _run(runs: Runs, framework: str, images: int, loading: str, fields: dict[str, Any]) -> RunResult:
     data = {"source": source(images), "loading": loading, "duplicates": "allow"}
-    return ran(framework, _SETTINGS | fields | {"data": data}, folder)
+    return runs.ran(framework, _SETTINGS | fields | {"data": data})
 
 
 def _seconds_for_an_image(result: RunResult) -> float:

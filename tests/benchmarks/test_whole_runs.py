@@ -14,7 +14,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from common import spec
 from common.results import RunResult
 from compare import launch
-from tests.benchmarks.sealed import ran
+from tests.benchmarks.sealed import Runs
 
 STEPS_EPOCHS, INPUT_EPOCHS = 7, 30
 """The first epoch of each is warm-up."""
@@ -58,7 +58,7 @@ def sealed(framework: str, values: dict[str, Any], folder: Path) -> RunResult:
     what = spec.build(values)
     if (lacking := spec.check_against(what, launch.describe(framework))) is not None:
         pytest.skip(lacking)
-    return ran(framework, what, folder)
+    return Runs(folder).ran(framework, what)
 
 
 def enter(benchmark: BenchmarkFixture, result: RunResult) -> None:

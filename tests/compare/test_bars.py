@@ -30,6 +30,7 @@ def test_seconds_are_within_a_bar_where_their_whole_interval_is(mean: float, ans
 def test_too_few_pairs_and_disturbed_ones_show_nothing() -> None:
     assert met(Ratio(value=1.95, low=1.94, high=1.96, n=4), 1.9) == "not shown"
     assert met(Ratio(value=1.95, low=1.94, high=1.96, n=5), 1.9, in_doubt=True) == "not shown"
+    assert within(Estimate(1.0, 0.1, 3), 2.0) == within(Estimate(1.0, 0.1, 4), 2.0, in_doubt=True) == "not shown"
 
 
 def test_a_bar_that_was_not_measured_is_missed() -> None:

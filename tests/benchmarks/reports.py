@@ -1,0 +1,54 @@
+"""A report over ten thousand stored runs, made up, and how long it takes."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from common import results
+from compare import launch, store
+from compare.matrix import Row
+from tests.compare import made
+
+MODES, REPEATS = ("serial", "data_parallel", "multi_process", "parameter_server"), 1250
+ROWS = [made.row(framework, mode) for framework in ("pytorch", "tensorflow") for mode in MODES]
+RUNS = len(ROWS) * REPEATS
+EPOCHS = 10
+
+
+def stored(folder: Path) -> None:
+    """Store them."""
+    store.write_plan(folder, made.comparison(ROWS, REPEATS))
+    for row in ROWS:
+        for repeat in range(REPEATS):
+            _store(folder, row, repeat)
+
+
+def told(folder: Path) -> str:
+    """What `python -m compare report` prints of a folder."""
+    command = [sys.executable, "-m", "compare", "report", str(folder)]
+    return subprocess.run(command, cwd=launch.PROJECT_ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def seconds(folder: Path, rounds: int) -> list[float]:
+    """Of the command, so many times, over runs that are stored in a new folder."""
+    folder.mkdir()
+    stored(folder)
+    found: list[float] = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        told(folder)
+        found.append(time.perf_counter() - start)
+    return found
+
+
+def _store(folder: Path, row: Row, repeat: int) -> None:
+    pace = 1.0 + 0.01 * (repeat % 7)
+    run = made.good(row, pace, repeat)
+    run = run.model_copy(update={"epochs": [made.epoch(number + 1, pace) for number in range(EPOCHS)]})
+    directory = store.run_folder(folder, row.id, repeat)
+    directory.mkdir(parents=True)
+    # As `results.save` does, but for the wait until each of so many files is on the disk.
+    (directory / results.RESULT_FILE).write_text(results.with_checksum(run.model_dump_json()), "utf-8")
+    for epoch in run.epochs:
+        results.append_event(directory, "epoch", **epoch.model_dump())
