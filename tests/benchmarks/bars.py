@@ -174,8 +174,9 @@ class _Bars:
 
     def _add_flat(self, framework: str, found: Pairs, *, in_doubt: bool = False) -> None:
         for what, each in found.items():
-            ratio = paired_ratio(each)
-            self._add_ratio(framework, f"few over many images, {what}", ratio, 1 / flat.MOST, in_doubt=in_doubt)
+            of_times = not what.endswith("memory")  # which other work takes nothing from
+            what = f"few over many images, {what}"
+            self._add_ratio(framework, what, paired_ratio(each), 1 / flat.MOST, in_doubt=in_doubt and of_times)
 
     def _add_ratio(self, framework: str, what: str, ratio: Ratio | None, bar: float | None, *, in_doubt: bool = False) -> None:
         shown = interval_words(ratio) if ratio else "not measured"
