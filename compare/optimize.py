@@ -160,8 +160,8 @@ def sentences(outcome: Outcome) -> list[str]:
     doubtful = {step.name: step.in_doubt for step in outcome.ladder if step.in_doubt}
     if doubtful:
         said.append(
-            f"Times of {sum(doubtful.values())} runs are in doubt, as other work took cores from them ({', '.join(doubtful)}). "
-            "Search again with another --out while nothing else runs."
+            f"Times of {sum(doubtful.values())} runs are in doubt, as other work took cores from them or they were too short "
+            f"to tell ({', '.join(doubtful)}). Search again with another --out while nothing else runs."
         )
     if not found.options:
         return [f"{outcome.framework}: nothing is surely faster than {FAIR}. That is stored in {outcome.stored}.", *said]

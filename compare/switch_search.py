@@ -81,7 +81,7 @@ class Step(BaseModel):
     """Of the machine's rate for float32 matrix products; on an accelerator of its own, in the run's arithmetic; None where that
     is not known."""
     in_doubt: int = 0
-    """Runs whose times are not to be relied on: other work took cores from them."""
+    """Runs whose times are not to be relied on, see `times_in_doubt`."""
     taken: bool = False
     """Whether it is what was found best."""
 
