@@ -11,6 +11,10 @@ PYTEST := $(BIN)/python -m pytest
 # twins' own tests compute, on all cores, and gain nothing.
 TWO_AT_ONCE := -n 2 --dist loadfile
 
+# Byte code is kept, whatever the environment says: a comparison starts a process for each run, the tests start hundreds, and
+# without it each spends seconds to compile its framework's Python again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help setup format check test test-all bench compare report clean
 

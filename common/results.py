@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import os
@@ -27,7 +26,7 @@ ANY: TypeAdapter[Any] = TypeAdapter(Any)
 """Reads JSON into plain values; what is none is a ValueError."""
 _CHECKSUM = "sha256"
 _SEAL, _END = f', "{_CHECKSUM}": "'.encode(), b'"}'
-"""Around the checksum of a line of events.jsonl, which is its last value."""
+"""Around the checksum of a result, or of a line of events.jsonl, which is its last value."""
 _PARTIAL = ".partial"
 """The end of the names of files that are being written; the first letter is a point."""
 TRACE_FILE = "trace.json.gz"
@@ -262,8 +261,13 @@ class RunResult(_Frozen):
 def save(result: RunResult, directory: Path) -> Path:
     """Seal a run: write result.json whole or not at all."""
     path = directory / RESULT_FILE
-    write_atomically(path, with_checksum(result.model_dump_json()))
+    write_atomically(path, to_line(result))
     return path
+
+
+def to_line(result: RunResult) -> bytes:
+    """A result as its file holds it: one line, whose checksum is soon looked at where there are thousands."""
+    return _sealed(json.loads(result.model_dump_json()))
 
 
 def load(path: Path) -> RunResult:
@@ -273,7 +277,10 @@ def load(path: Path) -> RunResult:
         ResultError: the file is torn, changed since it was written, no result, or of another schema version.
     """
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_bytes()
+        if (whole := _as_written(text)) is not None and (result := _of_this_version(whole)) is not None:
+            return result
+        values = json.loads(text)
         if not is_unchanged(values):
             raise ResultError(f"{path} was changed since it was written: its checksum does not fit. Run it again.")
         version = values.get("schema_version") if isinstance(values, dict) else None
@@ -282,22 +289,24 @@ def load(path: Path) -> RunResult:
                 f"{path} has another schema_version. Received: {version!r}, needed: {SCHEMA_VERSION}. "
                 "Run it again with this version."
             )
-        values["spec"] = _recorded_spec(json.dumps(values["spec"]))
+        values["spec"] = spec.from_json(json.dumps(values["spec"]))
         return RunResult.model_validate(values)
     except (OSError, json.JSONDecodeError, UnicodeDecodeError, KeyError, SpecError, pydantic.ValidationError) as error:
         raise ResultError(f"{path} is not a whole result ({type(error).__name__}: {error}). Run it again.") from None
 
 
-@functools.lru_cache
-def _recorded_spec(text: str) -> Spec:
-    """Judged once for all repeats of a row."""
-    return spec.from_json(text)
+def _of_this_version(text: bytes) -> RunResult | None:
+    """None where `load` has to say what is wrong with it."""
+    try:
+        result = RunResult.model_validate_json(text)
+    except (SpecError, pydantic.ValidationError):
+        return None
+    return result if result.schema_version == SCHEMA_VERSION else None
 
 
 def append_event(directory: Path, event: str, **values: Any) -> None:
     """Add one line to events.jsonl and push it to the operating system, so that a kill loses no finished epoch."""
-    text = _canonical({"event": event, **values}).encode()
-    line = text.removesuffix(b"}") + _SEAL + _sha256(text) + _END + b"\n"
+    line = _sealed({"event": event, **values}) + b"\n"
     with (directory / EVENTS_FILE).open("ab+") as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(end - 1, 0))
@@ -313,7 +322,7 @@ def read_events(directory: Path) -> list[dict[str, Any]]:
 
 def damaged_events(directory: Path) -> list[int]:
     """The numbers, from 1, of the lines of events.jsonl that `read_events` leaves out."""
-    return [number for number, line in enumerate(_lines(directory), 1) if not _is_as_written(line) and _event(line) is None]
+    return [number for number, line in enumerate(_lines(directory), 1) if _as_written(line) is None and _event(line) is None]
 
 
 def _lines(directory: Path) -> list[bytes]:
@@ -323,10 +332,20 @@ def _lines(directory: Path) -> list[bytes]:
         return []
 
 
-def _is_as_written(line: bytes) -> bool:
-    """Whether `append_event` wrote it so, to the letter: seen at once, where `_event` reads and writes all of its values."""
+def _sealed(values: dict[str, Any]) -> bytes:
+    """A line of JSON that ends with the checksum of its values."""
+    text = _canonical(values).encode()
+    return text.removesuffix(b"}") + _SEAL + _sha256(text) + _END
+
+
+def _as_written(line: bytes) -> bytes | None:
+    """A line of `_sealed` without its checksum; None where it is not so to the letter, though its values may be unchanged.
+
+    That is seen at once, where `is_unchanged` needs all values, and writes them once more.
+    """
     text, _, rest = line.rpartition(_SEAL)
-    return rest == _sha256(text + b"}") + _END
+    whole = text + b"}"
+    return whole if rest == _sha256(whole) + _END else None
 
 
 def _event(line: bytes) -> dict[str, Any] | None:

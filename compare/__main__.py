@@ -3,76 +3,78 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import io
 import os
 import signal
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from compare.interrupt import SIGNALLED, Interrupted, ended_at_once, interruptible
 
-with ended_at_once():  # the commands take a second to import
+with ended_at_once():  # a second to import
     import typer
+    from typer.core import TyperGroup
+    from typer.main import get_command
 
-    from compare import (
-        cache,
-        certificate,
-        completion,
-        convert,
-        data,
-        doctor,
-        evaluate,
-        export,
-        history,
-        infer,
-        layers,
-        models,
-        optimize,
-        predict,
-        preprocess,
-        regress,
-        report,
-        reproduce,
-        run,
-        scaling,
-        selftest,
-        study,
-        tune,
+    from compare import completion
+
+MODULES = {
+    name: f"compare.{'certificate' if name == 'parity' else name}"
+    for name in (
+        "run",
+        "report",
+        "parity",
+        "models",
+        "data",
+        "preprocess",
+        "scaling",
+        "evaluate",
+        "convert",
+        "predict",
+        "infer",
+        "tune",
+        "optimize",
+        "layers",
+        "regress",
+        "history",
+        "cache",
+        "selftest",
+        "doctor",
+        "study",
+        "reproduce",
+        "completion",
+        "export",
     )
+}
+"""Name: the module whose function `command` it is; in the order of `--help`."""
 
 EXIT_UNWRITTEN = 1
 EXIT_UNREAD = SIGNALLED + signal.SIGPIPE
 """The reader of the output has gone, as `head` does: no failure, and no verdict either that 0 would be."""
 
-app = typer.Typer(
-    help="Train the same CNN in two frameworks, serially and in parallel; prove it is the same training; compare honestly.",
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-app.command("run")(run.command)
-app.command("report")(report.command)
-app.command("parity")(certificate.command)
-app.command("models")(models.command)
-app.command("data")(data.command)
-app.command("preprocess")(preprocess.command)
-app.command("scaling")(scaling.command)
-app.command("evaluate")(evaluate.command)
-app.command("convert")(convert.command)
-app.command("predict")(predict.command)
-app.command("infer")(infer.command)
-app.command("tune")(tune.command)
-app.command("optimize")(optimize.command)
-app.command("layers")(layers.command)
-app.command("regress")(regress.command)
-app.command("history")(history.command)
-app.command("cache")(cache.command)
-app.command("selftest")(selftest.command)
-app.command("doctor")(doctor.command)
-app.command("study")(study.command)
-app.command("reproduce")(reproduce.command)
-app.command("completion")(completion.command)
-app.command("export")(export.command)
+
+class _Commands(TyperGroup):
+    """Imports a command when it is asked for: all of them together take seconds, of which each has use for some."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(MODULES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        for name in [cmd_name] if cmd_name in MODULES else MODULES:  # for a wrong one, those that may have been meant
+            if name not in self.commands:
+                only = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+                only.command(name)(importlib.import_module(MODULES[name]).command)
+                self.commands[name] = get_command(only)
+        return self.commands.get(cmd_name)
+
+
+app = typer.Typer(cls=_Commands, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+@app.callback()
+def _all() -> None:
+    """Train the same CNN in two frameworks, serially and in parallel; prove it is the same training; compare honestly."""
 
 
 class _Output(io.TextIOWrapper):
@@ -105,6 +107,9 @@ if __name__ == "__main__":
     gc.set_threshold(*COLLECT_AFTER)
     sys.stdout = _Output(sys.stdout.buffer, sys.stdout.encoding, sys.stdout.errors, line_buffering=sys.stdout.isatty())
     completion.prepare()
+    with ended_at_once():  # an exception may be lost in what imports raise and catch
+        for module in [MODULES[word] for word in sys.argv[1:2] if word in MODULES] or MODULES.values():
+            importlib.import_module(module)
     try:
         with interruptible():
             try:

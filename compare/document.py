@@ -29,8 +29,11 @@ def ground(machine: Mapping[str, Any], versions: Mapping[str, Mapping[str, str]]
 
 
 def to_json(values: Mapping[str, Any]) -> str:
-    """Nested plain values as standard JSON, which has neither NaN nor infinity: they become null."""
-    return _JSON.dump_json(values, indent=1, ensure_ascii=True).decode()
+    """Nested plain values, and models of pydantic, as standard JSON, which has neither NaN nor infinity: they become null."""
+    text = _JSON.dump_json(values, indent=1, ensure_ascii=True)
+    if b"NaN" in text or b"Infinity" in text:  # models write these as they are told themselves
+        text = _JSON.dump_json(_JSON.dump_python(values), indent=1, ensure_ascii=True)
+    return text.decode()
 
 
 def markdown(

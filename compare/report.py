@@ -149,7 +149,7 @@ def print_to(console: Console, report: Report) -> None:
 
 
 def to_plain(report: Report) -> dict[str, Any]:
-    """Everything: plan, proof, tables, findings and every run's result, JSON-ready but for numbers that JSON does not know."""
+    """Everything: plan, proof, tables, findings and every run's result, for `document.to_json`."""
     stored = report.stored
     return {
         "schema_version": store.SCHEMA_VERSION,
@@ -157,9 +157,7 @@ def to_plain(report: Report) -> dict[str, Any]:
         "findings": report.findings.model_dump(),
         "summaries": [summary.model_dump() | {"name": summary.name} for summary in report.summaries],
         "tables": [tables.to_plain(table) for table in content.documents(report)],
-        "runs": {
-            row_id: [result.model_dump() for _, result in sorted(repeats.items())] for row_id, repeats in stored.runs.items()
-        },
+        "runs": {row_id: [result for _, result in sorted(repeats.items())] for row_id, repeats in stored.runs.items()},
         "set_aside": stored.set_aside,
         "exit_code": report.exit_code,
     }

@@ -43,7 +43,7 @@ def epochs(stored: Stored) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
-                **_identity(row_id, repeat, result),
+                **identity,
                 "epoch": record.epoch,
                 "learning_rate": record.learning_rate,
                 **_scores("train", record.train),
@@ -54,6 +54,7 @@ def epochs(stored: Stored) -> pd.DataFrame:
                 "evaluation_seconds": record.evaluation_seconds,
             }
             for row_id, repeat, result in _all(stored)
+            for identity in [_identity(row_id, repeat, result)]
             for record in result.epochs
         ]
     )

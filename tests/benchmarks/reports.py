@@ -49,6 +49,6 @@ def _store(folder: Path, row: Row, repeat: int) -> None:
     directory = store.run_folder(folder, row.id, repeat)
     directory.mkdir(parents=True)
     # As `results.save` does, but for the wait until each of so many files is on the disk.
-    (directory / results.RESULT_FILE).write_text(results.with_checksum(run.model_dump_json()), "utf-8")
+    (directory / results.RESULT_FILE).write_bytes(results.to_line(run))
     for epoch in run.epochs:
         results.append_event(directory, "epoch", **epoch.model_dump())

@@ -110,6 +110,18 @@ def test_a_flipped_bit_anywhere_in_a_result_is_noticed(tmp_path: Path) -> None:
     assert silent < len(whole) / 10
 
 
+@pytest.mark.parametrize("shape", [{"indent": 1}, {"separators": (",", ":")}, {"ensure_ascii": False}])
+def test_a_result_in_another_form_is_the_same_one_while_its_values_are(tmp_path: Path, shape: dict[str, Any]) -> None:
+    result = a_result(epochs=[EPOCH], reason="größer, {as} [written]")
+    path = results.save(result, tmp_path)
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps(dict(reversed(values.items())), **shape))
+    assert results.load(path) == result
+    path.write_text(json.dumps(values | {"repeat": 1}, **shape))
+    with pytest.raises(ResultError, match="was changed since it was written"):
+        results.load(path)
+
+
 def test_a_result_from_before_there_were_checksums_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / results.RESULT_FILE
     path.write_text(a_result().model_dump_json())

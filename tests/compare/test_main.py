@@ -31,6 +31,13 @@ def test_output_that_cannot_be_written_ends_with_one_line(words: list[str], tmp_
     assert (done.returncode, done.stderr) == (1, said)
 
 
+def test_a_command_imports_no_other_one() -> None:
+    seen = "import sys; from compare.__main__ import app\ntry: app(['report', '--help'])\nfinally: print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", seen], cwd=launch.PROJECT_ROOT, capture_output=True, text=True, check=True)
+    assert "compare.report" in done.stdout.split()
+    assert not {"compare.tune", "optuna"} & set(done.stdout.split())
+
+
 @pytest.mark.parametrize(
     "words", [["report", "DIR"], ["report", "DIR", "--json"], ["history", "DIR"], ["cache", "--json"], ["--help"]]
 )

@@ -1,9 +1,11 @@
 """The files of a report, made again."""
 
 import json
+import math
 from pathlib import Path
 
-from compare import content, report
+from common.results import Metrics
+from compare import content, document, report
 from tests.compare import made
 
 
@@ -28,3 +30,9 @@ def test_a_results_file_from_elsewhere_names_no_other_file_for_removal(tmp_path:
     stored = made.stored_in(made.repeated(1), tmp_path / "stored")
     assert report.write(content.read(stored), tmp_path / "out") is None
     assert (tmp_path / "README.md").read_text() == "mine"
+
+
+def test_a_number_that_json_does_not_know_is_null_in_a_result_too() -> None:
+    scores = [Metrics(loss=loss, accuracy=0.5, num_correct=1, num_examples=2) for loss in (math.nan, -math.inf, 0.1)]
+    found = json.loads(document.to_json({"runs": {"NaN": scores}}), parse_constant=lambda name: f"no JSON: {name}")
+    assert [each["loss"] for each in found["runs"]["NaN"]] == [None, None, 0.1]
