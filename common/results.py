@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -10,11 +11,11 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from common import spec
 from common.rates import DeviceRates
-from common.spec import Spec, SpecError
+from common.spec import Spec
 
 SCHEMA_VERSION = 1
 
@@ -193,7 +194,7 @@ class Noise(_Frozen):
 class RunResult(_Frozen):
     """Everything that one run of one framework says of itself."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = Field(SCHEMA_VERSION, strict=True)
     framework: str
     spec: Spec
     status: Status
@@ -266,7 +267,7 @@ def save(result: RunResult, directory: Path) -> Path:
 
 
 def to_line(result: RunResult) -> bytes:
-    """A result as its file holds it: one line, whose checksum is soon looked at where there are thousands."""
+    """A result as its file holds it: one line, so that its checksum can be held against the text as it is."""
     return _sealed(json.loads(result.model_dump_json()))
 
 
@@ -277,10 +278,11 @@ def load(path: Path) -> RunResult:
         ResultError: the file is torn, changed since it was written, no result, or of another schema version.
     """
     try:
-        text = path.read_bytes()
-        if (whole := _as_written(text)) is not None and (result := _of_this_version(whole)) is not None:
+        content = path.read_bytes()
+        whole = _as_written(content)
+        if whole is not None and (result := _of_this_version(whole)) is not None:
             return result
-        values = json.loads(text)
+        values = json.loads(content.decode())
         if not is_unchanged(values):
             raise ResultError(f"{path} was changed since it was written: its checksum does not fit. Run it again.")
         version = values.get("schema_version") if isinstance(values, dict) else None
@@ -289,9 +291,11 @@ def load(path: Path) -> RunResult:
                 f"{path} has another schema_version. Received: {version!r}, needed: {SCHEMA_VERSION}. "
                 "Run it again with this version."
             )
-        values["spec"] = spec.from_json(json.dumps(values["spec"]))
+        values["spec"] = _recorded_spec(json.dumps(values["spec"]))
         return RunResult.model_validate(values)
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError, KeyError, SpecError, pydantic.ValidationError) as error:
+    except ResultError:
+        raise
+    except (OSError, KeyError, ValueError, RecursionError) as error:
         raise ResultError(f"{path} is not a whole result ({type(error).__name__}: {error}). Run it again.") from None
 
 
@@ -299,9 +303,15 @@ def _of_this_version(text: bytes) -> RunResult | None:
     """None where `load` has to say what is wrong with it."""
     try:
         result = RunResult.model_validate_json(text)
-    except (SpecError, pydantic.ValidationError):
+    except pydantic.ValidationError:
         return None
-    return result if result.schema_version == SCHEMA_VERSION else None
+    return result if "schema_version" in result.model_fields_set and result.schema_version == SCHEMA_VERSION else None
+
+
+@functools.lru_cache
+def _recorded_spec(text: str) -> Spec:
+    """Judged once for all repeats of a row."""
+    return spec.from_json(text)
 
 
 def append_event(directory: Path, event: str, **values: Any) -> None:

@@ -269,6 +269,11 @@ class Spec(_Frozen):
     """The framework's own switches, by the names that its `describe` lists."""
     paths: Paths = Paths()  # pyright: ignore[reportCallIssue]
 
+    @pydantic.field_validator("framework_options")
+    @classmethod
+    def _by_name(cls, options: dict[str, Any]) -> dict[str, Any]:
+        return dict(sorted(options.items()))  # as results hold them: the digest of one spec is one
+
     @pydantic.model_validator(mode="before")
     @classmethod
     def _two_epochs_unless_told(cls, values: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from compare.interrupt import SIGNALLED, Interrupted, ended_at_once, interruptible
 
-with ended_at_once():  # a second to import
+with ended_at_once():
     import typer
     from typer.core import TyperGroup
     from typer.main import get_command
@@ -20,7 +20,7 @@ with ended_at_once():  # a second to import
     from compare import completion
 
 MODULES = {
-    name: f"compare.{'certificate' if name == 'parity' else name}"
+    name: f"compare.{name}"
     for name in (
         "run",
         "report",
@@ -46,7 +46,7 @@ MODULES = {
         "completion",
         "export",
     )
-}
+} | {"parity": "compare.certificate"}
 """Name: the module whose function `command` it is; in the order of `--help`."""
 
 EXIT_UNWRITTEN = 1
@@ -64,7 +64,9 @@ class _Commands(TyperGroup):
         for name in [cmd_name] if cmd_name in MODULES else MODULES:  # for a wrong one, those that may have been meant
             if name not in self.commands:
                 only = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-                only.command(name)(importlib.import_module(MODULES[name]).command)
+                with ended_at_once():
+                    module = importlib.import_module(MODULES[name])
+                only.command(name)(module.command)
                 self.commands[name] = get_command(only)
         return self.commands.get(cmd_name)
 
@@ -72,7 +74,7 @@ class _Commands(TyperGroup):
 app = typer.Typer(cls=_Commands, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
-@app.callback()
+@app.callback()  # without one, or a command that is there already, typer makes no group
 def _all() -> None:
     """Train the same CNN in two frameworks, serially and in parallel; prove it is the same training; compare honestly."""
 
@@ -107,9 +109,6 @@ if __name__ == "__main__":
     gc.set_threshold(*COLLECT_AFTER)
     sys.stdout = _Output(sys.stdout.buffer, sys.stdout.encoding, sys.stdout.errors, line_buffering=sys.stdout.isatty())
     completion.prepare()
-    with ended_at_once():  # an exception may be lost in what imports raise and catch
-        for module in [MODULES[word] for word in sys.argv[1:2] if word in MODULES] or MODULES.values():
-            importlib.import_module(module)
     try:
         with interruptible():
             try:

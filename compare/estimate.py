@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from common import results
 from common.results import RunResult
 from compare import execution, store, tables
 from compare.matrix import Row
@@ -88,8 +89,8 @@ def seconds(row: Row, like: RunResult, num_train: int) -> float:
 def num_bytes(row: Row, like: RunResult, num_train: int) -> int:
     """What a run leaves behind: a line in its events and an entry in its result for each epoch, its facts, its spec."""
     record = like.epochs[0]
-    of_epoch = len(record.model_dump_json(indent=1)) + len(record.model_dump_json())
-    of_run = len(like.model_copy(update={"epochs": []}).model_dump_json(indent=1)) + len(row.spec.to_json())
+    of_epoch = 2 * len(record.model_dump_json())
+    of_run = len(results.to_line(like.model_copy(update={"epochs": []}))) + len(row.spec.to_json())
     return _length(row, num_train)[0] * of_epoch + of_run
 
 

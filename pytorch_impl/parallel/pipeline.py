@@ -57,7 +57,7 @@ class Pipeline(Serial):
         outputs = schedule.step(
             arg_mbs=self._inputs(images, update.parts),
             kwarg_mbs=self._masks(masks, update.parts),
-            target_mbs=list(labels.chunk(update.parts)) if self._stage.is_last else None,
+            target_mbs=train.parts_of(labels, update.parts) if self._stage.is_last else None,
             losses=losses,
             loss_kwargs={"num_examples": update.num_examples},
         )
@@ -103,10 +103,10 @@ class Pipeline(Serial):
         if not self._stage.is_first:
             return [()] * parts
         scaled = input.scale(images, device.dtype(self._spec), self._plan.scaling)
-        return [(part,) for part in scaled.chunk(parts)]
+        return [(part,) for part in train.parts_of(scaled, parts)]
 
     def _masks(self, masks: Any, parts: int) -> list[dict[str, Any]]:
-        cut = [mask.chunk(parts) for mask in masks[self._stage.masks]]
+        cut = [train.parts_of(mask, parts) for mask in masks[self._stage.masks]]
         return [{"masks": tuple(mask[part] for mask in cut)} for part in range(parts)]
 
     def _summed(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -45,7 +45,10 @@ class PipelineAsync(Pipeline):
         size = len(labels) // update.parts
         incoming = [self._receive(self._stage.input_shape, size, self._from_before) for _ in range(update.parts)]
         parts = zip(
-            self._inputs(images, update.parts), self._masks(masks, update.parts), labels.chunk(update.parts), strict=True
+            self._inputs(images, update.parts),
+            self._masks(masks, update.parts),
+            train.parts_of(labels, update.parts),
+            strict=True,
         )
         losses: list[torch.Tensor] = []
         outputs: list[torch.Tensor] = []

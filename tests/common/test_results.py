@@ -110,6 +110,15 @@ def test_a_flipped_bit_anywhere_in_a_result_is_noticed(tmp_path: Path) -> None:
     assert silent < len(whole) / 10
 
 
+def test_a_result_that_is_as_it_was_written_is_not_taken_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = a_result(epochs=[EPOCH], spec=spec.build({"framework_options": {"two": [2], "one": 1}}))
+    path = results.save(result, tmp_path)
+    monkeypatch.setattr(results, "is_unchanged", None)
+    loaded = results.load(path)
+    assert loaded == result
+    assert loaded.spec.digest == result.spec.digest  # though a result holds its names in their order
+
+
 @pytest.mark.parametrize("shape", [{"indent": 1}, {"separators": (",", ":")}, {"ensure_ascii": False}])
 def test_a_result_in_another_form_is_the_same_one_while_its_values_are(tmp_path: Path, shape: dict[str, Any]) -> None:
     result = a_result(epochs=[EPOCH], reason="größer, {as} [written]")
@@ -140,6 +149,11 @@ def change(**fields: Any) -> bytes:
         (b"[]", "another schema_version. Received: None, needed: 1"),
         (b"3", "another schema_version"),
         (b"{}", "another schema_version"),
+        (b"\xef\xbb\xbf{}", "is not a whole result"),
+        ("{}".encode("utf-16"), "is not a whole result .UnicodeDecodeError"),
+        (b'{"schema_version": 1, "spec": "\xed\xa0\x80"}', "is not a whole result .UnicodeDecodeError"),
+        (b"[" * 100_000, "is not a whole result .RecursionError"),
+        (b"1" * 5_000, "is not a whole result .ValueError"),
         (b'{"schema_version": 1}', "is not a whole result .KeyError"),
         (change(schema_version=0), "another schema_version. Received: 0, needed: 1. Run it again with this version."),
         (change(schema_version="1"), "another schema_version"),
@@ -152,9 +166,11 @@ def change(**fields: Any) -> bytes:
 )
 def test_a_file_that_is_no_result_of_this_version_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / results.RESULT_FILE
-    path.write_bytes(content)
-    with pytest.raises(ResultError, match=message):
-        results.load(path)
+    is_object = content.isascii() and content.startswith(b'{"')
+    for form in [content, *([results._sealed(json.loads(content))] if is_object else [])]:
+        path.write_bytes(form)
+        with pytest.raises(ResultError, match=message):
+            results.load(path)
 
 
 def test_a_missing_result_is_refused_by_name(tmp_path: Path) -> None:

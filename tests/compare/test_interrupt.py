@@ -57,12 +57,13 @@ def test_an_interrupt_ends_the_twin_says_so_and_leaves_no_temporary_folder(
     assert not psutil.pid_exists(twin) or psutil.Process(twin).status() == psutil.STATUS_ZOMBIE
 
 
-def test_an_interrupt_while_the_commands_are_imported_ends_with_one_line(tmp_path: Path) -> None:
-    """The interrupt comes from the first package that is imported, so that it is never too late."""
-    (tmp_path / "typer.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n")
+@pytest.mark.parametrize(("package", "word"), [("typer", "--help"), ("optuna", "tune")])
+def test_an_interrupt_while_a_command_is_imported_ends_with_one_line(package: str, word: str, tmp_path: Path) -> None:
+    """The interrupt comes from a package that is imported: the first one, and one of a single command."""
+    (tmp_path / f"{package}.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-m", "compare", "--help"], cwd=launch.PROJECT_ROOT, env=environment, capture_output=True, check=False
+        [sys.executable, "-m", "compare", word], cwd=launch.PROJECT_ROOT, env=environment, capture_output=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"Interrupted.\n")
 

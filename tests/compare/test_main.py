@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from compare import launch
+from compare.__main__ import MODULES
 from tests.compare import made
 
 FULL = Path("/dev/full")
@@ -27,15 +28,25 @@ def test_output_that_cannot_be_written_ends_with_one_line(words: list[str], tmp_
             text=True,
             check=False,
         )
-    said = "The output cannot be written (No space left on device). Free space, or send it elsewhere.\n"
-    assert (done.returncode, done.stderr) == (1, said)
+    why = "The output cannot be written (No space left on device). Free space, or send it elsewhere.\n"
+    assert (done.returncode, done.stderr) == (1, why)
+
+
+def said(*words: str) -> str:
+    """What Python says on stderr."""
+    command = [sys.executable, *words]
+    return subprocess.run(command, cwd=launch.PROJECT_ROOT, capture_output=True, text=True, check=False).stderr
 
 
 def test_a_command_imports_no_other_one() -> None:
-    seen = "import sys; from compare.__main__ import app\ntry: app(['report', '--help'])\nfinally: print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", seen], cwd=launch.PROJECT_ROOT, capture_output=True, text=True, check=True)
-    assert "compare.report" in done.stdout.split()
-    assert not {"compare.tune", "optuna"} & set(done.stdout.split())
+    program = "import atexit, runpy, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); "
+    program += "runpy.run_module('compare', run_name='__main__')"
+    imported = set(said("-c", program, "report", "--help").split())
+    assert imported & {*MODULES.values(), "optuna"} == {"compare.report", "compare.completion"}
+
+
+def test_a_command_that_there_is_not_is_answered_with_the_one_that_was_meant() -> None:
+    assert "No such command 'reprot'. Did you mean 'report'" in said("-m", "compare", "reprot")
 
 
 @pytest.mark.parametrize(
