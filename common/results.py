@@ -194,7 +194,7 @@ class Noise(_Frozen):
 class RunResult(_Frozen):
     """Everything that one run of one framework says of itself."""
 
-    schema_version: int = Field(SCHEMA_VERSION, strict=True)
+    schema_version: int = Field(default=SCHEMA_VERSION, strict=True)
     framework: str
     spec: Spec
     status: Status
