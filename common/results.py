@@ -282,7 +282,7 @@ def load(path: Path) -> RunResult:
         whole = _as_written(content)
         if whole is not None and (result := _of_this_version(whole)) is not None:
             return result
-        values = json.loads(content.decode())
+        values = parsed(content)
         if not is_unchanged(values):
             raise ResultError(f"{path} was changed since it was written: its checksum does not fit. Run it again.")
         version = values.get("schema_version") if isinstance(values, dict) else None
@@ -295,7 +295,7 @@ def load(path: Path) -> RunResult:
         return RunResult.model_validate(values)
     except ResultError:
         raise
-    except (OSError, KeyError, ValueError, RecursionError) as error:
+    except (OSError, KeyError, ValueError) as error:
         raise ResultError(f"{path} is not a whole result ({type(error).__name__}: {error}). Run it again.") from None
 
 
@@ -384,6 +384,14 @@ def clear(directory: Path) -> None:
     """Remove what an earlier run left, so that nobody takes it for this one's."""
     for name in (RESULT_FILE, EVENTS_FILE, TRACE_FILE, BEST_FILE):
         (directory / name).unlink(missing_ok=True)
+
+
+def parsed(content: bytes) -> Any:
+    """The values of a JSON file that anybody may have written; what is none is a ValueError, however deep it nests."""
+    try:
+        return json.loads(content.decode("utf-8-sig"))  # some editors write a mark of the order of bytes
+    except RecursionError:
+        raise ValueError("it nests too deep") from None
 
 
 def with_checksum(text: str) -> str:

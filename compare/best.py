@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pydantic
 from pydantic import BaseModel, ConfigDict
 
 from common import machine, results, spec
@@ -73,7 +71,7 @@ def load(framework: str, model: str, description: Mapping[str, Any], cache_dir: 
     held = f" --set device={device}" if device != "auto" else ""
     again = f"Run: python -m compare optimize --model {model} --framework {framework}{held}"
     try:
-        values = json.loads(where.read_text(encoding="utf-8"))
+        values = results.parsed(where.read_bytes())
         if not results.is_unchanged(values):
             raise SpecError(f"{where} was changed since it was written: its checksum does not fit. {again}")
         found = Best.model_validate(values, context={"recorded": True})
@@ -81,7 +79,9 @@ def load(framework: str, model: str, description: Mapping[str, Any], cache_dir: 
         raise SpecError(
             f"switches best are not known for {model} in {framework} on this machine: nothing is stored. {again}"
         ) from None
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError, pydantic.ValidationError) as error:
+    except SpecError:
+        raise
+    except (OSError, ValueError) as error:
         raise SpecError(f"{where} is no whole record of the best switches ({type(error).__name__}). {again}") from None
     if found.schema_version != SCHEMA_VERSION or found.versions != description["versions"]:
         raise SpecError(

@@ -112,6 +112,7 @@ def points(folder: Path, metrics: Sequence[str], only: str | None = None) -> tup
     for each in measurements.read_all(folder):
         if isinstance(each, Measured):
             measured.append(each)
+            left_out += [f"{each.source}: {reason}" for reason in each.set_aside]
         else:
             left_out.append(str(each))
     known = _commit_times(sorted({each.commit for each in measured if each.commit}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from common import machine
+from common import machine, results
 from common.results import Metrics, RunResult
 from common.spec import Spec
 from compare import store
@@ -134,6 +133,8 @@ class Measured(_Frozen):
     proof: str | None
     """What became of the proof, in words; None where none was asked for."""
     subjects: dict[str, Subject]
+    set_aside: list[str] = []
+    """Of a comparison, why each stored file that cannot be relied on does not count."""
 
     @property
     def machine_name(self) -> str:
@@ -206,7 +207,7 @@ def _benchmark_files(folder: Path) -> list[Path]:
 
 def _is_benchmarks(path: Path) -> bool:
     try:
-        values = json.loads(path.read_bytes())
+        values = results.parsed(path.read_bytes())
     except (OSError, ValueError):
         return False
     return isinstance(values, dict) and {"benchmarks", "machine_info", "datetime"} <= values.keys()
@@ -237,6 +238,7 @@ def _comparison(folder: Path) -> Measured:
         data_name=comparison.data_name,
         data_hash=comparison.data_hash,
         proof=f"{comparison.proof.verdict}: {comparison.proof.sentence}" if comparison.proof else None,
+        set_aside=stored.set_aside,
         subjects={
             row.id: _row(stored, row, summary)
             for row, summary in zip(comparison.rows, summarize(stored), strict=True)
@@ -291,7 +293,7 @@ def _agrees(summary: Summary) -> bool | None:
 
 def _benchmarks(path: Path) -> Measured:
     try:
-        values = json.loads(path.read_bytes())
+        values = results.parsed(path.read_bytes())
         return _from_benchmarks(path, values)
     except OSError as error:
         raise FolderError(f"{path} cannot be read ({error.strerror}). Name a results folder, or a benchmark's file.") from None

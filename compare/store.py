@@ -163,7 +163,7 @@ def refuse_others(folder: Path, record: str, kind: str, what: str, *, own: Colle
     if not others:
         return
     try:
-        found = json.loads((folder / record).read_text("utf-8")).get("kind")
+        found = results.parsed((folder / record).read_bytes()).get("kind")
     except (OSError, ValueError, AttributeError):
         found = None
     if found != kind:
@@ -182,13 +182,15 @@ def read_record(path: Path, record: type[_Record], what: str) -> _Record:
         FolderError: there is none, or it is torn, or was changed since it was written.
     """
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = results.parsed(path.read_bytes())
         if not results.is_unchanged(values):
             raise FolderError(f"{path} was changed since it was written: its checksum does not fit. Make it again.")
         return record.model_validate(values)
     except FileNotFoundError:
         raise FolderError(f"{path.parent} holds no record of {what}: there is no {path.name}. Name another folder.") from None
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError, pydantic.ValidationError) as error:
+    except FolderError:
+        raise
+    except (OSError, ValueError) as error:
         raise FolderError(f"{path} is no whole record of {what} ({error}). Make it again in another folder.") from None
 
 
@@ -296,7 +298,7 @@ def read_plan(folder: Path) -> Comparison:
     """
     path = folder / PLAN_FILE
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = results.parsed(path.read_bytes())
     except FileNotFoundError:
         raise FolderError(
             f"{folder} holds no comparison: there is no {PLAN_FILE}. Name the folder that `run` printed."
@@ -324,7 +326,7 @@ def sealed(folder: Path, row: Row, repeat: int) -> RunResult | None:
     """The result of one run; None where it has none.
 
     Raises:
-        ResultError: the file is torn, or the result of another spec.
+        ResultError: the file is torn, or the result of another spec or repeat.
     """
     path = run_folder(folder, row.id, repeat) / results.RESULT_FILE
     if not path.exists():
@@ -332,6 +334,8 @@ def sealed(folder: Path, row: Row, repeat: int) -> RunResult | None:
     result = results.load(path)
     if result.spec != row.spec or result.framework != row.framework:
         raise ResultError(f"{path} is the result of another spec. Run it again.")
+    if result.repeat != repeat:
+        raise ResultError(f"{path} is the result of another repeat: of {result.repeat}. Run it again.")
     return result
 
 

@@ -124,7 +124,7 @@ def test_a_result_in_another_form_is_the_same_one_while_its_values_are(tmp_path:
     result = a_result(epochs=[EPOCH], reason="größer, {as} [written]")
     path = results.save(result, tmp_path)
     values = json.loads(path.read_text())
-    path.write_text(json.dumps(dict(reversed(values.items())), **shape))
+    path.write_text(json.dumps(dict(reversed(values.items())), **shape), "utf-8-sig")
     assert results.load(path) == result
     path.write_text(json.dumps(values | {"repeat": 1}, **shape))
     with pytest.raises(ResultError, match="was changed since it was written"):
@@ -149,10 +149,9 @@ def change(**fields: Any) -> bytes:
         (b"[]", "another schema_version. Received: None, needed: 1"),
         (b"3", "another schema_version"),
         (b"{}", "another schema_version"),
-        (b"\xef\xbb\xbf{}", "is not a whole result"),
         ("{}".encode("utf-16"), "is not a whole result .UnicodeDecodeError"),
         (b'{"schema_version": 1, "spec": "\xed\xa0\x80"}', "is not a whole result .UnicodeDecodeError"),
-        (b"[" * 100_000, "is not a whole result .RecursionError"),
+        (b"[" * 100_000, "is not a whole result .ValueError: it nests too deep"),
         (b"1" * 5_000, "is not a whole result .ValueError"),
         (b'{"schema_version": 1}', "is not a whole result .KeyError"),
         (change(schema_version=0), "another schema_version. Received: 0, needed: 1. Run it again with this version."),

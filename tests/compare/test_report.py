@@ -2,10 +2,14 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
+import pytest
+
+from common import results
 from common.results import Metrics
-from compare import content, document, report
+from compare import content, document, history, report, store
 from tests.compare import made
 
 
@@ -36,3 +40,23 @@ def test_a_number_that_json_does_not_know_is_null_in_a_result_too() -> None:
     scores = [Metrics(loss=loss, accuracy=0.5, num_correct=1, num_examples=2) for loss in (math.nan, -math.inf, 0.1)]
     found = json.loads(document.to_json({"runs": {"NaN": scores}}), parse_constant=lambda name: f"no JSON: {name}")
     assert [each["loss"] for each in found["runs"]["NaN"]] == [None, None, 0.1]
+
+
+def test_the_result_of_another_repeat_counts_once_and_history_says_so(tmp_path: Path) -> None:
+    stored = made.repeated(3)
+    folder = made.stored_in(stored, tmp_path / "results")
+    row = stored.comparison.rows[0]
+    first, second = (store.run_folder(folder, row.id, repeat) / results.RESULT_FILE for repeat in (0, 1))
+    shutil.copy(second, first)
+    read = store.read(folder)
+    assert sorted(read.runs[row.id]) == [1, 2]
+    (said,) = read.set_aside
+    assert said == f"{first.relative_to(folder)} is the result of another repeat: of 1. Run it again."
+    assert history.points(tmp_path, ["epoch_seconds"])[1] == [f"{folder}: {said}"]
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"1" * 5_000, b"", b"\xff"])
+def test_a_plan_that_is_no_json_is_refused_in_words(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / store.PLAN_FILE).write_bytes(content)
+    with pytest.raises(store.FolderError, match="cannot be read"):
+        store.read(tmp_path)
