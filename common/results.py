@@ -295,7 +295,7 @@ def load(path: Path) -> RunResult:
         return RunResult.model_validate(values)
     except ResultError:
         raise
-    except (OSError, KeyError, ValueError) as error:
+    except (OSError, KeyError, ValueError, RecursionError) as error:
         raise ResultError(f"{path} is not a whole result ({type(error).__name__}: {error}). Run it again.") from None
 
 
