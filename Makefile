@@ -46,7 +46,7 @@ check: setup ## Format, lint, types and the two house tests: before every commit
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/pyright --project pyright-twins.json
-	$(PYTEST) tests/house
+	$(PYTEST) tests/conventions
 
 test: MARKERS := not slow
 test: setup run-tests ## The quick suite, each framework in its own process
@@ -57,7 +57,7 @@ test-all: setup run-tests ## The quick suite and the slow tests
 # One process must never import both frameworks. pytest's exit code 5 (nothing collected) fails here like any other.
 .PHONY: run-tests
 run-tests: setup
-	$(PYTEST) $(TWO_AT_ONCE) -m "$(MARKERS)" tests/house tests/common tests/compare
+	$(PYTEST) $(TWO_AT_ONCE) -m "$(MARKERS)" tests/conventions tests/common tests/compare
 	$(PYTEST) -m "$(MARKERS)" tests/twins --framework pytorch
 	$(PYTEST) -m "$(MARKERS)" tests/twins --framework tensorflow
 	$(PYTEST) -m "$(MARKERS)" tests/parity

@@ -10,7 +10,7 @@ import signal
 import sys
 from typing import Any, NoReturn
 
-from compare.interrupt import SIGNALLED, Interrupted, ended_at_once, interruptible
+from compare.core.interrupt import SIGNALLED, Interrupted, ended_at_once, interruptible
 
 with ended_at_once():
     import typer
@@ -20,33 +20,26 @@ with ended_at_once():
     from compare import completion
 
 MODULES = {
-    name: f"compare.{name}"
-    for name in (
-        "run",
-        "report",
-        "parity",
-        "models",
-        "data",
-        "preprocess",
-        "scaling",
-        "evaluate",
-        "convert",
-        "predict",
-        "infer",
-        "tune",
-        "optimize",
-        "layers",
-        "regress",
-        "history",
-        "cache",
-        "selftest",
-        "doctor",
-        "study",
-        "reproduce",
-        "completion",
-        "export",
+    name: f"compare.{folder}.{name}" if folder else f"compare.{name}"
+    for folder, names in (
+        ("comparison", ["run"]),
+        ("reporting", ["report"]),
+        ("proof", ["parity", "models"]),
+        ("data", ["data", "preprocess"]),
+        ("comparison", ["scaling"]),
+        ("evaluation", ["evaluate", "convert", "predict", "infer"]),
+        ("tuning", ["tune"]),
+        ("switches", ["optimize", "layers"]),
+        ("regression", ["regress", "history"]),
+        ("data", ["cache"]),
+        ("comparison", ["selftest"]),
+        ("", ["doctor"]),
+        ("workflows", ["study", "reproduce"]),
+        ("", ["completion"]),
+        ("reporting", ["export"]),
     )
-} | {"parity": "compare.certificate"}
+    for name in names
+}
 """Name: the module whose function `command` it is; in the order of `--help`."""
 
 EXIT_UNWRITTEN = 1

@@ -17,9 +17,9 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure
 
-from compare import content, plots, report, tidy
-from compare.report import Report
-from compare.store import FolderError
+from compare.core.errors import FolderError
+from compare.reporting import content, dataframes, plots, report
+from compare.reporting.report import Report
 
 
 class Plot(Figure):
@@ -40,12 +40,12 @@ class Results:
     @cached_property
     def runs(self) -> pd.DataFrame:
         """One line for each run: what it was, how it ended, its scores, its wall time by phase in seconds."""
-        return tidy.runs(self.report.stored)
+        return dataframes.runs(self.report.stored)
 
     @cached_property
     def epochs(self) -> pd.DataFrame:
         """One line for each epoch of each run: its scores, seconds and images per second."""
-        return tidy.epochs(self.report.stored)
+        return dataframes.epochs(self.report.stored)
 
     @cached_property
     def summaries(self) -> pd.DataFrame:

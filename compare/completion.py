@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from typer.completion import completion_init  # pyright: ignore[reportPrivateImportUsage]  typer says nowhere else
 
-from compare.launch import PROJECT_ROOT
+from compare.execution.launch import PROJECT_ROOT
 
 NAME = "convtwins"
 VARIABLE = "_CONVTWINS_COMPLETE"

@@ -16,12 +16,16 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from common import machine, spec
-from common.preprocessing import cache as store
-from compare import cache, exits, launch, matrix, report, tables
-from compare.interrupt import interruptible
-from compare.launch import LaunchError
-from compare.tables import Column, Table
+from common import spec
+from common.data import cache as store
+from common.machine import machine
+from compare.core import exits, wording
+from compare.core.errors import LaunchError
+from compare.core.interrupt import interruptible
+from compare.data import cache
+from compare.execution import launch, matrix
+from compare.reporting import report, tables
+from compare.reporting.tables import Column, Table
 
 EXIT_LACKING = 1
 
@@ -63,7 +67,7 @@ def examine(frameworks: Sequence[str]) -> dict[str, Any]:
     memory = psutil.virtual_memory()
     found: dict[str, Any] = {
         **machine.describe(),
-        "cores_allowed": (allowed := spec.available_cores()),
+        "cores_allowed": (allowed := machine.available_cores()),
         "threads": {"of_a_run": allowed, "physical_cores": machine.physical_cores(machine.cpu_budget(allowed))},
         "load": os.getloadavg()[0],
         "memory_free_mib": memory.available // _MIB,
@@ -123,7 +127,7 @@ def print_to(console: Console, found: dict[str, Any]) -> None:
 
 
 def say(console: Console, line: str) -> None:
-    console.print(Text(tables.one_line(line)), soft_wrap=True)
+    console.print(Text(wording.one_line(line)), soft_wrap=True)
 
 
 def _modes(frameworks: Sequence[dict[str, Any]]) -> Table | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from common import entry
-from common.inference import Inference
+from common.processes import entry
+from common.training.inference import Inference
 from pytorch_impl import rendezvous, switches
 
 

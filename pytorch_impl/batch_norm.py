@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from common import architectures
+from common.models import architectures
 
 
 class ReplicaGroup(Protocol):

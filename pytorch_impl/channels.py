@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import distributed, nn
 
-from common import sharding
+from common.models import sharding
 
 
 def split(model: nn.Module, replicas: distributed.ProcessGroup) -> nn.Module:

@@ -1,6 +1,6 @@
 """Gradients on their way between replicas: cut into buckets, compressed, and what is lost kept for the next step.
 
-The rules are those of `common.compression`.
+The rules are those of `common.training.compression`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import torch
 from torch import distributed, nn
 from torch.nn import functional
 
-from common.architectures import Architecture
-from common.compression import FLOAT16_MAX, INT8_STEPS, SUMMABLE, WORD_BYTES, buckets, num_kept
+from common.models.architectures import Architecture
 from common.spec import Communication
+from common.training.compression import FLOAT16_MAX, INT8_STEPS, SUMMABLE, WORD_BYTES, buckets, num_kept
 from pytorch_impl import weights
 
 
@@ -26,7 +26,7 @@ def encode(values: torch.Tensor, settings: Communication) -> torch.Tensor:
         settings: of the run.
 
     Returns:
-        The message, one-dimensional, of `common.compression.payload_bytes` bytes.
+        The message, one-dimensional, of `common.training.compression.payload_bytes` bytes.
     """
     if settings.compression == "float16":
         return values.clamp(-FLOAT16_MAX, FLOAT16_MAX).float().half()

@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from torchvision.io import ImageReadMode, decode_jpeg
 
-from common.datasets import decode as canonical
+from common.data.decoding import decode as canonical
 
 
 def decode(content: bytes) -> torch.Tensor:
     """Decode a plain JPEG (`Encoded.plain`) by the framework: accurate DCT, fancy upsampling.
 
     Returns:
-        uint8 [H, W, 3], equal to `common.datasets.decode.decode` to the last bit.
+        uint8 [H, W, 3], equal to `common.data.decoding.decode.decode` to the last bit.
     """
     # Twin: torchvision's decoder has no settings, its defaults are these; and it turns the pixels to channels first.
     data = torch.frombuffer(bytearray(content), dtype=torch.uint8)

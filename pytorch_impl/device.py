@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
-from common import machine, meeting
-from common.rates import DEVICE_COPIED_BYTES, DEVICE_MATRIX_SIZE, DeviceRates, of_device
-from common.spec import Spec, available_cores
+from common.machine import machine, placement
+from common.machine.machine import available_cores
+from common.machine.rates import DEVICE_COPIED_BYTES, DEVICE_MATRIX_SIZE, DeviceRates, of_device
+from common.spec import Spec
 from pytorch_impl import rendezvous, switches
 
 
@@ -106,7 +107,7 @@ def configure(spec: Spec, trials: int = 1) -> None:
 
 def intra_op_threads(spec: Spec) -> int:
     """Threads that one operation may use, so that all replicas together keep to the core budget."""
-    return max(min(meeting.cores_of_replica(spec.cores, spec.replicas, spec.hosts), available_cores()), 1)
+    return max(min(placement.cores_of_replica(spec.cores, spec.replicas, spec.hosts), available_cores()), 1)
 
 
 def synchronize() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from common.preprocessing.scaling import Scaling
+from common.models.input_scaling import Scaling
 from pytorch_impl import input, train
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
-from common.architectures import Architecture
-from common.trained import Card, Trained
-from common.weights import Weights, WeightsError
+from common.artifacts.trained import Card, Trained
+from common.models.architectures import Architecture
+from common.models.weights import Weights, WeightsError
 from pytorch_impl import models, weights
 
 SUFFIXES: tuple[str, ...] = (".pt", ".pth")

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from common.trained import Trained
+from common.artifacts.trained import Trained
 from pytorch_impl import device, input, models, weights
 
 

@@ -12,12 +12,12 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from common import chunks, mapped
-from common.batches import Epoch, Plan
-from common.datasets import Split
-from common.preprocessing.scaling import Scaling
+from common.data import chunks, mapped
+from common.data.batches import Epoch, Plan
+from common.data.sources import Split
+from common.models.input_scaling import Scaling
 from common.spec import Spec
-from common.training import Batch
+from common.training.trainer import Batch
 from pytorch_impl import device, switches
 
 _Position = tuple[int, int, int]
@@ -189,7 +189,7 @@ def sample(images: torch.Tensor, affines: torch.Tensor) -> torch.Tensor:
 
     Args:
         images: uint8 [N, H, W, 3].
-        affines: float64 [N, 2, 3], see `common.batches.Epoch`.
+        affines: float64 [N, 2, 3], see `common.data.batches.Epoch`.
 
     Returns:
         float64 [N, H, W, 3], (1 - v) * ((1 - u) * a + u * b) + v * ((1 - u) * c + u * d) of the fractions u, v of column

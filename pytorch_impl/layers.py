@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import torch
 
-from common import layers
-from common.architectures import Architecture
+from common.models.architectures import Architecture
 from common.spec import Spec
+from common.training import layers
 from pytorch_impl import device, models, switches
 
 

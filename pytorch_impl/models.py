@@ -1,4 +1,4 @@
-"""The CNNs, built from `common.architectures`."""
+"""The CNNs, built from `common.models.architectures`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from common import architectures
-from common.architectures import Architecture, Layer
-from common.stages import Stage
+from common.models import architectures
+from common.models.architectures import Architecture, Layer
+from common.models.stages import Stage
 from pytorch_impl import batch_norm
 from pytorch_impl.batch_norm import ReplicaGroup
 

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from common import machine
-from common.datasets import Encoded
-from common.preprocessing.scan import contents, parts
-from common.preprocessing.sums import Sums, from_array
+from common.data.preprocessing.scan import contents, parts
+from common.data.preprocessing.sums import Sums, from_array
+from common.data.sources import Encoded
+from common.machine import machine
 
 
 @contextmanager

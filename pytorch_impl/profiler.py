@@ -10,7 +10,7 @@ import torch
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import DeviceType, ProfilerActivity, profile
 
-from common.profiling import Recording, Span
+from common.training.trainer import Recording, Span
 
 
 def record(work: Callable[[], None]) -> Recording:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from common import meeting
+from common.machine import placement
+from common.processes import rendezvous
 from common.spec import Spec
 
 # Twin: torch's way over several devices is a process for each; TensorFlow's is one graph over them where it can be.
@@ -24,8 +25,8 @@ WAITING: str = r"/torch/(distributed|autograd|nn/parallel)/|/common/parameter_se
 
 
 def environments(spec: Spec) -> list[dict[str, str]]:
-    """The environment of each rank, see `common.meeting`; none for a mode of one process."""
-    return meeting.environments(spec.replicas, spec.hosts) if spec.mode in _MODES else []
+    """The environment of each rank, see `common.processes.rendezvous`; none for a mode of one process."""
+    return placement.environments(spec.replicas, spec.hosts) if spec.mode in _MODES else []
 
 
 def adopt() -> None:
@@ -42,16 +43,16 @@ def join(spec: Spec) -> None:
 
     cuda = torch.cuda.is_available()
     if cuda:
-        torch.cuda.set_device(meeting.own_gpu())  # from now on "cuda" is this rank's own
+        torch.cuda.set_device(placement.own_gpu())  # from now on "cuda" is this rank's own
     if spec.mode == "parameter_server":
         return
     for backend in ("GLOO", "NCCL"):
-        os.environ.setdefault(f"{backend}_SOCKET_IFNAME", meeting.own_interface())
+        os.environ.setdefault(f"{backend}_SOCKET_IFNAME", rendezvous.own_interface())
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     # torchrun may keep the store itself; else rank 0 does, at the meeting place alone: by itself torch listens everywhere.
     keeps = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     store = distributed.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
-        *meeting.place(), ranks, is_master=keeps, master_listen_fd=meeting.listen().detach() if keeps else None
+        *placement.place(), ranks, is_master=keeps, master_listen_fd=rendezvous.listen().detach() if keeps else None
     )
     distributed.init_process_group(
         "nccl" if cuda else "gloo",

@@ -6,8 +6,8 @@ import os
 import shutil
 from typing import Any
 
-from common import machine
-from common.spec import MODES, Spec, settled, thread_choices
+from common.machine import machine
+from common.spec import MODES, Spec, resolved, thread_choices
 
 _CUDA = "a CUDA device"
 
@@ -102,12 +102,12 @@ def options(kind: str) -> dict[str, Any]:
 
 def of(spec: Spec, kind: str) -> dict[str, Any]:
     """Every switch as a run has it."""
-    return settled(spec, options(kind))
+    return resolved(spec, options(kind))
 
 
 def prepare(spec: Spec) -> str:
     """Settle what a process must know before it imports the framework; the allocator, in words."""
-    chosen = settled(spec, _BEFORE_IMPORT)
+    chosen = resolved(spec, _BEFORE_IMPORT)
     keeps = chosen["allocator"] == "keeping" and machine.keep_freed_memory()
     return "keeps freed pages" if keeps else "the system's default"
 

@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from common.preprocessing.scaling import Scaling
-from common.training import Update
+from common.models.input_scaling import Scaling
+from common.training.trainer import Update
 from pytorch_impl import input
 
 

@@ -1,4 +1,4 @@
-"""Between the canonical weights of `common.weights` and the model's own arrays."""
+"""Between the canonical weights of `common.models.weights` and the model's own arrays."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from common.architectures import Architecture
-from common.weights import Weights
+from common.models.architectures import Architecture
+from common.models.weights import Weights
 from pytorch_impl import channels, models
 
 # Twin: torch names and lays out its arrays in its own way. Role -> attribute.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from common import entry
-from common.inference import Inference
+from common.processes import entry
+from common.training.inference import Inference
 from tensorflow_impl import rendezvous, switches
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import keras
 import tensorflow as tf
 
-from common import architectures
+from common.models import architectures
 
 
 class ReplicaGroup(Protocol):

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from common import sharding
+from common.models import sharding
 
 
 def split(model: keras.Model, replicas: Sequence[str]) -> keras.Model:

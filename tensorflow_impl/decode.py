@@ -6,14 +6,14 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from common.datasets import decode as canonical
+from common.data.decoding import decode as canonical
 
 
 def decode(content: bytes) -> tf.Tensor:
     """Decode a plain JPEG (`Encoded.plain`) by the framework: accurate DCT, fancy upsampling.
 
     Returns:
-        uint8 [H, W, 3], equal to `common.datasets.decode.decode` to the last bit.
+        uint8 [H, W, 3], equal to `common.data.decoding.decode.decode` to the last bit.
     """
     # Twin: TensorFlow's default is a faster DCT, whose pixels are others.
     return tf.io.decode_jpeg(content, channels=3, fancy_upscaling=True, dct_method="INTEGER_ACCURATE")

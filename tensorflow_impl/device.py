@@ -7,9 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from common import machine, meeting
-from common.rates import DEVICE_COPIED_BYTES, DEVICE_MATRIX_SIZE, DeviceRates, of_device
-from common.spec import Spec, available_cores
+from common.machine import machine, placement
+from common.machine.machine import available_cores
+from common.machine.rates import DEVICE_COPIED_BYTES, DEVICE_MATRIX_SIZE, DeviceRates, of_device
+from common.spec import Spec
 from tensorflow_impl import rendezvous, switches
 
 # Twin: modes whose replicas are devices of one graph; torch runs all but data_parallel as processes.
@@ -104,7 +105,7 @@ def configure(spec: Spec, trials: int = 1) -> None:
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * in_process)
     if "RANK" in os.environ and (found := tf.config.list_physical_devices("GPU")):
         # A worker of the strategy takes every GPU that it sees for a replica of its own.
-        tf.config.set_visible_devices(found[meeting.own_gpu()], "GPU")
+        tf.config.set_visible_devices(found[placement.own_gpu()], "GPU")
     for gpu in tf.config.get_visible_devices("GPU"):
         tf.config.experimental.set_memory_growth(gpu, True)
     # float32 means float32: the reduced precision of tensor cores is a switch, never a default.
@@ -116,7 +117,7 @@ def configure(spec: Spec, trials: int = 1) -> None:
 
 def intra_op_threads(spec: Spec) -> int:
     """Threads that one operation may use, so that all replicas together keep to the core budget."""
-    return max(min(meeting.cores_of_replica(spec.cores, spec.replicas, spec.hosts), available_cores()), 1)
+    return max(min(placement.cores_of_replica(spec.cores, spec.replicas, spec.hosts), available_cores()), 1)
 
 
 def synchronize() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from common.preprocessing.scaling import Scaling
+from common.models.input_scaling import Scaling
 from tensorflow_impl import input, train
 
 

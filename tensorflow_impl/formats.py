@@ -5,9 +5,9 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
-from common.architectures import Architecture
-from common.trained import Card, Trained
-from common.weights import Weights, WeightsError
+from common.artifacts.trained import Card, Trained
+from common.models.architectures import Architecture
+from common.models.weights import Weights, WeightsError
 from tensorflow_impl import models, weights
 
 SUFFIXES: tuple[str, ...] = (".weights.h5",)

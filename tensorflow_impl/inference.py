@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from common.trained import Trained
+from common.artifacts.trained import Trained
 from tensorflow_impl import evaluate, models, weights
 
 

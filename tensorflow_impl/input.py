@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from common import chunks
-from common.batches import Epoch, Plan
-from common.datasets import Split
-from common.datasets.images import MOST_IN_MEMORY
-from common.preprocessing.scaling import Scaling
-from common.training import Batch
+from common.data import chunks
+from common.data.batches import Epoch, Plan
+from common.data.decoding.images import MOST_IN_MEMORY
+from common.data.sources import Split
+from common.models.input_scaling import Scaling
+from common.training.trainer import Batch
 from tensorflow_impl import decode, device
 
 Take = Callable[[tf.Tensor], tf.Tensor]
@@ -219,7 +219,7 @@ def sample(images: tf.Tensor, affines: tf.Tensor) -> tf.Tensor:
 
     Args:
         images: uint8 [N, H, W, 3].
-        affines: float64 [N, 2, 3], see `common.batches.Epoch`.
+        affines: float64 [N, 2, 3], see `common.data.batches.Epoch`.
 
     Returns:
         float64 [N, H, W, 3], (1 - v) * ((1 - u) * a + u * b) + v * ((1 - u) * c + u * d) of the fractions u, v of column

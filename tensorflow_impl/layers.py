@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import tensorflow as tf
 
-from common import layers
-from common.architectures import Architecture
+from common.models.architectures import Architecture
 from common.spec import Spec
+from common.training import layers
 from tensorflow_impl import device, models, switches
 
 

@@ -1,4 +1,4 @@
-"""The CNNs, built from `common.architectures`."""
+"""The CNNs, built from `common.models.architectures`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, cast
 import keras
 import tensorflow as tf
 
-from common import architectures
-from common.architectures import Architecture, Layer
-from common.stages import Stage
+from common.models import architectures
+from common.models.architectures import Architecture, Layer
+from common.models.stages import Stage
 from tensorflow_impl import batch_norm
 from tensorflow_impl.batch_norm import ReplicaGroup
 

@@ -9,9 +9,9 @@ from typing import Any, cast
 import numpy as np
 import tensorflow as tf
 
-from common.datasets import Encoded
-from common.preprocessing.scan import contents, parts
-from common.preprocessing.sums import Sums, from_array
+from common.data.preprocessing.scan import contents, parts
+from common.data.preprocessing.sums import Sums, from_array
+from common.data.sources import Encoded
 from tensorflow_impl import decode
 
 _BATCH = 64  # images whose sums leave the pipeline together

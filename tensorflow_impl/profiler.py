@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from common.profiling import Recording, Span
+from common.training.trainer import Recording, Span
 from tensorflow_impl import device
 
 _OPERATION = re.compile(r"[A-Za-z0-9.][\w.\\/>-]*:(?P<type>[A-Z_]\w*)")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 
-from common import meeting, processes
+from common.machine import placement
+from common.processes import rendezvous, supervisor
 from common.spec import Spec, SpecError
 
 # Twin: TensorFlow's way over several devices is one graph where it can be; torch's is a process for each.
@@ -17,8 +18,8 @@ WAITING: str = r"/tensorflow/python/(eager/(context|execute)|distribute/|framewo
 
 
 def environments(spec: Spec) -> list[dict[str, str]]:
-    """The environment of each rank, see `common.meeting`; none for a mode of one process."""
-    return meeting.environments(spec.replicas, spec.hosts) if spec.mode in _MODES else []
+    """The environment of each rank, see `common.processes.rendezvous`; none for a mode of one process."""
+    return placement.environments(spec.replicas, spec.hosts) if spec.mode in _MODES else []
 
 
 def adopt() -> None:
@@ -47,8 +48,8 @@ def join(spec: Spec) -> None:
     if "RANK" not in os.environ or "TF_CONFIG" in os.environ or spec.mode == "parameter_server":
         return
     # Twin: TF_CONFIG says where every worker listens; torch's store needs rank 0's address alone.
-    address = meeting.own_address()
-    (port,) = processes.free_ports(1, address)
-    workers = meeting.exchange(meeting.joined(address, port))
+    address = rendezvous.own_address()
+    (port,) = supervisor.free_ports(1, address)
+    workers = rendezvous.exchange(rendezvous.joined(address, port))
     task = {"type": "worker", "index": int(os.environ["RANK"])}
     os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from common import machine
-from common.spec import Spec, settled, thread_choices
+from common.machine import machine
+from common.spec import Spec, resolved, thread_choices
 
 _CUDA = "a CUDA device"
 
@@ -96,12 +96,12 @@ def options(kind: str) -> dict[str, Any]:
 
 def of(spec: Spec, kind: str) -> dict[str, Any]:
     """Every switch as a run has it."""
-    return settled(spec, options(kind))
+    return resolved(spec, options(kind))
 
 
 def prepare(spec: Spec) -> str:
     """Settle what a process must know before it imports the framework; the allocator, in words."""
-    chosen = settled(spec, _BEFORE_IMPORT)
+    chosen = resolved(spec, _BEFORE_IMPORT)
     if not chosen["onednn"]:
         os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
     if not chosen["cudnn_autotune"]:

@@ -7,8 +7,8 @@ from typing import Any, cast
 import keras
 import tensorflow as tf
 
-from common.preprocessing.scaling import Scaling
-from common.training import Update
+from common.models.input_scaling import Scaling
+from common.training.trainer import Update
 from tensorflow_impl import input
 
 

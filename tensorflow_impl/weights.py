@@ -1,4 +1,4 @@
-"""Between the canonical weights of `common.weights` and the model's own arrays."""
+"""Between the canonical weights of `common.models.weights` and the model's own arrays."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from common.architectures import Architecture
-from common.weights import Weights
+from common.models.architectures import Architecture
+from common.models.weights import Weights
 from tensorflow_impl import channels, models
 
 

@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 
-from common.members import Member
-from common.processes import Failure, Watch, run_members
+from common.processes.process_spec import Member
+from common.processes.supervisor import Failure, Watch, run_members
 
 
 def run_ranks(command: Sequence[str], environments: Sequence[dict[str, str]], watch: Watch | None = None) -> Failure | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from common import architectures
-from common.architectures import Architecture, BatchNorm, Layer, Residual
+from common.models import architectures
+from common.models.architectures import Architecture, BatchNorm, Layer, Residual
 
 _MOMENTUM = 0.01
 """Keras says 0.99, of the old."""

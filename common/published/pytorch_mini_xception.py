@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from common.architectures import (
+from common.models.architectures import (
     Architecture,
     BatchNorm,
     Conv,

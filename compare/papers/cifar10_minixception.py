@@ -8,9 +8,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from common.datasets import cifar10
-from compare import launch
-from compare.data_report import counted
+from common.data.sources import cifar10
+from compare.data.data_report import counted
+from compare.execution import launch
 from compare.papers import judging
 from compare.papers.paper import (
     CORRECTED,
@@ -32,7 +32,7 @@ from compare.papers.paper import (
     read,
     sentence,
 )
-from compare.tables import Column, Table
+from compare.reporting.tables import Column, Table
 
 NAME = "cifar10-minixception"
 FRAMEWORKS = tuple(launch.FRAMEWORKS)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from common.results import Metrics, RunResult
-from compare import statistics
-from compare.data_report import counted
-from compare.findings import doubt_of
+from common.artifacts.results import Metrics, RunResult
+from compare.core import statistics
+from compare.core.statistics import SIGNIFICANCE, VERDICT_PAIRS, Judged, Ratio
+from compare.data.data_report import counted
+from compare.judgement.findings import doubt_of
+from compare.judgement.summary import Summary, family, ratio_of_seconds
 from compare.papers.paper import CORRECTED, Here, Verdict
-from compare.statistics import SIGNIFICANCE, VERDICT_PAIRS, Judged, Ratio
-from compare.summary import Summary, family, ratio_of_seconds
 
 EQUIVALENT = 0.01
 """Accuracy, 0..1, below which a loss counts as none: one point."""

@@ -16,16 +16,17 @@ from matplotlib.ticker import MaxNLocator
 from pydantic import BaseModel, ConfigDict
 
 from common import spec
-from common.results import EpochRecord, RunResult
+from common.artifacts.results import EpochRecord, RunResult
 from common.spec import Spec
-from compare import matrix, preprocess
-from compare.content import COMPARE, Report
-from compare.evaluation import Evaluated, Evaluation
-from compare.matrix import Row
-from compare.store import flat
-from compare.summary import Summary
-from compare.tables import Cell, Column, Table
-from compare.tuning import Tuned, Tuning
+from compare.data import preprocess
+from compare.evaluation.final_training import Evaluated, Evaluation
+from compare.execution import matrix
+from compare.execution.matrix import Row
+from compare.execution.store import flat
+from compare.judgement.summary import Summary
+from compare.reporting.content import COMPARE, Report
+from compare.reporting.tables import Cell, Column, Table
+from compare.tuning.tuner import Tuned, Tuning
 
 FOLDER = Path(__file__).parent
 

@@ -11,12 +11,17 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from common import datasets, machine, spec
-from common.results import RunResult
-from common.training import relative_difference
-from compare import launch, parity, preprocess, statistics, store, tuning_findings
-from compare.data_report import counted
-from compare.evaluation import Evaluation
+from common.artifacts.results import RunResult
+from common.data import sources
+from common.machine import machine
+from common.training.loop import relative_difference
+from compare.core import statistics
+from compare.core.statistics import Judged, Ratio
+from compare.data import preprocess
+from compare.data.data_report import counted
+from compare.evaluation.final_training import Evaluation
+from compare.execution import launch, store
+from compare.judgement.summary import DISTURBED_FROM, cores_lost
 from compare.papers import judging
 from compare.papers.paper import (
     CORRECTED,
@@ -44,10 +49,10 @@ from compare.papers.paper import (
     sentence,
     there,
 )
-from compare.statistics import Judged, Ratio
-from compare.summary import DISTURBED_FROM, cores_lost
-from compare.tables import Cell, Column, Table
-from compare.tuning import Tuning
+from compare.proof import ladder
+from compare.reporting.tables import Cell, Column, Table
+from compare.tuning import tuning_findings
+from compare.tuning.tuner import Tuning
 
 NAME = "plant-disease-resnet18"
 FRAMEWORKS = ("pytorch",)
@@ -282,7 +287,7 @@ def plan(setting: Setting) -> Plan:
         departs=[
             *scaled,
             f"The report trained on a {_file().gpu}, searched on an A100, and had 4 CPU cores; here are "
-            f"{spec.available_cores()} cores and {setting.gpus or 'no'} GPU{'' if setting.gpus == 1 else 's'}.",
+            f"{machine.available_cores()} cores and {setting.gpus or 'no'} GPU{'' if setting.gpus == 1 else 's'}.",
         ],
         scans=preprocess.Request(("dask", "pytorch"), size["scan_workers"], "threads", size["scans"], scan),
         tuning=tuning,
@@ -305,7 +310,7 @@ def tables(here: Here) -> list[Table]:
 
 def _counts(here: Here) -> Table:
     base = here.plan.base
-    whole = datasets.load_files(
+    whole = sources.load_files(
         base.data.model_copy(update={"limit": None}), seed=base.split_seed, cache_dir=base.paths.cache_dir
     )
     counts = np.bincount(whole.train.labels, minlength=len(whole.class_names))
@@ -569,7 +574,7 @@ def _loaders_scale_better(here: Here) -> tuple[Verdict, list[str]]:
     judged = statistics.verdicts([("gain", ratio)])[0] if ratio else None
     verdict, words = judging.above(judged, f"the gain of PyTorch over the gain of Dask, {most} workers against 1")
     own = statistics.paired_ratio(list(zip(seconds["pytorch", 1], seconds["pytorch", most], strict=True)))
-    cores = spec.available_cores()
+    cores = machine.available_cores()
     paces = [f"{engine} x1 {python_statistics.median(seconds[engine, 1]):.2f} s" for engine in gains]
     known = machine.describe()
     lost = max(
@@ -598,7 +603,7 @@ def _surely_gains(ratio: Ratio | None) -> bool:
 
 
 def _workers_beyond_cores(here: Here) -> tuple[Verdict, list[str]]:
-    cores = spec.available_cores()
+    cores = machine.available_cores()
     counts = sorted(row.spec.workers for row in here.plan.faithful[0].rows if row.spec.workers)
     within, beyond_them = [each for each in counts if each <= cores], [each for each in counts if each > cores]
     if not within or not beyond_them:
@@ -686,7 +691,7 @@ def _threaded_tuning(here: Here) -> tuple[Verdict, list[str]]:
         return "cannot be told here", ["Nothing was searched."]
     most = max(_file().tuning.jobs)
     stated = _file().tuning.jobs[most][1]
-    cores = spec.available_cores()
+    cores = machine.available_cores()
     gains = {gain.jobs: gain.seconds for gain in tuning_findings.find(here.tuned).gains if gain.seconds}
     evidence = [
         f"{jobs} jobs: {statistics.interval_words(each.ratio)} times as fast as 1{statistics.surety(each)}."
@@ -786,7 +791,7 @@ def _data_parallel_changes_losses(here: Here) -> tuple[Verdict, list[str]]:
             else [f"nn.DataParallel itself needs {_GPUS} GPUs: these replicas are its mathematics, not its speed."]
         ),
     ]
-    noise = parity.FIRST_FLOAT32_TOLERANCE
+    noise = ladder.FIRST_FLOAT32_TOLERANCE
     if rounding := _rounding(here):
         noise = max(noise, judging.SURELY * rounding)
         evidence.append(

@@ -7,9 +7,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from common import spec
-from compare import launch, statistics
-from compare.data_report import counted
+from common.machine import machine
+from compare.core import statistics
+from compare.data.data_report import counted
+from compare.execution import launch
 from compare.papers import judging
 from compare.papers.paper import (
     CORRECTED,
@@ -33,7 +34,7 @@ from compare.papers.paper import (
     sentence,
     there,
 )
-from compare.tables import Column, Table
+from compare.reporting.tables import Column, Table
 
 NAME = "tomato-two-frameworks"
 FRAMEWORKS = tuple(launch.FRAMEWORKS)
@@ -195,7 +196,7 @@ def plan(setting: Setting) -> Plan:
 
 
 def _parallel() -> dict[str, Any]:
-    cores = spec.available_cores()
+    cores = machine.available_cores()
     return {
         "mode": "data_parallel",
         "replicas": _REPLICAS,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from common.architectures import Architecture
-from common.batches import Plan
-from common.datasets import Dataset
+from common.data.batches import Plan
+from common.data.sources import Dataset
+from common.models.architectures import Architecture
+from common.models.weights import Weights
 from common.spec import Spec
-from common.weights import Weights
 from pytorch_impl.parallel.data_parallel import DataParallel
 from pytorch_impl.parallel.hybrid_pipeline import HybridPipeline
 from pytorch_impl.parallel.hybrid_tensor import HybridTensor

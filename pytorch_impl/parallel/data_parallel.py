@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from common.communication import reduce_bytes, statistics_payload_bytes, step_payload_bytes
-from common.datasets import Split
-from common.sharding import shard
-from common.training import Batch, Pieces, Separated, Update
+from common.data.sources import Split
+from common.models.sharding import shard
+from common.training.communication import reduce_bytes, statistics_payload_bytes, step_payload_bytes
+from common.training.trainer import Batch, Pieces, Separated, Update
 from pytorch_impl import evaluate
 from pytorch_impl.compression import Compressor
 from pytorch_impl.parallel.serial import Serial

@@ -10,9 +10,9 @@ from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
-from common.communication import ring_all_reduce_bytes, statistics_payload_bytes
-from common.datasets import Split
-from common.training import Update
+from common.data.sources import Split
+from common.training.communication import ring_all_reduce_bytes, statistics_payload_bytes
+from common.training.trainer import Update
 from pytorch_impl.parallel import multi_process
 from pytorch_impl.parallel.tensor_parallel import TensorParallel
 

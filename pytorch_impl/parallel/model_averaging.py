@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import distributed
 
-from common import ensemble
-from common.datasets import Split
-from common.training import Batch, Pieces, Update
-from common.training import evaluate as score_split
-from common.weights import Weights
+from common.data.sources import Split
+from common.models.weights import Weights
+from common.training import ensemble
+from common.training.loop import evaluate as score_split
+from common.training.trainer import Batch, Pieces, Update
 from pytorch_impl import evaluate, weights
 from pytorch_impl.parallel import vectors
 from pytorch_impl.parallel.multi_process import MultiProcess

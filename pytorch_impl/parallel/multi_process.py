@@ -10,9 +10,9 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from common.communication import exchange_bytes, statistics_payload_bytes
-from common.datasets import Split
-from common.training import Batch, Pieces, Separated, Update
+from common.data.sources import Split
+from common.training.communication import exchange_bytes, statistics_payload_bytes
+from common.training.trainer import Batch, Pieces, Separated, Update
 from pytorch_impl import device
 from pytorch_impl.compression import Compressor, exchanged
 from pytorch_impl.parallel.serial import Serial

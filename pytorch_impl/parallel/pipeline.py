@@ -13,11 +13,11 @@ import numpy.typing as npt
 import torch
 from torch import distributed
 
-from common import stages
-from common.datasets import Split
-from common.results import StepParts
-from common.training import Batch, Update
-from common.weights import Weights
+from common.artifacts.results import StepParts
+from common.data.sources import Split
+from common.models import stages
+from common.models.weights import Weights
+from common.training.trainer import Batch, Update
 from pytorch_impl import device, input, models, train, weights
 from pytorch_impl.parallel.serial import Serial
 

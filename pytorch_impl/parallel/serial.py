@@ -16,14 +16,13 @@ import numpy.typing as npt
 import torch
 from torch import distributed
 
-from common.architectures import Architecture
-from common.batches import Plan
-from common.datasets import Dataset, Split
-from common.profiling import Recording
-from common.results import StepParts
+from common.artifacts.results import StepParts
+from common.data.batches import Plan
+from common.data.sources import Dataset, Split
+from common.models.architectures import Architecture
+from common.models.weights import Weights
 from common.spec import Spec
-from common.training import Batch, Pieces, Separated, Update
-from common.weights import Weights
+from common.training.trainer import Batch, Pieces, Recording, Separated, Update
 from pytorch_impl import device, evaluate, input, models, optim, profiler, switches, train, weights
 from pytorch_impl.batch_norm import ReplicaGroup
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 from torch import distributed
 
-from common.datasets import Split
+from common.data.sources import Split
 from pytorch_impl import channels, models
 from pytorch_impl.batch_norm import ReplicaGroup
 from pytorch_impl.parallel.serial import Serial

@@ -7,9 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from common.communication import exchange_bytes, statistics_payload_bytes
-from common.datasets import Split
-from common.training import Batch, Pieces, Separated, Update
+from common.data.sources import Split
+from common.training.communication import exchange_bytes, statistics_payload_bytes
+from common.training.trainer import Batch, Pieces, Separated, Update
 from tensorflow_impl import device, evaluate
 from tensorflow_impl.parallel.serial import Serial
 
@@ -78,7 +78,7 @@ class DataParallel(Serial):
 
 
 def own_part(batch: tf.Tensor) -> slice:
-    """The calling replica's shard of a global batch: as `common.sharding.shard`, in the graph."""
+    """The calling replica's shard of a global batch: as `common.models.sharding.shard`, in the graph."""
     context = tf.distribute.get_replica_context()
     replicas = tf.constant(context.num_replicas_in_sync)
     rank = tf.cast(context.replica_id_in_sync_group, replicas.dtype)

@@ -13,7 +13,7 @@ class HybridPipeline(Pipeline):
     """Copies of a pipeline; the gradients of each stage are added up over its copies before the update."""
 
     def _shards(self, images: Any, labels: Any, masks: Any) -> list[Any]:
-        """The batch of each copy: as `common.sharding.shard`, in the graph."""
+        """The batch of each copy: as `common.models.sharding.shard`, in the graph."""
         copies = len(self._copies)
         size = tf.shape(images)[0]
         sizes = tf.fill([copies], size // copies) + tf.cast(tf.range(copies) < tf.math.floormod(size, copies), size.dtype)

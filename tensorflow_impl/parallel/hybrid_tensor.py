@@ -7,10 +7,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from common.communication import ring_all_reduce_bytes, statistics_payload_bytes
-from common.datasets import Split
-from common.training import Update
-from common.weights import Weights
+from common.data.sources import Split
+from common.models.weights import Weights
+from common.training.communication import ring_all_reduce_bytes, statistics_payload_bytes
+from common.training.trainer import Update
 from tensorflow_impl import evaluate, optim, weights
 from tensorflow_impl.batch_norm import ReplicaGroup
 from tensorflow_impl.parallel.data_parallel import own_part

@@ -10,11 +10,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from common import ensemble
-from common.datasets import Split
-from common.training import Batch, Pieces, Update
-from common.training import evaluate as score_split
-from common.weights import Weights
+from common.data.sources import Split
+from common.models.weights import Weights
+from common.training import ensemble
+from common.training.loop import evaluate as score_split
+from common.training.trainer import Batch, Pieces, Update
 from tensorflow_impl import evaluate, weights
 from tensorflow_impl.parallel import vectors
 from tensorflow_impl.parallel.multi_process import MultiProcess

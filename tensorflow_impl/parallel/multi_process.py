@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from common import meeting
-from common.communication import exchange_bytes, statistics_payload_bytes
-from common.datasets import Split
-from common.training import Batch, Pieces, Separated, Update
+from common.data.sources import Split
+from common.processes import rendezvous
+from common.training.communication import exchange_bytes, statistics_payload_bytes
+from common.training.trainer import Batch, Pieces, Separated, Update
 from tensorflow_impl import device
 from tensorflow_impl.parallel.serial import Serial
 
@@ -31,7 +31,7 @@ class MultiProcess(Serial):
             implementation=implementation.NCCL if device.gpus() else implementation.RING,
         )
         strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
-        meeting.keep_to_loopback()  # Twin: TensorFlow's server listens on all addresses, and has no setting for it.
+        rendezvous.keep_to_loopback()  # Twin: TensorFlow's server listens on all addresses, and has no setting for it.
         return strategy
 
     def _compile(self) -> None:

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from common import meeting, parameter_server
-from common.communication import server_bytes, statistics_payload_bytes
-from common.datasets import Split
-from common.training import Batch, Pieces, Separated, Update
-from common.weights import Weights
+from common.data.sources import Split
+from common.models.weights import Weights
+from common.processes import parameter_server, rendezvous
+from common.training.communication import server_bytes, statistics_payload_bytes
+from common.training.trainer import Batch, Pieces, Separated, Update
 from tensorflow_impl import device, weights
 from tensorflow_impl.compression import Compressor
 from tensorflow_impl.parallel import vectors
@@ -26,7 +26,7 @@ class ParameterServer(Serial):
     def _build(self) -> None:
         self.shard = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.devices = [f"rank {rank}: {device.kind()}" for rank in range(self.shard[1])]
-        self._server = parameter_server.join(self._spec, self.shard[0], meeting.word())
+        self._server = parameter_server.join(self._spec, self.shard[0], rendezvous.word())
         synchronised = self._spec.batch_norm_statistics == "synchronised"
         self._model = self._new_model(_Workers(self._server) if synchronised else None)
         self._outgoing = Compressor(self._spec.communication, self._model, self._architecture)

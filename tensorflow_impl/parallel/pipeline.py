@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from common import stages
-from common.architectures import BatchNorm
-from common.datasets import Split
-from common.results import StepParts
-from common.stages import Stage
-from common.training import Batch, Update
-from common.weights import Weights
+from common.artifacts.results import StepParts
+from common.data.sources import Split
+from common.models import stages
+from common.models.architectures import BatchNorm
+from common.models.stages import Stage
+from common.models.weights import Weights
+from common.training.trainer import Batch, Update
 from tensorflow_impl import device, input, models, optim, train, weights
 from tensorflow_impl.optim import Optimizer
 from tensorflow_impl.parallel.serial import Serial

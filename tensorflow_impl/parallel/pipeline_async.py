@@ -7,10 +7,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from common import stages
-from common.stages import Stage
-from common.training import Batch, Update
-from common.weights import Weights
+from common.models import stages
+from common.models.stages import Stage
+from common.models.weights import Weights
+from common.training.trainer import Batch, Update
 from tensorflow_impl import optim
 from tensorflow_impl.parallel.pipeline import Pipeline
 
@@ -20,7 +20,7 @@ class PipelineAsync(Pipeline):
 
     What it changes: every micro-batch makes an update of its own, from the mean over its own examples, so there are as many
     updates to a batch as micro-batches; and stage s of S goes forward with weights that lack the last S - 1 - s of them,
-    see `common.stages.updates_missing`, also across the border of two batches. The same weights serve a micro-batch's way
+    see `common.models.stages.updates_missing`, also across the border of two batches. The same weights serve a micro-batch's way
     back, and the gradient then moves weights that have moved on since. At the end of an epoch all updates are made before
     anything is scored. Losses are those of the moving weights.
     """

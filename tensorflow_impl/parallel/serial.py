@@ -11,14 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from common.architectures import Architecture, BatchNorm
-from common.batches import Plan
-from common.datasets import Dataset, Split
-from common.profiling import Recording
-from common.results import StepParts
+from common.artifacts.results import StepParts
+from common.data.batches import Plan
+from common.data.sources import Dataset, Split
+from common.models.architectures import Architecture, BatchNorm
+from common.models.weights import Weights
 from common.spec import Spec
-from common.training import Batch, Pieces, Separated, Update
-from common.weights import Weights
+from common.training.trainer import Batch, Pieces, Recording, Separated, Update
 from tensorflow_impl import device, evaluate, input, models, optim, profiler, switches, train, weights
 from tensorflow_impl.batch_norm import ReplicaGroup
 from tensorflow_impl.compression import Compressor, exchanged

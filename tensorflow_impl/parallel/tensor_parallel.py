@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from common.datasets import Split
+from common.data.sources import Split
 from tensorflow_impl import channels, device
 from tensorflow_impl.batch_norm import ReplicaGroup
 from tensorflow_impl.parallel.serial import Serial

@@ -30,13 +30,14 @@ from rich.console import Console
 from rich.table import Table
 
 from common import spec
-from compare import launch, run
-from compare.best import Best
-from compare.presets import Preset
-from compare.statistics import VERDICT_PAIRS, Estimate, Ratio, interval_words, of_differences, paired_ratio
-from compare.store import Stored
-from compare.summary import epoch_seconds, images_per_second, ratio_of_seconds, summarize
-from compare.switch_search import EPOCH_STEPS, FAIR, Step
+from compare.comparison import run
+from compare.core.presets import Preset
+from compare.core.statistics import VERDICT_PAIRS, Estimate, Ratio, interval_words, of_differences, paired_ratio
+from compare.execution import launch
+from compare.execution.best_switches import Best
+from compare.execution.store import Stored
+from compare.judgement.summary import epoch_seconds, images_per_second, ratio_of_seconds, summarize
+from compare.switches.search import EPOCH_STEPS, FAIR, Step
 from tests.benchmarks import flat, harness, reports, scans
 from tests.benchmarks.flat import Pairs
 from tests.benchmarks.sealed import Runs

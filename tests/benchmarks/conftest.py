@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from common import machine
+from common.machine import machine
 
 OF_BOTH = ("test_proof.py", "test_reports.py")
 """Their benchmarks start both frameworks as processes, or none, so they run without --framework, and the others with it."""

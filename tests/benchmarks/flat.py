@@ -13,9 +13,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import architectures, datasets, machine, spec
-from common.batches import Plan
-from common.results import RunResult
+from common import spec
+from common.artifacts.results import RunResult
+from common.data import sources
+from common.data.batches import Plan
+from common.machine import machine
+from common.models import architectures
 from tests.benchmarks.sealed import Runs
 
 TRAINED = (1_000, 100_000)
@@ -100,8 +103,8 @@ def main(wanted: str, cache: str) -> dict[str, float]:
     data = {"source": wanted, "duplicates": "allow"}
     run = spec.build(_SETTINGS | {"steps": 1, "data": data, "paths": {"cache_dir": cache}})
 
-    def load() -> datasets.Dataset:
-        return datasets.load(run.data, seed=run.split_seed, cache_dir=run.paths.cache_dir)
+    def load() -> sources.Dataset:
+        return sources.load(run.data, seed=run.split_seed, cache_dir=run.paths.cache_dir)
 
     start = time.perf_counter()
     load()

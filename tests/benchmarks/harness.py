@@ -19,12 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from common import architectures, datasets, machine, spec, weights
-from common.batches import Plan
-from common.datasets import Dataset
+from common import spec
+from common.data import sources
+from common.data.batches import Plan
+from common.data.sources import Dataset
+from common.machine import machine
+from common.models import architectures, weights
 from common.spec import Spec
-from common.timing import Stopwatch
-from common.training import Run
+from common.training.loop import Run
+from common.training.timing import Stopwatch
 
 SETTINGS: dict[str, Any] = {
     "model": "mini_xception",
@@ -55,7 +58,7 @@ def main() -> None:
 
 def seconds(framework: str, what: Spec, rounds: int) -> dict[str, list[float]]:
     """Seconds of an epoch of each by its name, round by round: A B C, then C B A, and so on."""
-    dataset = datasets.load(what.data, seed=what.seed)
+    dataset = sources.load(what.data, seed=what.seed)
     timed = {name: build(what, dataset) for name, build in RIVALS[framework].items() if is_installed(name)}
     timed = {HARNESS: harness(framework, what, dataset), **timed}
     for epoch in timed.values():

@@ -5,9 +5,9 @@ import sys
 import time
 from pathlib import Path
 
-from common import results
-from compare import launch, store
-from compare.matrix import Row
+from common.artifacts import results
+from compare.execution import launch, store
+from compare.execution.matrix import Row
 from tests.compare import made
 
 MODES, REPEATS = ("serial", "data_parallel", "multi_process", "parameter_server"), 1250

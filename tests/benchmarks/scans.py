@@ -20,11 +20,12 @@ import numpy as np
 from dask.delayed import delayed
 from PIL import Image
 
-from common.datasets import Encoded, load_files
-from common.preprocessing import dask_scan, job
-from common.preprocessing.job import Scan
-from common.preprocessing.sums import Sums
-from common.spec import Data, available_cores
+from common.data.preprocessing import dask_scan, job
+from common.data.preprocessing.job import Scan
+from common.data.preprocessing.sums import Sums
+from common.data.sources import Encoded, load_files
+from common.machine.machine import available_cores
+from common.spec import Data
 
 HERE = Path(__file__).parent
 ARCHIVE = "tomato-leaf-subset.tar"

@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from common import results, spec
-from common.results import RunResult
+from common import spec
+from common.artifacts import results
+from common.artifacts.results import RunResult
 from common.spec import Spec
-from compare import launch
-from compare.summary import times_in_doubt
+from compare.execution import launch
+from compare.judgement.summary import times_in_doubt
 
 
 class Runs:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from common.preprocessing import dask_scan
-from common.spec import available_cores
+from common.data.preprocessing import dask_scan
+from common.machine.machine import available_cores
 from tests.benchmarks.scans import ARCHIVE, SIZE_PX, Scans
 
 ROUNDS = 3

@@ -6,8 +6,9 @@ from typing import Any
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from common import spec
-from compare import launch, parity
-from compare.parity import Proof
+from compare.execution import launch
+from compare.proof import ladder
+from compare.proof.ladder import Proof
 
 
 def test_seconds_of_a_proof_of_serial_training(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
@@ -17,7 +18,7 @@ def test_seconds_of_a_proof_of_serial_training(benchmark: BenchmarkFixture, tmp_
         return (folder,), {}
 
     def prove(folder: Path) -> Proof:
-        return parity.prove(
+        return ladder.prove(
             spec.build({}),
             list(launch.FRAMEWORKS),
             ["serial"],

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from common import architectures, datasets, spec, weights
-from common.batches import Plan
+from common import spec
+from common.data import sources
+from common.data.batches import Plan
+from common.models import architectures, weights
 
 
 @cache  # once a process, whichever model comes first
@@ -19,7 +21,7 @@ def settle_threads(framework: str) -> None:
 @pytest.mark.parametrize("model", ["simple_cnn", "mini_xception", "resnet18"])
 def test_seconds_of_a_serial_training_step(benchmark: BenchmarkFixture, framework: str, model: str) -> None:
     what = spec.build({"model": model, "global_batch_size": 64, "steps": 1})
-    dataset = datasets.load(what.data, seed=what.seed)
+    dataset = sources.load(what.data, seed=what.seed)
     architecture = architectures.resolve(model, len(dataset.class_names), dataset.image_size)
     plan = Plan(what, architecture, len(dataset.train))
     settle_threads(framework)

@@ -12,8 +12,9 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from common import spec
-from common.results import RunResult
-from compare import launch
+from common.artifacts.results import RunResult
+from common.machine import machine
+from compare.execution import launch
 from tests.benchmarks.sealed import Runs
 
 STEPS_EPOCHS, INPUT_EPOCHS = 7, 30
@@ -37,7 +38,7 @@ CLOCK = Clock()
 @pytest.mark.parametrize("mode", spec.VARIANTS)
 def test_seconds_of_a_step_in_a_whole_run(benchmark: BenchmarkFixture, framework: str, mode: str, tmp_path: Path) -> None:
     # With the default learning rate the stale weights of pipeline_async diverge.
-    fields = {"epochs": STEPS_EPOCHS, "cores": min(2, spec.available_cores()), "optimizer": {"learning_rate": 0.01}}
+    fields = {"epochs": STEPS_EPOCHS, "cores": min(2, machine.available_cores()), "optimizer": {"learning_rate": 0.01}}
     values = spec.with_variant(fields, mode, replicas=2)
     enter(benchmark, sealed(framework, values, tmp_path))
 

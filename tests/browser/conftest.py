@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from compare import content, report
-from compare.findings import findings
-from compare.store import Stored
-from compare.summary import summarize
+from compare.execution.store import Stored
+from compare.judgement.findings import findings
+from compare.judgement.summary import summarize
+from compare.reporting import content, report
 from tests.browser.chromium import Chromium
 from tests.compare import made
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from compare import part, plots, tables
-from compare.part import Part, Whole
-from compare.summary import summarize
+from compare.judgement.summary import summarize
+from compare.reporting import comparison_tables, plots, sections
+from compare.reporting.sections import Part, Whole
 from tests.browser.chromium import Chromium
 from tests.compare import made
 
@@ -25,7 +25,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
         name="explore",
         title=made.HOSTILE[0],
         sections=[(made.HOSTILE[2], [made.HOSTILE[4]])],
-        tables=tables.documents(summaries),
+        tables=comparison_tables.documents(summaries),
         pictures=[*drawn, "sheet.png"],
         conclusions=[made.HOSTILE[5]],
         more=[made.HOSTILE[0]],
@@ -40,7 +40,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
         commands=[(made.HOSTILE[2], made.HOSTILE[4])],
     )
     page = folder / "report.html"
-    page.write_text(part.to_html(whole, folder), encoding="utf-8")
+    page.write_text(sections.to_html(whole, folder), encoding="utf-8")
     return page
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import distributed
 import pytest
 
-from common import machine
-from tests.common.made_up_cluster import Cluster
+from common.machine import machine
+from tests.common.data.preprocessing.made_up_cluster import Cluster
 
 
 @pytest.fixture(scope="session")

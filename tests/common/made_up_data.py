@@ -1,4 +1,4 @@
-"""Small trees of images, archives and CIFAR-10 batches for the tests of common.datasets."""
+"""Small trees of images, archives and CIFAR-10 batches for the tests of common.data.sources."""
 
 import hashlib
 import io

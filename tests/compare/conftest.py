@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from common import rates, spec
-from common.rates import Rates
-from compare import launch, plots
+from common.machine import machine, rates
+from common.machine.rates import Rates
+from compare.execution import launch
+from compare.reporting import plots
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def fake_twins(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) 
     if request.node.get_closest_marker("drawn") is None:
         monkeypatch.setattr(plots, "save", _save_nothing)
     monkeypatch.setattr(launch, "FRAMEWORKS", {"left": "tests.compare.twins.left", "right": "tests.compare.twins.right"})
-    monkeypatch.setattr(spec, "available_cores", lambda: 4)
+    monkeypatch.setattr(machine, "available_cores", lambda: 4)
     monkeypatch.setattr(rates, "measured", _rates)
     launch.DESCRIPTIONS.clear()
     yield monkeypatch

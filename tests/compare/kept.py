@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import results
-from common.results import Metrics
-from compare import store
-from compare.matrix import Row
-from compare.store import ProofRecord
+from common.artifacts import results
+from common.artifacts.results import Metrics
+from compare.execution import store
+from compare.execution.matrix import Row
+from compare.execution.store import ProofRecord
 from tests.compare import made
 
 NOISE = (1.0, 1.02, 0.98, 1.01, 0.99)

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import numpy as np
 
-from common import results, spec
-from common.checkpoint import Checkpoint, Identity, Progress, Usage
-from common.rates import Rates
-from common.results import EpochRecord, Metrics, Noise, Operation, Phases, RunResult, StepParts, TopOperations
-from common.work import Work
-from compare.matrix import Row
-from compare.store import Comparison, ProofRecord, Stored, run_folder, write_plan
+from common import spec
+from common.artifacts import results
+from common.artifacts.checkpoint import Checkpoint, Identity, Progress, Usage
+from common.artifacts.results import EpochRecord, Metrics, Noise, Operation, Phases, RunResult, StepParts, TopOperations
+from common.machine.rates import Rates
+from common.models.work import Work
+from compare.execution.matrix import Row
+from compare.execution.store import Comparison, ProofRecord, Stored, run_folder, write_plan
 
 
 def row(framework: str, mode: str = "serial", cores: int = 2, unavailable: str | None = None) -> Row:

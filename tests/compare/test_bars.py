@@ -2,7 +2,7 @@
 
 import pytest
 
-from compare.statistics import Estimate, Ratio
+from compare.core.statistics import Estimate, Ratio
 from tests.benchmarks.bars import exit_code, met, within
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from compare import launch
 from compare.__main__ import MODULES
+from compare.execution import launch
 from tests.compare import made
 
 FULL = Path("/dev/full")
@@ -42,7 +42,7 @@ def test_a_command_imports_no_other_one() -> None:
     program = "import atexit, runpy, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); "
     program += "runpy.run_module('compare', run_name='__main__')"
     imported = set(said("-c", program, "report", "--help").split())
-    assert imported & {*MODULES.values(), "optuna"} == {"compare.report", "compare.completion"}
+    assert imported & {*MODULES.values(), "optuna"} == {"compare.reporting.report", "compare.completion"}
 
 
 def test_a_command_that_there_is_not_is_answered_with_the_one_that_was_meant() -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from compare import launch
+from compare.execution import launch
 from tests.parity.made_up import FakeTwins
 
 

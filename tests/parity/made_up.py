@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from common import architectures, spec, weights
-from common.architectures import Architecture
+from common import spec
+from common.models import architectures, weights
+from common.models.architectures import Architecture
 from common.spec import Spec
-from compare.parity import Arrays
+from compare.proof.ladder import Arrays
 
 Change = Callable[[Arrays], None]
 DESCRIBED = {

@@ -9,7 +9,7 @@ import pytest
 import safetensors.numpy
 
 from common import spec
-from compare import launch
+from compare.execution import launch
 
 BASE: dict[str, Any] = {
     "model": "tests.parity.probe",

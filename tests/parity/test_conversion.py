@@ -6,9 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common import datasets, results, scores, spec, trained
+from common import spec
+from common.artifacts import results, trained
+from common.data import sources
 from common.spec import Spec
-from compare import asking, convert, launch
+from common.training import scores
+from compare.evaluation import convert
+from compare.execution import launch, twin_client
 
 
 def settings(model: str) -> Spec:
@@ -42,9 +46,9 @@ def test_a_checkpoint_of_one_framework_scores_the_same_to_the_image_in_the_other
     before, after = trained.load(checkpoint), trained.load(through[-1])
     assert before.card == after.card and before.card.framework == first
     assert all(np.array_equal(before.weights[name], after.weights[name]) for name in before.weights)
-    test = datasets.load(wanted.data, seed=wanted.split_seed, cache_dir=None).test
+    test = sources.load(wanted.data, seed=wanted.split_seed, cache_dir=None).test
     images = np.asarray(test.images)
-    made = [asking.logits(name, path, after, images) for name, path in ((first, checkpoint), (second, through[-1]))]
+    made = [twin_client.logits(name, path, after, images) for name, path in ((first, checkpoint), (second, through[-1]))]
     assert len(set(scores.predictions(made[0]).tolist())) > 3  # else the case shows nothing
     found = scores.agreement(test.labels, *made)
     assert found.labelled_differently == 0 and found.largest_difference < 1e-4

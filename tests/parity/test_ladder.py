@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from common import spec
-from compare import parity
-from compare.parity import Proof, Rung
+from compare.proof import ladder
+from compare.proof.ladder import Proof, Rung
 
 MODES = ("serial", "data_parallel", "multi_process", "parameter_server", "tensor_parallel", "hybrid_tensor")
 PIPELINES = ("serial", "model_parallel", "pipeline", "pipeline_1f1b", "hybrid_pipeline")
@@ -26,7 +26,7 @@ def prove(
     *,
     source: str = "digits",
     replicas: int = 2,
-    steps: int = parity.STEPS,
+    steps: int = ladder.STEPS,
     precision: spec.Precision = "float64",
 ) -> Proof:
     timed = spec.build(
@@ -38,7 +38,7 @@ def prove(
             "augmentation": {"horizontal_flip": True, "shift_px": 2},
         }
     )
-    return parity.prove(
+    return ladder.prove(
         timed,
         ("pytorch", "tensorflow"),
         modes,
@@ -62,7 +62,7 @@ def assert_proved(proof: Proof, *, amplifies: bool = False) -> None:
     if not amplifies:
         losses = [rung for rung in proof.rungs if rung.name == f"6 {rung.mode} against serial"]
         found = {(rung.framework, rung.mode): (rung.max_relative_difference, rung.judged_steps) for rung in losses}
-        assert all(each <= 1e-10 and steps == parity.PARALLEL_STEPS for each, steps in found.values()), found
+        assert all(each <= 1e-10 and steps == ladder.PARALLEL_STEPS for each, steps in found.values()), found
 
 
 def losses_of(proof: Proof) -> Rung:
@@ -79,14 +79,14 @@ def _assert_both_are_held_in_mode(proof: Proof, mode: str) -> None:
 @pytest.fixture
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of six, two for each replica or three, and one short epoch and its uneven end in every mode."""
-    monkeypatch.setattr(parity, "BATCH_SIZE", 6)
-    monkeypatch.setattr(parity, "PARALLEL_STEPS", 4)
+    monkeypatch.setattr(ladder, "BATCH_SIZE", 6)
+    monkeypatch.setattr(ladder, "PARALLEL_STEPS", 4)
 
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the proof's own: what the modes exchange is the same, and float64 convolutions take their time."""
-    monkeypatch.setattr(parity, "BATCH_SIZE", 8)
+    monkeypatch.setattr(ladder, "BATCH_SIZE", 8)
 
 
 @pytest.mark.usefixtures("few_steps")
@@ -172,13 +172,13 @@ def test_the_bar_is_met_on_real_images(tmp_path: Path, test_data: Callable[[str]
     assert_proved(proof, amplifies=model == "resnet18")
     losses = losses_of(proof)
     assert (losses.precision, losses.steps) == ("float64", 50)
-    assert (parity.BATCH_SIZE, parity.STRICT_STEPS, parity.YARDSTICK_FACTOR) == (16, 3, 10.0)
+    assert (ladder.BATCH_SIZE, ladder.STRICT_STEPS, ladder.YARDSTICK_FACTOR) == (16, 3, 10.0)
     if model != "resnet18":
         assert (losses.tolerance, losses.judged_steps) == (1e-12, 50)
     else:
         # Its yardstick must not have grown so long that nothing could fail.
         assert losses.judged_steps is not None and losses.judged_steps >= 14
-        assert losses.tolerance <= parity.YARDSTICK_CEILING
+        assert losses.tolerance <= ladder.YARDSTICK_CEILING
 
 
 @pytest.mark.slow

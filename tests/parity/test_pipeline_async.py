@@ -7,8 +7,8 @@ import pytest
 import safetensors.numpy
 
 from common import spec
-from compare import launch
-from compare.parity import Arrays
+from compare.execution import launch
+from compare.proof.ladder import Arrays
 from tests.parity.settings import setting
 
 STEPS = 8

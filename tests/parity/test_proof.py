@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from common import machine, spec
+from common import spec
+from common.machine import machine
 from common.spec import Spec, SpecError
-from compare import parity
-from compare.launch import LaunchError
-from compare.parity import Arrays, Proof, Rung
+from compare.core.errors import LaunchError
+from compare.proof import ladder
+from compare.proof.ladder import Arrays, Proof, Rung
 from tests.parity.made_up import Change, FakeTwins
 
 MODES = ("serial", "data_parallel", "multi_process")
@@ -26,7 +27,7 @@ def prove(
     settings: dict[str, Any] = {"replicas": 2, "steps": 5, "remember": False, **options}
     frameworks = settings.pop("frameworks", ("pytorch", "tensorflow"))
     progress = (said if said is not None else []).append
-    return parity.prove(what, frameworks, modes, out=tmp_path / "out", progress=progress, **settings)
+    return ladder.prove(what, frameworks, modes, out=tmp_path / "out", progress=progress, **settings)
 
 
 def wrong_loss(arrays: Arrays) -> None:
@@ -101,7 +102,7 @@ def apart_at(step: int, relative: float) -> Change:
 def test_a_model_that_amplifies_rounding_is_held_to_ten_times_its_own(
     twins: FakeTwins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    monkeypatch.setattr(parity, "PARALLEL_TOLERANCE", 1e-12)
+    monkeypatch.setattr(ladder, "PARALLEL_TOLERANCE", 1e-12)
 
     def failed() -> list[str]:
         proof = prove(tmp_path, timed(), ("serial", "data_parallel"))
@@ -212,11 +213,11 @@ def test_the_timed_kernels_are_held_against_each_other_in_their_own_precision(tw
     again = [rung for rung in proof.rungs if rung.precision == "float32"]
     assert {rung.name[0] for rung in again} == set("2345")
     asked = [what for _, what in twins.calls if what.precision == "float32"]
-    assert [(what.steps, what.global_batch_size) for what in asked] == [(parity.RACED_STEPS, 32)] * 2
+    assert [(what.steps, what.global_batch_size) for what in asked] == [(ladder.RACED_STEPS, 32)] * 2
     assert "in float64" in proof.sentence
 
     def other_kernel(arrays: Arrays) -> None:
-        if arrays["loss"].shape == (parity.RACED_STEPS,):
+        if arrays["loss"].shape == (ladder.RACED_STEPS,):
             arrays["gradient/dense.kernel"] = 1.5 * arrays["gradient/dense.kernel"]
 
     twins.changes["tensorflow", "serial"] = other_kernel
@@ -249,7 +250,7 @@ def test_a_race_with_fewer_digits_is_shown_and_not_judged(twins: FakeTwins, tmp_
     twins.described["options"] = {"digits": {"values": ["all", "few"], "default": "all", "reduced": ["few"]}}
 
     def fewer(arrays: Arrays) -> None:
-        if arrays["loss"].shape == (parity.RACED_STEPS,):
+        if arrays["loss"].shape == (ladder.RACED_STEPS,):
             arrays["gradient/dense.kernel"] = 1.5 * arrays["gradient/dense.kernel"]
 
     twins.changes["tensorflow", "serial"] = fewer
@@ -338,7 +339,7 @@ def test_a_recording_of_an_earlier_proof_is_never_judged(
     twins: FakeTwins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prove(tmp_path, timed())
-    monkeypatch.setattr(parity.launch, "call", lambda *arguments, **options: 0)
+    monkeypatch.setattr(ladder.launch, "call", lambda *arguments, **options: 0)
     with pytest.raises(LaunchError, match="pytorch recorded nothing"):
         prove(tmp_path, timed())
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from common import parameter_server, results, spec
+from common import spec
+from common.artifacts import results
+from common.processes import parameter_server
 from tests.namespaces import INTERFACE, Host, joined_hosts
 
 FEW, MANY = 2, 12
@@ -56,7 +58,15 @@ def test_a_worker_sends_the_server_a_gradient_in_a_step_and_is_sent_as_much(
     hosts: list[Host], tmp_path: Path, framework: str
 ) -> None:
     # The first worker is on the server's host: its part of the bytes goes over no wire.
-    command = [sys.executable, "-m", "common.parameter_server", "--address", hosts[0].address, "--port", str(SERVER_PORT)]
+    command = [
+        sys.executable,
+        "-m",
+        "common.processes.parameter_server",
+        "--address",
+        hosts[0].address,
+        "--port",
+        str(SERVER_PORT),
+    ]
     with subprocess.Popen(hosts[0].command(*command)) as server:
         try:
             measured, said = _sent_a_step(hosts, tmp_path, framework, {"mode": "parameter_server"})

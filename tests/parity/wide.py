@@ -1,6 +1,6 @@
 """A network that is mostly BatchNorm, so that what its statistics cost to exchange is seen beside the gradients."""
 
-from common.architectures import Architecture, BatchNorm, Conv, Dense, DepthwiseConv, GlobalAveragePool, ReLU, no_padding
+from common.models.architectures import Architecture, BatchNorm, Conv, Dense, DepthwiseConv, GlobalAveragePool, ReLU, no_padding
 
 _CHANNELS = 16384
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from common import architectures
-from common.architectures import Architecture, Conv, Layer, MaxPool, Residual
-from common.sharding import shard
+from common.models import architectures
+from common.models.architectures import Architecture, Conv, Layer, MaxPool, Residual
+from common.models.sharding import shard
 from pytorch_impl import batch_norm, input, models, optim, train, weights
 
 

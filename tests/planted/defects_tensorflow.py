@@ -8,7 +8,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from common.architectures import Layer, MaxPool
+from common.models.architectures import Layer, MaxPool
 from tensorflow_impl import batch_norm, models, optim, train
 
 

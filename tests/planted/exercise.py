@@ -16,8 +16,8 @@ from pathlib import Path
 
 import safetensors.numpy
 
-from common import architectures
-from compare import parity
+from common.models import architectures
+from compare.proof import ladder
 from tests.parity.settings import setting
 
 PROJECT = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ def main() -> int:
     return 0
 
 
-def _proof(name: str, defect: str) -> parity.Proof:
+def _proof(name: str, defect: str) -> ladder.Proof:
     """PyTorch with the mistake, held against TensorFlow without it."""
     base = setting(name)
     with tempfile.TemporaryDirectory(prefix="convtwins-") as temporary:
@@ -71,7 +71,7 @@ def _proof(name: str, defect: str) -> parity.Proof:
                 sys.exit(f"{framework} could not record:\n{done.stderr[-3000:]}")
             recorded[framework] = safetensors.numpy.load_file(folder / f"{name}-{planted}.safetensors")
     architecture = architectures.resolve(base.model, 10, 32)
-    return parity.Proof(rungs=parity.hold(base, architecture, recorded["tensorflow"], recorded["pytorch"], None), seconds=0.0)
+    return ladder.Proof(rungs=ladder.hold(base, architecture, recorded["tensorflow"], recorded["pytorch"], None), seconds=0.0)
 
 
 if __name__ == "__main__":

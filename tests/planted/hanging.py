@@ -15,9 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common import parameter_server, training
-from common.architectures import Architecture
-from common.batches import Plan
+from common.data.batches import Plan
+from common.models.architectures import Architecture
+from common.processes import parameter_server
+from common.training import loop
 from tests.twins import own_plain_model
 
 STEP = 3
@@ -85,9 +86,9 @@ def long_step() -> None:
 
 def missing_collective() -> None:
     """Leaves out the sum of the first loss over ranks, which is asked for after the first step."""
-    train = training.Run.train
+    train = loop.Run.train
 
-    def planted(run: training.Run, trainer: Any, *arguments: Any) -> None:
+    def planted(run: loop.Run, trainer: Any, *arguments: Any) -> None:
         all_reduce = trainer.all_reduce
 
         def skipped(values: Any) -> Any:
@@ -98,7 +99,7 @@ def missing_collective() -> None:
         trainer.all_reduce = skipped
         train(run, trainer, *arguments)
 
-    training.Run.train = planted
+    loop.Run.train = planted
 
 
 def missing_push() -> None:

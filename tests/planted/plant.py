@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from common import entry, spec
+from common import spec
+from common.processes import entry
 from tests.ranks import run_ranks
 
 Plant = Callable[[pytest.MonkeyPatch], Any]

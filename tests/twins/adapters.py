@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from common.training import Batch
+from common.training.trainer import Batch
 
 Array = npt.NDArray[Any]
 

@@ -4,8 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from common import architectures, weights
-from common.architectures import (
+from common.data.batches import Plan
+from common.data.sources import Dataset, Split
+from common.models import architectures, weights
+from common.models.architectures import (
     Architecture,
     BatchNorm,
     Conv,
@@ -19,10 +21,8 @@ from common.architectures import (
     no_padding,
     same_padding,
 )
-from common.batches import Plan
-from common.datasets import Dataset, Split
+from common.models.weights import Weights
 from common.spec import Spec, build
-from common.weights import Weights
 from tests.twins.adapters import Twin
 
 CLASSES = 4

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from common import architectures
-from common.architectures import Architecture, Layer
-from common.batches import Epoch
+from common.data.batches import Epoch
+from common.models import architectures
+from common.models.architectures import Architecture, Layer
+from common.models.weights import Weights
 from common.spec import Optimizer
-from common.weights import Weights
 
 Array = npt.NDArray[Any]
 

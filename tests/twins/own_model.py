@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from common.architectures import Architecture, BatchNorm, Conv, Dense, GlobalAveragePool, ReLU, same_padding
+from common.models.architectures import Architecture, BatchNorm, Conv, Dense, GlobalAveragePool, ReLU, same_padding
 
 
 def architecture(num_classes: int, image_size: int) -> Architecture:

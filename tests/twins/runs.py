@@ -10,8 +10,10 @@ from typing import Any
 
 import psutil
 
-from common import results, spec
-from common.results import RunResult
+from common import spec
+from common.artifacts import results
+from common.artifacts.results import RunResult
+from common.machine import machine
 
 PROJECT = Path(__file__).parents[2]
 
@@ -21,7 +23,7 @@ SETTINGS: dict[str, Any] = {
     "global_batch_size": 32,
     "epochs": 3,
     "precision": "float64",
-    "cores": min(2, spec.available_cores()),
+    "cores": min(2, machine.available_cores()),
 }
 RANKS = {"mode": "multi_process", "replicas": 2}
 ENDLESS = {**RANKS, "epochs": 1_000_000}

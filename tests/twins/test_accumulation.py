@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common import processes, profiling, spec
-from common.architectures import Architecture, Conv, Dense, Dropout, Flatten, ReLU, no_padding
+from common import spec
+from common.models.architectures import Architecture, Conv, Dense, Dropout, Flatten, ReLU, no_padding
+from common.processes import supervisor
+from common.training import profiling
 from tests.twins import made
 from tests.twins.adapters import Twin
 
@@ -58,7 +60,7 @@ def _ddp_exchanges(twin: Twin, monkeypatch: pytest.MonkeyPatch, accumulation: in
 
     from pytorch_impl import rendezvous
 
-    (port,) = processes.free_ports(1)
+    (port,) = supervisor.free_ports(1)
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     for name, value in alone.items():
         monkeypatch.setenv(name, value)

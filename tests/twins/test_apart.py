@@ -7,8 +7,9 @@ from typing import Any
 import psutil
 import pytest
 
-from common import architectures, datasets
-from common.results import RunResult
+from common.artifacts.results import RunResult
+from common.data import sources
+from common.models import architectures
 from tests.twins.test_command_line import Started, assert_gone
 
 pytestmark = pytest.mark.slow
@@ -48,7 +49,7 @@ def train_losses(result: RunResult) -> list[float]:
 
 
 def num_values(result: RunResult, *, trainable: bool) -> int:
-    dataset = datasets.load(result.spec.data, seed=result.spec.seed)
+    dataset = sources.load(result.spec.data, seed=result.spec.seed)
     architecture = architectures.resolve(result.spec.model, len(dataset.class_names), dataset.image_size)
     return sum(parameter.size for parameter in architecture.parameters() if parameter.trainable or not trainable)
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.architectures import Architecture, BatchNorm, Conv, Flatten, no_padding
-from common.sharding import shard
+from common.models.architectures import Architecture, BatchNorm, Conv, Flatten, no_padding
+from common.models.sharding import shard
 from tests.twins import made, oracles
 from tests.twins.adapters import Twin
 

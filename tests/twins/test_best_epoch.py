@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 
-from common import architectures, datasets, inference, results, trained, training
-from common.batches import Plan
-from common.results import RunResult
-from common.timing import Stopwatch
-from common.trained import Trained
-from common.training import Run
+from common.artifacts import results, trained
+from common.artifacts.results import RunResult
+from common.artifacts.trained import Trained
+from common.data import sources
+from common.data.batches import Plan
+from common.models import architectures
+from common.training import inference, loop
+from common.training.loop import Run
+from common.training.timing import Stopwatch
 from tests.twins import made
 from tests.twins.adapters import Twin
 from tests.twins.runs import Run as Process
@@ -44,7 +47,7 @@ def best(folder: Path) -> Trained:
 
 def test_the_kept_weights_are_those_after_the_best_epoch(twin: Twin, tmp_path: Path) -> None:
     result, _ = run(twin, tmp_path / "a", best_epoch={"keep": True, "by": "loss"})
-    number = training.best_epoch(result.epochs, "loss")
+    number = loop.best_epoch(result.epochs, "loss")
     assert result.best_epoch == number and 1 < number < EPOCHS  # else the case shows nothing
     found = best(tmp_path / "a")
     assert (found.card.epoch, found.card.validation) == (number, result.epochs[number - 1].validation)
@@ -57,7 +60,7 @@ def test_the_kept_weights_are_those_after_the_best_epoch(twin: Twin, tmp_path: P
 
 def test_training_ends_when_no_epoch_gets_better_for_so_long(twin: Twin, tmp_path: Path) -> None:
     result, _ = run(twin, tmp_path / "a", best_epoch={"patience": 2, "by": "loss"})
-    number = training.best_epoch(result.epochs, "loss")
+    number = loop.best_epoch(result.epochs, "loss")
     assert result.best_epoch == number and len(result.epochs) == number + 2 < EPOCHS
     assert result.test is not None
     assert not (tmp_path / "a" / results.BEST_FILE).exists()
@@ -104,6 +107,6 @@ def test_every_mode_keeps_what_it_scored_and_ends_early(
     assert result.best_epoch is not None and len(result.epochs) == result.best_epoch + 2
     found = trained.load(tmp_path / mode / results.BEST_FILE, OWN)
     assert found.card.validation == result.epochs[result.best_epoch - 1].validation
-    split = datasets.load(result.spec.data, seed=result.spec.split_seed, cache_dir=None).validation
+    split = sources.load(result.spec.data, seed=result.spec.split_seed, cache_dir=None).validation
     predicted = inference.score(twin.inference.Predictor(found), split.images).argmax(1)
     assert int((predicted == split.labels).sum()) == found.card.validation.num_correct

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.sharding import shard
+from common.models.sharding import shard
 from tests.ranks import run_ranks
 from tests.twins import made
 from tests.twins.adapters import Twin

@@ -15,10 +15,14 @@ import psutil
 import pytest
 import safetensors.numpy
 
-from common import architectures, batches, datasets, results, spec, weights
-from common.results import RunResult
+from common import spec
+from common.artifacts import results
+from common.artifacts.results import RunResult
+from common.data import batches, sources
+from common.machine import machine
+from common.models import architectures, weights
 from common.spec import Spec, SpecError
-from common.training import LEAST_TIMED_SECONDS
+from common.training.loop import LEAST_TIMED_SECONDS
 from tests.twins import oracles
 
 PROJECT = Path(__file__).parents[2]
@@ -31,7 +35,7 @@ SETTINGS: dict[str, Any] = {
     "global_batch_size": 30,  # 30, 30 and 4
     "epochs": 30,
     "precision": "float64",
-    "cores": min(2, spec.available_cores()),
+    "cores": min(2, machine.available_cores()),
     "batch_norm_statistics": "synchronised",
 }
 MODES: dict[str, dict[str, Any]] = {
@@ -192,7 +196,7 @@ def test_a_spec_is_held_against_the_description(description: dict[str, Any]) -> 
 @pytest.mark.parametrize("name", MODES)
 def test_a_run_trains_on_the_planned_order_from_the_shared_weights(ended: Ended, name: str) -> None:
     run, result = ended[name]
-    dataset = datasets.load(run.spec.data, seed=3)  # its own, not that of order and weights
+    dataset = sources.load(run.spec.data, seed=3)  # its own, not that of order and weights
     architecture = architectures.resolve(run.spec.model, len(dataset.class_names), dataset.image_size)
     plan = batches.Plan(run.spec, architecture, len(dataset.train))
     drawn = [plan.draw(epoch) for epoch in range(1, plan.epochs + 1)]
@@ -426,7 +430,7 @@ def test_several_specs_recorded_by_one_process_are_what_each_is_alone(framework:
 
 def test_the_clock_starts_with_the_process() -> None:
     before = time.time()
-    command = [sys.executable, "-c", "from common import timing; print(timing.process_started())"]
+    command = [sys.executable, "-c", "from common.training import timing; print(timing.process_started())"]
     started = float(subprocess.run(command, cwd=PROJECT, capture_output=True, check=True, timeout=SECONDS).stdout)
     # The kernel counts in hundredths of a second; how long it takes to start a process depends on who else does.
     assert before - 0.02 < started < before + 1.0

@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from common import compression
-from common.communication import exchange_bytes, reduce_bytes, step_payload_bytes
-from common.sharding import shard
+from common.models.sharding import shard
 from common.spec import Communication
+from common.training import compression
+from common.training.communication import exchange_bytes, reduce_bytes, step_payload_bytes
 from tests.twins import made
 from tests.twins.adapters import Twin
 

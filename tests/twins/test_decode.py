@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from common.datasets import Encoded, decode, load_files
-from common.preprocessing.scan import contents
+from common.data.decoding import decode
+from common.data.preprocessing.scan import contents
+from common.data.sources import Encoded, load_files
 from common.spec import Data
-from tests.common.made_up_scan import jpeg, png
+from tests.common.data.preprocessing.made_up_scan import jpeg, png
 from tests.twins.adapters import Twin
 
 REAL = {"tomato-leaf-subset.tar": 700, "cifar10-jpeg.tar.xz": 300}

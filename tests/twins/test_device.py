@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from common import rates, spec
+from common import spec
+from common.machine import rates
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_a_run_for_the_cpu_is_held_against_what_there_is_without_the_gpus(
 
 _HIDDEN = """
 import importlib, os, sys
-from common import entry
+from common.processes import entry
 
 def load_twin():
     sys.exit(os.environ.get("CUDA_VISIBLE_DEVICES", "none set"))

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from common import results, spec
-from compare import execution, store
-from compare.matrix import Row
+from common import spec
+from common.artifacts import results
+from compare.execution import executor, store
+from compare.execution.matrix import Row
 from tests.twins.runs import PROJECT, RANKS, SETTINGS, Run, wait_until_gone
 
 LIMIT = {"hang_seconds": 5.0}
@@ -113,7 +114,7 @@ def test_a_run_of_one_process_that_hangs_is_ended_by_the_comparison(
     monkeypatch.setenv("CONVTWINS_PLANTED", planted)
     monkeypatch.chdir(PROJECT)
     row = Row(id="hangs", framework=framework, spec=spec.build(SETTINGS | LIMIT))
-    result = execution.execute(row, 0, tmp_path, lambda events: None)
+    result = executor.execute(row, 0, tmp_path, lambda events: None)
     assert result.status == "killed"
     place = "is stopped" if planted == "stopped" else f"hangs in {PLACES[planted]}"
     assert result.reason is not None

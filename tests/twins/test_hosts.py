@@ -10,7 +10,9 @@ from typing import Any
 import psutil
 import pytest
 
-from common import meeting, processes, spec
+from common import spec
+from common.machine import placement
+from common.processes import supervisor
 from tests.namespaces import joined_hosts
 from tests.twins.runs import ENDLESS, RANKS, Run, wait_until_gone
 
@@ -123,8 +125,8 @@ def test_a_run_on_one_machine_listens_on_the_loopback_interface_alone(start: Any
 
 @pytest.mark.slow
 def test_ranks_that_something_else_starts_find_each_other(start: Any, framework: str) -> None:
-    (port,) = processes.free_ports(1)
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": meeting.LOOPBACK, "MASTER_PORT": str(port)}
+    (port,) = supervisor.free_ports(1)
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": placement.LOOPBACK, "MASTER_PORT": str(port)}
     first, second = (start("outer", RANKS, RANK=str(rank), **place) for rank in range(2))
     assert first.end().status == "ok", first.log
     assert second.process.wait(300) == 0
@@ -136,7 +138,7 @@ def test_ranks_under_the_framework_s_own_launcher_find_each_other(start: Any, fr
         torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python")
         assert start("outer", RANKS, torchrun).end().status == "ok"
         return
-    workers = [f"{meeting.LOOPBACK}:{port}" for port in processes.free_ports(2)]
+    workers = [f"{placement.LOOPBACK}:{port}" for port in supervisor.free_ports(2)]
     config = {"cluster": {"worker": workers}}
     ranks = [
         start("outer", RANKS, TF_CONFIG=json.dumps(config | {"task": {"type": "worker", "index": rank}})) for rank in (0, 1)

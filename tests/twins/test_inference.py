@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common import inference
-from common.trained import Card, Trained
-from common.weights import WeightsError
+from common.artifacts.trained import Card, Trained
+from common.models.weights import WeightsError
+from common.training import inference
 from tests.twins import made, oracles
 from tests.twins.adapters import Twin
 

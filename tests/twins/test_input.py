@@ -9,13 +9,15 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from common.architectures import Architecture, Dropout
-from common.batches import Epoch, Plan
-from common.datasets import Encoded, Split, decode
-from common.datasets.images import Gathered, rows_of
-from common.preprocessing import affine
-from common.preprocessing.scaling import IMAGENET_MEAN, IMAGENET_STD, Scaling
-from common.training import Batch
+from common.data.batches import Epoch, Plan
+from common.data.decoding import decode
+from common.data.decoding.images import Gathered, rows_of
+from common.data.preprocessing import affine
+from common.data.preprocessing.scaling import IMAGENET_MEAN, IMAGENET_STD
+from common.data.sources import Encoded, Split
+from common.models.architectures import Architecture, Dropout
+from common.models.input_scaling import Scaling
+from common.training.trainer import Batch
 from tests.twins import made, oracles
 from tests.twins.adapters import Twin
 

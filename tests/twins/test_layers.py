@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common import layers, spec
-from common.layers import Measured
+from common import spec
 from common.spec import SpecError
+from common.training import layers
+from common.training.layers import Measured
 from tests.twins import made
 from tests.twins.adapters import Twin
 

@@ -3,8 +3,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common import stages
-from common.architectures import Architecture, Conv, Flatten, MaxPool, ReLU, no_padding, same_padding
+from common.models import stages
+from common.models.architectures import Architecture, Conv, Flatten, MaxPool, ReLU, no_padding, same_padding
 from common.spec import MODELS
 from tests.twins import made, oracles
 from tests.twins.adapters import Twin

@@ -3,8 +3,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common import optim
 from common.spec import Optimizer
+from common.training import optim
 from tests.twins import oracles
 from tests.twins.adapters import Twin
 

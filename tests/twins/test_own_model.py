@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common import architectures
+from common.models import architectures
 from common.spec import SpecError
 from tests.twins import made, oracles
 from tests.twins.adapters import Twin

@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common import results, spec, stages
-from common.results import RunResult
+from common import spec
+from common.artifacts import results
+from common.artifacts.results import RunResult
+from common.machine import machine
+from common.models import stages
 from common.spec import Spec
 from tests.twins import made
 
@@ -123,7 +126,7 @@ def test_stages_work_side_by_side_in_a_pipeline_and_one_by_one_without_micro_bat
     idle: dict[str, float] = {}
     for word in ("pipeline", "model_parallel"):
         (tmp_path / word).mkdir()
-        what = spec.build(spec.with_variant({**SETTINGS, **fields, "cores": min(2, spec.available_cores())}, word, 2))
+        what = spec.build(spec.with_variant({**SETTINGS, **fields, "cores": min(2, machine.available_cores())}, word, 2))
         code, result, log = run(framework, what, tmp_path / word)
         assert code == 0 and result.step_parts is not None and result.step_parts.idle_seconds is not None, log
         idle[word] = result.step_parts.idle_seconds / result.step_parts.step_seconds

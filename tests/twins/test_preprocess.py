@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.datasets import Encoded, decode
-from common.preprocessing import job, scan
-from common.preprocessing.job import Scan
-from common.preprocessing.sums import Sums, from_array
-from tests.common.made_up_scan import jpeg, packed, png, repeated
+from common.data.decoding import decode
+from common.data.preprocessing import job, scan
+from common.data.preprocessing.job import Scan
+from common.data.preprocessing.sums import Sums, from_array
+from common.data.sources import Encoded
+from tests.common.data.preprocessing.made_up_scan import jpeg, packed, png, repeated
 from tests.twins.adapters import Twin
 
 PROJECT = Path(__file__).parents[2]

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common import profiling, results
-from common.results import RunResult
-from common.training import Batch
+from common.artifacts import results
+from common.artifacts.results import RunResult
+from common.training import profiling
+from common.training.trainer import Batch
 from tests.twins import made
 from tests.twins.adapters import Twin
 from tests.twins.runs import Run

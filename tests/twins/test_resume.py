@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common import checkpoint, machine, results, training, weights
-from common.batches import Plan
-from common.results import RunResult
-from common.timing import Stopwatch
-from common.training import Run
+from common.artifacts import checkpoint, results
+from common.artifacts.results import RunResult
+from common.data.batches import Plan
+from common.machine import machine
+from common.models import weights
+from common.training import loop
+from common.training.loop import Run
+from common.training.timing import Stopwatch
 from tests.twins import made
 from tests.twins.adapters import Twin
 from tests.twins.runs import RANKS, wait_until_gone
@@ -121,7 +124,7 @@ def test_a_run_may_be_cut_short_again_and_its_times_are_those_of_its_epochs(
 def test_what_disturbed_the_attempts_before_is_told_of_the_whole_run(
     twin: Twin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "LEAST_TIMED_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "LEAST_TIMED_SECONDS", 0.0)
     with monkeypatch.context() as before:
         before.setattr(machine, "stolen_cpu_seconds", lambda cpus: 1e3 * time.monotonic())
         before.setattr(machine, "peak_memory_mib", lambda: 1e6)

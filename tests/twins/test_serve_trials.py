@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from common import results, spec
-from common.results import RunResult
+from common import spec
+from common.artifacts import results
+from common.artifacts.results import RunResult
 from tests.twins import test_command_line
 from tests.twins.test_command_line import PROJECT, SECONDS, Started
 

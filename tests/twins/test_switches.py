@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from common import spec
+from common.machine import machine
 from tests.twins import made, runs
 from tests.twins.adapters import Twin
 
@@ -257,7 +258,7 @@ def test_runs_in_every_mode_that_a_switch_is_for(framework: str, tmp_path: Path,
     fields = {"mode": mode, "replicas": 1 if mode == "serial" else 2, "precision": "float32"}
     asked = spec.build(runs.SETTINGS | fields)
     chosen = {name: value for name, value in wanted.items() if name in options}
-    if spec.misfit(asked, options["arithmetic"], "float16") is not None:
+    if spec.incompatibility(asked, options["arithmetic"], "float16") is not None:
         chosen["arithmetic"] = "bfloat16"
     pair: list[Any] = []
     for number, switches in enumerate(({}, chosen)):
@@ -308,7 +309,7 @@ print(json.dumps([allocator, onednn, *threads]))
 def test_what_a_process_settles_before_its_first_tensor(
     framework: str, fields: dict[str, Any], allocator: str, onednn: bool, threads: list[int] | None
 ) -> None:
-    if "framework_options" in fields and spec.available_cores() < 2:
+    if "framework_options" in fields and machine.available_cores() < 2:
         pytest.skip("needs two cores")
     command = [sys.executable, "-c", PROBE, framework, json.dumps({"cores": 1} | fields)]
     ended = subprocess.run(command, capture_output=True, check=True, timeout=300, env={**os.environ})

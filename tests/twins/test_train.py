@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common import results, timing, training
-from common.batches import Plan
-from common.sharding import shard
+from common.artifacts import results
+from common.data.batches import Plan
+from common.models.sharding import shard
 from common.spec import Optimizer
+from common.training import loop, timing
 from tests.twins import made, oracles
 from tests.twins.adapters import Twin
 
@@ -109,9 +110,9 @@ def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_epochs_before_it(
     fields = {"global_batch_size": batch_size, "epochs": 3, "precision": "float32"}
     fields |= {"optimizer": {"learning_rate": learning_rate}}
     spec = made.settings(**fields)
-    run = training.Run(twin.framework, spec, {}, tmp_path, 0, timing.Stopwatch(twin.device.synchronize, time.time()))
+    run = loop.Run(twin.framework, spec, {}, tmp_path, 0, timing.Stopwatch(twin.device.synchronize, time.time()))
     trainer = made.trainer(twin, architecture, data, **fields)
-    with pytest.raises(training.Diverged, match=message):
+    with pytest.raises(loop.Diverged, match=message):
         run.train(trainer, Plan(spec, architecture, len(data.train)), data)
     assert len(run.result("diverged").epochs) == epochs
     assert results.read_epochs(tmp_path) == run.result("diverged").epochs

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from common.architectures import Architecture, DepthwiseConv, Flatten
+from common.models.architectures import Architecture, DepthwiseConv, Flatten
 from common.spec import MODELS
 from tests.twins import made
 from tests.twins.adapters import Twin

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from common import work
+from common.models import work
 from common.spec import MODELS
 from tests.twins import made
 from tests.twins.adapters import Twin

@@ -14,8 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from common import results, spec
-from common.results import EpochRecord, Metrics, Phases, RunResult
+from common import spec
+from common.artifacts import results
+from common.artifacts.results import EpochRecord, Metrics, Phases, RunResult
 
 EPOCHS = 3
 

@@ -9,15 +9,16 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from common import entry, spec
-from common.architectures import Architecture
-from common.batches import Plan
-from common.datasets import Dataset
-from common.inference import Inference
+from common import spec
+from common.artifacts.trained import Card, Trained
+from common.data.batches import Plan
+from common.data.sources import Dataset
+from common.models.architectures import Architecture
+from common.models.weights import Weights, WeightsError
+from common.processes import entry
 from common.spec import Spec
-from common.trained import Card, Trained
-from common.training import Batch
-from common.weights import Weights, WeightsError
+from common.training.inference import Inference
+from common.training.trainer import Batch
 from tests.compare.twins import deadly
 
 Array = npt.NDArray[Any]

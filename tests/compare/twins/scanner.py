@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from common.datasets import Encoded
-from common.preprocessing import job, scan
-from common.preprocessing.sums import Sums
+from common.data.preprocessing import job, scan
+from common.data.preprocessing.sums import Sums
+from common.data.sources import Encoded
 
 
 def main(framework: str) -> None:

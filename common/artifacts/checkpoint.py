@@ -1,0 +1,177 @@
+"""What a run that was cut short goes on from: one file, written whole between two epochs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pydantic
+from pydantic import BaseModel, ConfigDict
+
+from common.artifacts import checked_arrays
+from common.artifacts.checked_arrays import SealError
+from common.artifacts.results import EpochRecord, Phases
+from common.models.weights import Weights
+from common.spec import Spec
+
+FILE = "checkpoint.safetensors"
+_VERSION = "2"
+_IDS = "ids"
+_STATE, _BEST = "state/", "best/"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint cannot be gone on from: torn, changed, or of another run."""
+
+
+class Identity(BaseModel):
+    """What must be the same for a run to go on as the same run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    framework: str
+    spec: Spec
+    repeat: int
+    versions: dict[str, str]
+    data_hash: str
+    weights_hash: str
+    """Of the initial weights."""
+
+
+class Usage(BaseModel):
+    """What a run and everything else used of the machine during its timed training, in seconds of CPUs."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    wall: float = 0.0
+    own: float = 0.0
+    """Of all processes of the run."""
+    whole: float = 0.0
+    """Of whatever ran on the machine."""
+    held: float = 0.0
+    """Of whatever ran on the CPUs that the run is held to."""
+    stolen: float = 0.0
+    """Of these CPUs, by the hypervisor, for other machines; part of `held`."""
+
+    def plus(self, other: Usage) -> Usage:
+        return Usage(**{name: seconds + getattr(other, name) for name, seconds in self})
+
+
+class Progress(BaseModel):
+    """What a run has measured so far, in all its attempts."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+    identity: Identity
+    epochs: list[EpochRecord]
+    phases: Phases
+    first_step_loss: float
+    resumes: int
+    """How often it had gone on from a checkpoint before this one was made."""
+    usage: Usage
+    load_start: float | None
+    frequency_start_mhz: float | None
+    peak_memory_mib: float
+    """All processes of the run summed."""
+
+
+class Checkpoint(NamedTuple):
+    """A run between two epochs."""
+
+    progress: Progress
+    ids: npt.NDArray[np.int64]
+    """[N], of all examples in the order in which they were trained on."""
+    state: dict[str, npt.NDArray[Any]]
+    """What the trainer's `state` gave."""
+    best: Weights
+    """Of the best epoch so far, where they are kept; else none."""
+
+
+class Summing(Protocol):
+    """What adds up over the processes of a run."""
+
+    def total(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The sum over processes, in every process; float64 or int64."""
+        ...
+
+
+def save(checkpoint: Checkpoint, directory: Path) -> None:
+    """Replace a run's checkpoint, whole or not at all.
+
+    Raises:
+        OSError: it cannot be written; the one before stands.
+    """
+    words = {"version": _VERSION, "progress": checkpoint.progress.model_dump_json()}
+    checked_arrays.write(directory / FILE, words, _arrays(checkpoint))
+
+
+def load(directory: Path) -> Checkpoint:
+    """The checkpoint of an attempt.
+
+    Raises:
+        CheckpointError: there is none, or it was torn or changed since it was written.
+    """
+    path = directory / FILE
+    if not path.exists():
+        raise CheckpointError("no checkpoint had been made")
+    try:
+        words, arrays = checked_arrays.read(path)
+    except SealError as error:
+        raise CheckpointError(str(error)) from None
+    if words.get("version") != _VERSION:
+        raise CheckpointError(f"{path} is of another version")
+    return _parsed(words.get("progress", ""), arrays)
+
+
+def of_first_rank(trainer: Summing, own: Checkpoint | None) -> Checkpoint | None:
+    """Rank 0's checkpoint in all ranks of a run, which may be on other machines; all call it alike.
+
+    Args:
+        trainer: of this rank.
+        own: rank 0's, or None; in other ranks None.
+    """
+    if "RANK" not in os.environ:
+        return own
+    header = b"" if own is None else json.dumps(_header(own)).encode()
+    length = int(trainer.total(np.array([len(header)]))[0])
+    if not length:
+        return None
+    told = np.zeros(length, np.int64) if own is None else np.frombuffer(header, np.uint8).astype(np.int64)
+    progress, shapes = json.loads(trainer.total(told).astype(np.uint8).tobytes())
+    named = {} if own is None else _arrays(own)
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for name, dtype, shape in shapes:
+        values = named.get(name, np.zeros(shape, dtype))
+        arrays[name] = trainer.total(values.reshape(-1)).reshape(shape)
+    return _parsed(progress, arrays)
+
+
+def remove(directory: Path) -> None:
+    """Remove a checkpoint that nobody needs any more."""
+    (directory / FILE).unlink(missing_ok=True)
+
+
+def _header(checkpoint: Checkpoint) -> tuple[str, list[tuple[str, str, tuple[int, ...]]]]:
+    shapes = [(name, array.dtype.name, array.shape) for name, array in _arrays(checkpoint).items()]
+    return checkpoint.progress.model_dump_json(), shapes
+
+
+def _arrays(checkpoint: Checkpoint) -> dict[str, npt.NDArray[Any]]:
+    groups = ((_STATE, checkpoint.state), (_BEST, checkpoint.best))
+    named = {prefix + name: array for prefix, group in groups for name, array in group.items()}
+    return {name: np.asarray(array, order="C") for name, array in {_IDS: checkpoint.ids, **named}.items()}
+
+
+def _parsed(progress: str, arrays: Mapping[str, npt.NDArray[Any]]) -> Checkpoint:
+    def group(prefix: str) -> dict[str, npt.NDArray[Any]]:
+        return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+    try:
+        return Checkpoint(Progress.model_validate_json(progress), arrays[_IDS], group(_STATE), group(_BEST))
+    except (KeyError, pydantic.ValidationError) as error:
+        raise CheckpointError(f"the checkpoint is of another version ({error})") from None

@@ -1,0 +1,127 @@
+"""A trained model as one file: weights in the layout that both frameworks share, and a card that says how to use them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field
+
+from common.artifacts import checked_arrays
+from common.artifacts.checked_arrays import SealError
+from common.artifacts.results import Metrics
+from common.models import architectures, weights
+from common.models.architectures import Architecture
+from common.models.input_scaling import Scaling
+from common.models.weights import Weights, WeightsError
+from common.spec import MODELS, Precision, SpecError
+
+SUFFIX = ".safetensors"
+_VERSION = "1"
+_USE = "Use the best.safetensors of a run; `convert` makes one from a framework's own file."
+_Above0 = Annotated[float, Field(gt=0)]
+
+
+class Card(BaseModel):
+    """What must be known of weights to use them, and where they come from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    framework: str = Field(pattern=r"^[\w .-]+$")
+    """That trained them; any can use them. As plain as the model's name, for both are printed, whoever made the file."""
+    versions: dict[str, str]
+    model: str = Field(pattern=r"^\w+(\.\w+)*$")
+    class_names: tuple[str, ...] = Field(min_length=1)
+    image_size: int = Field(ge=1, le=4096)
+    """Height and width in pixels."""
+    pixel_mean: tuple[float, float, float]
+    """What is subtracted from each channel, in 0..1 ..."""
+    pixel_std: tuple[_Above0, _Above0, _Above0]
+    """... and what it is then divided by."""
+    precision: Precision
+    spec_hash: str
+    """`Spec.digest` of the training."""
+    data_hash: str
+    """`Dataset.content_hash` of what it trained on."""
+    seed: int
+    epoch: int
+    """From 1, after which these were the weights."""
+    validation: Metrics | None
+
+    @property
+    def scaling(self) -> Scaling:
+        return Scaling(self.pixel_mean, self.pixel_std)
+
+
+class Trained(NamedTuple):
+    """A trained model."""
+
+    card: Card
+    architecture: Architecture
+    weights: Weights
+
+
+def save(card: Card, values: Weights, path: Path) -> None:
+    """Replace the file of a trained model, whole or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    checked_arrays.write(path, {"version": _VERSION, "card": card.model_dump_json()}, values)
+
+
+def load(path: Path, own_model: str | None = None) -> Trained:
+    """Read the file of a trained model. Nothing in it is run.
+
+    Args:
+        path: of a file that `save` has written.
+        own_model: the user's own module, `package.module`, that the file may name. A name that stands in a file alone is
+            never imported.
+
+    Raises:
+        WeightsError: no such file, or changed since it was written, or its weights do not fit its model.
+        SpecError: the user's own module does not hold to the contract.
+    """
+    try:
+        words, values = checked_arrays.read(path)
+    except SealError as error:
+        raise WeightsError(f"{error}. {_USE}") from None
+    if words.get("version") != _VERSION:
+        raise WeightsError(f"{path} has no card of version {_VERSION}. {_USE}")
+    card = card_from(words.get("card", ""), path)
+    architecture = architecture_of(card, path, own_model)
+    weights.check(values, architecture, path)
+    return Trained(card, architecture, values)
+
+
+def card_from(text: str | bytes, path: Path) -> Card:
+    """A card from its JSON.
+
+    Raises:
+        WeightsError: it is none; the message names the path.
+    """
+    try:
+        return Card.model_validate_json(text)
+    except pydantic.ValidationError as error:
+        raise WeightsError(f"{path} has no whole card ({error.error_count()} faults). {_USE}") from None
+
+
+def architecture_of(card: Card, path: Path, own_model: str | None = None) -> Architecture:
+    """The model of a card.
+
+    Raises:
+        WeightsError: it is a module that `own_model` does not name, or does not take the card's images.
+        SpecError: the user's own module does not hold to the contract.
+    """
+    if card.model not in MODELS and card.model != own_model:
+        raise WeightsError(
+            f"{path} is of a model of somebody's own, which would have to be imported. Received: {card.model!r}. Say --model "
+            f"{card.model} if you trust that module."
+        )
+    try:
+        return architectures.resolve(card.model, len(card.class_names), card.image_size)
+    except SpecError as error:
+        if card.model not in MODELS:
+            raise
+        raise WeightsError(f"{path} does not fit its model: {error}") from None

@@ -1,0 +1,211 @@
+"""The one seeded order, and the augmentation and dropout draws, that both twins receive.
+
+Whatever the framework, the mode, the number of replicas or of input workers, step s of epoch e trains on the same
+examples in the same order, with the same flips, shifts and dropout masks: they depend on the seed alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from common.data.preprocessing import affine
+from common.models.architectures import Architecture, Dropout
+from common.models.input_scaling import Scaling
+from common.models.sharding import shard
+from common.spec import Spec, SpecError
+
+_VALUES_AT_ONCE = 2**20
+
+
+class _Stream(IntEnum):
+    """Which draw a random stream serves; the numbers are part of every stored order and never change."""
+
+    ORDER = 1
+    FLIP = 2
+    SHIFT = 3
+    DROPOUT = 4
+    ROTATION = 5
+    SHEAR = 6
+    ZOOM = 7
+    BRIGHTNESS = 8
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """All draws of one epoch, by position in its order; arrays, or a framework's tensors of them.
+
+    Attributes:
+        ids: int64 [N], indices into the training split.
+        flips: bool [N], mirror left to right; None where the run does not flip, or where affines hold the flips.
+        shifts: int64 [N, 2], pixels by which (rows, columns) of the source are read further on; None without shifts, or
+            where affines hold them.
+        affines: float64 [N, 2, 3], from (row, column, 1) of an output pixel to the source's (row, column); None where
+            the run neither rotates nor shears nor zooms.
+        brightness: float64 [N], factors on the pixels; None where the run leaves them alone.
+        masks: uint8 [N, ceil(units / 8)] for each dropout of the architecture: bits, the lowest of a byte first, set where a
+            value is kept. As bools they would be most of what an image takes; batches have them as bools.
+        mask_units: of each of the masks.
+    """
+
+    ids: Any
+    flips: Any | None
+    shifts: Any | None
+    affines: Any | None
+    brightness: Any | None
+    masks: tuple[Any, ...]
+    mask_units: tuple[int, ...]
+
+    def map(self, function: Callable[[Any], Any]) -> Epoch:
+        """The same draws, each array passed through a function."""
+
+        def mapped(values: Any | None) -> Any | None:
+            return None if values is None else function(values)
+
+        return Epoch(
+            ids=function(self.ids),
+            flips=mapped(self.flips),
+            shifts=mapped(self.shifts),
+            affines=mapped(self.affines),
+            brightness=mapped(self.brightness),
+            masks=tuple(map(function, self.masks)),
+            mask_units=self.mask_units,
+        )
+
+    def arrays(self) -> tuple[Any, ...]:
+        """Every array of the draws, in one order; those that a run does not have are left out."""
+        optional = (self.flips, self.shifts, self.affines, self.brightness)
+        return (self.ids, *(values for values in optional if values is not None), *self.masks)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every batch of a run, before it starts."""
+
+    spec: Spec
+    architecture: Architecture
+    num_examples: int
+    reverse_batches: bool = False
+    """Turn each batch back to front: the same mathematics summed in another order, the yardstick of rounding."""
+    scaling: Scaling = field(default_factory=Scaling)
+    """How the bytes of every batch become the model's input."""
+
+    def __post_init__(self) -> None:
+        last = self.num_examples % self.spec.global_batch_size or self.spec.global_batch_size
+        if last < self.spec.data_replicas:
+            raise SpecError(
+                f"global_batch_size leaves a last batch of {last} of {self.num_examples} training examples, fewer than "
+                f"replicas. Received: global_batch_size {self.spec.global_batch_size}, replicas {self.spec.data_replicas}. "
+                "Change global_batch_size or data.limit."
+            )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return -(-self.num_examples // self.spec.global_batch_size)
+
+    @property
+    def total_steps(self) -> int:
+        return self.spec.steps if self.spec.steps is not None else self.steps_per_epoch * (self.spec.epochs or 0)
+
+    @property
+    def epochs(self) -> int:
+        return -(-self.total_steps // self.steps_per_epoch)
+
+    def steps_in(self, epoch: int) -> int:
+        """Steps of one epoch, from 1; the last may be cut short by `steps`."""
+        return min(self.steps_per_epoch, self.total_steps - (epoch - 1) * self.steps_per_epoch)
+
+    def ends_epoch(self, step: int) -> bool:
+        """Whether an update, from 1, is the last of its epoch or of the run."""
+        return step % self.steps_per_epoch == 0 or step == self.total_steps
+
+    def learning_rate(self, step: int) -> float:
+        return self.spec.learning_rate(step, self.steps_per_epoch, self.total_steps)
+
+    def batch(self, step_in_epoch: int) -> tuple[int, int]:
+        """The half-open range of positions of one global batch."""
+        start = step_in_epoch * self.spec.global_batch_size
+        return start, min(start + self.spec.global_batch_size, self.num_examples)
+
+    def bounds(self, epoch: int, world_size: int, rank: int) -> list[tuple[int, int]]:
+        """For each step of an epoch, the positions that one process loads: its shard of the global batch."""
+        ranges: list[tuple[int, int]] = []
+        for step in range(self.steps_in(epoch)):
+            start, stop = self.batch(step)
+            low, high = shard(stop - start, world_size, rank)
+            ranges.append((start + low, start + high))
+        return ranges
+
+    def draw(self, epoch: int) -> Epoch:
+        """The draws of one epoch, from 1."""
+        augmentation, n = self.spec.augmentation, self.num_examples
+        limit = augmentation.shift_px
+        flips = self._generator(_Stream.FLIP, epoch).random(n) < 0.5 if augmentation.horizontal_flip else None
+        shifts = self._generator(_Stream.SHIFT, epoch).integers(-limit, limit + 1, (n, 2)) if limit else None
+        affines = None
+        if augmentation.rotation_degrees or augmentation.shear_degrees or augmentation.zoom:
+            affines = affine.matrices(
+                self.architecture.image_size,
+                rotation_degrees=self._uniform(_Stream.ROTATION, epoch, augmentation.rotation_degrees),
+                shear_degrees=self._uniform(_Stream.SHEAR, epoch, augmentation.shear_degrees),
+                zoom=1.0 + self._uniform(_Stream.ZOOM, epoch, augmentation.zoom),
+                flips=np.zeros(n, np.bool_) if flips is None else flips,
+                shifts=np.zeros((n, 2), np.int64) if shifts is None else shifts,
+            )
+            flips = shifts = None
+        brightness = None
+        if augmentation.brightness:
+            brightness = 1.0 + self._uniform(_Stream.BRIGHTNESS, epoch, augmentation.brightness)
+        drawn = Epoch(
+            ids=self._order(self._generator(_Stream.ORDER, epoch)),
+            flips=flips,
+            shifts=shifts,
+            affines=affines,
+            brightness=brightness,
+            masks=tuple(
+                _kept(self._generator(_Stream.DROPOUT, epoch, index), n, dropout)
+                for index, dropout in enumerate(self.architecture.dropouts)
+            ),
+            mask_units=tuple(dropout.units for dropout in self.architecture.dropouts),
+        )
+        return self._reversed(drawn) if self.reverse_batches else drawn
+
+    def _order(self, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+        dask, n = self.spec.dask, self.num_examples
+        if self.spec.input != "dask" or dask.order == "global":
+            return generator.permutation(n).astype(np.int64, copy=False)
+        starts = generator.permutation(np.arange(0, n, dask.chunk_images))
+        chunks = [generator.permutation(np.arange(start, min(start + dask.chunk_images, n))) for start in starts]
+        return np.concatenate(chunks).astype(np.int64)
+
+    def _reversed(self, epoch: Epoch) -> Epoch:
+        positions = np.concatenate([np.arange(*self.batch(step))[::-1] for step in range(self.steps_per_epoch)])
+        return epoch.map(lambda values: values[positions])
+
+    def _uniform(self, stream: _Stream, epoch: int, limit: float) -> npt.NDArray[np.float64]:
+        return self._generator(stream, epoch).uniform(-limit, limit, self.num_examples)
+
+    def _generator(self, stream: _Stream, epoch: int, index: int = 0) -> np.random.Generator:
+        key = np.array([self.spec.seed, (stream << 56) | (index << 40) | epoch], np.uint64)
+        return np.random.Generator(np.random.Philox(key=key))
+
+
+def _kept(generator: np.random.Generator, n: int, dropout: Dropout) -> npt.NDArray[np.uint8]:
+    """A mask, see Epoch; the draws of all images at once would be 32 times as large, and are the same."""
+    kept = np.empty((n, -(-dropout.units // 8)), np.uint8)
+    rows = max(_VALUES_AT_ONCE // dropout.units, 1)
+    for start in range(0, n, rows):
+        drawn = generator.random((min(rows, n - start), dropout.units), np.float32)
+        kept[start : start + rows] = np.packbits(drawn >= dropout.rate, axis=1, bitorder="little")
+    return kept
+
+
+def order_digest(ids: npt.NDArray[np.int64]) -> str:
+    """SHA-256 over the ids of the examples in the order in which a run trained on them."""
+    return hashlib.sha256(np.ascontiguousarray(ids, "<i8").data).hexdigest()

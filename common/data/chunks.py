@@ -1,0 +1,110 @@
+"""The training images as a chunked Dask array, computed and kept by Dask's workers, and given to replicas batch by batch."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from common import spec
+from common.data import mapped
+from common.data.batches import Plan
+from common.data.decoding.decode import decode
+from common.data.decoding.images import Rows
+from common.data.sources import Encoded, Split
+
+_Images = npt.NDArray[np.uint8]
+_Gather = Callable[[npt.NDArray[np.int64]], Callable[[], _Images]]
+"""Begins to gather the images of these ids; what it returns waits for them."""
+
+
+def batches(plan: Plan, split: Split, world_size: int, rank: int, first_epoch: int = 1) -> Generator[_Images]:
+    """The images of one process's shard of every global batch of a run from an epoch on, in order, before augmentation.
+
+    Args:
+        plan: of the run.
+        split: the training split; its files are decoded by Dask's workers where it has them.
+        world_size: processes of the run; each has its own connection to the cluster.
+        rank: of this process.
+        first_epoch: of those that are still to come.
+    """
+    size = plan.architecture.image_size
+    with _gathering(split, size, plan.spec.dask, plan.spec.workers) as gather:
+        pending: deque[Callable[[], _Images]] = deque()
+        for ids in _ids(plan, world_size, rank, first_epoch):
+            pending.append(gather(ids))
+            if len(pending) > plan.spec.prefetch:
+                yield pending.popleft()()
+        while pending:
+            yield pending.popleft()()
+
+
+def _ids(plan: Plan, world_size: int, rank: int, first_epoch: int) -> Iterator[npt.NDArray[np.int64]]:
+    for epoch in range(first_epoch, plan.epochs + 1):
+        ids = plan.draw(epoch).ids
+        for start, stop in plan.bounds(epoch, world_size, rank):
+            yield ids[start:stop]
+
+
+@contextmanager
+def _gathering(split: Split, image_size: int, settings: spec.Dask, workers: int) -> Generator[_Gather]:
+    # Here and not above: Dask takes a second to import, and no other input needs it.
+    from common.data.preprocessing import dask_scan
+
+    array = _array(split, image_size, settings.chunk_images)
+    if settings.scheduler == "threads":
+        with ThreadPoolExecutor(workers, "dask") as pool, ThreadPoolExecutor(1, "gather") as ahead:
+            kept = array.persist(scheduler="threads", pool=pool)
+
+            def gather(ids: npt.NDArray[np.int64]) -> Callable[[], _Images]:
+                return ahead.submit(lambda: kept[ids].compute(scheduler="threads", pool=pool)).result
+
+            yield gather
+        return
+    with dask_scan.client(workers, settings.scheduler) as client:
+        if (found := dask_scan.num_workers(client)) != workers:
+            raise spec.SpecError(
+                f"workers must be those of the cluster. Received: {workers}, the cluster has {found}. Use {found}."
+            )
+        kept = client.persist(array)
+
+        def gather_there(ids: npt.NDArray[np.int64]) -> Callable[[], _Images]:
+            future: Any = client.compute(kept[ids])
+            return future.result
+
+        yield gather_there
+
+
+def _array(split: Split, image_size: int, chunk_images: int) -> Any:
+    import dask.array
+    from dask.delayed import delayed
+
+    shape = (image_size, image_size, 3)
+    starts = range(0, len(split), chunk_images)
+    parts = [(start, min(start + chunk_images, len(split))) for start in starts]
+    read = delayed(_chunk, pure=False)
+    chunks = [
+        dask.array.from_delayed(read(_part(split, start, stop), image_size), (stop - start, *shape), np.uint8)
+        for start, stop in parts
+    ]
+    return dask.array.concatenate(chunks)
+
+
+def _part(split: Split, start: int, stop: int) -> Any:
+    """What a worker needs to read a chunk: where it lies, rather than its bytes, if that can be said."""
+    if split.encoded is not None:
+        return split.encoded.take(np.arange(start, stop))
+    if isinstance(split.images, Rows):
+        return split.images.part(start, stop)
+    return mapped.portable(split.images[start:stop])
+
+
+def _chunk(part: Any, image_size: int) -> _Images:
+    if isinstance(part, Encoded):
+        return np.stack([decode(part.content(index), image_size) for index in range(len(part))])
+    return np.asarray(mapped.opened(part))

@@ -1,0 +1,146 @@
+"""What a run trains on and is scored on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.data.decoding.encoded import Encoded
+
+
+class DataRefused(ValueError):
+    """Data was refused. The message names the file or field, the value received, and the fix."""
+
+
+class BadFile(DataRefused):
+    """One file is no usable image: one of `decode.PROBLEMS`, and what more is known; without the file's name."""
+
+    def __init__(self, problem: str, detail: str = "") -> None:
+        super().__init__(f"{problem} ({detail})" if detail else problem)
+        self.problem, self.detail = problem, detail
+
+
+MAX_NAMED = 20
+"""Files or classes that one refusal names."""
+
+
+def listed(names: Sequence[str]) -> str:
+    """`a, b, c`, or after twenty of them `... and 7 more`."""
+    more = f" and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more
+
+
+def listed_below(faults: Sequence[str], total: int) -> str:
+    """`Received:` and a line for each fault, or after twenty of them `and 7 more`; those may be missing in `faults`."""
+    more = [f"and {total - MAX_NAMED:,} more"] if total > MAX_NAMED else []
+    return "\n  ".join(["Received:", *faults[:MAX_NAMED], *more])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Arrays:
+    """All of a source that comes as arrays."""
+
+    images: NDArray[np.uint8]
+    """[N, H, W, 3], at their own size."""
+    labels: NDArray[np.int64]
+    """[N], class ids."""
+    class_names: tuple[str, ...]
+    split_sizes: Mapping[str, int]
+    """As in Examples."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Examples:
+    """What decides on splits, whatever form the images have."""
+
+    labels: NDArray[np.int64]
+    """[N], class ids."""
+    class_names: tuple[str, ...]
+    split_sizes: Mapping[str, int]
+    """Number of examples in each of `train`, `validation`, `test`, in the order in which they lie, as far as the source
+    has them; `{"all": N}` where it is not divided."""
+    pixel_sha256: NDArray[np.uint8]
+    """[N, 32], see `decode.sha256`."""
+    names: Sequence[str] | None = None
+    """[N], for refusals; None where examples have but their place."""
+
+
+class Images(Protocol):
+    """uint8 [N, S, S, 3], RGB: an array, or what reads one when it is indexed along its first axis."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def nbytes(self) -> int: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def __getitem__(self, index: Any, /) -> Any: ...
+    def __array__(self) -> NDArray[Any]: ...
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Split:
+    """Examples of one split, in manifest order; read-only."""
+
+    images: Images
+    """uint8 [N, S, S, 3], RGB: a part of the cache's memory map, rows of its file by their places, or, where `encoded` is to be
+    read instead, files that are decoded when they are asked for; an array for the digits."""
+    labels: NDArray[np.int64]
+    """[N], class ids."""
+    encoded: Encoded | None = None
+    """The image files of the same examples, where they are to be decoded again and again."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Dataset:
+    """Three splits, none of them empty, that share no example."""
+
+    name: str
+    class_names: tuple[str, ...]
+    """By class id."""
+    train: Split
+    validation: Split
+    test: Split
+    content_hash: str
+    """SHA-256 over the pixels of each split's examples, their labels, the class names and the size: equal where the same
+    arrays are trained on, be they loaded as a Dataset or as Files."""
+    image_size: int
+    """Height and width in pixels."""
+    notes: tuple[str, ...]
+    """What a reader of the results must know of the data, e.g. which split was drawn from train."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FileSplit:
+    """Examples of one split as image files, in the order of the Split of the same data."""
+
+    encoded: Encoded
+    labels: NDArray[np.int64]
+    """[N], class ids."""
+    rows: NDArray[np.int64]
+    """[N], places in the manifest of the source."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Files:
+    """A Dataset whose images are still files; equal fields mean the same, example for example."""
+
+    name: str
+    class_names: tuple[str, ...]
+    train: FileSplit
+    validation: FileSplit
+    test: FileSplit
+    content_hash: str
+    image_size: int
+    """Height and width in pixels to which images are to be resized by `decode.resize`'s rule, unless they have it."""
+    notes: tuple[str, ...]

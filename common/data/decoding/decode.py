@@ -1,0 +1,237 @@
+"""From the bytes of an image file to uint8 RGB pixels, by one rule for both frameworks."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import re
+import warnings
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import PIL
+import simplejpeg
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from common.data import threads
+from common.data.cache import PixelFile
+from common.data.dataset import BadFile
+from common.data.decoding.encoded import Encoded
+
+SUFFIXES = {
+    **dict.fromkeys((".jpg", ".jpeg", ".jpe", ".jfif"), "JPEG"),
+    **dict.fromkeys((".tif", ".tiff"), "TIFF"),
+    **dict.fromkeys((".ppm", ".pgm", ".pbm", ".pnm"), "PPM"),
+    ".png": "PNG",
+    ".bmp": "BMP",
+    ".gif": "GIF",
+    ".webp": "WEBP",
+}
+"""The format that a file's suffix, in small letters, promises."""
+MAX_PIXELS = 50_000_000
+
+EMPTY = "empty"
+NO_SUFFIX = "no image suffix"
+UNREADABLE = "unreadable"
+NO_IMAGE = "not an image"
+WRONG_SUFFIX = "wrong suffix"
+TOO_LARGE = "more than 50 megapixels"
+TOO_DEEP = "more than 8 bits a channel"
+DAMAGED = "truncated or damaged"
+OUTSIDE = "outside of the layout"
+PROBLEMS = (EMPTY, NO_SUFFIX, UNREADABLE, NO_IMAGE, WRONG_SUFFIX, TOO_LARGE, TOO_DEEP, DAMAGED, OUTSIDE)
+"""Why a file can be no usable image."""
+
+RULE = f"2, Pillow {PIL.__version__}"
+"""Names how pixels come about. The number grows when `decode` or `resize` changes what it returns."""
+
+# A palette may hold transparent colours, which only RGBA takes without a warning; premultiplied grey has no other way.
+_WAY_TO_RGB = {"P": "RGBA", "La": "LA"}
+_END_OF_JPEG = b"\xff\xd9"
+_FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended and progressive Huffman coding: what every decoder has
+_MAX_DETAIL = 200
+_NO_MEMORY = re.compile(r"out of memory|(insufficient|not enough) memory|memory allocation", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Header:
+    """What an image file says of itself."""
+
+    format: str
+    mode: str
+    width_px: int
+    """After the rotation that EXIF states."""
+    height_px: int
+    plain: bool
+    """Whether it is a JPEG that any libjpeg decoder turns into the canonical pixels."""
+
+
+def decode(content: bytes, image_size: int | None) -> NDArray[np.uint8]:
+    """Decode one image file.
+
+    The format is told by the content, not by a suffix; of several frames the first one counts. The orientation that
+    EXIF states is applied. Then whatever it holds becomes RGB by Pillow's own conversion: grey is repeated, a palette
+    looked up, CMYK inverted without a profile; transparency and colour profiles are dropped.
+
+    Args:
+        content: a JPEG, PNG, BMP, GIF, WebP, TIFF or PNM file.
+        image_size: height and width to resize to, see `resize`; None keeps the image's own.
+
+    Returns:
+        uint8 [H, W, 3].
+
+    Raises:
+        BadFile: no image, a torn one, one of more than 50 megapixels or of more than 8 bits a channel.
+    """
+    with _opened(content) as image:
+        return np.asarray(_resized(_rgb(image), image_size))
+
+
+def examine(content: bytes) -> tuple[Header, NDArray[np.uint8]]:
+    """Decode one image file at its own size and say what it is; as `decode`."""
+    with _opened(content) as image:
+        image_format, mode, plain = _format(image), image.mode, _is_plain(image) and content.endswith(_END_OF_JPEG)
+        pixels = np.asarray(_rgb(image))
+    height, width, _ = pixels.shape
+    plain = plain and _is_flawless(content, pixels)
+    return Header(image_format, mode, width, height, plain), pixels
+
+
+def resize(images: NDArray[np.uint8], image_size: int | None) -> NDArray[np.uint8]:
+    """Resize images as `decode` does: stretched to a square, bilinear, antialiased where they shrink (Pillow's rule).
+
+    Args:
+        images: uint8 [N, H, W, 3].
+        image_size: new height and width; None, or the images' own, returns them unchanged.
+
+    Returns:
+        uint8 [N, image_size, image_size, 3].
+    """
+    if image_size is None or images.shape[1:3] == (image_size, image_size):
+        return images
+    return np.stack([np.asarray(_resized(Image.fromarray(image), image_size)) for image in images])
+
+
+def sha256(pixels: NDArray[np.uint8]) -> bytes:
+    """SHA-256 over the shape and the values of one image: equal for exact duplicates alone."""
+    digest = hashlib.sha256(repr(pixels.shape).encode())
+    digest.update(np.ascontiguousarray(pixels).data)
+    return digest.digest()
+
+
+def decode_all(encoded: Encoded, image_size: int | None, pixels: PixelFile) -> None:
+    """Decode files on all cores and write them to the cache in their order, without ever holding all of them."""
+
+    def decoded(row: int) -> NDArray[np.uint8]:
+        return decode(encoded.content(row), image_size)
+
+    with silent():
+        for row, image in enumerate(threads.ordered(decoded, range(len(encoded)), num_bytes=lambda _: pixels.row_bytes)):
+            pixels.write(row, image[np.newaxis])
+
+
+@contextmanager
+def silent() -> Generator[None]:
+    """Without Pillow's warnings of odd metadata, in all threads: what counts is whether the pixels can be read."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def _opened(content: bytes) -> Generator[Image.Image]:
+    if not content:
+        raise BadFile(EMPTY)
+    try:
+        with Image.open(io.BytesIO(content), formats=sorted(set(SUFFIXES.values()))) as image:
+            width, height = image.size
+            if width * height > MAX_PIXELS:
+                raise BadFile(TOO_LARGE, f"{width} x {height} pixels")
+            if _is_deep(image):
+                raise BadFile(TOO_DEEP, f"{_format(image)} of mode {image.mode}")
+            yield image
+    except (BadFile, MemoryError):  # that there was no memory is no property of the file
+        raise
+    except PIL.UnidentifiedImageError:
+        raise BadFile(NO_IMAGE) from None
+    except Image.DecompressionBombError:  # Pillow's own bound, which it tests before it can be asked for the size
+        raise BadFile(TOO_LARGE) from None
+    except Exception as error:  # Pillow's readers raise a dozen types on torn or hostile files
+        _raise_lack_of_memory(error)
+        raise BadFile(DAMAGED, " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_DETAIL]) from None
+
+
+def _raise_lack_of_memory(error: Exception) -> None:
+    """Decoders tell it of themselves in words alone, e.g. Pillow by `OSError: out of memory error when reading image file`."""
+    if getattr(error, "errno", None) == errno.ENOMEM or _NO_MEMORY.search(str(error)):
+        raise MemoryError(str(error)) from error
+
+
+def _format(image: Image.Image) -> str:
+    return "JPEG" if image.format == "MPO" else image.format or ""  # MPO: a JPEG with further ones behind it
+
+
+def _is_deep(image: Any) -> bool:
+    """Whether a channel has more than 8 bits; Pillow shows some such files as 8 bits."""
+    if image.mode[0] in "IF":
+        return True
+    if image.format == "TIFF":
+        return max(image.tag_v2.get(258, (1,))) > 8  # BitsPerSample
+    details = image.tile[0].args if image.tile else ""
+    if image.format == "PPM" and isinstance(details, tuple):
+        return details[1] > 255  # its largest value
+    return image.format == "PNG" and ";16" in str(details)
+
+
+def _is_plain(image: Any) -> bool:
+    """A whole JPEG of YCbCr or grey, of a sampling that all libjpegs interpolate alike, the right way up."""
+    if _format(image) != "JPEG" or image.getexif().get(0x0112, 1) != 1:
+        return False
+    if len(image.layer) == 1:
+        return True
+    transform = image.info.get("adobe_transform", 1 if "jfif" in image.info else None)
+    ids, samplings = [layer[0] for layer in image.layer], [layer[1:3] for layer in image.layer]
+    is_ycbcr = len(ids) == 3 and (transform == 1 or (transform is None and ids == [1, 2, 3]))
+    return is_ycbcr and samplings[0] in ((1, 1), (2, 1), (2, 2)) and samplings[1:] == [(1, 1), (1, 1)]
+
+
+def _is_flawless(content: bytes, pixels: NDArray[np.uint8]) -> bool:
+    """Whether a second libjpeg, which takes warnings for errors, reads a baseline or progressive JPEG as Pillow does."""
+    if not _FRAMES & set(_markers(content)):
+        return False
+    try:
+        return np.array_equal(simplejpeg.decode_jpeg(content), pixels)
+    except ValueError as error:
+        _raise_lack_of_memory(error)
+        return False
+
+
+def _markers(content: bytes) -> Iterator[int]:
+    """The markers of a JPEG's segments up to its first scan."""
+    position = 2
+    while position + 4 <= len(content) and content[position] == 0xFF:
+        marker = content[position + 1]
+        yield marker
+        if marker == 0xDA:
+            return
+        position += 2 + int.from_bytes(content[position + 2 : position + 4], "big")
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    ImageOps.exif_transpose(image, in_place=True)
+    if image.mode in _WAY_TO_RGB:
+        image = image.convert(_WAY_TO_RGB[image.mode])
+    return image.convert("RGB")
+
+
+def _resized(image: Image.Image, image_size: int | None) -> Image.Image:
+    if image_size is None or image.size == (image_size, image_size):
+        return image
+    # Two passes, the rows first: in one call Pillow chooses their order by the image's shape.
+    across = image.resize((image_size, image.height), Image.Resampling.BILINEAR)
+    return across.resize((image_size, image_size), Image.Resampling.BILINEAR)

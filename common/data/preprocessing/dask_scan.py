@@ -1,0 +1,189 @@
+"""The sums over a split's pixels by Dask: a map over stretches of files, a reduction by addition."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import dask.config
+import distributed
+from dask.delayed import Delayed, delayed
+
+from common.data.preprocessing.scan import file_sums, parts
+from common.data.preprocessing.sums import Sums
+from common.data.sources import Encoded
+from common.machine import machine
+from common.machine.machine import available_cores
+from common.spec import SCHEDULERS
+
+ALLOWED_FAILURES = 1000
+"""How many workers may die over one task before Dask gives it up; its own default is 3."""
+
+CONNECT_SECONDS = 10.0
+_FAN_IN = 16
+
+
+class SchedulerError(RuntimeError):
+    """A cluster cannot be reached, or has too few workers."""
+
+
+@contextmanager
+def scanning(encoded: Encoded, image_size: int, workers: int, scheduler: str) -> Generator[Callable[[], Sums]]:
+    """Start this many workers and warm them up; gives the function that scans the whole split.
+
+    Args:
+        encoded: the files of the split; a cluster's workers must find `encoded.path`.
+        image_size: height and width of their canonical pixels.
+        workers: threads, processes of one thread, or workers of the cluster, whatever threads they have.
+        scheduler: one of SCHEDULERS, or the address of a cluster.
+
+    Raises:
+        SchedulerError: the cluster cannot be reached, or has fewer workers.
+    """
+    stretches = parts(encoded)
+    total = _total(stretches, image_size)
+    warm_up = _total([*stretches, *stretches][:workers], image_size)
+    if scheduler == "threads":
+
+        def compute(graph: Delayed) -> Sums:
+            return graph.compute(scheduler="threads", num_workers=workers)
+
+        compute(warm_up)
+        yield lambda: compute(total)
+        return
+    with client(workers, scheduler) as connection:
+        everybody = list(_workers(connection))
+        # Where all may work, none is named: a worker that was killed comes back under another address. A part of them is
+        # named strictly: Dask would have idle ones steal from these, and the row would be of more workers than it says.
+        chosen: dict[str, Any] = {"workers": everybody[:workers]} if workers < len(everybody) else {}
+
+        def compute_there(graph: Delayed) -> Sums:
+            future: Any = connection.compute(graph, **chosen)
+            return future.result()
+
+        compute_there(warm_up)
+        yield lambda: compute_there(total)
+
+
+@contextmanager
+def connected(address: str) -> Generator[distributed.Client]:
+    """A client of the cluster at this address.
+
+    Raises:
+        SchedulerError: nobody answers there.
+    """
+    try:
+        _knock(address)
+        client = distributed.Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise SchedulerError(
+            f"scheduler cannot be reached. Received: {address} ({error}). Start one with `dask scheduler`, or use "
+            f"{' or '.join(SCHEDULERS)}."
+        ) from None
+    with client:
+        yield client
+
+
+def _knock(address: str) -> None:
+    """Raise OSError or ValueError where nobody answers: a Client finds out slowly, and complains again when it is deleted."""
+    place = urlsplit(address)
+    if not place.hostname or place.port is None:
+        raise ValueError("an address is tcp://host:port")
+    with socket.create_connection((place.hostname, place.port), CONNECT_SECONDS) as connection:
+        if not connection.recv(1):  # of the greeting with which a scheduler begins
+            raise OSError("who listens there says nothing")
+
+
+def workers_and_cores(address: str) -> tuple[int, int]:
+    """How many workers a cluster has, and the CPU cores of their machines.
+
+    Raises:
+        SchedulerError: nobody answers there, or it does not know this project.
+    """
+    with connected(address) as client:
+        found = _workers(client)
+        try:
+            client.run_on_scheduler(available_cores)
+            cores: Any = client.run(available_cores)
+        except Exception as error:  # whatever it was that they could not import or unpickle
+            raise SchedulerError(
+                f"the cluster at {address} does not know this project. Received: {error}. Start its scheduler and its workers "
+                f"from this environment with PYTHONPATH={machine.PROJECT_ROOT}."
+            ) from None
+        machines = {found[worker]["host"]: count for worker, count in cores.items()}
+        return len(found), sum(machines.values())
+
+
+def num_workers(client: distributed.Client) -> int:
+    """How many workers a client's cluster has."""
+    return len(_workers(client))
+
+
+def _workers(client: distributed.Client) -> dict[str, Any]:
+    return client.scheduler_info(n_workers=-1)["workers"]
+
+
+def _total(stretches: list[Encoded], image_size: int) -> Delayed:
+    """The graph: sums of each stretch, added up in a tree, so that no worker has to hold all of them."""
+    task, add = delayed(file_sums, pure=False), delayed(_add, pure=False)
+    level = [task(stretch, image_size) for stretch in stretches]
+    while len(level) > 1:
+        level = [add(level[first : first + _FAN_IN]) for first in range(0, len(level), _FAN_IN)]
+    return level[0]
+
+
+def _add(some: list[Sums]) -> Sums:
+    return sum(some, Sums())
+
+
+@contextmanager
+def client(workers: int, scheduler: str) -> Generator[distributed.Client]:
+    """A client of worker processes on this machine, or of the cluster at an address.
+
+    Args:
+        workers: how many there are to be.
+        scheduler: `processes`, or the address of a cluster.
+
+    Raises:
+        SchedulerError: the cluster cannot be reached, or has fewer workers.
+    """
+    if scheduler != "processes":
+        with connected(scheduler) as connection:
+            found = len(_workers(connection))
+            if found < workers:
+                raise SchedulerError(
+                    f"the cluster must have {workers} workers. Received: {found}. Start more, or ask for fewer."
+                )
+            with _patient(connection):
+                yield connection
+        return
+    # A worker that died is looked for 15 s later, by Dask's default, and given up for good where it has just died again.
+    with dask.config.set({"distributed.deploy.lost-worker-timeout": "1 week"}):
+        cluster = distributed.LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            dashboard_address="127.0.0.1:0",  # its own port is fixed, and open to other machines
+            silence_logs=logging.CRITICAL,  # a worker that loses sight of the scheduler while both end
+        )
+        with cluster, distributed.Client(cluster, set_as_default=False) as connection, _patient(connection):
+            yield connection
+
+
+@contextmanager
+def _patient(client: distributed.Client) -> Generator[None]:
+    """Let the cluster start a task again however often its worker dies, until the last who asked for it has gone."""
+    client.run_on_scheduler(_count_users, change=1, allowed=ALLOWED_FAILURES)
+    try:
+        yield
+    finally:
+        client.run_on_scheduler(_count_users, change=-1, allowed=ALLOWED_FAILURES)
+
+
+def _count_users(change: int, allowed: int, dask_scheduler: Any = None) -> None:
+    users, before = getattr(dask_scheduler, "convtwins_users", (0, dask_scheduler.allowed_failures))
+    dask_scheduler.convtwins_users = users + change, before
+    dask_scheduler.allowed_failures = allowed if users + change else before

@@ -1,0 +1,39 @@
+"""From bytes to the model's input: division by 255, and where it is asked for a normalisation of each channel."""
+
+from __future__ import annotations
+
+from common import spec
+from common.data.preprocessing.statistics import dataset_statistics
+from common.data.sources import Dataset
+from common.models.input_scaling import Channels, Scaling
+
+HALF: Channels = (0.5, 0.5, 0.5)
+IMAGENET_MEAN: Channels = (0.485, 0.456, 0.406)
+IMAGENET_STD: Channels = (0.229, 0.224, 0.225)
+
+
+def of(data: spec.Data, dataset: Dataset, *, cache_dir: str | None) -> Scaling:
+    """The scaling that a spec asks for.
+
+    Args:
+        data: its `normalization`.
+        dataset: whose training split's statistics are taken where they are asked for: of its files where it is streamed.
+        cache_dir: as in `dataset_statistics`.
+
+    Raises:
+        SpecError: a channel has the same value everywhere.
+    """
+    if data.normalization == "none":
+        return Scaling()
+    if data.normalization == "half":
+        return Scaling(HALF, HALF)
+    if data.normalization == "imagenet":
+        return Scaling(IMAGENET_MEAN, IMAGENET_STD)
+    images = dataset.train.images if dataset.train.encoded is None else dataset.train.encoded
+    found = dataset_statistics(images, dataset.content_hash, image_size=dataset.image_size, cache_dir=cache_dir)
+    if not all(found.std):
+        raise spec.SpecError(
+            f"data.normalization dataset needs channels that vary. Received: standard deviations {found.std}. Use none, "
+            "half or imagenet."
+        )
+    return Scaling(found.mean, found.std)

@@ -1,0 +1,79 @@
+"""One pass over the image files of a split for their sums: what every engine shares, and the suite's own in threads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
+
+import numpy as np
+import simplejpeg
+from numpy.typing import NDArray
+
+from common.data.dataset import Images
+from common.data.decoding import decode
+from common.data.decoding.encoded import Encoded
+from common.data.preprocessing.sums import Adder, Sums
+
+CHUNK_BYTES = 1 << 21
+"""Bytes of files in one task: some hundredths of a second of work, and what a worker holds in memory."""
+
+
+def parts(encoded: Encoded) -> list[Encoded]:
+    """The files of a split in stretches of about CHUNK_BYTES, in their order."""
+    ends = np.cumsum(encoded.sizes)
+    cuts = np.searchsorted(ends, np.arange(CHUNK_BYTES, ends[-1], CHUNK_BYTES)) + 1
+    stretches = np.split(np.arange(len(encoded)), np.unique(cuts))
+    return [encoded.take(ids) for ids in stretches if len(ids)]
+
+
+def contents(encoded: Encoded) -> Iterator[bytes]:
+    """The files, read one after another: through a memory map, all that was ever read would count as this process's."""
+    with encoded.path.open("rb") as file:
+        for offset, size in zip(encoded.offsets.tolist(), encoded.sizes.tolist(), strict=True):
+            yield os.pread(file.fileno(), size, offset)
+
+
+def file_sums(encoded: Encoded, image_size: int) -> Sums:
+    """Of the pixels of these files, decoded by the canonical rule at this size."""
+    adder = Adder()
+    for content, plain in zip(contents(encoded), encoded.plain.tolist(), strict=True):
+        room = adder.room(3 * image_size * image_size)
+        if not (plain and _decode_plain(content, image_size, room)):
+            room[:] = decode.decode(content, image_size).reshape(-1)
+    return adder.sums()
+
+
+def array_sums(images: NDArray[np.uint8]) -> Sums:
+    """Of uint8 [N, H, W, 3]."""
+    adder = Adder()
+    for image in images:
+        adder.room(image.size)[:] = image.reshape(-1)
+    return adder.sums()
+
+
+def scan(encoded: Encoded, image_size: int, workers: int) -> Sums:
+    """The sums over a split of files, in threads: reading, decoding and adding work outside of the interpreter lock."""
+    with ThreadPoolExecutor(workers, "scan") as pool:
+        return sum(pool.map(file_sums, parts(encoded), repeat(image_size)), Sums())
+
+
+def scan_array(images: Images, workers: int) -> Sums:
+    """The sums over uint8 [N, H, W, 3], in threads."""
+    rows = max(1, CHUNK_BYTES // images[:1].nbytes)
+
+    def work(first: int) -> Sums:
+        return array_sums(images[first : first + rows])  # here: images that are no array are read when they are indexed
+
+    with ThreadPoolExecutor(workers, "scan") as pool:
+        return sum(pool.map(work, range(0, len(images), rows)), Sums())
+
+
+def _decode_plain(content: bytes, image_size: int, into: NDArray[np.uint8]) -> bool:
+    """Decode a JPEG by libjpeg-turbo, whose pixels are Pillow's own; False where it has another size or a flaw."""
+    try:
+        decoded = simplejpeg.decode_jpeg(content, buffer=into)
+    except ValueError:  # a larger image is one, for it does not fit
+        return False
+    return decoded.shape == (image_size, image_size, 3)

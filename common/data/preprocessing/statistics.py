@@ -1,0 +1,122 @@
+"""Mean and standard deviation of each channel of a training split, from exact sums, kept beside the decoded images."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import filelock
+
+from common.artifacts import results
+from common.data import cache
+from common.data.dataset import Images
+from common.data.decoding import decode
+from common.data.decoding.encoded import Encoded
+from common.data.preprocessing import scan
+from common.data.preprocessing.sums import Sums
+from common.machine.machine import available_cores
+
+_VERSION = 1
+
+Channels = tuple[float, float, float]
+
+
+class Statistics(NamedTuple):
+    """Of the pixels of a split in units of 0..1, for red, green and blue."""
+
+    mean: Channels
+    std: Channels
+    """Of the population: the divisor is the number of pixels."""
+
+
+def statistics(sums: Sums) -> Statistics:
+    """Mean and standard deviation from integer sums: nothing is rounded before the last division and the root.
+
+    Raises:
+        ValueError: there are no pixels.
+    """
+    if not sums.pixels:
+        raise ValueError("sums must be over at least one pixel. Received: none.")
+    scale = 255 * sums.pixels
+    red, green, blue = (
+        (value / scale, math.sqrt(sums.pixels * square - value * value) / scale)
+        for value, square in zip(sums.values, sums.squares, strict=True)
+    )
+    return Statistics((red[0], green[0], blue[0]), (red[1], green[1], blue[1]))
+
+
+def dataset_statistics(
+    images: Images | Encoded, key: str, *, image_size: int | None = None, cache_dir: str | None = None
+) -> Statistics:
+    """Statistics of a training split: stored ones, or computed in threads on all cores and then stored.
+
+    Processes that ask at the same time compute them once.
+
+    Args:
+        images: the training split, uint8 [N, H, W, 3] or its files.
+        key: the data set's `content_hash`, which is of its training split's pixels too.
+        image_size: of the files' pixels; needed for files alone.
+        cache_dir: the cache folder; None: $CONVTWINS_CACHE, else the user's cache folder.
+
+    Raises:
+        OSError: the cache folder cannot be written.
+    """
+    path = _path(key, cache_dir)
+    sums = _read(path)
+    if sums is None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(path.with_suffix(".lock")):
+            sums = _read(path)  # another process may have stored them while this one waited
+            if sums is None:
+                sums = _computed(images, image_size)
+                store(sums, key, cache_dir=cache_dir)
+    return statistics(sums)
+
+
+def store(sums: Sums, key: str, *, cache_dir: str | None = None) -> Path:
+    """Keep the sums of a training split for `dataset_statistics`; see there.
+
+    Returns:
+        The file written.
+    """
+    path = _path(key, cache_dir)
+    record = {
+        "version": _VERSION,
+        "key": key,
+        "decode": decode.RULE,
+        "pixels": sums.pixels,
+        "values": list(sums.values),
+        "squares": list(sums.squares),
+        **statistics(sums)._asdict(),
+    }
+    results.write_atomically(path, json.dumps({"record": record, "sha256": results.digest(record)}, indent=1) + "\n")
+    return path
+
+
+def _computed(images: Images | Encoded, image_size: int | None) -> Sums:
+    if not isinstance(images, Encoded):
+        return scan.scan_array(images, available_cores())
+    if image_size is None:
+        raise TypeError("image_size must be given with files. Received: None. Use the data set's.")
+    return scan.scan(images, image_size, available_cores())
+
+
+def _path(key: str, cache_dir: str | None) -> Path:
+    identity = json.dumps({"key": key, "split": "train", "decode": decode.RULE})
+    return cache.folder(cache_dir) / "statistics" / f"{hashlib.sha256(identity.encode()).hexdigest()}.json"
+
+
+def _read(path: Path) -> Sums | None:
+    """The sums stored there, or None where they are missing, torn or changed."""
+    try:
+        stored: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        record: dict[str, Any] = stored["record"]
+        if stored["sha256"] != results.digest(record) or record["version"] != _VERSION:
+            return None
+        values, squares = record["values"], record["squares"]
+        return Sums(record["pixels"], (values[0], values[1], values[2]), (squares[0], squares[1], squares[2]))
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return None

@@ -1,0 +1,273 @@
+"""Trees of files inside .tar, .tar.gz, .tar.bz2, .tar.xz and .zip, read as streams and told apart by their content.
+
+An archive from anywhere is hostile until shown otherwise: only plain files with paths below the root pass, and sizes
+are bounded before anything is read.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import lzma
+import stat
+import tarfile
+import zipfile
+from collections.abc import Callable, Collection, Generator, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, cast
+
+from common.data.dataset import DataRefused
+from common.data.sources.file_source import (
+    Content,
+    Listing,
+    Tree,
+    check_count,
+    check_size,
+    checked_name,
+    fingerprint_of_file,
+    folders_without,
+    is_hidden,
+)
+
+ALWAYS_ALLOWED_BYTES = 4 * 2**30
+"""Total size of its files that any archive may have ..."""
+ALLOWED_RATIO = 200
+"""... and where that is more, as a multiple of its own size."""
+MAX_HEADER_BYTES = 2**13
+"""Of all headers of one member of a tar together, twice what real ones take: tarfile reads them whole, and takes quadratic
+time for some of them (CVE-2024-6232)."""
+
+_DECOMPRESSORS = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ\x00": lzma.open, b"BZh": bz2.open}
+_END_BLOCK = bytes(tarfile.BLOCKSIZE)
+_ZIP_BYTES_AT_ONCE = 4096  # zipfile unpacks what it reads of bzip2 and LZMA at once, whatever size the header promises
+
+
+def recognise(path: Path) -> Tree | None:
+    """The archive in a file, or None where the file is none; told by its first block alone, of which nothing is unpacked."""
+    with path.open("rb") as file:
+        start = file.read(tarfile.BLOCKSIZE)
+    if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        return Zip(path)
+    if start.startswith(tuple(_DECOMPRESSORS)) or _is_tar_header(start):
+        return Tar(path)
+    return None
+
+
+class _Archive:
+    """What both kinds of archive share; each brings `_members`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def fingerprint(self) -> tuple[str, int]:
+        status = self.path.stat()
+        return fingerprint_of_file(status), status.st_ctime_ns
+
+    def content_hash(self) -> str:
+        with self.path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def listing(self) -> Listing:
+        files: list[str] = []
+        folders: set[str] = set()
+        for name, read in self._members():
+            if read:
+                files.append(name)
+            else:
+                folders.add(name)
+        return Listing(files, folders_without(files, folders))
+
+    def read(self, wanted: Collection[str]) -> Iterator[tuple[str, Content]]:
+        for name, read in self._members():
+            if read and name in wanted:
+                content = read()  # here: an archive is one stream, whichever thread decodes its images
+                yield name, Content(len(content), lambda content=content: content)
+
+    def _members(self) -> Iterator[tuple[str, Callable[[], bytes] | None]]:
+        """(path, function that reads it before the next one is asked for) of visible files; None for folders."""
+        raise NotImplementedError
+
+
+class Tar(_Archive):
+    """A tar archive, plain or compressed."""
+
+    def _members(self) -> Iterator[tuple[str, Callable[[], bytes] | None]]:
+        seen: set[str] = set()
+        num_members = 0
+        with self.path.open("rb") as file:
+            with _refusing_damage(self.path):
+                forward = _Forward(_decompressed(file), self.path)
+                tar = tarfile.TarFile(fileobj=cast(IO[bytes], forward))
+            while (member := self._next(tar, forward)) is not None:
+                num_members += 1
+                check_count(num_members, self.path)
+                name = checked_name(member.name, self.path)
+                if member.isdir():
+                    if not is_hidden(name):
+                        yield name, None
+                    continue
+                if member.issym() or member.islnk():
+                    raise _refused(self.path, "a link", name)
+                if not member.isreg() or member.issparse():
+                    raise _refused(self.path, "what is no plain file", name)
+                if is_hidden(name):
+                    continue
+                check_size(member.size, f"{name!r} in {self.path}")
+                if name in seen:
+                    raise _refused(self.path, "two files of one path", name)
+                seen.add(name)
+                yield name, partial(self._content, tar, forward, member)
+            with _refusing_damage(self.path):
+                if forward.last_block != _END_BLOCK:  # tarfile takes a torn header for the end
+                    raise tarfile.ReadError("the end of the archive is missing")
+                forward.drain()
+
+    def _next(self, tar: tarfile.TarFile, forward: _Forward) -> tarfile.TarInfo | None:
+        forward.allow(MAX_HEADER_BYTES)
+        with _refusing_damage(self.path):
+            member = tar.next()
+        cast(Any, tar).members.clear()  # tarfile keeps them all: gigabytes for millions
+        return member
+
+    def _content(self, tar: tarfile.TarFile, forward: _Forward, member: tarfile.TarInfo) -> bytes:
+        forward.allow(member.size)
+        with _refusing_damage(self.path):
+            return cast(IO[bytes], tar.extractfile(member)).read()
+
+
+class Zip(_Archive):
+    """A zip archive."""
+
+    def _members(self) -> Iterator[tuple[str, Callable[[], bytes] | None]]:
+        seen: set[str] = set()
+        total_bytes, allowed_bytes = 0, _allowed_bytes(self.path)
+        with _refusing_damage(self.path):
+            archive = zipfile.ZipFile(self.path)
+        with archive:
+            check_count(len(archive.infolist()), self.path)
+            for member in archive.infolist():
+                name = checked_name(member.filename, self.path)
+                if "\\" in name:
+                    raise DataRefused(
+                        f"{self.path} holds a path with backslashes. Received: {name!r}. Pack it again by a program that "
+                        "writes forward slashes, as the zip format asks for."
+                    )
+                if member.is_dir():
+                    if not is_hidden(name):
+                        yield name, None
+                    continue
+                kind = stat.S_IFMT(member.external_attr >> 16)
+                if kind == stat.S_IFLNK:
+                    raise _refused(self.path, "a link", name)
+                if kind not in (0, stat.S_IFREG):
+                    raise _refused(self.path, "what is no plain file", name)
+                if member.flag_bits & 1:
+                    raise _refused(self.path, "an encrypted file", name)
+                if is_hidden(name):
+                    continue
+                check_size(member.file_size, f"{name!r} in {self.path}")
+                total_bytes += member.file_size
+                if total_bytes > allowed_bytes:
+                    raise _too_large(self.path, allowed_bytes)
+                if name in seen:
+                    raise _refused(self.path, "two files of one path", name)
+                seen.add(name)
+                yield name, partial(self._content, archive, member)
+
+    def _content(self, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+        with _refusing_damage(self.path), archive.open(member) as file:
+            return b"".join(iter(partial(file.read, _ZIP_BYTES_AT_ONCE), b""))
+
+
+class _Forward:
+    """What tarfile needs of a file, only forwards: a step back in a compressed stream would begin it again."""
+
+    def __init__(self, stream: IO[bytes], path: Path) -> None:
+        self._stream, self._path, self._allowed_bytes = stream, path, _allowed_bytes(path)
+        self._position = 0
+        self._readable_bytes = MAX_HEADER_BYTES
+        self.last_block = b""
+
+    def allow(self, num_bytes: int) -> None:
+        """Set how much may be read before this is called again; what is passed over in between does not count."""
+        self._readable_bytes = num_bytes
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= self._readable_bytes:
+            raise DataRefused(
+                f"{self._path} has a member whose headers are too large. Received: {size:,} bytes where "
+                f"{self._readable_bytes:,} may follow. Pack it again with short names and no extended attributes."
+            )
+        self._readable_bytes -= size
+        self.last_block = self._advance(size)
+        return self.last_block
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, position: int) -> int:
+        if position < self._position:
+            raise tarfile.ReadError("members overlap")
+        while self._position < position and self._advance(min(position - self._position, 2**20)):
+            pass
+        return self._position
+
+    def drain(self) -> None:
+        """Read to the end, where a compressed stream has the checksum of its content."""
+        while self._advance(2**20):
+            pass
+
+    def _advance(self, size: int) -> bytes:
+        content = self._stream.read(size)
+        self._position += len(content)
+        if self._position > self._allowed_bytes:
+            raise _too_large(self._path, self._allowed_bytes)
+        return content
+
+
+def _is_tar_header(block: bytes) -> bool:
+    try:
+        tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+    except tarfile.HeaderError:
+        return False
+    return True
+
+
+def _decompressed(file: IO[bytes]) -> IO[bytes]:
+    start = file.read(8)
+    file.seek(0)
+    for magic, decompressor in _DECOMPRESSORS.items():
+        if start.startswith(magic):
+            return cast(IO[bytes], decompressor(file, "rb"))
+    return file
+
+
+def _allowed_bytes(path: Path) -> int:
+    return max(ALWAYS_ALLOWED_BYTES, ALLOWED_RATIO * path.stat().st_size)
+
+
+def _refused(path: Path, kind: str, name: str) -> DataRefused:
+    return DataRefused(f"{path} holds {kind}. Received: {name!r}. Pack it again from plain files and folders.")
+
+
+def _too_large(path: Path, allowed_bytes: int) -> DataRefused:
+    return DataRefused(
+        f"{path} unpacks to too much. Received: more than {allowed_bytes:,} bytes from {path.stat().st_size:,}. "
+        "Use a part of it, or unpack it and give the folder."
+    )
+
+
+@contextmanager
+def _refusing_damage(path: Path) -> Generator[None]:
+    """Stands around calls of tarfile and zipfile alone: on damaged archives they raise a dozen types."""
+    try:
+        yield
+    except (DataRefused, MemoryError):
+        raise
+    except Exception as error:
+        raise DataRefused(
+            f"{path} cannot be read as an archive. Received: {type(error).__name__}: {error}. Fetch or pack it again."
+        ) from None

@@ -1,0 +1,184 @@
+"""Fashion-MNIST, and anything else in the four IDX files in which MNIST came, plain or gzipped.
+
+Xiao, Rasul, Vollgraf (2017), Fashion-MNIST: a Novel Image Dataset. https://arxiv.org/abs/1708.07747
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, cast
+
+import filelock
+import numpy as np
+from numpy.typing import NDArray
+
+from common.data.dataset import Arrays, DataRefused
+from common.data.sources import reuse_download
+from common.data.sources.file_source import Tree
+
+CLASS_NAMES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+NAME = "fashion_mnist"
+FOLDER = "fashion-mnist"
+"""Where the cache folder holds the files."""
+_ELSEWHERE = ("fashion-mnist", "FashionMNIST/raw")
+"""Where Keras and torchvision do."""
+
+_SIZE_PX = 28
+_PAD_PX = 2
+_MAX_IMAGES = 200_000
+_NUM_CLASSES = 10
+_TIMEOUT_SECONDS = 30
+
+
+@dataclass(frozen=True)
+class Download:
+    name: str
+    sha256: str
+    num_bytes: int
+
+
+ADDRESS = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
+DOWNLOADS = (
+    Download("train-images-idx3-ubyte.gz", "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84", 26_421_880),
+    Download("train-labels-idx1-ubyte.gz", "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845", 29_515),
+    Download("t10k-images-idx3-ubyte.gz", "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073", 4_422_102),
+    Download("t10k-labels-idx1-ubyte.gz", "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5", 5_148),
+)
+"""The official files; in the clear over HTTP, so that their hashes alone say what arrived."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The paths in a tree of training images, training labels, test images and test labels."""
+
+    files: tuple[str, str, str, str]
+
+
+def locate(cache: Path) -> Path:
+    """The folder of Fashion-MNIST in the cache folder; what is missing of it is fetched.
+
+    From the folders of Keras and torch, where they have it, else from its official address.
+
+    Raises:
+        DataRefused: a file differs from the official one, or cannot be downloaded.
+    """
+    folder = cache / FOLDER
+    for known in DOWNLOADS:
+        file = folder / known.name
+        if file.is_file():
+            _refuse_another(file, known)
+        elif not file.with_suffix("").is_file() and not reuse_download.adopt(
+            [f"{place}/{known.name}" for place in _ELSEWHERE], known.sha256, file
+        ):
+            _download(known, folder)
+    return folder
+
+
+def recognise(files: Sequence[str]) -> Layout | None:
+    """The four IDX files in a tree's paths, all in one folder and each plain or gzipped, or None."""
+    present = set(files)
+    for folder in sorted({PurePosixPath(file).parent for file in files}):
+        both_forms = [(str(folder / known.name), str(folder / known.name.removesuffix(".gz"))) for known in DOWNLOADS]
+        found = [next((form for form in forms if form in present), None) for forms in both_forms]
+        if None not in found:
+            return Layout(cast(tuple[str, str, str, str], tuple(found)))
+    return None
+
+
+def read(tree: Tree, layout: Layout) -> Arrays:
+    """All images, the training images first.
+
+    A grey image of 28x28 pixels gets a border of two zero pixels, and its one channel three times: [32, 32, 3]. The classes
+    are named as Fashion-MNIST's where the files are the official ones; other files say no more than the numbers 0 to 9.
+
+    Raises:
+        DataRefused: a file is torn, or is not what its name promises.
+    """
+    contents = {name: content() for name, content in tree.read(layout.files)}
+    wheres = [f"{name} in {tree.path}" for name in layout.files]
+    arrays = [
+        _parse(contents[name], where, num_dimensions)
+        for name, where, num_dimensions in zip(layout.files, wheres, (3, 1, 3, 1), strict=True)
+    ]
+    for place in (0, 2):
+        images, labels = arrays[place : place + 2]
+        if images.shape[1:] != (_SIZE_PX, _SIZE_PX):
+            raise _refused(wheres[place], f"images of {images.shape[2]} x {images.shape[1]} pixels, needed: 28 x 28")
+        if len(images) != len(labels):
+            raise _refused(wheres[place + 1], f"{len(labels):,} labels for {len(images):,} images")
+        if labels.max() >= _NUM_CLASSES:
+            raise _refused(wheres[place + 1], f"a label {labels.max()}, needed: 0 to 9")
+    grey = np.pad(np.concatenate(arrays[::2]), ((0, 0), (_PAD_PX, _PAD_PX), (_PAD_PX, _PAD_PX)))
+    official = {known.sha256 for known in DOWNLOADS} == {hashlib.sha256(content).hexdigest() for content in contents.values()}
+    return Arrays(
+        images=np.broadcast_to(grey[..., np.newaxis], (*grey.shape, 3)),
+        labels=np.concatenate(arrays[1::2]).astype(np.int64),
+        class_names=CLASS_NAMES if official else tuple(str(number) for number in range(_NUM_CLASSES)),
+        split_sizes={"train": len(arrays[0]), "test": len(arrays[2])},
+    )
+
+
+def _parse(content: bytes, where: str, num_dimensions: int) -> NDArray[np.uint8]:
+    """An IDX file of bytes: two zeros, the type 8, the number of dimensions, each of them big-endian, and the values.
+
+    http://yann.lecun.com/exdb/mnist describes the format.
+    """
+    limit = 16 + _MAX_IMAGES * (_SIZE_PX**2 if num_dimensions == 3 else 1)
+    content = _decompressed(content, where, limit)
+    header_bytes = 4 + 4 * num_dimensions
+    if content[:4] != bytes((0, 0, 8, num_dimensions)) or len(content) < header_bytes:
+        raise _refused(where, f"a start of {content[:4].hex(' ') or 'nothing'}, needed: 00 00 08 {num_dimensions:02x}")
+    shape = tuple(np.frombuffer(content, ">u4", num_dimensions, offset=4).tolist())
+    if not 0 < shape[0] <= _MAX_IMAGES or len(content) - header_bytes != math.prod(shape):
+        raise _refused(where, f"{len(content) - header_bytes:,} values under a header that says {' x '.join(map(str, shape))}")
+    return np.frombuffer(content, np.uint8, offset=header_bytes).reshape(shape)
+
+
+def _decompressed(content: bytes, where: str, limit: int) -> bytes:
+    if not content.startswith(b"\x1f\x8b"):
+        return content
+    try:
+        with gzip.open(io.BytesIO(content)) as file:
+            content = file.read(limit + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise _refused(where, f"a damaged gzip file ({error})") from None
+    if len(content) > limit:
+        raise _refused(where, f"more than {limit:,} bytes when unpacked")
+    return content
+
+
+def _refused(where: str, received: str) -> DataRefused:
+    return DataRefused(f"{where} is no IDX file of this kind. Received: {received}. Fetch it again.")
+
+
+def _refuse_another(file: Path, known: Download) -> None:
+    with file.open("rb") as opened:
+        sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
+    if sha256 != known.sha256:
+        raise DataRefused(
+            f"{file} is not the official file. Received: SHA-256 {sha256}, needed: {known.sha256}. Delete it and start again; "
+            "to use it as it is, give the path of its folder as data."
+        )
+
+
+def _download(known: Download, folder: Path) -> None:
+    import pooch  # here: it takes long to import, and is needed once in the life of a cache
+
+    folder.mkdir(parents=True, exist_ok=True)
+    url = f"{ADDRESS}/{known.name}"
+    downloader = cast(Any, pooch.HTTPDownloader(timeout=_TIMEOUT_SECONDS))
+    try:
+        with filelock.FileLock(folder / f".{known.name}.lock"):
+            pooch.retrieve(url, f"sha256:{known.sha256}", known.name, folder, downloader=downloader)
+    except (OSError, ValueError) as error:  # requests' errors are OSErrors; another hash is a ValueError
+        raise DataRefused(
+            f"fashion_mnist cannot be downloaded. Received from {url}: {error} Fetch its {known.num_bytes:,} bytes (SHA-256 "
+            f"{known.sha256}) by hand and put the file at {folder / known.name}, or give a folder of the four files as data."
+        ) from None

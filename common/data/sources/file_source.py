@@ -1,0 +1,238 @@
+"""Trees of files: a folder here, an archive in `archives`; nothing is ever extracted to disk."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from common.data import threads
+from common.data.dataset import DataRefused
+
+MAX_FILE_BYTES = 256 * 2**20
+"""Of any one file: sources of arrays hold all their images in one (200,000 of 28x28 pixels take 157 MB)."""
+MAX_FILES = 5_000_000
+MAX_PATH_CHARACTERS = 4096
+MAX_NAME_BYTES = 255
+"""Of one part of a path; file systems allow no more."""
+
+_NAME_SHOWN = 80  # characters of a name that is refused for its length
+_OF_WINDOWS = ("thumbs.db", "desktop.ini")
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The visible part of a tree; what is hidden (see `is_hidden`) is passed over."""
+
+    files: list[str]
+    """POSIX paths below the root, in any order, each once."""
+    empty_folders: list[str]
+    """Folders that hold nothing visible."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """Gives the content of one file, in any thread, or raises OSError."""
+
+    num_bytes: int
+    read: Callable[[], bytes]
+
+    def __call__(self) -> bytes:
+        return self.read()
+
+
+class Tree(Protocol):
+    path: Path
+
+    def fingerprint(self) -> tuple[str, int]:
+        """(text that changes when any file of the tree is written to or replaced, time of the newest change in nanoseconds).
+
+        Nothing is read: it rests on sizes, times and inode numbers.
+        """
+        ...
+
+    def content_hash(self) -> str:
+        """SHA-256 that changes when the content of the tree changes."""
+        ...
+
+    def listing(self) -> Listing:
+        """What is in the tree.
+
+        Raises:
+            DataRefused: the tree holds something that is no plain file, or is absurdly large.
+        """
+        ...
+
+    def read(self, wanted: Collection[str]) -> Iterator[tuple[str, Content]]:
+        """(path, content) of each wanted file, in the tree's quickest order."""
+        ...
+
+
+class Folder:
+    """A folder; links are followed, as they are the user's own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def fingerprint(self) -> tuple[str, int]:
+        digest = hashlib.sha256()
+        newest = 0
+        for name, status in self._entries():
+            digest.update(f"{name}\0{fingerprint_of_file(status) if status else ''}\0".encode())
+            newest = max(newest, status.st_ctime_ns if status else 0)
+        return digest.hexdigest(), newest
+
+    def content_hash(self) -> str:
+        listing = self.listing()
+        digest = hashlib.sha256()
+        names = sorted(listing.files)
+        for name, content in zip(names, threads.ordered(self._hash_of_file, names), strict=True):
+            encoded = name.encode()
+            digest.update(len(encoded).to_bytes(8, "little") + encoded + content)
+        for name in sorted(listing.empty_folders):
+            digest.update(f"\0{name}\0".encode())
+        return digest.hexdigest()
+
+    def listing(self) -> Listing:
+        listing = Listing([], [])
+        for name, status in self._entries():
+            (listing.files if status else listing.empty_folders).append(name)
+        return listing
+
+    def read(self, wanted: Collection[str]) -> Iterator[tuple[str, Content]]:
+        for name in sorted(wanted):
+            path = self.path / name
+            try:
+                num_bytes = path.stat().st_size
+            except OSError:  # a broken link, which reading tells
+                num_bytes = 0
+            yield name, Content(num_bytes, path.read_bytes)
+
+    def _hash_of_file(self, name: str) -> bytes:
+        try:
+            with (self.path / name).open("rb") as file:
+                return hashlib.file_digest(file, "sha256").digest()
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            return b"unreadable"
+
+    def _entries(self) -> Iterator[tuple[str, os.stat_result | None]]:
+        """Each visible file with its status, each folder without anything visible with None; always in the same order."""
+        seen: set[str] = set()
+        num_files = 0
+        pending = [""]
+        while pending:
+            folder = pending.pop()
+            real = os.path.realpath(self.path / folder)
+            if real in seen:
+                raise DataRefused(f"{self.path / folder} leads into the tree a second time. Received: {real}. Remove the link.")
+            seen.add(real)
+            is_empty = True
+            for entry in sorted(os.listdir(self.path / folder)):  # noqa: PTH208  # names alone: of a million entries more fills the memory
+                if _is_hidden_part(entry):
+                    continue
+                is_empty = False
+                _check_unicode(entry, self.path)
+                name = f"{folder}/{entry}" if folder else entry
+                status = _status(f"{self.path}/{name}")
+                if stat.S_ISDIR(status.st_mode):
+                    pending.append(name)
+                elif stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
+                    check_size(status.st_size, f"{self.path}/{name}")
+                    num_files += 1
+                    yield name, status
+                else:
+                    raise DataRefused(f"{self.path / name} is no file. Received: a device, pipe or socket. Remove it.")
+            check_count(num_files, self.path)
+            if is_empty and folder:
+                yield folder, None
+
+
+def _status(path: str) -> os.stat_result:
+    """Of what a path leads to; of the link itself where that leads nowhere, or round in a circle."""
+    try:
+        return os.stat(path)  # noqa: PTH116  # a million of them, and a Path takes longer than the call
+    except OSError:
+        if os.path.islink(path):  # noqa: PTH114
+            return os.lstat(path)
+        raise
+
+
+def fingerprint_of_file(status: os.stat_result) -> str:
+    """Changes whenever a file is written to or replaced: nobody can set its time of change (ctime)."""
+    return f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+
+
+def checked_name(name: str, tree: Path) -> str:
+    """A member's path in its shortest form, e.g. `a/b` for `./a//b`.
+
+    Raises:
+        DataRefused: it leads out of the tree, is no valid Unicode or longer than any file system allows.
+    """
+    if len(name) > MAX_PATH_CHARACTERS:
+        raise _too_long(name, f"{len(name):,} characters", tree)
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\0" in name or re.match(r"[A-Za-z]:[\\/]|\\", name):
+        raise DataRefused(f"{tree} holds a path that leads out of it. Received: {name!r}. Use paths below one folder.")
+    _check_unicode(name, tree)
+    longest = max((len(part.encode()) for part in path.parts), default=0)
+    if longest > MAX_NAME_BYTES:
+        raise _too_long(name, f"a part of {longest:,} bytes", tree)
+    return path.as_posix()
+
+
+def _too_long(name: str, length: str, tree: Path) -> DataRefused:
+    return DataRefused(
+        f"{tree} holds a path that is too long. Received: {length} in {name[:_NAME_SHOWN]!r}... Use up to "
+        f"{MAX_PATH_CHARACTERS:,} characters, and {MAX_NAME_BYTES} bytes a part."
+    )
+
+
+def _check_unicode(name: str, tree: Path) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise DataRefused(f"{tree} holds a file name that is not UTF-8. Received: {name!r}. Rename it.") from None
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a part of a path starts with a dot, or is a file that Windows puts into every folder."""
+    return any(map(_is_hidden_part, PurePosixPath(name).parts))
+
+
+def _is_hidden_part(part: str) -> bool:
+    return part.startswith(".") or part.lower() in _OF_WINDOWS
+
+
+def is_unreadable(error: OSError) -> bool:
+    """Whether a failure is a property of the file: no right to read it, or a link that leads nowhere. Others may pass."""
+    return error.errno in (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ELOOP)
+
+
+def folders_without(files: Collection[str], folders: Collection[str]) -> list[str]:
+    """Those of some visible folders that hold nothing."""
+    full = {parent.as_posix() for name in (*files, *folders) for parent in PurePosixPath(name).parents}
+    return [folder for folder in folders if folder not in full]
+
+
+def check_size(num_bytes: int, what: object, max_bytes: int | None = None) -> None:
+    """Refuse a file of more bytes than `max_bytes`, or than MAX_FILE_BYTES where that is None.
+
+    Raises:
+        DataRefused: it has more.
+    """
+    limit = MAX_FILE_BYTES if max_bytes is None else max_bytes
+    if not 0 <= num_bytes <= limit:
+        raise DataRefused(f"{what} is too large. Received: {num_bytes:,} bytes. Use files of up to {limit:,} bytes.")
+
+
+def check_count(num_files: int, tree: Path) -> None:
+    if num_files > MAX_FILES:
+        raise DataRefused(f"{tree} holds too many files. Received: more than {MAX_FILES:,}. Use a part of it.")

@@ -1,0 +1,306 @@
+"""A tree of images, `[train|validation|valid|val|test]/class/image` or `class/image`, read through one manifest."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.data import threads
+from common.data.dataset import BadFile, DataRefused, Examples, listed, listed_below
+from common.data.decoding import decode
+from common.data.sources.file_source import Content, Listing, Tree, check_size, is_unreadable
+from common.data.sources.manifest import STRAY, Manifest
+from common.data.sources.splits import SPLITS
+
+MAX_FILE_BYTES = 64 * 2**20
+"""Of one file beside or among images: several are in memory at once for each core."""
+
+_SPLIT_OF = {"train": "train", "validation": "validation", "valid": "validation", "val": "validation", "test": "test"}
+_LAYOUT = "Lay it out as train/<class>/<image> with validation/ and test/ beside, or as <class>/<image>."
+_NO_HASH = bytes(32)
+
+
+class _Place(NamedTuple):
+    """Where a file belongs; places sort as the manifest does."""
+
+    split: str
+    class_name: str
+    path: str
+
+    @property
+    def order(self) -> tuple[int, str, str]:
+        return (SPLITS.index(self.split) if self.split in SPLITS else len(SPLITS), self.class_name, self.path)
+
+
+class _Scanned(NamedTuple):
+    """What one opened file gave."""
+
+    path: str
+    content: bytes
+    bad: BadFile | None
+    header: decode.Header | None = None
+    pixel_sha256: bytes = _NO_HASH
+
+
+def scan(tree: Tree, listing: Listing, packed: BinaryIO) -> Manifest:
+    """Open every file of a tree once, on all cores, and pack the good ones into one file.
+
+    Args:
+        tree: folder or archive.
+        listing: of the tree.
+        packed: receives the bytes of all usable images, one after another.
+
+    Raises:
+        DataRefused: the layout is another one, or a file has more than MAX_FILE_BYTES; no other file makes it fail.
+    """
+    places, empty_folders = _lay_out(listing, tree.path)
+    rows = {place.path: row for row, place in enumerate(places)}
+    num_files = len(places)
+    columns = {name: [""] * num_files for name in ("problems", "details", "formats", "modes")}
+    file_bytes, widths, heights, offsets = (np.zeros(num_files, np.int64) for _ in range(4))
+    plain = np.zeros(num_files, np.bool_)
+    file_sha256, pixel_sha256 = (np.zeros((num_files, 32), np.uint8) for _ in range(2))
+    with decode.silent():
+        for scanned in threads.ordered(_scan_file, _checked(tree, rows), num_bytes=lambda file: file[1].num_bytes):
+            row = rows[scanned.path]
+            if scanned.bad is None and places[row].split == STRAY:
+                scanned = scanned._replace(bad=BadFile(decode.OUTSIDE))
+            file_bytes[row] = len(scanned.content)
+            file_sha256[row] = np.frombuffer(hashlib.sha256(scanned.content).digest(), np.uint8)
+            if scanned.bad is not None:
+                columns["problems"][row], columns["details"][row] = scanned.bad.problem, scanned.bad.detail
+            if scanned.header is not None:
+                header = scanned.header
+                columns["formats"][row], columns["modes"][row] = header.format, header.mode
+                widths[row], heights[row], plain[row] = header.width_px, header.height_px, header.plain
+                pixel_sha256[row] = np.frombuffer(scanned.pixel_sha256, np.uint8)
+            if scanned.bad is None:
+                offsets[row] = packed.tell()
+                packed.write(scanned.content)
+    return Manifest(
+        paths=tuple(place.path for place in places),
+        splits=tuple(place.split for place in places),
+        classes=tuple(place.class_name for place in places),
+        **{name: tuple(values) for name, values in columns.items()},
+        file_bytes=file_bytes,
+        widths_px=widths,
+        heights_px=heights,
+        plain=plain,
+        file_sha256=file_sha256,
+        pixel_sha256=pixel_sha256,
+        offsets=offsets,
+        empty_folders=tuple(empty_folders),
+    )
+
+
+def examples(manifest: Manifest, tree: Path, *, skip_bad: bool) -> tuple[NDArray[np.int64], Examples, list[str]]:
+    """Choose what is trained on. It is stored with the splits: another choice needs another `splits.VERSION`.
+
+    Args:
+        manifest: of the tree.
+        tree: named in refusals.
+        skip_bad: leave bad files and classes without a good one out, in place of refusing the data.
+
+    Returns:
+        (rows, examples, notes): the rows of the manifest that are examples, what is known of them, and what was left out.
+
+    Raises:
+        DataRefused: bad files, fewer than two classes, or splits whose classes differ.
+    """
+    rows = manifest.good
+    filled = {(manifest.splits[row], manifest.classes[row]) for row in rows}
+    folders = {place for place in zip(manifest.splits, manifest.classes, strict=True) if STRAY not in place}
+    folders |= set(manifest.empty_folders)
+    class_names = tuple(sorted({class_name for _, class_name in filled}))
+    notes: list[str] = []
+    if len(rows) < len(manifest) or folders - filled:
+        if not skip_bad:
+            raise _bad(manifest, folders - filled, tree)
+        notes = _left_out(manifest, sorted({class_name for _, class_name in folders} - set(class_names)))
+    if len(class_names) < 2:
+        raise DataRefused(
+            f"{tree} must hold at least 2 classes of usable images. Received: "
+            f"{', '.join(map(repr, class_names)) or 'none'} alone. {_LAYOUT}"
+        )
+    splits = [split for split in (*SPLITS, "all") if any(split == known for known, _ in folders)]
+    _refuse_other_classes(filled, splits, class_names, tree)
+    class_ids = {class_name: label for label, class_name in enumerate(class_names)}
+    sizes = Counter(manifest.splits[row] for row in rows)
+    return (
+        rows,
+        Examples(
+            labels=np.array([class_ids[manifest.classes[row]] for row in rows], dtype=np.int64),
+            class_names=class_names,
+            split_sizes={split: sizes[split] for split in splits},
+            pixel_sha256=manifest.pixel_sha256[rows],
+            names=[manifest.paths[row] for row in rows],
+        ),
+        notes,
+    )
+
+
+def common_size(manifest: Manifest, rows: NDArray[np.int64], tree: Path) -> int:
+    """Height and width in pixels of all examples.
+
+    Raises:
+        DataRefused: they are not square, or not all of one size.
+    """
+    widths, heights = manifest.widths_px[rows], manifest.heights_px[rows]
+
+    def named(row: int) -> str:
+        return f"{manifest.paths[rows[row]]!r} of {widths[row]} x {heights[row]} pixels"
+
+    fix = "Use `--set data.image_size=64` to resize all of them."
+    if widths[0] != heights[0]:
+        raise DataRefused(f"images in {tree} must be square. Received: {named(0)}. {fix}")
+    others = np.flatnonzero((widths != widths[0]) | (heights != heights[0]))
+    if len(others):
+        raise DataRefused(f"images in {tree} must all be of one size. Received: {named(0)} and {named(int(others[0]))}. {fix}")
+    return int(widths[0])
+
+
+def _checked(tree: Tree, wanted: Collection[str]) -> Iterator[tuple[str, Content]]:
+    for path, content in tree.read(wanted):
+        check_size(content.num_bytes, f"{path!r} in {tree.path}", MAX_FILE_BYTES)
+        yield path, content
+
+
+def _scan_file(file: tuple[str, Content]) -> _Scanned:
+    path, read = file
+    try:
+        content = read()
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        return _Scanned(path, b"", BadFile(decode.UNREADABLE, str(error.strerror)))
+    suffix = PurePosixPath(path).suffix
+    promised = decode.SUFFIXES.get(suffix.lower())
+    if promised is None:
+        return _Scanned(path, content, BadFile(decode.NO_SUFFIX))
+    try:
+        header, pixels = decode.examine(content)
+    except BadFile as bad:
+        return _Scanned(path, content, bad)
+    bad = None if header.format == promised else BadFile(decode.WRONG_SUFFIX, f"{header.format} named {suffix}")
+    return _Scanned(path, content, bad, header, decode.sha256(pixels))
+
+
+def _lay_out(listing: Listing, tree: Path) -> tuple[list[_Place], list[tuple[str, str]]]:
+    """Find splits and classes in the paths of a tree: (files in the manifest's order, class folders that hold nothing).
+
+    Folders that wrap the whole tree are passed over. Names sort by code point, the same on every machine.
+
+    Raises:
+        DataRefused: no images by their suffix, or images outside of the layout.
+    """
+    parts_of = {file: PurePosixPath(file).parts for file in (*listing.files, *listing.empty_folders)}
+    images = [file for file in listing.files if PurePosixPath(file).suffix.lower() in decode.SUFFIXES]
+    if not images:
+        files = f"Received: {listed(sorted(map(repr, listing.files)))}. " if listing.files else ""
+        raise DataRefused(f"{tree} holds no images. {files}{_LAYOUT}")
+    usual = _usual_depth([parts_of[file] for file in images])
+    within = [parts_of[file] for file in images if len(parts_of[file]) >= usual]
+    skip = _wrapping_folders(within)
+    wrapping = within[0][:skip]
+    divided = all(_is_split(parts[skip]) for parts in within)
+    if divided:
+        _refuse_other_splits({parts[skip] for parts in within}, tree)
+    depth = skip + (2 if divided else 1)
+
+    def place(path: str, expected: int) -> tuple[str, str]:
+        parts = parts_of[path]
+        if parts[:skip] != wrapping or len(parts) != expected or (divided and not _is_split(parts[skip])):
+            return STRAY, STRAY
+        return _SPLIT_OF[parts[skip].lower()] if divided else "all", parts[depth - 1]
+
+    places = sorted((_Place(*place(file, depth + 1), file) for file in listing.files), key=lambda each: each.order)
+    stray = {each.path for each in places if each.split == STRAY and len(parts_of[each.path]) >= usual}.intersection(images)
+    if stray:
+        raise DataRefused(
+            f"{tree} has images outside of the layout. Received: {listed([repr(file) for file in sorted(stray)])}. {_LAYOUT}"
+        )
+    return places, sorted({place(folder, depth) for folder in listing.empty_folders} - {(STRAY, STRAY)})
+
+
+def _bad(manifest: Manifest, empty: set[tuple[str, str]], tree: Path) -> DataRefused:
+    faults = [
+        f"{path!r}: {problem} ({detail})" if detail else f"{path!r}: {problem}"
+        for path, problem, detail in zip(manifest.paths, manifest.problems, manifest.details, strict=True)
+        if problem
+    ]
+    num_files = len(faults)
+    faults += [
+        f"class folder {class_name!r}{'' if split == 'all' else f' of {split}'}: no usable image"
+        for split, class_name in sorted(empty)
+    ]
+    return DataRefused(
+        f"{tree} is not clean: {_bad_count(num_files, len(manifest), len(empty))}. " + listed_below(faults, len(faults)) + "\n"
+        "Mend them or take them out, or leave them out with `--set data.on_bad=skip`."
+    )
+
+
+def _bad_count(num_files: int, num_all: int, num_folders: int) -> str:
+    files = f"{num_files:,} of {num_all:,} files {'is' if num_files == 1 else 'are'} no usable image{'s' * (num_files != 1)}"
+    folders = "1 class folder holds" if num_folders == 1 else f"{num_folders:,} class folders hold"
+    parts = [files] * (num_files > 0) + [f"{folders} no usable image"] * (num_folders > 0)
+    return ", and ".join(parts)
+
+
+def _left_out(manifest: Manifest, class_names: Sequence[str]) -> list[str]:
+    counts = Counter(problem for problem in manifest.problems if problem)
+    notes: list[str] = []
+    if counts:
+        reasons = ", ".join(f"{counts[problem]:,} {problem}" for problem in decode.PROBLEMS if problem in counts)
+        notes.append(f"left out {counts.total():,} of {len(manifest):,} files: {reasons}")
+    if class_names:
+        notes.append(f"left out classes without a usable image: {listed([repr(name) for name in class_names])}")
+    return notes
+
+
+def _usual_depth(paths: list[tuple[str, ...]]) -> int:
+    """How deep most images lie: a few that lie beside the class folders tell nothing of the layout, and are bad files."""
+    depths = Counter(map(len, paths))
+    return max(depths, key=lambda depth: (depths[depth], -depth))
+
+
+def _wrapping_folders(paths: list[tuple[str, ...]]) -> int:
+    """How many folders stand above the tree: all files share them, and what is below them is still a tree."""
+    depth = min(len(parts) for parts in paths)
+    skip = 0
+    while depth - skip > 2 and len({parts[skip] for parts in paths}) == 1:
+        is_split = _is_split(paths[0][skip])
+        splits_below = depth - skip > 3 and all(_is_split(parts[skip + 1]) for parts in paths)
+        if is_split and not splits_below:
+            break
+        skip += 1
+    return skip
+
+
+def _is_split(folder: str) -> bool:
+    return folder.lower() in _SPLIT_OF
+
+
+def _refuse_other_splits(folders: set[str], tree: Path) -> None:
+    names = Counter(_SPLIT_OF[folder.lower()] for folder in folders)
+    if max(names.values()) > 1:
+        raise DataRefused(f"{tree} has one split under two names. Received: {', '.join(sorted(folders))}. Keep one of them.")
+    if "train" not in names:
+        raise DataRefused(f"{tree} has no training split. Received: {', '.join(sorted(folders))}. {_LAYOUT}")
+
+
+def _refuse_other_classes(
+    filled: set[tuple[str, str]], splits: Sequence[str], class_names: tuple[str, ...], tree: Path
+) -> None:
+    missing = [
+        f"{split} lacks {class_name!r}" for split in splits for class_name in class_names if (split, class_name) not in filled
+    ]
+    if missing:
+        raise DataRefused(
+            f"{tree} must hold the same classes in every split. Received: {listed(missing)}. Add images, or take the class out."
+        )

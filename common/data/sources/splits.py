@@ -1,0 +1,222 @@
+"""Seeded draws: the splits that the data itself lacks, and the part of it that a limit keeps."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.data.dataset import MAX_NAMED, DataRefused, Examples, listed, listed_below
+
+SPLITS = ("train", "validation", "test")
+VERSION = 1
+"""Grows when the same source is divided, hashed, refused or spoken of otherwise, here or in `image_folder.examples`: divisions
+are stored."""
+Ids = NDArray[np.int64]
+
+
+def draw(labels: NDArray[np.int64], count: int, *, seed: int, purpose: str) -> Ids:
+    """Draw examples so that each class gives its share, by the largest remainder, but where there is room at least one.
+
+    The draw rests on nothing but the raw output of the Philox generator, which NumPy keeps the same in all versions
+    and on all machines.
+
+    Args:
+        labels: int64 [N], N at least 1.
+        count: number of examples to draw, 0..N.
+        seed: 0..2**63 - 1.
+        purpose: names the draw; draws of different purpose are independent of each other.
+
+    Returns:
+        int64 [count], ascending.
+    """
+    stream = int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:8], "little")
+    keys = np.random.Philox(key=np.array([seed, stream], dtype=np.uint64)).random_raw(len(labels))
+    by_class = np.lexsort((keys, labels))  # in each class at random
+    _, starts, sizes = np.unique(labels[by_class], return_index=True, return_counts=True)
+    quotas = _quotas(sizes, count, lots=keys[by_class[starts]])
+    place = np.arange(len(labels)) - np.repeat(starts, sizes)
+    return np.sort(by_class[place < np.repeat(quotas, sizes)]).astype(np.int64)
+
+
+def _quotas(sizes: NDArray[np.int64], count: int, lots: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """How many of `count` examples each class gives: in proportion to its size, ties broken by the larger lot.
+
+    Where there are as many examples as classes, each gives at least one, which the classes that gave most beyond their share
+    make up for.
+    """
+    total = int(sizes.sum())
+    quotas = np.maximum(sizes * count // total, int(count >= len(sizes)))
+    missing = count - int(quotas.sum())
+    for _ in range(abs(missing)):
+        owed = np.sign(missing) * (sizes * count - quotas * total)
+        if missing < 0:
+            owed = np.where(quotas > 1, owed, -total * total)
+        quotas[np.lexsort((lots, owed))[-1]] += np.sign(missing)
+    return quotas
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """Which examples stand in which split."""
+
+    ids: Mapping[str, Ids]
+    """For each of SPLITS, ascending places in the source's order."""
+    content_hash: str
+    """As in Dataset."""
+    notes: list[str]
+
+
+def divide(
+    examples: Examples, *, name: str, image_size: int, seed: int, limit: int | None, drawn_part: float, allow_duplicates: bool
+) -> Division:
+    """Make the three splits of a dataset; no pixel is needed.
+
+    Data that is not divided at all is divided 70/20/10 into train, validation and test; a split that divided data
+    lacks is drawn from train, `drawn_part` of it; each class has at least one example in each split that is drawn. It is
+    different images that are drawn: exact copies go where the first of them goes. Then `limit` training examples are kept,
+    and as large a part of validation and test; a note names the classes that are left without an example in a split.
+
+    Args:
+        examples: of the whole source, N of them.
+        name: of the source, for refusals.
+        image_size: of the images that are trained on, for the hash.
+        seed: 0..2**63 - 1.
+        limit: number of training examples to keep; None keeps all.
+        drawn_part: above 0, at most 0.5.
+        allow_duplicates: whether splits that the source itself made may share images.
+
+    Raises:
+        DataRefused: a class is too small to be divided, or two splits share images.
+    """
+    first_equal = _first_equal(examples.pixel_sha256)
+    ids, notes = _complete(examples, first_equal, name, seed, drawn_part)
+    notes += _duplicates(examples, first_equal, ids, name, allow_duplicates)
+    if limit is not None:
+        ids, note = _limited(examples.labels, ids, seed, limit)
+        notes.append(note)
+    notes += _absent(examples, ids)
+    return Division(ids, _content_hash(examples, ids, image_size), notes)
+
+
+def _first_equal(pixel_sha256: NDArray[np.uint8]) -> Ids:
+    """For each example, the first one of the same pixels: itself, where it has no copy before it."""
+    rows = np.ascontiguousarray(pixel_sha256).view(f"V{pixel_sha256.shape[1]}").ravel()
+    _, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
+    return first[inverse].astype(np.int64)
+
+
+def _complete(
+    examples: Examples, first_equal: Ids, name: str, seed: int, drawn_part: float
+) -> tuple[dict[str, Ids], list[str]]:
+    ids: dict[str, Ids] = {}
+    start = 0
+    for split, size in examples.split_sizes.items():
+        ids[split] = np.arange(start, start + size, dtype=np.int64)
+        start += size
+    if "all" in ids:
+        ids["train"] = ids.pop("all")
+        parts = {"validation": 0.2, "test": 0.1}
+        notes = [f"train, validation and test: 70/20/10 of {start:,} examples, drawn by class with seed {seed}"]
+    else:
+        parts = {split: drawn_part for split in SPLITS if split not in ids}
+        notes = [
+            f"{split}: {100 * drawn_part:g} % of the {len(ids['train']):,} training examples, drawn by class with seed {seed}, "
+            f"as the data has no {split} split"
+            for split in parts
+        ]
+    whole = ids["train"]
+    _, first = np.unique(first_equal[whole], return_index=True)
+    left = different = whole[np.sort(first)]
+    if parts:
+        _refuse_small_classes(examples, name, different, needed=1 + len(parts))
+    for split, part in parts.items():
+        count = max(math.floor(len(different) * part + 0.5), len(np.unique(examples.labels[left])))
+        drawn = left[draw(examples.labels[left], count, seed=seed, purpose=f"split {split}")]
+        ids[split] = whole[np.isin(first_equal[whole], first_equal[drawn])]
+        left = np.setdiff1d(left, drawn, assume_unique=True)
+    return {**ids, "train": whole[np.isin(first_equal[whole], first_equal[left])]}, notes
+
+
+def _refuse_small_classes(examples: Examples, name: str, different: Ids, needed: int) -> None:
+    counts = np.bincount(examples.labels[different], minlength=len(examples.class_names))
+    small = [f"{examples.class_names[label]!r} ({counts[label]})" for label in np.flatnonzero(counts < needed)]
+    if small:
+        raise DataRefused(
+            f"{name} cannot be divided: each class needs at least {needed} different training images. Received fewer in "
+            f"{listed(small)}. Add images, or lay the data out as train/, validation/ and test/."
+        )
+
+
+def _duplicates(examples: Examples, first_equal: Ids, ids: Mapping[str, Ids], name: str, allow: bool) -> list[str]:
+    """Notes on images of equal pixels; a refusal where splits share some that must not."""
+    groups = {split: np.unique(first_equal[ids[split]]) for split in SPLITS}
+    notes: list[str] = []
+    repeated = {split: len(ids[split]) - len(groups[split]) for split in SPLITS}
+    if any(repeated.values()):
+        counts = ", ".join(f"{count:,} of {split}" for split, count in repeated.items() if count)
+        notes.append(f"examples whose pixels equal those of an earlier one of their split: {counts}")
+    group, num_splits = np.unique(np.concatenate(list(groups.values())), return_counts=True)
+    shared = group[num_splits > 1]
+    if len(shared):
+        if not allow:
+            pairs = [
+                " = ".join(_named(examples, int(row)) for row in np.flatnonzero(first_equal == each))
+                for each in shared[:MAX_NAMED]
+            ]
+            raise DataRefused(
+                f"{name} has {len(shared):,} images that stand in more than one split, equal pixel for pixel. "
+                + listed_below(pairs, len(shared))
+                + "\nKeep each in one split, or let them pass with `--set data.duplicates=allow`."
+            )
+        notes.append(f"images that stand in more than one split, equal pixel for pixel: {len(shared):,}")
+    return notes
+
+
+def _named(examples: Examples, row: int) -> str:
+    return f"example {row:,}" if examples.names is None else repr(examples.names[row])
+
+
+def _limited(labels: NDArray[np.int64], ids: dict[str, Ids], seed: int, limit: int) -> tuple[dict[str, Ids], str]:
+    num_train = len(ids["train"])
+    if limit >= num_train:
+        return ids, f"limit {limit:,} reaches all {num_train:,} training examples"
+    kept: dict[str, Ids] = {}
+    for split in SPLITS:
+        whole = ids[split]
+        count = max(1, (2 * len(whole) * limit + num_train) // (2 * num_train))  # rounded half up
+        kept[split] = whole[draw(labels[whole], count, seed=seed, purpose=f"limit {split}")]
+    sizes = ", ".join(f"{len(kept[split]):,} of {len(ids[split]):,} {split}" for split in SPLITS)
+    return kept, f"limit {limit:,} keeps {sizes} examples, drawn by class with seed {seed}"
+
+
+def _absent(examples: Examples, ids: Mapping[str, Ids]) -> list[str]:
+    notes: list[str] = []
+    for split in SPLITS:
+        counts = np.bincount(examples.labels[ids[split]], minlength=len(examples.class_names))
+        absent = [repr(examples.class_names[label]) for label in np.flatnonzero(counts == 0)]
+        if absent:
+            notes.append(f"{split} has no example of {len(absent):,} of the {len(counts):,} classes: {listed(absent)}")
+    return notes
+
+
+def _content_hash(examples: Examples, ids: Mapping[str, Ids], image_size: int) -> str:
+    identity = {
+        "image_size": image_size,
+        "class_names": list(examples.class_names),
+        **{
+            split: [_sha256(examples.pixel_sha256[ids[split]]), _sha256(examples.labels[ids[split]].astype("<i8"))]
+            for split in SPLITS
+        },
+    }
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+
+def _sha256(values: NDArray[Any]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()

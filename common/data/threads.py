@@ -1,0 +1,56 @@
+"""Work on many items on all cores, for what runs outside of the interpreter lock (reading, decoding, hashing)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from common.machine.machine import available_cores
+
+BATCH = 32
+"""Items per task: a task costs about as much as the decoding of one small image."""
+BATCH_BYTES = 16 * 2**20
+"""A task gets no further item once its items hold that much."""
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+def ordered(
+    function: Callable[[_Item], _Result], items: Iterable[_Item], *, num_bytes: Callable[[_Item], int] = lambda _: 0
+) -> Iterator[_Result]:
+    """`map(function, items)` in threads: results in the order of the items, few of either in memory at once.
+
+    Args:
+        function: called in any thread.
+        items: taken in this thread, up to `2 * available_cores() + 1` batches ahead of the results.
+        num_bytes: how much memory an item, or its result, holds.
+    """
+
+    def work(batch: list[_Item]) -> list[_Result]:
+        return [function(item) for item in batch]
+
+    threads = available_cores()
+    pending: deque[Future[list[_Result]]] = deque()
+    with ThreadPoolExecutor(threads, "data") as pool:
+        for batch in _batches(items, num_bytes):
+            pending.append(pool.submit(work, batch))
+            if len(pending) > 2 * threads:  # bounds what is held in memory
+                yield from pending.popleft().result()
+        while pending:
+            yield from pending.popleft().result()
+
+
+def _batches(items: Iterable[_Item], num_bytes: Callable[[_Item], int]) -> Iterator[list[_Item]]:
+    batch: list[_Item] = []
+    held_bytes = 0
+    for item in items:
+        batch.append(item)
+        held_bytes += num_bytes(item)
+        if len(batch) == BATCH or held_bytes >= BATCH_BYTES:
+            yield batch
+            batch, held_bytes = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,275 @@
+"""The machine under a run: what it is, and the limits that both frameworks are held to."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import hmac
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+PROJECT_ROOT = Path(__file__).resolve().parents[2]
+
+COMPANION_VARIABLE = "CONVTWINS_COMPANION"
+"""The id of a process that this one counts to its family: a server that all ranks of a run share."""
+
+_CPUS = "/sys/devices/system/cpu"
+IDENTITY = ("processor", "cores", "logical_cores", "memory_mib", "gpus", "host")
+"""Recorded facts that tell one machine from another."""
+_SAME_MEMORY = 0.02
+"""Part of it that another kernel may keep for itself."""
+_HOST_FILE = Path("/etc/machine-id")
+
+# glibc's mallopt(3) parameters.
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
+_KEEP_BYTES = 2**31 - 1
+
+
+def keep_freed_memory() -> bool:
+    """Keep glibc's allocator from giving freed pages back to the kernel.
+
+    A training step frees and asks for the same hundreds of megabytes again; by default every step then pays for them in
+    page faults, in one framework more than in the other. Called in every process of every run, before its first tensor.
+
+    Returns:
+        Whether it was done: only glibc has the knobs.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    libc = ctypes.CDLL(None)
+    # M_MMAP_THRESHOLD is capped at 32 MiB, less than one activation of a large batch: so no mmap at all.
+    # A thread's own arena holds no block above 64 MiB, so that a pool thread would map and unmap it all the same: one arena.
+    settings = ((_M_MMAP_MAX, 0), (_M_ARENA_MAX, 1), (_M_TRIM_THRESHOLD, _KEEP_BYTES), (_M_TOP_PAD, 64 * 2**20))
+    return all(libc.mallopt(parameter, value) for parameter, value in settings)
+
+
+def available_cores() -> int:
+    """CPU cores that this process may use, by its affinity."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cpu_budget(cores: int) -> list[int]:
+    """The CPUs that a run of so many cores is held to, threads of one physical core side by side.
+
+    They are the first of those that this process may use: one of each physical core, before a second thread of any.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return list(range(cores))
+    threads: dict[int, list[int]] = {}
+    turn: dict[int, int] = {}
+    for cpu in sorted(os.sched_getaffinity(0)):
+        of_its_core = threads.setdefault(_physical_core(cpu), [])
+        turn[cpu] = len(of_its_core)
+        of_its_core.append(cpu)
+    chosen = sorted(turn, key=lambda cpu: turn[cpu])[:cores]
+    return [cpu for of_its_core in threads.values() for cpu in of_its_core if cpu in chosen]
+
+
+def physical_cores(cpus: Sequence[int]) -> int:
+    """How many physical cores these CPUs are threads of."""
+    return len(set(map(_physical_core, cpus)))
+
+
+def _physical_core(cpu: int) -> int:
+    """The first of the CPUs that are threads of the same core; the CPU itself where the system does not say."""
+    try:
+        siblings = Path(_CPUS, f"cpu{cpu}", "topology", "thread_siblings_list").read_text(encoding="ascii")
+    except OSError:
+        return cpu
+    return int(re.split("[,-]", siblings.strip())[0])
+
+
+def hold_to(cpus: list[int]) -> None:
+    """Hold this process, and all that it starts from now on, to these CPUs. Call before a framework is imported."""
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    # Each thread has its own: NumPy's were started when it was imported.
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread.name), cpus)
+
+
+def family() -> list[psutil.Process]:
+    """This process, its living descendants (input workers), and the run's companion where this process counts it."""
+    me = psutil.Process()
+    family = [me, *me.children(recursive=True)]
+    if COMPANION_VARIABLE in os.environ:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            family.append(psutil.Process(int(os.environ[COMPANION_VARIABLE])))
+    return family
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and its descendants, those too that have ended and were waited for."""
+    total = 0.0
+    for process in family():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            total += sum(process.cpu_times()[:4])  # user, system, and both of children that have ended
+    return total
+
+
+def busy_cpu_seconds(cpus: Sequence[int] | None = None) -> float:
+    """CPU time spent on anything, this process or others: of these CPUs, or of the whole machine."""
+    return sum(map(_busy, _cpu_times(cpus)))
+
+
+def stolen_cpu_seconds(cpus: Sequence[int] | None = None) -> float:
+    """CPU time that a hypervisor gave to other machines while these CPUs, or any of this one's, wanted it.
+
+    0 where there is none or it does not say.
+    """
+    return sum(getattr(times, "steal", 0.0) for times in _cpu_times(cpus))
+
+
+class OtherWork:
+    """What others use of this machine, from when this was made."""
+
+    def __init__(self) -> None:
+        self._began, self._used = time.monotonic(), self._so_far()
+
+    def cores(self) -> float:
+        """That all but this process and its descendants used until now, on average; 0 where the clocks are too coarse."""
+        seconds = time.monotonic() - self._began
+        return max(self._so_far() - self._used, 0.0) / seconds if seconds else 0.0
+
+    @staticmethod
+    def _so_far() -> float:
+        return busy_cpu_seconds() - cpu_seconds()
+
+
+def _cpu_times(cpus: Sequence[int] | None) -> list[Any]:
+    if cpus is None:
+        return [psutil.cpu_times()]
+    each = psutil.cpu_times(percpu=True)
+    return [each[cpu] for cpu in cpus if cpu < len(each)]
+
+
+def _busy(times: Any) -> float:
+    idle = times.idle + getattr(times, "iowait", 0.0)
+    guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # counted in user and nice already
+    return sum(times) - idle - guests
+
+
+def load() -> float | None:
+    """Load average of the last minute; None where the system does not say."""
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return None
+
+
+def frequency_mhz() -> float | None:
+    """Mean clock, now, of the CPUs that this process may use; None where the system does not say."""
+    try:
+        clocks = [clock.current for clock in psutil.cpu_freq(percpu=True)]
+    except (AttributeError, NotImplementedError, OSError):
+        return None
+    own = [clocks[cpu] for cpu in cpu_budget(len(clocks)) if cpu < len(clocks) and clocks[cpu]]
+    return sum(own) / len(own) if own else None
+
+
+def peak_memory_mib() -> float:
+    """Largest resident memory so far of this process and its living descendants, each at its own peak, summed.
+
+    Pages that they share (libraries, a memory-mapped data set) count in each.
+    """
+    total_kib = 0
+    for process in family():
+        try:
+            status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
+        except OSError:
+            continue
+        total_kib += next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")), 0)
+    return total_kib / 1024
+
+
+@cache
+def describe() -> dict[str, Any]:
+    """Processor, cores, memory, system, Python, and the commit of the code."""
+    return {
+        "processor": _processor(),
+        "cores": psutil.cpu_count(logical=False) or 0,
+        "logical_cores": psutil.cpu_count() or 0,
+        "memory_mib": round(psutil.virtual_memory().total / 2**20),
+        "host": _host(),
+        "system": platform.platform(),
+        "python": sys.version.split()[0],
+        **_commit(),
+    }
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Those of IDENTITY in which two records of a machine differ; what one of them does not know is passed over."""
+
+    def differs(fact: str) -> bool:
+        ours, theirs = one.get(fact), other.get(fact)
+        if ours is None or theirs is None:
+            return False
+        if fact == "memory_mib":
+            return abs(ours - theirs) > _SAME_MEMORY * max(ours, theirs)
+        return ours != theirs
+
+    return [fact for fact in IDENTITY if differs(fact)]
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Installed versions of these distributions."""
+    return {package: importlib.metadata.version(package) for package in packages}
+
+
+def code_digest(folders: Sequence[Path]) -> str:
+    """SHA-256 over the names and contents of all Python files in these folders."""
+    sha256 = hashlib.sha256()
+    for folder in folders:
+        for path in sorted(folder.rglob("*.py")):
+            sha256.update(f"{folder.name}/{path.relative_to(folder)}".encode() + path.read_bytes())
+    return sha256.hexdigest()
+
+
+def git_environment() -> dict[str, str]:
+    """This process's environment without what git sets for its hooks, and would take for its own place."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith("GIT_CONFIG")}
+
+
+def _host() -> str | None:
+    """By which machines of one kind are told apart: a keyed digest, for the id itself is not to be shown (machine-id(5))."""
+    try:
+        identity = _HOST_FILE.read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+    return hmac.new(identity.encode(), b"convtwins", "sha256").hexdigest()[:16] if identity else None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+def _commit() -> dict[str, Any]:
+    if not (PROJECT_ROOT / ".git").exists():  # unpacked inside of another repository, perhaps
+        return {"commit": None, "dirty": None}
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(PROJECT_ROOT), *arguments]
+        done = subprocess.run(command, env=git_environment(), capture_output=True, text=True, check=True, timeout=10)
+        return done.stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
+    except (OSError, subprocess.SubprocessError):
+        return {"commit": None, "dirty": None}

@@ -1,0 +1,112 @@
+"""Where the ranks of a run are: on which machines, with how many cores, next to which GPU.
+
+All of it is read from the environment that the launcher of ranks sets.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+
+LOOPBACK = "127.0.0.1"
+
+
+PASSWORD_VARIABLE = "CONVTWINS_MEETING"
+"""A word that the ranks of one run alone know; an outer launcher has none."""
+
+
+def environments(replicas: int, hosts: Sequence[str] = ()) -> list[dict[str, str]]:
+    """What tells each rank who it is, by torchrun's variables; the port at which they meet is added when they start.
+
+    Args:
+        replicas: the number of ranks.
+        hosts: on which they are, in order and in equal parts; none: this machine.
+    """
+    places = [host_of(rank, replicas, len(hosts) or 1) for rank in range(replicas)]
+    shared = {
+        "WORLD_SIZE": str(replicas),
+        "MASTER_ADDR": hosts[0] if hosts else LOOPBACK,
+        PASSWORD_VARIABLE: secrets.token_hex(16),
+    }
+    return [
+        {
+            **shared,
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank - places.index(own)),
+            "LOCAL_WORLD_SIZE": str(places.count(own)),
+        }
+        for rank, own in enumerate(places)
+    ]
+
+
+def host_of(rank: int, replicas: int, hosts: int) -> int:
+    """Index of the host of a rank."""
+    return rank * hosts // replicas
+
+
+def on_one_host() -> bool:
+    """Whether all of this run is on this machine."""
+    return os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
+
+
+def machines(hosts: Sequence[str]) -> int:
+    """How many times the CPUs of this process a run has, for each of its machines: 1 where all of it is here.
+
+    Args:
+        hosts: of the run, as its spec names them. Where it names none, an outer launcher's variables may tell of several.
+    """
+    if hosts:
+        return len(hosts)
+    if PASSWORD_VARIABLE in os.environ or "RANK" not in os.environ:
+        return 1
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    return -(-ranks // (1 if _has_cpus_of_its_own() else int(os.environ.get("LOCAL_WORLD_SIZE", ranks))))
+
+
+def cores_of_replica(cores: int, replicas: int, hosts: Sequence[str]) -> int:
+    """CPU cores for each replica of this process's machine; 0 where there are fewer than replicas.
+
+    Args:
+        cores: of the whole run.
+        replicas: of the whole run.
+        hosts: of the run.
+    """
+    if "RANK" not in os.environ:
+        return cores // replicas
+    sharing = 1 if _has_cpus_of_its_own() else int(os.environ.get("LOCAL_WORLD_SIZE", replicas))
+    return cores // machines(hosts) // sharing
+
+
+def judged_by_its_launcher() -> bool:
+    """Whether the suite started this process as a rank: its cores were judged where the run began, on the first host."""
+    return PASSWORD_VARIABLE in os.environ and "RANK" in os.environ
+
+
+def _has_cpus_of_its_own() -> bool:
+    """Whether Slurm started this rank as a task and holds it to CPUs of its own; what torchrun starts in a task shares them."""
+    own = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE")}
+    task = {"RANK": os.environ.get("SLURM_PROCID"), "WORLD_SIZE": os.environ.get("SLURM_NTASKS")}
+    return PASSWORD_VARIABLE not in os.environ and "SLURM_CPUS_PER_TASK" in os.environ and own == task
+
+
+def replicas_that_share_gpus() -> int:
+    """Replicas that see the GPUs of this process: those on this machine, unless an outer launcher gave each a GPU of its own.
+
+    Such a launcher (`srun --gpus-per-task=1`) hides the other GPUs from a rank; a user who hides them from the launcher of
+    this suite leaves one GPU to all its ranks.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    if PASSWORD_VARIABLE not in os.environ and visible != [""] and len(visible) == 1:
+        return 1
+    return int(os.environ["LOCAL_WORLD_SIZE"])
+
+
+def own_gpu() -> int:
+    """Index of this rank's GPU among those that it sees."""
+    return int(os.environ["LOCAL_RANK"]) if replicas_that_share_gpus() > 1 else 0
+
+
+def place() -> tuple[str, int]:
+    """(address, port) at which the ranks of this run meet: rank 0's."""
+    return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])

@@ -1,0 +1,144 @@
+"""What the machine can do: its matrix rate and its copy rate, as NumPy reaches them, with a number of cores.
+
+`python -m common.machine.rates CORES` measures and prints them as JSON. `measured` starts it as a process of its own, in which
+nothing else runs, and tells NumPy's library the number of its threads before it is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from common.machine import machine
+
+MATRIX_SIZE = 1024
+COPIED_VALUES = 2**24
+"""Of float64, 128 MiB: more than the caches of most processors hold."""
+DEVICE_MATRIX_SIZE = 4096
+DEVICE_COPIED_BYTES = 2**28
+LEAST_SECONDS = 0.25
+"""For which each rate is tried; the best try counts."""
+
+_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+_MOST_SECONDS = 120.0
+_CALLS = 10
+"""Of an accelerator's work between two looks at the clock."""
+
+
+class Rates(BaseModel):
+    """Of one machine, with so many cores."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cores: int
+    float32_gflops: float
+    """Product of two square matrices of MATRIX_SIZE, a multiply-add counted as two."""
+    float64_gflops: float
+    copy_gb_per_second: float
+    """From memory to memory, read and written bytes counted, in units of 1e9."""
+
+    def gflops(self, precision: str) -> float:
+        return {"float32": self.float32_gflops, "float64": self.float64_gflops}[precision]
+
+
+class DeviceRates(BaseModel):
+    """Of one accelerator, as a framework reaches them in a run's own arithmetic, after its training."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    matrix_gflops: float
+    """Product of two square matrices of DEVICE_MATRIX_SIZE."""
+    copy_gb_per_second: float
+    """From its memory to its memory, as in Rates."""
+
+
+def of_device(
+    multiply: Callable[[], object], copy: Callable[[], object], synchronize: Callable[[], None], size: int, num_bytes: int
+) -> DeviceRates:
+    """Measure an accelerator.
+
+    Args:
+        multiply: starts the product of two square matrices.
+        copy: starts the copy of a part of its memory to another.
+        synchronize: waits until all that was started is done.
+        size: of the matrices.
+        num_bytes: of the part.
+    """
+
+    def seconds(work: Callable[[], object]) -> float:
+        def several() -> None:  # so that the waiting is a small part of it
+            for _ in range(_CALLS):
+                work()
+            synchronize()
+
+        return _best_seconds(several) / _CALLS
+
+    return DeviceRates(matrix_gflops=2e-9 * size**3 / seconds(multiply), copy_gb_per_second=2e-9 * num_bytes / seconds(copy))
+
+
+def measured(cores: int) -> Rates | None:
+    """Measure in a fresh process; None where it fails, as it may for lack of memory."""
+    threads = dict.fromkeys(_THREADS, str(cores))
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "common.machine.rates", str(cores)],
+            env={**os.environ, **threads, "PYTHONPATH": str(machine.PROJECT_ROOT)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=True,
+            timeout=_MOST_SECONDS,
+        )
+        return Rates.model_validate_json(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValidationError):
+        return None
+
+
+def measure(cores: int) -> Rates:
+    """Measure here and now, with the threads that NumPy has; see `measured`."""
+    return Rates(
+        cores=cores,
+        float32_gflops=_matrix_rate(np.dtype(np.float32)),
+        float64_gflops=_matrix_rate(np.dtype(np.float64)),
+        copy_gb_per_second=_copy_rate(cores),
+    )
+
+
+def _matrix_rate(dtype: np.dtype[np.floating]) -> float:
+    left, right = (np.random.default_rng(seed).random((MATRIX_SIZE, MATRIX_SIZE)).astype(dtype) for seed in (0, 1))
+    product = np.empty_like(left)
+    return 2e-9 * MATRIX_SIZE**3 / _best_seconds(lambda: np.matmul(left, right, out=product))
+
+
+def _copy_rate(cores: int) -> float:
+    """Each core copies its own part: one alone does not fill the memory's channels."""
+    source, target = np.ones(COPIED_VALUES), np.zeros(COPIED_VALUES)
+    parts = [*zip(np.array_split(source, cores), np.array_split(target, cores), strict=True)]
+
+    def copy(part: tuple[np.ndarray, np.ndarray]) -> None:
+        np.copyto(part[1], part[0])
+
+    with ThreadPoolExecutor(cores) as pool:
+        return 2e-9 * source.nbytes / _best_seconds(lambda: list(pool.map(copy, parts)))
+
+
+def _best_seconds(work: Callable[[], object]) -> float:
+    work()  # threads are started and pages touched
+    best, began = float("inf"), time.perf_counter()
+    while time.perf_counter() - began < LEAST_SECONDS:
+        start = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+if __name__ == "__main__":
+    wanted = int(sys.argv[1])
+    machine.hold_to(machine.cpu_budget(wanted))
+    print(measure(wanted).model_dump_json())

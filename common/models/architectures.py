@@ -1,0 +1,438 @@
+"""Each CNN as plain data, which both twins build and neither owns.
+
+An architecture is a tree of layers with every number written out: widths, strides, explicit padding, BatchNorm
+constants, initialisers. What the frameworks would choose differently by default (see the traps in the design) is
+therefore chosen here, once. Sizes are height and width in pixels, images are NHWC, kernels HWIO.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Literal
+
+from common.spec import MODELS, SpecError
+
+Padding = tuple[tuple[int, int], tuple[int, int]]
+"""((top, bottom), (left, right)) in pixels."""
+
+Initializer = Literal["zeros", "ones", "glorot_uniform", "kaiming_normal_fan_in", "kaiming_normal_fan_out", "uniform_fan_in"]
+
+
+@dataclass(frozen=True)
+class Conv:
+    """2-D convolution: every output channel sees every input channel."""
+
+    name: str
+    in_channels: int
+    out_channels: int
+    kernel_size: int
+    stride: int
+    padding: Padding
+    bias: bool
+    initializer: Initializer = "glorot_uniform"
+    bias_initializer: Initializer = "zeros"
+
+
+@dataclass(frozen=True)
+class DepthwiseConv:
+    """2-D convolution of each channel by itself (groups = channels, multiplier 1), without bias."""
+
+    name: str
+    channels: int
+    kernel_size: int
+    stride: int
+    padding: Padding
+    initializer: Initializer = "glorot_uniform"
+
+
+@dataclass(frozen=True)
+class BatchNorm:
+    """Batch normalisation over N, H, W (Ioffe & Szegedy 2015).
+
+    `momentum` is the weight of the new batch in the running statistics (PyTorch's meaning; Keras says 1 - momentum);
+    the running variance takes the unbiased batch variance, the normalisation the biased one, as in PyTorch.
+    """
+
+    name: str
+    channels: int
+    momentum: float = 0.1
+    epsilon: float = 1e-5
+
+
+@dataclass(frozen=True)
+class ReLU:
+    name: str
+
+
+@dataclass(frozen=True)
+class MaxPool:
+    """Maximum over windows; padding never wins (minus infinity)."""
+
+    name: str
+    kernel_size: int
+    stride: int
+    padding: Padding
+
+
+@dataclass(frozen=True)
+class GlobalAveragePool:
+    """Mean over height and width: [N, H, W, C] to [N, C]."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Flatten:
+    """[N, H, W, C] to [N, H * W * C], channels fastest (the NHWC order)."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Dense:
+    name: str
+    in_features: int
+    out_features: int
+    initializer: Initializer = "glorot_uniform"
+    bias_initializer: Initializer = "zeros"
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """Keep each of `units` values with probability 1 - rate, scaled by 1 / (1 - rate), by a mask given with the batch."""
+
+    name: str
+    rate: float
+    units: int
+
+
+@dataclass(frozen=True)
+class Residual:
+    """body(x) + shortcut(x), an empty shortcut being the identity, then ReLU where asked."""
+
+    name: str
+    body: tuple[Layer, ...]
+    shortcut: tuple[Layer, ...] = ()
+    relu: bool = False
+
+
+Layer = Conv | DepthwiseConv | BatchNorm | ReLU | MaxPool | GlobalAveragePool | Flatten | Dense | Dropout | Residual
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One named array of a model, in the canonical layout.
+
+    name: `<layer>.<role>`; role: kernel (conv HWIO, depthwise with I = 1; dense IO), bias, gamma, beta, mean, variance.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    initializer: Initializer
+    fan_in: int
+    """Inputs that one output of the layer sums over; 0 where no initialiser asks for it."""
+    trainable: bool
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    name: str
+    image_size: int
+    """Height and width in pixels of the images that it takes; they have 3 channels."""
+    num_classes: int
+    layers: tuple[Layer, ...]
+
+    def leaves(self) -> Iterator[Layer]:
+        """Every layer that is not a Residual, in the order of the forward pass, bodies before shortcuts."""
+        yield from leaves(self.layers)
+
+    @property
+    def dropouts(self) -> tuple[Dropout, ...]:
+        return tuple(layer for layer in self.leaves() if isinstance(layer, Dropout))
+
+    @property
+    def has_batch_norm(self) -> bool:
+        return any(isinstance(layer, BatchNorm) for layer in self.leaves())
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        return parameters(self.layers)
+
+
+def resolve(model: str, num_classes: int, image_size: int) -> Architecture:
+    """The architecture of a model name for this many classes and this image size.
+
+    Raises:
+        SpecError: the model does not take this image size, or a user's module does not hold to the contract.
+    """
+    if model in MODELS:
+        return {"simple_cnn": simple_cnn, "mini_xception": mini_xception, "resnet18": resnet18}[model](num_classes, image_size)
+    module = user_module(model)
+    if not callable(getattr(module, "architecture", None)):
+        raise SpecError(f"model {model} must define architecture(num_classes, image_size). Received: a module without it.")
+    try:
+        architecture = module.architecture(num_classes, image_size)
+    except Exception as error:
+        raise SpecError(f"model {model} failed in architecture(): {_told(error)}. Mend the module.") from error
+    if not isinstance(architecture, Architecture):
+        raise SpecError(
+            f"model {model}: architecture() must return a common.models.architectures.Architecture. "
+            f"Received: {type(architecture).__name__}."
+        )
+    # A framework may not allow a dot in a name, and puts an underscore there.
+    names = [layer.name.replace(".", "_") for layer in architecture.leaves()]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SpecError(
+            f"model {model}: layer names must be unique, dots read as underscores. Received twice: {', '.join(twice)}. Rename "
+            "them."
+        )
+    output_shape(architecture.layers, (image_size, image_size, 3), model)
+    return dataclasses.replace(architecture, name=model)  # by it the twins find the module's own builders
+
+
+def user_module(model: str) -> ModuleType:
+    """Import a user's model module by its dotted name."""
+    try:
+        return importlib.import_module(model)
+    except ImportError as error:
+        raise SpecError(
+            f"model {model} cannot be imported ({error}). Use {', '.join(MODELS)}, or a module on PYTHONPATH that defines "
+            "architecture."
+        ) from None
+    except Exception as error:
+        raise SpecError(f"model {model} cannot be imported: {_told(error)}. Mend the module.") from error
+
+
+def user_folders(model: str) -> list[Path]:
+    """The package of a user's own model; none for the suite's models."""
+    return [] if model in MODELS else [Path(str(user_module(model).__file__)).parent]
+
+
+def _told(error: Exception) -> str:
+    """What went wrong, and where in the user's own code."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+def output_shape(layers: tuple[Layer, ...], shape: tuple[int, ...], model: str) -> tuple[int, ...]:
+    """[H, W, C] or [features] behind these layers.
+
+    Args:
+        layers: one after the other.
+        shape: of one example in front of them.
+        model: its name, for the error.
+
+    Raises:
+        SpecError: a layer takes another number of channels or features than it receives.
+    """
+    for layer in layers:
+        match layer:
+            case Conv() | DepthwiseConv() | MaxPool():
+                taken = None if isinstance(layer, MaxPool) else layer.in_channels if isinstance(layer, Conv) else layer.channels
+                _refuse_other(model, layer.name, "channels", taken, shape, 3)
+                sizes = list(shape)
+                channels = sizes.pop()
+                sizes = [
+                    (size + before + after - layer.kernel_size) // layer.stride + 1
+                    for size, (before, after) in zip(sizes, layer.padding, strict=True)
+                ]
+                shape = (*sizes, layer.out_channels if isinstance(layer, Conv) else channels)
+            case BatchNorm():
+                _refuse_other(model, layer.name, "channels", layer.channels, shape, len(shape))
+            case GlobalAveragePool():
+                _refuse_other(model, layer.name, "channels", None, shape, 3)
+                shape = shape[2:]
+            case Flatten():
+                shape = (math.prod(shape),)
+            case Dense():
+                _refuse_other(model, layer.name, "features", layer.in_features, shape, 1)
+                shape = (layer.out_features,)
+            case Dropout():
+                _refuse_other(model, layer.name, "features", layer.units, shape, 1)
+            case Residual():
+                body, shortcut = (output_shape(part, shape, model) for part in (layer.body, layer.shortcut))
+                if body != shortcut:
+                    raise SpecError(f"model {model}: {layer.name} adds what differs in shape. Received: {body} and {shortcut}.")
+                shape = body
+            case ReLU():
+                pass
+    return shape
+
+
+def _refuse_other(model: str, name: str, what: str, taken: int | None, shape: tuple[int, ...], axes: int) -> None:
+    if len(shape) != axes or (taken is not None and taken != shape[-1]):
+        wanted = f"{taken} {what}" if taken is not None else f"{what} after height and width"
+        raise SpecError(f"model {model}: {name} takes {wanted}. Received: values of shape {list(shape)}. Mend architecture().")
+
+
+def simple_cnn(num_classes: int, image_size: int) -> Architecture:
+    """A plain CNN: four Conv3x3-ReLU-MaxPool2x2 blocks (32, 64, 128, 128), dense 128 with dropout, dense classes.
+
+    The report that it stands for (tomato leaves, two frameworks) does not list its layers; these are this suite's choice.
+    """
+    if image_size < 32:
+        raise SpecError(f"data.image_size is too small for simple_cnn. Received: {image_size}. Use 32 or more.")
+    layers: list[Layer] = []
+    # Convolutions that keep the scale (He et al. 2015): a smaller start without BatchNorm begins on a plateau, where a
+    # comparison says little.
+    he: Initializer = "kaiming_normal_fan_in"
+    channels, size = 3, image_size
+    for block, width in enumerate((32, 64, 128, 128), start=1):
+        layers += [
+            Conv(f"conv{block}", channels, width, 3, 1, same_padding(size, 3, 1), bias=True, initializer=he),
+            ReLU(f"relu{block}"),
+            MaxPool(f"pool{block}", 2, 2, no_padding),
+        ]
+        channels, size = width, size // 2
+    layers += [
+        Flatten("flatten"),
+        Dense("dense", channels * size * size, 128),
+        ReLU("dense_relu"),
+        Dropout("dropout", 0.5, 128),
+        Dense("logits", 128, num_classes),
+    ]
+    return Architecture("simple_cnn", image_size, num_classes, tuple(layers))
+
+
+def mini_xception(num_classes: int, image_size: int) -> Architecture:
+    """MiniXception for 32x32 images: separable convolutions in residual blocks (after Chollet 2017, Xception).
+
+    96,202 values for 10 classes, 94,474 of them trainable.
+    """
+    if image_size != 32:
+        raise SpecError(f"data.image_size must be 32 for mini_xception. Received: {image_size}. Use --set data.image_size=32.")
+    same = same_padding(32, 3, 1)
+
+    def separable(name: str, channels: int, width: int) -> tuple[Layer, ...]:
+        return (
+            DepthwiseConv(f"{name}_depthwise", channels, 3, 1, same),
+            Conv(f"{name}_pointwise", channels, width, 1, 1, no_padding, bias=True),
+            BatchNorm(f"{name}_bn", width),
+        )
+
+    layers: list[Layer] = []
+    for name, channels, width in (("conv1", 3, 32), ("conv2", 32, 64)):
+        layers += [Conv(name, channels, width, 3, 1, same, bias=True), BatchNorm(f"{name}_bn", width), ReLU(f"{name}_relu")]
+    for block in ("block1", "block2", "block3", "block4"):
+        body = (*separable(f"{block}_separable1", 64, 64), ReLU(f"{block}_relu"), *separable(f"{block}_separable2", 64, 64))
+        layers.append(Residual(block, body))
+    for name, channels, width in (("separable1", 64, 128), ("separable2", 128, 128)):
+        layers += [*separable(name, channels, width), ReLU(f"{name}_relu")]
+    layers += [
+        MaxPool("pool", 3, 2, same_padding(32, 3, 2)),
+        GlobalAveragePool("global_pool"),
+        Dense("dense", 128, 64),
+        ReLU("dense_relu"),
+        Dense("logits", 64, num_classes),
+    ]
+    return Architecture("mini_xception", image_size, num_classes, tuple(layers))
+
+
+def resnet18(num_classes: int, image_size: int) -> Architecture:
+    """ResNet-18 (He et al. 2016) with torchvision's padding, names, constants and initialisers."""
+    if image_size < 32:
+        raise SpecError(f"data.image_size is too small for resnet18. Received: {image_size}. Use 32 or more.")
+
+    def conv(name: str, channels: int, width: int, kernel_size: int, stride: int) -> Conv:
+        pad = kernel_size // 2
+        return Conv(
+            name,
+            channels,
+            width,
+            kernel_size,
+            stride,
+            ((pad, pad), (pad, pad)),
+            bias=False,
+            initializer="kaiming_normal_fan_out",
+        )
+
+    layers: list[Layer] = [
+        conv("conv1", 3, 64, 7, 2),
+        BatchNorm("bn1", 64),
+        ReLU("relu"),
+        MaxPool("maxpool", 3, 2, ((1, 1), (1, 1))),
+    ]
+    channels = 64
+    for stage, width in enumerate((64, 128, 256, 512), start=1):
+        for block in (0, 1):
+            name, stride = f"layer{stage}.{block}", 2 if stage > 1 and block == 0 else 1
+            body = (
+                conv(f"{name}.conv1", channels, width, 3, stride),
+                BatchNorm(f"{name}.bn1", width),
+                ReLU(f"{name}.relu"),
+                conv(f"{name}.conv2", width, width, 3, 1),
+                BatchNorm(f"{name}.bn2", width),
+            )
+            shortcut = ()
+            if stride != 1:
+                shortcut = (conv(f"{name}.downsample.0", channels, width, 1, stride), BatchNorm(f"{name}.downsample.1", width))
+            layers.append(Residual(name, body, shortcut, relu=True))
+            channels = width
+    layers += [
+        GlobalAveragePool("avgpool"),
+        Dense("fc", 512, num_classes, initializer="uniform_fan_in", bias_initializer="uniform_fan_in"),
+    ]
+    return Architecture("resnet18", image_size, num_classes, tuple(layers))
+
+
+no_padding: Padding = ((0, 0), (0, 0))
+
+
+def same_padding(size: int, kernel_size: int, stride: int) -> Padding:
+    """TensorFlow's `same`: as little as gives ceil(size / stride) outputs, the odd pixel at the bottom and right."""
+    total = max((math.ceil(size / stride) - 1) * stride + kernel_size - size, 0)
+    side = (total // 2, total - total // 2)
+    return (side, side)
+
+
+def leaves(layers: tuple[Layer, ...]) -> Iterator[Layer]:
+    """Every layer that is not a Residual, in the order of the forward pass, bodies before shortcuts."""
+    for layer in layers:
+        if isinstance(layer, Residual):
+            yield from leaves(layer.body)
+            yield from leaves(layer.shortcut)
+        else:
+            yield layer
+
+
+def parameters(layers: tuple[Layer, ...]) -> tuple[Parameter, ...]:
+    """What layers have as named arrays, BatchNorm's statistics too, in the order of the forward pass."""
+    return tuple(parameter for layer in leaves(layers) for parameter in _parameters(layer))
+
+
+def _parameters(layer: Layer) -> Iterator[Parameter]:
+    if isinstance(layer, Conv):
+        area = layer.kernel_size**2
+        shape = (layer.kernel_size, layer.kernel_size, layer.in_channels, layer.out_channels)
+        yield Parameter(f"{layer.name}.kernel", shape, layer.initializer, area * layer.in_channels, True)
+        if layer.bias:
+            yield Parameter(f"{layer.name}.bias", (layer.out_channels,), layer.bias_initializer, area * layer.in_channels, True)
+    elif isinstance(layer, DepthwiseConv):
+        shape = (layer.kernel_size, layer.kernel_size, 1, layer.channels)
+        yield Parameter(f"{layer.name}.kernel", shape, layer.initializer, layer.kernel_size**2, True)
+    elif isinstance(layer, BatchNorm):
+        roles: tuple[tuple[str, Initializer, bool], ...] = (
+            ("gamma", "ones", True),
+            ("beta", "zeros", True),
+            ("mean", "zeros", False),
+            ("variance", "ones", False),
+        )
+        for role, initializer, trainable in roles:
+            yield Parameter(f"{layer.name}.{role}", (layer.channels,), initializer, 0, trainable)
+    elif isinstance(layer, Dense):
+        yield Parameter(
+            f"{layer.name}.kernel", (layer.in_features, layer.out_features), layer.initializer, layer.in_features, True
+        )
+        yield Parameter(f"{layer.name}.bias", (layer.out_features,), layer.bias_initializer, layer.in_features, True)

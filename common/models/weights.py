@@ -1,0 +1,101 @@
+"""Initial weights that both frameworks start from: seeded NumPy, canonical names, one layout (see `Parameter`)."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import safetensors
+import safetensors.numpy
+
+from common.models.architectures import Architecture, Parameter
+
+Weights = dict[str, npt.NDArray[np.floating]]
+
+
+class WeightsError(ValueError):
+    """A file of weights cannot be read, or does not fit the architecture."""
+
+
+def initial(architecture: Architecture, seed: int) -> Weights:
+    """Draw every parameter of a model.
+
+    Each parameter has its own stream, keyed by seed and name, so that adding a layer changes no other layer's draw.
+
+    Returns:
+        Canonical name to float64 array; a float32 run takes these values rounded.
+    """
+    return {parameter.name: _draw(parameter, seed) for parameter in architecture.parameters()}
+
+
+def digest(weights: Mapping[str, npt.NDArray[np.floating]]) -> str:
+    """SHA-256 over names, shapes and float64 values, in order of name."""
+    sha256 = hashlib.sha256()
+    for name in sorted(weights):
+        array = np.ascontiguousarray(weights[name], dtype="<f8")
+        sha256.update(f"{name}{array.shape}".encode())
+        sha256.update(array.tobytes())
+    return sha256.hexdigest()
+
+
+def save(weights: Mapping[str, npt.NDArray[Any]], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file."""
+    safetensors.numpy.save_file({name: np.ascontiguousarray(array) for name, array in weights.items()}, path, metadata)
+
+
+def load(path: Path, architecture: Architecture) -> Weights:
+    """Read a safetensors file that holds exactly the parameters of an architecture.
+
+    Raises:
+        WeightsError: not a safetensors file, or names or shapes differ.
+    """
+    try:
+        weights = safetensors.numpy.load_file(path)
+    except (OSError, TypeError, safetensors.SafetensorError) as error:  # TypeError: a dtype that NumPy does not have
+        raise WeightsError(f"{path} is not a safetensors file ({error}). Give a file that this suite wrote.") from None
+    check(weights, architecture, path)
+    return weights
+
+
+def check(weights: Mapping[str, npt.NDArray[Any]], architecture: Architecture, path: Path) -> None:
+    """Hold what a file has against an architecture.
+
+    Raises:
+        WeightsError: names, shapes or dtypes differ.
+    """
+    expected = {parameter.name: parameter.shape for parameter in architecture.parameters()}
+    received = {name: array.shape for name, array in weights.items()}
+    for name in sorted(expected.keys() | received.keys()):
+        if expected.get(name) != received.get(name):
+            raise WeightsError(
+                f"{path} does not fit {architecture.name}: {name} has shape {received.get(name)}, expected "
+                f"{expected.get(name)}. Use weights of the same model, number of classes and image size."
+            )
+    others = sorted(name for name, array in weights.items() if array.dtype.name not in ("float32", "float64"))
+    if others:
+        raise WeightsError(f"{path} must hold float32 or float64. Received: {others[0]} of {weights[others[0]].dtype}.")
+
+
+def _draw(parameter: Parameter, seed: int) -> npt.NDArray[np.float64]:
+    shape, fan_in = parameter.shape, parameter.fan_in
+    if parameter.initializer == "zeros":
+        return np.zeros(shape)
+    if parameter.initializer == "ones":
+        return np.ones(shape)
+    name_key = int.from_bytes(hashlib.sha256(parameter.name.encode()).digest()[:8], "little")
+    generator = np.random.Generator(np.random.Philox(key=np.array([seed, name_key], np.uint64)))
+    fan_out = fan_in // shape[-2] * shape[-1] if len(shape) > 1 else parameter.size  # kernels are [..., in, out]
+    if parameter.initializer == "glorot_uniform":  # Glorot & Bengio 2010
+        limit = math.sqrt(6.0 / (fan_in + fan_out))
+        return generator.uniform(-limit, limit, shape)
+    if parameter.initializer == "kaiming_normal_fan_in":  # He et al. 2015
+        return generator.normal(0.0, math.sqrt(2.0 / fan_in), shape)
+    if parameter.initializer == "kaiming_normal_fan_out":  # He et al. 2015, as torchvision's ResNet
+        return generator.normal(0.0, math.sqrt(2.0 / fan_out), shape)
+    limit = 1.0 / math.sqrt(fan_in)  # torch.nn.Linear's default
+    return generator.uniform(-limit, limit, shape)

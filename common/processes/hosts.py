@@ -1,0 +1,225 @@
+"""Ranks on other machines: started there by ssh, watched from here, and ended with the connection.
+
+`python -m common.processes.hosts` is what runs there: it starts one rank, tells how it is, and ends it where it hears no more of the
+launcher. The rank's own output comes back as it is; nothing but the two streams of ssh is open between the machines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from common.machine import machine
+from common.machine.heartbeat import Marks
+from common.processes import watchdog
+from common.processes.process_spec import Local, Member
+from common.processes.watchdog import Sample
+
+SHELL_VARIABLE = "CONVTWINS_RSH"
+"""The command that runs another on a host; `{host}` in it stands for the host's name."""
+SHELL = "ssh -o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=3 {host}"
+FOLDER = "{folder}"
+"""In the words of a command: a folder of its own on the other machine."""
+
+_PASSED = re.compile("(CONVTWINS|GLOO|NCCL|TF|TORCH|PYTHON)_?[A-Z0-9_]*|LANG|LC_ALL")
+"""Variables of the environment that a rank gets there too."""
+_TOLD_SECONDS = 0.5
+"""Between two signs of life, both ways."""
+_SILENT_SECONDS = 4 * _TOLD_SECONDS
+"""After which the other machine counts as not heard of."""
+ENDING_SECONDS = 5.0
+"""For ranks on other machines to end by themselves, once they are asked."""
+
+
+class Distant:
+    """A member at work on another machine."""
+
+    def __init__(self, member: Member, hang_seconds: float) -> None:
+        """Start it.
+
+        Args:
+            member: its command may name FOLDER.
+            hang_seconds: after which the other machine ends it where it hears nothing from here.
+        """
+        assert member.host is not None
+        self._host = member.host
+        self._code: int | None = None
+        self.lost = False
+        """Whether the connection ended, and what became of it is not known."""
+        self._line = b""
+        self._told = 0.0
+        self._heard = time.monotonic()
+        self._asked = 0.0
+        self._sample = Sample(Marks(), stopped=False, cpu_seconds=0.0)
+        self._stacks: str | None = None
+        shell = [word.replace("{host}", member.host) for word in shlex.split(os.environ.get(SHELL_VARIABLE, SHELL))]
+        there = ["env", f"PYTHONPATH={machine.PROJECT_ROOT}", sys.executable, "-m", "common.processes.hosts"]
+        self._process = subprocess.Popen(
+            [*shell, *map(shlex.quote, there)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
+        )
+        passed = {name: value for name, value in os.environ.items() if _PASSED.fullmatch(name)}
+        self._tell(
+            command=list(member.command),
+            environment=passed | member.environment,
+            files=member.files,
+            folder=str(Path.cwd()),
+            silence_seconds=hang_seconds,
+        )
+        self._answers = self._process.stdout
+        assert self._answers is not None
+        os.set_blocking(self._answers.fileno(), False)
+        self.watched = self
+
+    def poll(self) -> int | None:
+        """Its exit code, negative for the signal that ended it; None while it works."""
+        self._hear()
+        if time.monotonic() - self._told > _TOLD_SECONDS:
+            self._tell()
+        if self._code is None and (code := self._process.poll()) is not None:
+            self._hear()
+            if self._code is None:  # nobody there has told it
+                self._code, self.lost = code or 1, True
+        return self._code
+
+    def terminate(self) -> None:
+        """Ask it to end: it does with its connection."""
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+
+    def kill(self) -> None:
+        """Cut its connection, where it did not end by itself."""
+        self.terminate()
+        self._process.kill()
+        self._process.wait()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it has ended, or for so long; one that is not heard of is not waited for."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(0.0 if self._silent_seconds() else seconds)
+
+    def sample(self) -> Sample | None:
+        """As it was when it was last heard of; None where it has ended."""
+        if self.poll() is not None:
+            return None
+        silent = self._silent_seconds()
+        # What it wanted then says nothing of now.
+        return self._sample._replace(wanting=False, silent_seconds=silent) if silent else self._sample
+
+    def ask_for_stacks(self) -> None:
+        """Ask it to write down what its threads are doing."""
+        self._asked = time.monotonic()
+        self._stacks = None
+        self._tell(stacks=True)
+
+    def stacks(self) -> str:
+        """What it has written; where it cannot write, why."""
+        deadline = self._asked + 2 * watchdog.STACKS_SECONDS
+        while self._stacks is None and self.poll() is None and not self._silent_seconds() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return self._stacks if self._stacks is not None else f"{self._host} did not answer: no stacks.\n"
+
+    def _silent_seconds(self) -> float:
+        silent = time.monotonic() - self._heard
+        return silent if silent >= _SILENT_SECONDS else 0.0
+
+    def _tell(self, **words: Any) -> None:
+        assert self._process.stdin is not None
+        self._told = time.monotonic()
+        try:
+            self._process.stdin.write(json.dumps(words).encode() + b"\n")
+            self._process.stdin.flush()
+        except (BrokenPipeError, ValueError):  # it has ended, which `poll` will see
+            pass
+
+    def _hear(self) -> None:
+        if self._answers is None or self._answers.closed:
+            return
+        while received := self._answers.read(65536):
+            *lines, self._line = (self._line + received).split(b"\n")
+            for line in lines:
+                told = _answered(line)
+                if told is None:  # a greeting of the shell there
+                    sys.stderr.write(line.decode(errors="replace") + "\n")
+                    continue
+                self._heard = time.monotonic()
+                if "sample" in told:
+                    marks, *rest = told["sample"]
+                    self._sample = Sample(Marks(*marks), *rest)
+                self._stacks = told.get("stacks", self._stacks)
+                self._code = told.get("code", self._code)
+
+
+def main() -> int:
+    """Run one rank for a launcher on another machine, as standard input says; its exit code."""
+    received = b""
+    while b"\n" not in received:
+        more = os.read(0, 65536)  # as `_attend` reads: what lay in a buffer would be lost to it
+        if not more:
+            return 1  # the launcher is gone
+        received += more
+    line, received = received.split(b"\n", 1)
+    asked = json.loads(line)
+    with tempfile.TemporaryDirectory(prefix="convtwins-") as folder:
+        for name, content in asked["files"].items():
+            (Path(folder) / name).write_text(content, encoding="utf-8")
+        if Path(asked["folder"]).is_dir():
+            os.chdir(asked["folder"])
+        command = [word.replace(FOLDER, folder) for word in asked["command"]]
+        # What it prints is for people: standard output is the answers'.
+        rank = Local(Member("rank", command, asked["environment"]), stdout=sys.stderr)
+        try:
+            return _attend(rank, asked["silence_seconds"], received)
+        finally:
+            rank.kill()
+
+
+def _attend(rank: Local, silence_seconds: float, received: bytes) -> int:
+    heard = time.monotonic()
+    while (code := rank.poll()) is None:
+        *lines, received = received.split(b"\n")
+        if any(json.loads(line).get("stacks") for line in lines):
+            rank.watched.ask_for_stacks()
+            _answer(stacks=rank.watched.stacks())
+        if (sample := rank.watched.sample()) is not None:
+            _answer(sample=sample)
+        readable, _, _ = select.select([0], [], [], _TOLD_SECONDS)
+        if readable:
+            more = os.read(0, 65536)
+            if not more:
+                return 1  # the launcher is gone
+            heard = time.monotonic()
+            received += more
+        elif time.monotonic() - heard > silence_seconds:
+            return 1
+    _answer(code=code)
+    return 0 if code == 0 else 1
+
+
+def _answered(line: bytes) -> dict[str, Any] | None:
+    """What `_answer` wrote there; None for another line."""
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) else None
+
+
+def _answer(**words: Any) -> None:
+    sys.stdout.write(json.dumps(words) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

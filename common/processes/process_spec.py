@@ -1,0 +1,104 @@
+"""The processes of one run, each started and ended with all that it starts itself."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import psutil
+
+from common.processes import watchdog
+
+
+class Member(NamedTuple):
+    """One process of a run."""
+
+    name: str
+    """As a message names it, e.g. `rank 1`."""
+    command: Sequence[str]
+    environment: dict[str, str]
+    """Additions to this process's."""
+    trains: bool = True
+    """Whether it is a rank, which makes steps; another serves the ranks, and is ended after them."""
+    host: str | None = None
+    """Where it runs, see `common.processes.hosts`; None: here."""
+    files: dict[str, str] = {}
+    """What another host must have in the folder of its own: {name: content}."""
+
+
+class Running(Protocol):
+    """A member at work."""
+
+    @property
+    def watched(self) -> watchdog.Watchable:
+        """What is looked at."""
+        ...
+
+    def poll(self) -> int | None:
+        """Its exit code, negative for the signal that ended it; None while it works."""
+        ...
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        ...
+
+    def kill(self) -> None:
+        """End it with all that it started."""
+        ...
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it has ended, or for so long."""
+        ...
+
+
+class Local:
+    """A member at work on this machine."""
+
+    def __init__(self, member: Member, **streams: Any) -> None:
+        self.watched = watchdog.Watched()
+        try:
+            self._process = subprocess.Popen(
+                list(member.command),
+                env={**os.environ, **member.environment, **self.watched.environment},
+                stdin=subprocess.DEVNULL,
+                pass_fds=self.watched.descriptors,
+                process_group=0,
+                **streams,
+            )
+        except BaseException:
+            self.watched.close()
+            raise
+        self.pid = self.watched.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        """Its exit code, negative for the signal that ended it; None while it works."""
+        if self._process.returncode is None and psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE:
+            self._reap()
+        return self._process.returncode
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """End it with all that it started, input workers too: a rank that waits for another hears no gentler word."""
+        if self._process.returncode is None:
+            self._reap()
+        self.watched.close()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it has ended, or for so long."""
+        deadline = time.monotonic() + seconds
+        while self.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def _reap(self) -> None:
+        # The group first: once the process is reaped, its number may be another's.
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: a group of nothing but zombies
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()

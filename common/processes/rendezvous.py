@@ -1,0 +1,149 @@
+"""How the ranks of one run find each other: rank 0 listens at an address that all of them know."""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import ipaddress
+import json
+import os
+import socket
+import time
+from typing import Any
+
+import psutil
+
+from common.machine.placement import PASSWORD_VARIABLE, place
+
+_STRANGER_SECONDS = 10.0
+"""In which one that comes to the meeting place must have said who it is."""
+_LONGEST = 2**20
+"""Bytes that one may say."""
+
+
+def word() -> str:
+    """The meeting place as a word that no other run has at the same time."""
+    return joined(*place())
+
+
+def listen() -> socket.socket:
+    """Listen at the meeting place, and at no other address of this machine; for rank 0."""
+    listener = bound(*place())
+    listener.listen(int(os.environ["WORLD_SIZE"]))
+    return listener
+
+
+def joined(address: str, port: int) -> str:
+    """`address:port` in one word, an IPv6 address in brackets."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def own_address() -> str:
+    """The address of this machine from which the meeting place is reached."""
+    family, kind, _, _, there = socket.getaddrinfo(*place(), type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(there)  # asks the routing table, and sends nothing
+        return probe.getsockname()[0]
+
+
+def own_interface() -> str:
+    """The name of the network interface that has `own_address`."""
+    address = own_address()
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.address.partition("%")[0] == address for each in addresses):
+            return name
+    raise OSError(f"No network interface has the address from which rank 0 is reached. Received: {address}.")
+
+
+def exchange(word: str) -> list[str]:
+    """Every rank's word, by rank: rank 0 collects them at the meeting place and hands them out.
+
+    Raises:
+        ConnectionError: rank 0 has gone.
+    """
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    password = os.environ.get(PASSWORD_VARIABLE, "")
+    if rank:
+        try:
+            with _reached(*place()) as connection:
+                connection.sendall(json.dumps([password, rank, word]).encode() + b"\n")
+                answer = _line(connection)
+        except ConnectionError:
+            answer = b""
+        if not answer:
+            raise ConnectionError("rank 0 has gone, before all ranks had met")
+        return json.loads(answer)
+    words = {rank: word}
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(listen())
+        connections: list[socket.socket] = []
+        while len(words) < ranks:
+            connection = stack.enter_context(listener.accept()[0])
+            introduced = _introduced(connection, password)
+            if introduced is None or introduced[0] in words or introduced[0] not in range(ranks):
+                connection.close()  # a stranger
+                continue
+            words[introduced[0]] = introduced[1]
+            connections.append(connection)
+        told = [words[each] for each in range(ranks)]
+        for connection in connections:
+            connection.sendall(json.dumps(told).encode() + b"\n")
+    return told
+
+
+def _introduced(connection: socket.socket, password: str) -> tuple[int, str] | None:
+    """(rank, word) of one that has come to the meeting place; None where it is none of this run's."""
+    connection.settimeout(_STRANGER_SECONDS)
+    try:
+        said: Any = json.loads(_line(connection))
+    except (OSError, ValueError):
+        return None
+    finally:
+        connection.settimeout(None)
+    match said:
+        case [str(brought), int(rank), str(word)] if hmac.compare_digest(brought.encode(), password.encode()):
+            return rank, word
+        case _:
+            return None
+
+
+def _line(connection: socket.socket) -> bytes:
+    """What comes until a line ends; nothing where it does not."""
+    with connection.makefile("rb") as stream:
+        line = stream.readline(_LONGEST)
+    return line if line.endswith(b"\n") else b""
+
+
+def keep_to_loopback() -> None:
+    """Where the ranks meet on the loopback interface, bind every socket on which this process listens to it.
+
+    For libraries that listen on all addresses and have no setting for it. Linux alone; elsewhere nothing is done.
+    """
+    if not hasattr(socket, "SO_BINDTODEVICE") or not ipaddress.ip_address(own_address()).is_loopback:
+        return
+    for connection in psutil.Process().net_connections("tcp"):
+        if connection.status == psutil.CONN_LISTEN:
+            with socket.socket(fileno=os.dup(connection.fd)) as listener:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, own_interface().encode())
+
+
+def bound(address: str, port: int) -> socket.socket:
+    """A TCP socket that has an address of this machine; port 0: one that is free."""
+    family, _, _, _, there = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(there)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _reached(address: str, port: int) -> socket.socket:
+    """A connection to rank 0, as soon as it listens; the watchdog ends a rank that waits in vain."""
+    while True:
+        try:
+            return socket.create_connection((address, port))
+        except ConnectionRefusedError:
+            time.sleep(0.1)

@@ -1,0 +1,163 @@
+"""Serving trials: one process of one framework trains what it is asked for, several runs side by side in its threads.
+
+Both ways lines of JSON. What is asked: `{"trial": name, "spec": {...}, "judged": true}` begins a run, and of a judged one
+`{"trial": name, "go_on": true}` answers every epoch but the last. What is told: `{"event": "ready", ...}` once, then of each
+run its events as `run` writes them into its file, with `"trial": name`, and at last `"event": "end"` with its status. Who asks
+keeps the number of runs to that for which the process was started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+from common import spec
+from common.data.batches import Plan
+from common.data.sources import Dataset
+from common.spec import Spec, SpecError
+from common.training import timing
+from common.training.loop import Diverged, Run
+from common.training.trainer import Trainer
+
+Ending = Literal["ok", "stopped", "diverged", "failed"]
+"""How a trial ended: after its last epoch, as it was told to, without a finite loss, or with an error."""
+
+Prepare = Callable[[Spec], tuple[Dataset, Plan, Trainer]]
+"""Data, plan and Trainer of a run; raises SpecError where this process cannot do it."""
+
+
+class Stopped(Exception):
+    """The trial was told not to go on."""
+
+
+class Serving:
+    """The trials of one process.
+
+    Args:
+        framework: its name.
+        versions: of the framework's packages.
+        cores: of every trial; this process was configured for them.
+        prepare: what a trial trains with.
+        synchronize: waits until the device has done all that was asked of it.
+        tell: takes a line; called from many threads, one at a time.
+    """
+
+    def __init__(
+        self,
+        framework: str,
+        versions: dict[str, str],
+        cores: int,
+        prepare: Prepare,
+        synchronize: Callable[[], None],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._framework = framework
+        self._versions = versions
+        self._cores = cores
+        self._prepare = prepare
+        self._synchronize = synchronize
+        self._write = tell
+        self._telling = threading.Lock()
+        self._answers: dict[str, queue.SimpleQueue[bool]] = {}
+
+    def serve(self, asked: Iterable[str], **facts: Any) -> None:
+        """Do what the lines ask for; when there are no more, wait for the trials that are not done.
+
+        Args:
+            asked: see the module.
+            facts: of the event `ready`.
+        """
+        self._tell(event="ready", framework=self._framework, versions=self._versions, **facts)
+        threads: list[threading.Thread] = []
+        for line in asked:
+            message: dict[str, Any] = json.loads(line)
+            trial = message["trial"]
+            if "go_on" in message:
+                self._answers[trial].put(bool(message["go_on"]))
+                continue
+            self._answers[trial] = queue.SimpleQueue()
+            arguments = (trial, json.dumps(message["spec"]), bool(message["judged"]))
+            # A thread of its own: what a framework keeps for each thread is as new as in a process.
+            threads.append(threading.Thread(target=self._trial, args=arguments, name=f"trial {trial}", daemon=True))
+            threads[-1].start()
+            threads = [thread for thread in threads if thread.is_alive()]
+        for thread in threads:
+            thread.join()
+
+    def _trial(self, trial: str, text: str, judged: bool) -> None:
+        stopwatch = timing.Stopwatch(self._synchronize, time.time())
+        status: Ending = "ok"
+        reason = None
+        try:
+            self._train(trial, text, stopwatch, judged)
+        except Stopped:
+            status = "stopped"
+        except Diverged as error:
+            status, reason = "diverged", str(error)
+        except SpecError as error:
+            status, reason = "failed", str(error)
+        except Exception as error:
+            with contextlib.suppress(OSError):
+                traceback.print_exc()
+            status, reason = "failed", f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:500]}"
+        del self._answers[trial]
+        phases = stopwatch.phases().model_dump()
+        self._tell(trial=trial, event="end", status=status, reason=reason, phases=phases)
+
+    def _train(self, trial: str, text: str, stopwatch: timing.Stopwatch, judged: bool) -> None:
+        read = spec.from_json(text).with_fields()  # judged again: for this machine
+        if read.cores != self._cores:
+            raise SpecError(f"cores of a trial must be those of the process. Received: {read.cores}. Use {self._cores}.")
+        if read.part != "training" or read.mode != "serial" or read.profile_steps or read.best_epoch.keep:
+            raise SpecError(
+                f"A trial trains serially, all of it. Received: mode {read.mode}, part {read.part}, profile_steps "
+                f"{read.profile_steps}, best_epoch.keep {read.best_epoch.keep}. Use serial, training, 0 and false."
+            )
+        last = 0
+
+        def heard(event: dict[str, Any]) -> None:
+            nonlocal last
+            last = event.get("total_epochs", last)
+            self._tell(trial=trial, **event)
+            if judged and event["event"] == "epoch" and event["epoch"] < last and not self._answers[trial].get():
+                raise Stopped
+
+        run = Run(self._framework, read, self._versions, Path(os.devnull), 0, stopwatch, heard=heard)
+        with stopwatch.phase("build"):
+            dataset, plan, trainer = self._prepare(read)
+        run.learn(trainer, plan, dataset)
+        trainer.close()
+
+    def _tell(self, **message: Any) -> None:
+        line = json.dumps(message)
+        with self._telling:
+            self._write(line)
+
+
+@contextmanager
+def answers() -> Generator[TextIO]:
+    """Standard output for lines of JSON alone: whatever else this process prints there goes to standard error."""
+    sys.stdout.flush()
+    with os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1) as file:
+        os.dup2(2, 1)
+        try:
+            yield file
+        finally:
+            os.dup2(file.fileno(), 1)
+
+
+def leave_at_once() -> None:
+    """Let SIGTERM and SIGINT end the process as it stands: its threads cannot be waited for, and nothing of it is kept."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: os._exit(128 + number))

@@ -1,0 +1,225 @@
+"""Starting the processes of one run, watching them, and ending them together."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+from common.machine import heartbeat, machine, placement
+from common.processes import hosts, rendezvous, watchdog
+from common.processes.process_spec import Local, Member, Running
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to end this process when the one that started it is gone, so that a kill leaves no orphan."""
+    if sys.platform != "linux":
+        return
+    parent = os.getppid()
+    # Not SIGTERM: TensorFlow takes that over once its processes have met, and then only makes a note of it.
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended in between
+        sys.exit(128 + signal.SIGTERM)
+
+
+class AddressError(OSError):
+    """An address is not of this machine."""
+
+
+def free_ports(count: int, address: str = placement.LOOPBACK) -> list[int]:
+    """TCP ports of an address of this machine that nobody listens on now.
+
+    Raises:
+        AddressError: it is another machine's, or nobody's.
+    """
+    with contextlib.ExitStack() as open_sockets:
+        held = [open_sockets.enter_context(_held(address)) for _ in range(count)]
+        return [each.getsockname()[1] for each in held]
+
+
+def _held(address: str) -> socket.socket:
+    """A port of an address of this machine that nobody else has.
+
+    Raises:
+        AddressError: the address is another machine's, or nobody's.
+    """
+    try:
+        return rendezvous.bound(address, 0)
+    except OSError as error:
+        raise AddressError(f"{address}: {error}") from None
+
+
+class Watch(NamedTuple):
+    """How the members of a run are watched, see `common.processes.watchdog`."""
+
+    hang_seconds: float = heartbeat.HANG_SECONDS
+    """Within which a run that hangs is ended."""
+    folder: Path | None = None
+    """Gets the stacks of a run that hung, or of those that a dead member left behind."""
+    waiting: str | None = None
+    """Matches the file names of the frames in which a rank waits for the others."""
+
+
+class Failure(NamedTuple):
+    """The member that ended badly first, or that made the run hang."""
+
+    rank: int
+    """Its index among the members."""
+    code: int | None
+    """Its exit code, negative for the signal that ended it; None where the run hung."""
+    words: str
+
+
+def run_members(members: Sequence[Member], watch: Watch) -> Failure | None:
+    """Run several processes until all ranks have ended.
+
+    The first that fails, or that hangs, ends the others: they would wait for it forever. Each leads a process group, so
+    that what it started can be ended even where it was killed itself; Ctrl-C reaches it by way of this process.
+
+    Returns:
+        None where all ended well.
+    """
+    started: dict[int, Running] = {}
+    held = contextlib.ExitStack()
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        _end(list(started.values()))
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        placed = _with_meeting_place(members, held)
+        for index, member in enumerate(placed):  # servers before the ranks
+            if not member.trains:
+                server = started[index] = Local(member)
+                # Rank 0 counts what it uses of the machine.
+                companion = {machine.COMPANION_VARIABLE: str(server.pid)}
+                placed[0] = placed[0]._replace(environment=placed[0].environment | companion)
+        for index, member in enumerate(placed):
+            if member.trains:
+                started[index] = Local(member) if member.host is None else hosts.Distant(member, watch.hang_seconds)
+        running = [started[index] for index in range(len(members))]
+        dog = watchdog.Watchdog(
+            [watchdog.Member(_name(members, index), each.watched, members[index].trains) for index, each in enumerate(running)],
+            watch.hang_seconds,
+            watch.waiting,
+        )
+        heartbeat.reached()
+        while True:
+            heartbeat.heartbeat()  # who watches this process need not watch the members too
+            codes = [each.poll() for each in running]
+            if all(code == 0 for code, member in zip(codes, members, strict=True) if member.trains):
+                servers = [each for each, member in zip(running, members, strict=True) if not member.trains]
+                for server in servers:
+                    server.terminate()
+                _wait(servers)
+                return None
+            ended = [
+                (code, index)
+                for index, (code, member) in enumerate(zip(codes, members, strict=True))
+                if code is not None and (code or not member.trains)
+            ]
+            if ended:
+                code, index = min(ended)  # a signal before an exit code, which it may have caused
+                if code > 0 and (hang := dog.halted()) is not None:
+                    words = f"{hang.words}, and {_name(members, index)} {_words(code)}"
+                    return Failure(hang.culprit, None, words + _saved(hang.stacks, members, watch.folder))
+                if code > 0:
+                    _wait(running)  # where all meet the same error, rank 0 still writes down which
+                    code, index = min([(code, index), *_killed_elsewhere(running)])
+                each = running[index]
+                lost = "lost its connection, which " if isinstance(each, hosts.Distant) and each.lost else ""
+                words = f"{_name(members, index)} {lost}{_words(code)}"
+                if any(each.poll() is None for each, member in zip(running, members, strict=True) if member.trains):
+                    words += _saved(dog.stacks(), members, watch.folder)
+                return Failure(index, code, words)
+            if (hang := dog.look()) is not None:
+                return Failure(hang.culprit, None, hang.words + _saved(hang.stacks, members, watch.folder))
+            time.sleep(0.05)
+    finally:
+        _end(list(started.values()))
+        held.close()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _killed_elsewhere(running: Sequence[Running]) -> list[tuple[int, int]]:
+    """(code, index) of ranks on other hosts that a signal has ended: told later than what came of it here.
+
+    Not by SIGABRT, by which gloo ends a rank whose partner is gone.
+    """
+    codes = [(each.poll() if isinstance(each, hosts.Distant) else None, index) for index, each in enumerate(running)]
+    return [(code, index) for code, index in codes if code is not None and code < 0 and code != -signal.SIGABRT]
+
+
+def _with_meeting_place(members: Sequence[Member], held: contextlib.ExitStack) -> list[Member]:
+    """Give all ranks the port at which they meet, which nobody else gets meanwhile.
+
+    A port that nobody holds may be given to whoever connects next: also to a rank that tries to reach rank 0 before that
+    listens, and then is connected to itself. Linux lets rank 0 listen on one that is held without being listened on.
+    """
+    sockets = {
+        address: held.enter_context(_held(address))
+        for address in {member.environment.get("MASTER_ADDR") for member in members}
+        if address is not None
+    }
+    ports = {address: str(each.getsockname()[1]) for address, each in sockets.items()}
+    if sys.platform != "linux":
+        held.close()
+    return [
+        member._replace(environment={**member.environment, "MASTER_PORT": ports[address]})
+        if (address := member.environment.get("MASTER_ADDR")) is not None
+        else member
+        for member in members
+    ]
+
+
+def _name(members: Sequence[Member], index: int) -> str:
+    member, ranks = members[index], sum(each.trains for each in members)
+    of = f" of {ranks}" if member.trains else ""
+    on = f" on {member.host}" if member.host is not None else ""
+    return f"{member.name}{of}{on}"
+
+
+def _saved(stacks: Sequence[str], members: Sequence[Member], folder: Path | None) -> str:
+    if folder is None:
+        return ""
+    paths = watchdog.save_stacks(stacks, [member.name for member in members], folder)
+    return f"; see {', '.join(path.name for path in paths)}"
+
+
+def _wait(running: Sequence[Running], seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    for each in running:
+        each.wait(max(deadline - time.monotonic(), 0.0))
+
+
+def _end(running: Sequence[Running]) -> None:
+    distant = [each for each in running if isinstance(each, hosts.Distant)]
+    for each in distant:
+        each.terminate()
+    for each in running:
+        if each not in distant:
+            each.kill()
+    _wait(distant, seconds=hosts.ENDING_SECONDS)
+    for each in distant:
+        each.kill()
+
+
+def _words(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:  # a real-time signal has no name
+        return f"was ended by signal {-code}"

@@ -1,0 +1,136 @@
+"""A spec from a file or from the words of a command line."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from common.machine import machine
+from common.spec.schema import VARIANTS, Hybrid, Spec, SpecError, build
+
+
+def load(path: str | Path) -> Spec:
+    """Read a spec from a .yaml, .yml or .json file."""
+    return build(read_values(path))
+
+
+class _EachOnce(yaml.SafeLoader):
+    """YAML in which a name that stands twice is an error: the last one would win without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen and isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value} stands there twice", key.start_mark)
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
+def read_values(path: str | Path, kind: str = "spec file") -> dict[str, Any]:
+    """The plain values of a file of fields, not yet judged, so that the command line can add to them.
+
+    Args:
+        path: a YAML or JSON file.
+        kind: what the file is, for the errors.
+
+    Raises:
+        SpecError: it cannot be read, or is no mapping.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{kind} cannot be read. Received: {path} ({error}). Use a .yaml or .json file.") from None
+    try:
+        # YAML is a superset of JSON but for tabs and long keys; read each by its own rules.
+        values = json.loads(text) if path.suffix == ".json" else yaml.load(text, _EachOnce)
+        unnamed = [key for key in _keys(values) if not isinstance(key, str)]
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise SpecError(f"{kind} {path} is not valid {path.suffix.lstrip('.') or 'YAML'}: {error}. Mend the file.") from None
+    if values is None:
+        values = {}
+    if not isinstance(values, dict):
+        raise SpecError(
+            f"{kind} {path} must hold a mapping of fields. Received: {type(values).__name__}. Use `field: value` lines."
+        )
+    if unnamed:  # to YAML, 1 and no are none
+        raise SpecError(f"{kind} {path} has a field without a name. Received: {unnamed[0]!r}. Use `field: value` lines.")
+    return cast(dict[str, Any], values)
+
+
+def _keys(values: Any) -> Iterator[Any]:
+    """Of a mapping and those in it."""
+    for key, value in cast(dict[Any, Any], values).items() if isinstance(values, dict) else ():
+        yield key
+        yield from _keys(value)
+
+
+def overlay(values: dict[str, Any], assignments: dict[str, Any]) -> dict[str, Any]:
+    """Set dotted fields, e.g. {"optimizer.learning_rate": 0.01}, over nested values."""
+    merged = copy.deepcopy(values)
+    for dotted, value in assignments.items():
+        *parents, leaf = dotted.split(".")
+        target = merged
+        for parent in parents:
+            if target.get(parent) is None:  # missing, or an empty group of a YAML file
+                target[parent] = {}
+            target = target[parent]
+            if not isinstance(target, dict):
+                raise SpecError(f"{dotted} cannot be set: {parent} is not a group of fields. Received: {target!r}.")
+        target[leaf] = value
+    return merged
+
+
+def with_variant(values: dict[str, Any], word: str, replicas: int) -> dict[str, Any]:
+    """Nested plain values set to a word of `--modes`.
+
+    Args:
+        values: of a spec.
+        word: of VARIANTS.
+        replicas: of a parallel mode; of a hybrid, the copies of the model.
+    """
+    mode, fields = VARIANTS[word]
+    values = overlay(values, {"mode": mode, "replicas": 1 if mode == "serial" else replicas, **fields})
+    if mode == "serial" and values.get("hosts"):
+        here = machine.available_cores()
+        values |= {"hosts": (), "cores": min(values.get("cores") or here, here)}
+    if mode == "hybrid":
+        values["replicas"] = replicas * Hybrid.model_validate(values["hybrid"]).inner_replicas
+    return values
+
+
+def parse_assignments(assignments: list[str]) -> dict[str, Any]:
+    """Read `field=value` words of the command line, values as YAML: true and null mean what they say.
+
+    YAML 1.1 takes 1e-3 for a string; a field that is a number reads it as one all the same.
+    """
+    parsed: dict[str, Any] = {}
+    for assignment in assignments:
+        field, equals, text = assignment.partition("=")
+        if not equals or not field:
+            raise SpecError(f"--set takes field=value. Received: {assignment!r}. Use e.g. --set optimizer.learning_rate=0.01.")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise SpecError(f"--set {field} has a value that cannot be read. Received: {text!r} ({error}).") from None
+        parsed[field] = value
+    return parsed
+
+
+def from_options(fields: dict[str, Any], assignments: list[str] | None) -> Spec:
+    """The spec of a command whose options are fields, and whose `--set` has the last word.
+
+    Args:
+        fields: {dotted field: value}; None: it was not given.
+        assignments: as for `parse_assignments`.
+
+    Raises:
+        SpecError: a field is wrong.
+    """
+    given = overlay({}, {name: value for name, value in fields.items() if value is not None})
+    return build(overlay(given, parse_assignments(assignments or [])))

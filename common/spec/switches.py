@@ -1,0 +1,145 @@
+"""A framework's own switches: what `describe` says of them, judged against a spec."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from common.machine import machine
+from common.spec.schema import Spec, SpecError, alternatives, did_you_mean
+
+
+def of_device(spec: Spec, description: dict[str, Any]) -> dict[str, Any]:
+    """What a framework says of itself on the device that a run is for.
+
+    Args:
+        spec: of the run.
+        description: the twin's `describe`; where there are GPUs, `on_cpu` has the entries that are others without them.
+    """
+    return description | description.get("on_cpu", {}) if spec.device == "cpu" else description
+
+
+def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | None = None) -> str | None:
+    """Hold a spec against what a framework says of itself on this machine.
+
+    Args:
+        spec: the run to judge.
+        replicas_here: those that share its devices, where an outer launcher has placed them; None: as `hosts` has them.
+        description: the twin's `describe` JSON: `modes` {name: {"available": bool, "reason": str,
+            "max_replicas": int | None (on one machine), "batch_norm_statistics": [...]}}, `options`
+            {name: {"values": [...], "default": ..., "help": str}}, the default being what `fair` has, and where it applies
+            "plain": what that level has; "elsewhere": {value: what it needs that this machine lacks};
+            "only": {value: {dotted field of the spec: [the values that it is for]}}; "reduced": values with which the
+            arithmetic has fewer digits than the precision says; "process": values that are resolved when a process starts;
+            "found_for": fields of the spec for whose values alone a value that was found the fastest is that.
+            Values that are keys stand there as strings. `on_cpu`: see `of_device`.
+
+    Returns:
+        None where the run can start, else "not available: ..." with the reason, for the table's row.
+
+    Raises:
+        SpecError: the spec names a switch, or a value of one, that the framework does not have.
+    """
+    description = of_device(spec, description)
+    options = description["options"]
+    for name, value in spec.framework_options.items():
+        if name not in options:
+            raise SpecError(
+                f"framework_options.{name} is unknown to {description['framework']}. Received: {value!r}. "
+                f"Use {alternatives(tuple(options))}{did_you_mean(name, tuple(options))}."
+            )
+        if value not in options[name]["values"] and str(value) not in options[name].get("elsewhere", {}):
+            raise SpecError(
+                f"framework_options.{name} has a value that {description['framework']} does not know. Received: {value!r}. "
+                f"Use {alternatives(tuple(str(choice) for choice in options[name]['values']))}."
+            )
+    mode = description["modes"].get(spec.mode)
+    if mode is None:
+        return f"not available: {description['framework']} has no mode {spec.mode}"
+    if not mode["available"]:
+        return f"not available: {mode['reason']}"
+    here = spec.replicas_a_host if replicas_here is None else replicas_here
+    if mode["max_replicas"] is not None and here > mode["max_replicas"]:
+        return f"not available: needs {here} {mode['resource']}, found {mode['max_replicas']}"
+    for name, value in spec.framework_options.items():
+        if (reason := incompatibility(spec, options[name], value)) is not None:
+            return f"not available: framework_options.{name}={value} {reason}"
+    if "pipeline" in spec.variant and spec.batch_norm_statistics == "synchronised":
+        return f"not available: the micro-batches of a {spec.variant} have BatchNorm statistics of their own"
+    if spec.variant == "parameter_server_async" and spec.batch_norm_statistics == "synchronised":
+        return "not available: workers that do not wait for each other have BatchNorm statistics of their own"
+    if "pipeline" in spec.variant and spec.parts() == 1 < spec.parts_asked:
+        return (
+            f"not available: {spec.per_replica_batch_size} examples cannot be cut into 2 to {spec.parts_asked} equal "
+            "micro-batches, and with one nothing overlaps (model_parallel)"
+        )
+    if spec.batch_norm_statistics not in mode["batch_norm_statistics"]:
+        return f"not available: no {spec.batch_norm_statistics} BatchNorm in this mode ({mode['implementation']})"
+    if spec.communication.compression != "none" and not mode.get("compression", True):
+        return f"not available: {mode['implementation']} sends gradients as they are"
+    return None
+
+
+def incompatibility(spec: Spec, option: dict[str, Any], value: Any) -> str | None:
+    """Why a value of a switch is not for this run or machine, as the end of a sentence; None where it is."""
+    if str(value) in option.get("elsewhere", {}):
+        return f"needs {option['elsewhere'][str(value)]}"
+    for field, allowed in option.get("only", {}).get(str(value), {}).items():
+        received: Any = spec
+        for name in field.split("."):
+            received = getattr(received, name)
+        if received not in allowed:
+            return f"is for {field} {alternatives(tuple(map(str, allowed)))}, not for {received}"
+    return None
+
+
+def resolved(spec: Spec, options: dict[str, Any]) -> dict[str, Any]:
+    """Every switch as a run has it: as the spec names it, else as its level has it where that fits the run, else as `fair`.
+
+    Args:
+        spec: of the run.
+        options: of the twin's `describe`, see `check_against`.
+    """
+
+    def of_level(option: dict[str, Any]) -> Any:
+        plain = option.get("plain", option["default"])
+        return plain if spec.switches == "plain" and incompatibility(spec, option, plain) is None else option["default"]
+
+    return {name: spec.framework_options.get(name, of_level(option)) for name, option in options.items()}
+
+
+def refuse_per_process(spec: Spec, options: dict[str, Any], framework: str) -> None:
+    """Hold a trial, which shares its process with others, to switches that are not resolved when a process starts.
+
+    Args:
+        spec: of the trial.
+        options: of the twin's `describe`.
+        framework: whose they are.
+
+    Raises:
+        SpecError: names the switch.
+    """
+    for name, value in resolved(spec, options).items():
+        if value in options[name].get("process", ()):
+            raise SpecError(
+                f"framework_options.{name} of {framework} is resolved when a process starts, and one process serves many "
+                f"trials. Received: {value!r} (switches: {spec.switches}). Use {options[name]['default']!r}."
+            )
+
+
+def thread_choices() -> dict[str, Any]:
+    """What a switch of a number of threads may be on this machine, as `describe` lists it: its `help` is the twin's."""
+    most = machine.available_cores()
+    numbers = sorted({*(2**power for power in range(most.bit_length())), most})
+    return {
+        "values": ["budget", "default", *numbers],
+        "default": "budget",
+        "plain": "default",
+        "process": ["default", *numbers],
+        "found_for": ["cores", "mode"],
+    }
+
+
+def reduced(spec: Spec, options: dict[str, Any]) -> list[str]:
+    """The switches, as `name=value`, by which a run computes with fewer digits than its precision says."""
+    chosen = resolved(spec, options)
+    return [f"{name}={chosen[name]}" for name, option in options.items() if chosen[name] in option.get("reduced", ())]

@@ -1,0 +1,36 @@
+"""What models that were trained apart are worth: each of them, their vote, and the average of their weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from common.artifacts.results import Members, Metrics
+from common.training import metrics
+
+
+def members(
+    labels: npt.NDArray[np.int64],
+    predictions: npt.NDArray[np.int64],
+    loss_sums: npt.NDArray[np.float64],
+    average: Metrics,
+) -> Members:
+    """Scores of one split.
+
+    Args:
+        labels: int64 [N].
+        predictions: int64 [members, N], labels.
+        loss_sums: [members], cross-entropy summed over the N examples.
+        average: of the model whose weights are the members' mean.
+    """
+    return Members(
+        average=average,
+        ensemble=metrics.metrics(labels, vote(predictions), float(loss_sums.mean())),
+        members=[metrics.metrics(labels, own, float(loss)) for own, loss in zip(predictions, loss_sums, strict=True)],
+    )
+
+
+def vote(predictions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The label [N] that most members predict, of int64 [members, N]; of several the smallest."""
+    candidates = np.arange(predictions.max(initial=0) + 1)
+    return (predictions[:, :, None] == candidates).sum(0).argmax(1)

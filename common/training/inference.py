@@ -1,0 +1,259 @@
+"""What a trained model is asked in a process of its own: the logits of images, how long they take, other forms of it."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict
+
+from common import spec
+from common.artifacts import checked_arrays, results, trained
+from common.artifacts.checked_arrays import SealError
+from common.artifacts.trained import Card, Trained
+from common.data import sources
+from common.data.dataset import Images
+from common.machine import heartbeat, machine
+from common.models import weights
+from common.models.architectures import Architecture
+from common.models.weights import Weights, WeightsError
+
+COMMANDS = ("score", "infer", "write", "read")
+
+SCORE_BATCH = 64
+"""Images of one forward pass where their logits are asked for, and not how long that takes."""
+WARM_UP_CALLS = 5
+WARM_UP_SECONDS = 0.25
+"""What is not counted before the times of a batch size: at least so many calls, and at least so long."""
+LEAST_CALLS = 5
+"""That are timed of every batch size, however long they take."""
+
+Scored = Literal["validation", "test"]
+"""Splits whose logits may be asked for."""
+
+_LOGITS, _OF = "logits", "weights_hash"
+
+
+class Predictor(Protocol):
+    """A trained model on its device, in evaluation mode."""
+
+    def logits(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.floating]:
+        """[N, classes] of images uint8 [N, S, S, 3], both on the host: it returns when the device has done all."""
+        ...
+
+
+@dataclass(frozen=True)
+class Inference:
+    """What a twin brings to use trained models."""
+
+    predictor: Callable[[Trained], Predictor]
+    suffixes: tuple[str, ...]
+    """How the names of the framework's own files of weights end."""
+    write: Callable[[Trained, Path], None]
+    """The weights as a file of the framework's own."""
+    read: Callable[[Card, Architecture, Path], Weights]
+    """Weights from such a file; WeightsError where it does not fit."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class BatchTimes(_Frozen):
+    """How long one process took for batches of one size."""
+
+    batch_size: int
+    first_seconds: float
+    """Of the first call: tracing or compiling, first touch of memory."""
+    warm_up_calls: int
+    seconds: list[float]
+    """Of each timed call, in order: from images on the host to logits on the host."""
+
+
+class Latencies(_Frozen):
+    """What one process measured."""
+
+    cores: int
+    device: str
+    versions: dict[str, str]
+    peak_memory_mib: float
+    cores_of_others: float
+    """What everything else on the machine used meanwhile."""
+    batches: list[BatchTimes]
+    """In order, as far as it came: written after each size, so that one that does not fit into memory loses only itself."""
+
+
+def score(predictor: Predictor, images: Images, batch_size: int = SCORE_BATCH) -> npt.NDArray[np.floating]:
+    """Logits [N, classes] of images uint8 [N, S, S, 3], each passed through once."""
+    parts: list[npt.NDArray[np.floating]] = []
+    for start in range(0, len(images), batch_size):
+        parts.append(predictor.logits(np.asarray(images[start : start + batch_size])))
+        heartbeat.heartbeat()
+    return np.concatenate(parts)
+
+
+def measure(predictor: Predictor, image_size: int, batch_size: int, calls: int, seconds: float) -> BatchTimes:
+    """Time one batch size, warmed up: made-up pixels, for what they show changes nothing in what is computed.
+
+    Args:
+        predictor: the model.
+        image_size: height and width in pixels.
+        batch_size: images of a call.
+        calls: at most so many are timed ...
+        seconds: ... and none is begun after so long; LEAST_CALLS always are.
+    """
+    images = np.random.default_rng(batch_size).integers(0, 256, (batch_size, image_size, image_size, 3), np.uint8)
+
+    def call() -> float:
+        start = time.perf_counter()
+        predictor.logits(images)
+        taken = time.perf_counter() - start
+        heartbeat.heartbeat()
+        return taken
+
+    first = call()
+    warm_up: list[float] = []
+    while len(warm_up) < WARM_UP_CALLS or sum(warm_up) < WARM_UP_SECONDS:
+        warm_up.append(call())
+    timed: list[float] = []
+    while len(timed) < LEAST_CALLS or (len(timed) < calls and sum(timed) < seconds):
+        timed.append(call())
+    return BatchTimes(batch_size=batch_size, first_seconds=first, warm_up_calls=len(warm_up), seconds=timed)
+
+
+def add_commands(commands: Any) -> None:
+    """The commands of a twin that are about trained models, for `argparse`."""
+    helps = ("logits of images (safetensors)", "how long logits take (JSON)", "as a file of the framework's own", "from one")
+    for command, what in zip(COMMANDS, helps, strict=True):
+        parser = commands.add_parser(command, help=f"a trained model: {what}")
+        parser.add_argument("file", type=Path, metavar="FILE")
+        parser.add_argument("--out", type=Path, required=True, metavar="FILE")
+        parser.add_argument("--model", help="the user's own module that the file may name")
+        parser.add_argument("--cores", type=int, default=None)
+        parser.add_argument("--device", choices=get_args(spec.Device), default="auto", help="as in a spec")
+        if command == "score":
+            source = parser.add_mutually_exclusive_group(required=True)
+            source.add_argument("--images", type=Path, metavar="IMAGES.npy", help="uint8 [N, S, S, 3]")
+            source.add_argument("--data-of", type=Path, metavar="SPEC.json", help="a split of a spec's data")
+            parser.add_argument("--split", choices=get_args(Scored), default="test", help="of --data-of")
+        if command == "infer":
+            parser.add_argument("--batches", required=True, help="sizes, with commas")
+            parser.add_argument("--calls", type=int, required=True)
+            parser.add_argument("--seconds", type=float, required=True)
+        if command == "read":
+            parser.add_argument("--card", type=Path, required=True, metavar="CARD.json")
+
+
+def settle(cores: int | None, device: spec.Device) -> spec.Spec:
+    """Hold this process to so many cores, or to all, before its framework is imported; the spec to configure it by.
+
+    Raises:
+        SpecError: there are not so many.
+    """
+    made = spec.build({"device": device} | ({} if cores is None else {"cores": cores}))
+    machine.hold_to(machine.cpu_budget(made.cores))
+    machine.keep_freed_memory()
+    return made
+
+
+def run(inference: Inference, arguments: argparse.Namespace, device: str, versions: dict[str, str], cores: int) -> None:
+    """Do one of COMMANDS.
+
+    Args:
+        inference: the twin's part.
+        arguments: as `add_commands` has them parsed.
+        device: the framework's.
+        versions: of its packages.
+        cores: that this process is held to.
+
+    Raises:
+        WeightsError, SpecError: the trained model cannot be used.
+        DataRefused: the data of the spec.
+    """
+    path, out = arguments.file, arguments.out
+    if arguments.command == "read":
+        card = trained.card_from(arguments.card.read_bytes(), arguments.card)
+        architecture = trained.architecture_of(card, arguments.card, arguments.model)
+        found = inference.read(card, architecture, path)
+        weights.check(found, architecture, path)
+        trained.save(card, found, out)
+        return
+    model = trained.load(path, arguments.model)
+    if arguments.command == "write":
+        _write(inference, model, out)
+        return
+    if arguments.command == "score":
+        found = score(inference.predictor(model), _images(arguments))
+        if not np.isfinite(found).all():
+            raise WeightsError(f"{path} makes logits that are not finite. Use weights that a training has not driven there.")
+        checked_arrays.write(out, {_OF: weights.digest(model.weights)}, {_LOGITS: found})
+        return
+    predictor = inference.predictor(model)
+    sizes = [int(size) for size in arguments.batches.split(",")]
+    size_px = model.card.image_size
+    # Of another size, and uncounted: else the process's own cold start would stand in the first size's first call.
+    unasked = next(size for size in range(1, len(sizes) + 2) if size not in sizes)
+    predictor.logits(np.zeros((unasked, size_px, size_px, 3), np.uint8))
+    others = machine.OtherWork()
+    batches: list[BatchTimes] = []
+    for size in sizes:
+        batches.append(measure(predictor, size_px, size, arguments.calls, arguments.seconds))
+        made = Latencies(
+            cores=cores,
+            device=device,
+            versions=versions,
+            peak_memory_mib=machine.peak_memory_mib(),
+            cores_of_others=others.cores(),
+            batches=batches,
+        )
+        results.write_atomically(out, made.model_dump_json(indent=1))
+
+
+def _write(inference: Inference, model: Trained, out: Path) -> None:
+    """Write a file of the framework's own, whole or not at all, and only where it gives the same weights back."""
+    partial = out.with_name(f".partial-{out.name}")  # the framework goes by the suffix
+    try:
+        inference.write(model, partial)
+        found = inference.read(model.card, model.architecture, partial)
+        for name, array in model.weights.items():
+            if not np.array_equal(found[name], array.astype(model.card.precision)):
+                raise AssertionError(f"{name} is read back from {out} with other values")
+        partial.replace(out)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _images(arguments: argparse.Namespace) -> Images:
+    if arguments.images is not None:
+        return np.load(arguments.images, mmap_mode="r", allow_pickle=False)
+    read = spec.from_json(arguments.data_of.read_bytes())
+    dataset = sources.load(read.data, seed=read.split_seed, cache_dir=read.paths.cache_dir)
+    return getattr(dataset, arguments.split).images
+
+
+def logits(path: Path, model: Trained, count: int) -> npt.NDArray[np.floating]:
+    """What the command `score` has written.
+
+    Args:
+        path: of its file.
+        model: that is to have made them.
+        count: of the images.
+
+    Returns:
+        [count, classes].
+
+    Raises:
+        SealError: there is no such file, or it is torn, or of another model, or of other images.
+    """
+    words, arrays = checked_arrays.read(path)
+    found = arrays.get(_LOGITS)
+    shape = count, len(model.card.class_names)
+    if words.get(_OF) != weights.digest(model.weights) or found is None or found.shape != shape:
+        raise SealError(f"{path} holds no logits of this model and {count} images")
+    return found

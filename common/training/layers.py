@@ -1,0 +1,198 @@
+"""What each layer of a model costs by itself, forward and backward: which of them a training step waits for.
+
+Layers that are alike but for their names are measured once. Each gets random values of the shape that it meets in the model and
+a random gradient of its output, in a whole batch; the layers of a model that come before it are not there. A residual sum is
+two sums: of what its branches make, and of the gradients that meet where they part.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from common.artifacts import results
+from common.machine import heartbeat, machine
+from common.machine.rates import DeviceRates
+from common.models import architectures, work
+from common.models.architectures import Architecture, Layer, ReLU, Residual
+from common.spec import Spec, SpecError
+
+WARM_UP_CALLS = 3
+BLOCK_SECONDS = 0.01
+"""Of calls to an accelerator between two looks at the clock: one alone may take less than it takes to start it and to wait."""
+OWN_NAME = "layer"
+"""Of a model of one layer: neither the suite's nor a user's own, which bring builders."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Layers of one model that are alike but for their names."""
+
+    layer: Layer
+    """The first of them; of a Residual its sum alone, without body, shortcut and ReLU."""
+    input_shape: tuple[int, ...]
+    """[H, W, C] or [features] of one example."""
+    output_shape: tuple[int, ...]
+    learned_before: bool
+    """Whether its input needs a gradient."""
+    names: tuple[str, ...]
+    """Of all of them."""
+    flops: int
+    """Of one of them for one example, forward and backward, counted as `common.models.work` does."""
+    values_moved: int
+    weights: int
+    """Trainable values of one of them."""
+
+    @property
+    def kind(self) -> str:
+        return type(self.layer).__name__
+
+    @property
+    def architecture(self) -> Architecture:
+        """This layer alone, as a model."""
+        return Architecture(OWN_NAME, self.input_shape[0], self.output_shape[-1], (self.layer,))
+
+    def bytes_moved(self, spec: Spec) -> int:
+        """Of one of them in a step, forward and backward; the weights are read twice and their gradient is written."""
+        return work.VALUE_BYTES[spec.precision] * (self.values_moved * spec.global_batch_size + 3 * self.weights)
+
+
+class Measured(BaseModel):
+    """One process's medians, in seconds of wall time."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seconds: list[float]
+    """Of each unit: one such layer, forward and backward."""
+    whole_seconds: float
+    """Of the whole model, forward and backward, with neither loss nor update."""
+    device: str
+    versions: dict[str, str]
+    cores_of_others: float
+    """That other work used meanwhile, on average."""
+    device_rates: DeviceRates | None = None
+    """Of an accelerator."""
+
+
+Passes = Callable[[Spec, Architecture, tuple[int, ...], bool], Callable[[], object]]
+"""(spec, layers, [H, W, C] or [features] of an example in front of them, whether that needs a gradient) to what goes through
+them once, forward and backward, with one batch of the spec; what is started there may be waited for later."""
+
+
+def units(architecture: Architecture) -> list[Unit]:
+    """What a model is made of, in the order of the forward pass; a Residual's sum comes behind its body and shortcut."""
+    found: dict[Unit, list[str]] = {}
+    for unit in _walk(architecture.layers, (architecture.image_size, architecture.image_size, 3), learned_before=False):
+        anonymous = dataclasses.replace(unit, layer=dataclasses.replace(unit.layer, name=OWN_NAME))
+        found.setdefault(anonymous, []).append(unit.layer.name)
+    return [dataclasses.replace(unit, names=tuple(names)) for unit, names in found.items()]
+
+
+def is_sum(architecture: Architecture) -> bool:
+    """Whether it is a residual sum alone, which has two inputs."""
+    return architecture.name == OWN_NAME and isinstance(architecture.layers[0], Residual)
+
+
+def refuse_other(chosen: Mapping[str, Any], only: Mapping[str, Any]) -> None:
+    """Hold switches to those with which a step is nothing but its layers.
+
+    Args:
+        chosen: every switch as a run has it.
+        only: of those that make a step something else, the value that does not.
+
+    Raises:
+        SpecError: names the switch.
+    """
+    for name, value in only.items():
+        if chosen[name] != value:
+            raise SpecError(f"Layers are timed with framework_options.{name} {value}. Received: {chosen[name]}. Leave it out.")
+
+
+def measure(
+    spec: Spec,
+    architecture: Architecture,
+    passes: Passes,
+    synchronize: Callable[[], None],
+    calls: int,
+    *,
+    device: str,
+    versions: dict[str, str],
+    device_rates: Callable[[], DeviceRates | None] = lambda: None,
+) -> Measured:
+    """Time every unit of a model, and the model as a whole, one after the other.
+
+    Args:
+        spec: of a run; its batch size, precision and switches count.
+        architecture: of the model.
+        passes: the framework's own.
+        synchronize: waits for the device.
+        calls: timed, of each.
+        device: told as it is.
+        versions: told as they are.
+        device_rates: of an accelerator, measured when all layers are.
+    """
+
+    def median(layers: Architecture, shape: tuple[int, ...], learned_before: bool) -> float:
+        heartbeat.reached()
+        one = passes(spec, layers, shape, learned_before)
+
+        def seconds(times: int) -> float:
+            synchronize()
+            start = time.perf_counter()
+            for _ in range(times):
+                one()
+            synchronize()
+            return (time.perf_counter() - start) / times
+
+        warm = [seconds(1) for _ in range(WARM_UP_CALLS)][-1]
+        block = 1 if device == "cpu" else math.ceil(BLOCK_SECONDS / max(warm, 1e-6))
+        return statistics.median(seconds(block) for _ in range(calls))
+
+    others = machine.OtherWork()
+    size = architecture.image_size
+    return Measured(
+        seconds=[median(unit.architecture, unit.input_shape, unit.learned_before) for unit in units(architecture)],
+        whole_seconds=median(architecture, (size, size, 3), False),
+        device=device,
+        versions=versions,
+        cores_of_others=others.cores(),
+        device_rates=device_rates(),
+    )
+
+
+def save(measured: Measured, out: Path) -> None:
+    results.write_atomically(out, measured.model_dump_json(indent=1))
+
+
+def _walk(layers: tuple[Layer, ...], shape: tuple[int, ...], *, learned_before: bool) -> Iterator[Unit]:
+    for layer in layers:
+        after = architectures.output_shape((layer,), shape, layer.name)
+        given, alone = shape, layer
+        if isinstance(layer, Residual):
+            yield from _walk(layer.body, shape, learned_before=learned_before)
+            yield from _walk(layer.shortcut, shape, learned_before=learned_before)
+            learned_before = learned_before or work.is_learned(layer)
+            given, alone = after, dataclasses.replace(layer, body=(), shortcut=(), relu=False)
+        counted = work.count_layers((alone,), given, learned_before=learned_before)
+        yield Unit(
+            layer=alone,
+            input_shape=given,
+            output_shape=after,
+            learned_before=learned_before,
+            names=(),
+            flops=counted.flops,
+            values_moved=counted.values_moved,
+            weights=counted.weights,
+        )
+        learned_before = learned_before or work.is_learned(layer)
+        if isinstance(layer, Residual) and layer.relu:
+            yield from _walk((ReLU(f"{layer.name}.out"),), after, learned_before=learned_before)
+        shape = after

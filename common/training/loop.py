@@ -1,0 +1,517 @@
+"""The run that both twins share: which batch comes when, what is timed, what is written down.
+
+A twin brings a `Trainer`: its model, optimizer, input and communication. Nothing in here knows a framework, so neither
+can be timed or scored by another rule than its twin.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from common.artifacts import checkpoint, results, trained
+from common.artifacts.checkpoint import Checkpoint, CheckpointError, Identity, Progress, Usage
+from common.artifacts.results import EpochRecord, Metrics, Noise, Phases, RunResult, Status
+from common.artifacts.trained import Card
+from common.data.batches import Plan, order_digest
+from common.data.sources import Dataset, Split
+from common.machine import heartbeat, machine, placement
+from common.machine.rates import DeviceRates
+from common.models.sharding import shard
+from common.models.weights import Weights
+from common.spec import Spec
+from common.training import metrics, profiling
+from common.training.timing import Stopwatch, Timer
+from common.training.trainer import Batch, Trainer
+
+LEAST_TIMED_SECONDS = 0.5
+"""Of training, below which the kernel's clocks, which tick every 10 ms, say nothing of cores."""
+
+
+class Diverged(ArithmeticError):
+    """The loss is not a finite number any more."""
+
+
+class Run:
+    """One training run as it goes: what has been measured so far, and the result made of it.
+
+    Args:
+        framework: its name in the result.
+        spec: what is run.
+        versions: of the framework's packages.
+        out: gets the run's events and checkpoints.
+        repeat: which one this is.
+        stopwatch: started with the run.
+        cpus: that the run is held to; None: all.
+        heard: called with every event in place of its line in `out`; it may raise, to end the run.
+    """
+
+    def __init__(
+        self,
+        framework: str,
+        spec: Spec,
+        versions: dict[str, str],
+        out: Path,
+        repeat: int,
+        stopwatch: Stopwatch,
+        cpus: Sequence[int] | None = None,
+        heard: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
+        self._spec = spec
+        self._out = out
+        self._heard = heard
+        self._stopwatch = stopwatch
+        self._epochs: list[EpochRecord] = []
+        self._order: list[npt.NDArray[np.int64]] = []
+        self._cpus = machine.cpu_budget(spec.cores) if cpus is None else cpus  # of all ranks
+        self._usage = Usage()
+        self._peak_memory_mib = 0.0
+        self._load, self._frequency_mhz = machine.load(), machine.frequency_mhz()
+        self._first_batch: Batch | None = None
+        self._first_epoch = 1
+        self._earlier: Phases | None = None
+        self._phases: Phases | None = None
+        self._best: Weights = {}
+        self._facts: dict[str, Any] = {
+            "framework": framework,
+            "spec": spec,
+            "repeat": repeat,
+            "versions": versions,
+            "machine": machine.describe(),
+            "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+
+    def know(self, **facts: Any) -> None:
+        """Fields of the result that are known by now, so that a failed run's row has them too."""
+        self._facts.update(facts)
+
+    def result(self, status: Status, reason: str | None = None) -> RunResult:
+        used = self._usage
+        # Of this machine alone is known how busy it was; the ranks' own seconds are those of all machines.
+        here = placement.on_one_host()
+        return RunResult(
+            status=status,
+            reason=reason,
+            epochs=self._epochs,
+            phases=self._phases or self._phases_so_far(),
+            order_hash=order_digest(np.concatenate(self._order)) if self._order else None,
+            cores_used=self._over_time(used.own),
+            cores_of_others=self._over_time(max(used.whole - used.own, 0.0)) if here else None,
+            noise=Noise(
+                load_start=self._load,
+                load_end=machine.load(),
+                frequency_start_mhz=self._frequency_mhz,
+                frequency_end_mhz=machine.frequency_mhz(),
+                cores_stolen=self._over_time(used.stolen),
+                cores_taken=self._over_time(max(used.held - used.own, 0.0)) if here else None,
+            ),
+            **self._facts,
+        )
+
+    def train(self, trainer: Trainer, plan: Plan, dataset: Dataset, earlier: Path | None = None) -> None:
+        """Train and validate epoch by epoch, then score the test split.
+
+        Args:
+            trainer: of this process.
+            plan: of the run.
+            dataset: of the run.
+            earlier: the folder of an attempt that was cut short, from whose checkpoint this one goes on if it can.
+
+        Raises:
+            Diverged: a loss of the epoch is NaN or infinite; epochs before it are kept.
+        """
+        self.learn(trainer, plan, dataset, earlier)
+        if self._spec.part != "training":
+            return
+        with self._stopwatch.phase("evaluation"):
+            test, predictions = evaluate(trainer, dataset.test, self._spec.global_batch_size)
+        self._know_memory(trainer)
+        self.know(test=test, predictions_hash=order_digest(predictions))
+        self.know(confusion=metrics.confusion(dataset.test.labels, predictions, len(dataset.class_names)))
+        self.know(**trainer.report(dataset.test))
+
+    def learn(self, trainer: Trainer, plan: Plan, dataset: Dataset, earlier: Path | None = None) -> None:
+        """Train and validate epoch by epoch as `train` does, and leave the test split alone."""
+        self.know(implementation=trainer.implementation, devices=trainer.devices, threads=trainer.threads)
+        self._event("start", total_epochs=plan.epochs, total_steps=plan.total_steps, steps_per_epoch=plan.steps_per_epoch)
+        with self._stopwatch.phase("build"):
+            self._go_on(trainer, plan, dataset, earlier)
+            batches = trainer.batches(self._first_epoch)
+        if self._spec.part != "training":
+            self._run_part(trainer, plan, batches)
+            return
+        saved = time.monotonic()
+        for epoch in range(self._first_epoch, plan.epochs + 1):
+            self._epoch(epoch, trainer, plan, dataset, batches)
+            if self._select(trainer, plan, dataset):
+                break
+            due = time.monotonic() - saved >= (self._spec.checkpoint_seconds or 0.0)
+            if due and epoch < plan.epochs and is_first_rank() and self._spec.starts_over is None:
+                self._save(trainer)
+                saved = time.monotonic()
+
+    def rate(self, device_rates: Callable[[Spec], DeviceRates | None]) -> None:
+        """Measure what the device can do, when all else that is reported stands; the wall time ends before."""
+        so_far = self._phases_so_far()
+        try:
+            found = device_rates(self._spec)
+        except Exception as error:  # whatever a device full of a model raises: the training is done
+            print(f"The device's rates were not measured: {error}", file=sys.stderr)
+            return
+        if found is not None:
+            self._phases = so_far
+            self.know(device_rates=found)
+
+    def profile(self, trainer: Trainer, plan: Plan) -> None:
+        """Take a step apart where the spec asks for it, when all else that is reported stands; the wall time ends before."""
+        if self._first_batch is None:
+            return
+        self._phases = self._phases or self._phases_so_far()
+        batch, size, steps = self._first_batch, plan.batch(0)[1], self._spec.profile_steps
+        self.know(step_parts=profiling.step_parts(trainer, batch, size, steps))
+        folder = self._out if is_first_rank() else None
+        traced = min(steps, profiling.MOST_TRACED_STEPS)
+        self.know(top_operations=profiling.top_operations(trainer, batch, size, traced, folder))
+
+    def _select(self, trainer: Trainer, plan: Plan, dataset: Dataset) -> bool:
+        """Keep the weights where this epoch is the best so far; whether the training ends because no epoch gets better."""
+        wanted = self._spec.best_epoch
+        if not wanted.keep and wanted.patience is None:
+            return False
+        best = best_epoch(self._epochs, wanted.by)
+        waited = self._epochs[-1].epoch - best
+        ends = wanted.patience is not None and waited >= wanted.patience
+        # Rank 0 says it for all: a sum over ranks need not end in the same bits everywhere, and all must do the same.
+        told = trainer.total(np.array([waited == 0, ends], np.int64) * is_first_rank())
+        self.know(best_epoch=best)
+        if wanted.keep and told[0]:
+            kept = trainer.weights()  # of all ranks: each may have but a part
+            if is_first_rank():
+                self._best = kept
+                self._keep_best(plan, dataset)
+        return bool(told[1])
+
+    def _keep_best(self, plan: Plan, dataset: Dataset) -> None:
+        record = self._epochs[self._facts["best_epoch"] - 1]
+        card = Card(
+            framework=self._facts["framework"],
+            versions=self._facts["versions"],
+            model=self._spec.model,
+            class_names=dataset.class_names,
+            image_size=plan.architecture.image_size,
+            pixel_mean=plan.scaling.mean,
+            pixel_std=plan.scaling.std,
+            precision=self._spec.precision,
+            spec_hash=self._spec.digest,
+            data_hash=dataset.content_hash,
+            seed=self._spec.seed,
+            epoch=record.epoch,
+            validation=record.validation,
+        )
+        trained.save(card, self._best, self._out / results.BEST_FILE)
+
+    def _go_on(self, trainer: Trainer, plan: Plan, dataset: Dataset, earlier: Path | None) -> None:
+        """Take up an earlier attempt where its checkpoint was made; start over, and say why, where that cannot be."""
+        if self._spec.starts_over is not None:
+            if earlier is not None:
+                self.know(started_over=self._spec.starts_over)
+            return
+        found: Checkpoint | None = None
+        if earlier is not None and is_first_rank():
+            try:
+                found = checkpoint.load(earlier)
+                self._check(found.progress.identity)
+            except CheckpointError as error:
+                found = None
+                print(f"The run starts over: {error}.", file=sys.stderr)
+                self.know(started_over=str(error))
+        found = checkpoint.of_first_rank(trainer, found)
+        if found is None:
+            return
+        progress = found.progress
+        self._first_epoch = len(progress.epochs) + 1
+        trainer.load_state(found.state, (self._first_epoch - 1) * plan.steps_per_epoch)
+        self._order = [found.ids]
+        self._epochs = list(progress.epochs)
+        self._earlier = progress.phases
+        self._usage, self._peak_memory_mib = progress.usage, progress.peak_memory_mib
+        self._load, self._frequency_mhz = progress.load_start, progress.frequency_start_mhz
+        self.know(first_step_loss=progress.first_step_loss, resumes=progress.resumes + 1)
+        self._event("first_step", seconds=progress.phases.first_step_seconds, loss=progress.first_step_loss)
+        for record in progress.epochs:
+            self._event("epoch", **record.model_dump())
+        self._event("resume", epochs=len(progress.epochs))
+        if found.best and is_first_rank():
+            self._best = found.best
+            self.know(best_epoch=best_epoch(self._epochs, self._spec.best_epoch.by))
+            self._keep_best(plan, dataset)
+
+    def _check(self, found: Identity) -> None:
+        for field, wanted in self._identity():
+            if getattr(found, field) != wanted:
+                raise CheckpointError(f"the checkpoint is of another run: its {field} differs")
+
+    def _identity(self) -> Identity:
+        return Identity(**{name: self._facts[name] for name in Identity.model_fields})
+
+    def _save(self, trainer: Trainer) -> None:
+        """Make a checkpoint; without one the run goes on all the same."""
+        progress = Progress(
+            identity=self._identity(),
+            epochs=self._epochs,
+            phases=self._phases_so_far(),
+            first_step_loss=self._facts["first_step_loss"],
+            resumes=self._facts.get("resumes", 0),
+            usage=self._usage,
+            load_start=self._load,
+            frequency_start_mhz=self._frequency_mhz,
+            peak_memory_mib=self._peak_memory_mib,
+        )
+        try:
+            checkpoint.save(Checkpoint(progress, np.concatenate(self._order), trainer.state(), self._best), self._out)
+        except OSError as error:
+            print(f"No checkpoint after epoch {len(self._epochs)}: {error}.", file=sys.stderr)
+        heartbeat.heartbeat()
+
+    def _phases_so_far(self) -> Phases:
+        """Of this attempt and of those that it goes on from."""
+        own = self._stopwatch.phases()
+        if self._earlier is None:
+            return own
+        return Phases(**{name: seconds + getattr(self._earlier, name) for name, seconds in own})
+
+    def _epoch(self, epoch: int, trainer: Trainer, plan: Plan, dataset: Dataset, batches: Iterator[Batch]) -> None:
+        steps = plan.steps_in(epoch)
+        first_step = (epoch - 1) * plan.steps_per_epoch
+        batch_sizes = [stop - start for start, stop in map(plan.batch, range(steps))]
+        outputs: list[tuple[Any, Any]] = []
+        ids: list[Any] = []
+
+        def train(timer: Any, step: int) -> None:
+            with timer.waiting_for_input():
+                batch = next(batches)
+            if self._spec.profile_steps and self._first_batch is None:
+                self._first_batch = batch
+            outputs.append(trainer.train_step(batch, batch_sizes[step], plan.learning_rate(first_step + step)))
+            heartbeat.stepped()
+            ids.append(batch.ids)
+
+        timed, first_step_seconds = range(steps), None
+        if epoch == self._first_epoch:  # of this process, which has to compile it
+            with self._stopwatch.phase("first_step") as timer:
+                train(timer, 0)
+            timed, first_step_seconds = range(1, steps), timer.seconds
+            if epoch == 1:
+                first_loss = float(trainer.all_reduce(trainer.fetch([outputs[0][0]]).astype(np.float64))[0])
+                self.know(first_step_loss=first_loss)
+                self._event("first_step", seconds=timer.seconds, loss=first_loss)
+        with self._timed(trainer) as timer:
+            for step in timed:
+                train(timer, step)
+
+        losses = trainer.all_reduce(trainer.fetch([loss for loss, _ in outputs]).astype(np.float64))
+        num_correct = trainer.all_reduce(trainer.fetch([correct for _, correct in outputs]).astype(np.int64))
+        self._order.append(_gather(trainer, plan, epoch, ids))
+        if not np.isfinite(losses).all():
+            step = int(np.argmin(np.isfinite(losses)))
+            raise Diverged(f"loss is {losses[step]} at epoch {epoch}, step {step + 1}; try a smaller optimizer.learning_rate")
+        with self._stopwatch.phase("evaluation") as evaluation:
+            trainer.share_statistics()
+            validation, _ = evaluate(trainer, dataset.validation, self._spec.global_batch_size)
+        if not math.isfinite(validation.loss):
+            raise Diverged(f"validation loss is {validation.loss} after epoch {epoch}; try a smaller optimizer.learning_rate")
+        record = EpochRecord(
+            epoch=epoch,
+            steps=steps,
+            images=sum(batch_sizes),
+            epoch_images=plan.num_examples,
+            learning_rate=plan.learning_rate(first_step + steps - 1),
+            train=metrics.from_counts(int(num_correct.sum()), sum(batch_sizes), float(losses @ np.array(batch_sizes))),
+            validation=validation,
+            timed_seconds=timer.seconds,
+            timed_steps=len(timed),
+            timed_images=sum(batch_sizes[step] for step in timed),
+            input_wait_seconds=timer.input_wait_seconds,
+            evaluation_seconds=evaluation.seconds,
+            first_step_seconds=first_step_seconds,
+        )
+        self._epochs.append(record)
+        self._event("epoch", **record.model_dump())
+
+    @contextmanager
+    def _timed(self, trainer: Trainer) -> Generator[Timer]:
+        """Training time, with what these processes and everybody else used of the machine meanwhile."""
+        before = self._used_so_far()
+        with self._stopwatch.phase("training") as timer:
+            yield timer
+        spent = {name: seconds - getattr(before, name) for name, seconds in self._used_so_far()}
+        spent["own"], memory = map(float, trainer.total(np.array([spent["own"], machine.peak_memory_mib()])))
+        self._peak_memory_mib = max(self._peak_memory_mib, memory)
+        self._usage = self._usage.plus(Usage(**spent | {"wall": timer.seconds}))
+
+    def _used_so_far(self) -> Usage:
+        return Usage(
+            own=machine.cpu_seconds(),
+            whole=machine.busy_cpu_seconds(),
+            held=machine.busy_cpu_seconds(self._cpus),
+            stolen=machine.stolen_cpu_seconds(self._cpus),
+        )
+
+    def _over_time(self, seconds: float) -> float | None:
+        return seconds / self._usage.wall if self._usage.wall >= LEAST_TIMED_SECONDS else None
+
+    def _run_part(self, trainer: Trainer, plan: Plan, batches: Iterator[Batch]) -> None:
+        """The input path or the model by itself, step by step as in training; nothing is learned and nothing scored.
+
+        The input is timed at its steady pace: the clock starts when what was made before it is used up, and stops while as
+        much lies ready again, so that no batch is free.
+        """
+        size = plan.batch(0)[1]
+        kept: Batch | None = None
+
+        def step(timer: Timer, number: int) -> None:
+            nonlocal kept
+            if kept is None or self._spec.part == "input":
+                with timer.waiting_for_input():
+                    kept = next(batches)
+            if self._spec.part == "compute":
+                trainer.train_step(kept, size, plan.learning_rate(number))
+            heartbeat.stepped()
+
+        ahead = self._spec.batches_ahead
+        timed = range(1 + ahead, max(plan.total_steps - ahead, 1 + ahead))
+        with self._stopwatch.phase("first_step") as clock:
+            step(clock, 0)
+        with ExitStack() as running:
+            for epoch in range(1, plan.epochs + 1):
+                steps, first = plan.steps_in(epoch), (epoch - 1) * plan.steps_per_epoch
+                sizes = [
+                    size if self._spec.part == "compute" else stop - start for start, stop in map(plan.batch, range(steps))
+                ]
+                for number in range(max(first, 1), first + steps):
+                    if number == timed.start and timed:
+                        clock = running.enter_context(self._timed(trainer))
+                    if number == timed.stop:
+                        running.close()
+                    step(clock if number in timed else Timer(), number)
+                own = [number - first for number in timed if first <= number < first + steps]
+                trainer.synchronize()
+                seconds, waited = clock.lap() if own else (0.0, 0.0)
+                record = EpochRecord(
+                    epoch=epoch,
+                    steps=steps,
+                    images=sum(sizes),
+                    epoch_images=plan.num_examples,
+                    learning_rate=plan.learning_rate(first + steps - 1),
+                    train=None,
+                    validation=None,
+                    timed_seconds=seconds,
+                    timed_steps=len(own),
+                    timed_images=sum(sizes[number] for number in own),
+                    input_wait_seconds=waited,
+                    evaluation_seconds=0.0,
+                )
+                self._epochs.append(record)
+                self._event("epoch", **record.model_dump())
+        self._know_memory(trainer)
+
+    def _know_memory(self, trainer: Trainer) -> None:
+        now = float(trainer.total(np.array([machine.peak_memory_mib()]))[0])
+        self.know(peak_memory_mib=max(self._peak_memory_mib, now))
+
+    def _event(self, event: str, **values: Any) -> None:
+        heartbeat.reached()
+        if self._heard is not None:
+            self._heard({"event": event, **values})
+        elif is_first_rank():
+            results.append_event(self._out, event, time=time.time(), **values)
+
+
+def is_first_rank() -> bool:
+    """Whether this process writes the run's files: the only one, or rank 0 of several."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def best_epoch(epochs: Sequence[EpochRecord], by: str) -> int:
+    """The number of the epoch that is best on the validation split; of equal ones the earliest.
+
+    Args:
+        epochs: at least one, each with a validation.
+        by: `accuracy` or `loss`.
+    """
+
+    def rank(record: EpochRecord) -> tuple[float, int]:
+        assert record.validation is not None
+        return (record.validation.loss if by == "loss" else -record.validation.num_correct), record.epoch
+
+    return min(epochs, key=rank).epoch
+
+
+_LOSSES_KEPT = 32
+"""Of evaluation batches, on the device: thousands of small tensors between large ones leave what is freed in pieces that no
+layer's output fits in, and the process grows by hundreds of MiB."""
+
+
+def evaluate(trainer: Trainer, split: Split, batch_size: int) -> tuple[Metrics, npt.NDArray[np.int64]]:
+    """Score every example of a split exactly once, over all shards.
+
+    Args:
+        trainer: each of its processes scores its shard of the split.
+        split: N examples.
+        batch_size: examples per forward pass of one process.
+
+    Returns:
+        The metrics, and int64 [N] predicted labels, the same in every process.
+    """
+    n = len(split.labels)
+    index, number = trainer.shard
+    low, high = shard(n, number, index)
+    predictions, times_scored = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    losses: list[Any] = []
+    fetched = [np.zeros(0)]
+    for start in range(low, high, batch_size):
+        part = slice(start, min(start + batch_size, high))
+        loss, predicted = trainer.score(split.images[part], split.labels[part])
+        if len(predicted) != part.stop - part.start:
+            raise AssertionError(f"{len(predicted)} predictions for {part.stop - part.start} examples")
+        predictions[part] = predicted
+        times_scored[part] += 1
+        losses.append(loss)
+        if len(losses) == _LOSSES_KEPT or part.stop == high:
+            fetched.append(trainer.fetch(losses))
+            losses = []
+        heartbeat.heartbeat()
+    if not (trainer.all_reduce(times_scored) == 1).all():
+        raise AssertionError("an example was not scored exactly once")
+    loss_sum = np.concatenate(fetched, dtype=np.float64).sum()
+    total_loss = trainer.all_reduce(np.array([loss_sum]))
+    predictions = trainer.all_reduce(predictions)
+    return metrics.metrics(split.labels, predictions, float(total_loss[0])), predictions
+
+
+def _gather(trainer: Trainer, plan: Plan, epoch: int, ids: list[Any]) -> npt.NDArray[np.int64]:
+    """The ids that all shards really trained on, in the order of the global batches."""
+    stop = plan.batch(plan.steps_in(epoch) - 1)[1]
+    gathered = np.zeros(stop, np.int64)
+    index, number = trainer.shard
+    for (start, end), own in zip(plan.bounds(epoch, number, index), ids, strict=True):
+        gathered[start:end] = np.asarray(own)
+    return trainer.all_reduce(gathered)
+
+
+def relative_difference(a: float, b: float) -> float:
+    """|a - b| over the larger of the two; 0 where both are 0."""
+    scale = max(abs(a), abs(b))
+    if math.isnan(a) or math.isnan(b):
+        return math.inf
+    return abs(a - b) / scale if scale and math.isfinite(scale) else (0.0 if a == b else math.inf)

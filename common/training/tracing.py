@@ -1,0 +1,111 @@
+"""What the parity proof looks at: the arrays of a few training steps, through the very code that is timed."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from common.data.batches import Plan
+from common.data.sources import Dataset
+from common.machine import heartbeat
+from common.models.weights import Weights
+from common.training.trainer import Batch, Trainer
+
+PIXEL_STEPS = 3
+"""Steps whose augmented images are kept whole, so that a difference can be told in levels; of all others a hash is."""
+
+
+class TraceableTrainer(Trainer, Protocol):
+    """A Trainer that lets its model be looked into."""
+
+    def load_weights(self, values: Weights) -> None:
+        """Set every parameter and statistic of every replica."""
+        ...
+
+    def num_values(self) -> tuple[int, int]:
+        """(all values, the trainable ones of them) that the model was built with, whoever asked for them."""
+        ...
+
+    def gradients(self, batch: Batch, num_examples: int) -> Weights:
+        """Gradients of the mean loss by canonical name. Serial mode only; changes BatchNorm statistics."""
+        ...
+
+    def logits(self, batch: Batch, *, training: bool) -> npt.NDArray[np.floating]:
+        """[N, classes] of the first copy of the model. In training mode, serial's alone, it changes BatchNorm statistics."""
+        ...
+
+
+def trace(trainer: TraceableTrainer, plan: Plan, dataset: Dataset, initial: Weights) -> dict[str, npt.NDArray[Any]]:
+    """Train `plan.total_steps` steps and record them.
+
+    Returns:
+        ids: int64 [examples], as trained on; loss: [steps], mean over each global batch before its update;
+        num_correct: int64 [steps]; stepped/<parameter>: after one step; logits/final: eval mode, on the first batch.
+        In serial mode also initial/<parameter>, gradient/<parameter>, logits/train and logits/eval before the first
+        step, num_values: int64 [2], all and trainable; pixels: uint8 [steps, 32], SHA-256 of each augmented batch;
+        images/<step> (uint8) of the first steps, and decoded: uint8 [32], SHA-256 of the decoded examples.
+    """
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    serial = plan.spec.mode == "serial"
+    first: Batch | None = None
+    ids: list[npt.NDArray[np.int64]] = []
+    losses: list[npt.NDArray[np.float64]] = []
+    correct: list[npt.NDArray[np.int64]] = []
+    pixels: list[npt.NDArray[np.uint8]] = []
+    batches = trainer.batches()
+    for step in range(plan.total_steps):
+        epoch, step_in_epoch = divmod(step, plan.steps_per_epoch)
+        start, stop = plan.batch(step_in_epoch)
+        batch = next(batches)
+        if first is None:
+            first = batch
+            if serial:
+                arrays |= _examine(trainer, batch, stop - start, initial)
+        if serial:
+            images = np.ascontiguousarray(batch.images)
+            pixels.append(_sha256(images))
+            if step < PIXEL_STEPS:
+                arrays[f"images/{step}"] = images
+        loss, num_correct = trainer.train_step(batch, stop - start, plan.learning_rate(step))
+        heartbeat.stepped()
+        losses.append(trainer.all_reduce(trainer.fetch([loss]).astype(np.float64)))
+        correct.append(trainer.all_reduce(trainer.fetch([num_correct]).astype(np.int64)))
+        index, number = trainer.shard
+        low, high = plan.bounds(epoch + 1, number, index)[step_in_epoch]
+        own = np.zeros(stop - start, np.int64)
+        own[low - start : high - start] = np.asarray(batch.ids)
+        ids.append(trainer.all_reduce(own))
+        if step == 0:
+            trainer.share_statistics()
+            arrays |= {f"stepped/{name}": array for name, array in trainer.weights().items()}
+    assert first is not None, "a plan has at least one step"
+    trainer.share_statistics()
+    arrays |= {
+        "ids": np.concatenate(ids),
+        "loss": np.concatenate(losses),
+        "num_correct": np.concatenate(correct),
+        "logits/final": trainer.logits(first, training=False),
+    }
+    if serial:
+        arrays["pixels"] = np.stack(pixels)
+        arrays["decoded"] = _sha256(dataset.train.images[np.sort(arrays["ids"])])
+    return arrays
+
+
+def _examine(trainer: TraceableTrainer, batch: Batch, num_examples: int, initial: Weights) -> dict[str, npt.NDArray[Any]]:
+    """Look at the untrained model, then put it back as it was."""
+    arrays: dict[str, npt.NDArray[Any]] = {f"initial/{name}": array for name, array in trainer.weights().items()}
+    arrays["num_values"] = np.array(trainer.num_values())
+    arrays["logits/eval"] = trainer.logits(batch, training=False)
+    arrays["logits/train"] = trainer.logits(batch, training=True)
+    trainer.load_weights(initial)
+    arrays |= {f"gradient/{name}": array for name, array in trainer.gradients(batch, num_examples).items()}
+    trainer.load_weights(initial)
+    return arrays
+
+
+def _sha256(array: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(hashlib.sha256(np.ascontiguousarray(array).tobytes()).digest(), np.uint8)

@@ -1,0 +1,211 @@
+"""What a comparison would take: its runs in order with their time and disk, from a few measured steps or stored results."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from common.artifacts import results
+from common.artifacts.results import RunResult
+from compare.execution import executor, store
+from compare.execution.matrix import Row
+from compare.execution.store import Comparison
+from compare.reporting import tables
+from compare.reporting.tables import Column, Table
+
+STEPS = 8
+"""That a measured run trains."""
+_SLOTS = {"sgd": 1, "adam": 2}
+"""Values that an optimizer keeps for each one that it trains."""
+_ITEM_BYTES = {"float32": 4, "float64": 8}
+_ID_BYTES = 8
+_REPORT_BYTES = 2 * 2**20
+"""About what tables and plots take."""
+_OF_ITS_LENGTH = ("epochs", "steps", "seed", "hang_seconds", "checkpoint_seconds", "profile_steps", "paths")
+"""Fields of a spec that leave the time of a step as it is; so do `data.limit` and `data.seed`."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Of one run."""
+
+    row: str
+    repeat: int
+    seconds: float | None
+    """Wall time; None where nothing is known of it."""
+    num_bytes: int | None
+    """That it leaves on the disk."""
+    source: str
+    """What the figures come from."""
+
+
+def estimate(
+    comparison: Comparison,
+    jobs: Sequence[tuple[Row, int]],
+    known: Callable[[Row], tuple[RunResult, str] | str],
+) -> list[Estimate]:
+    """What each run would take, in order.
+
+    Args:
+        comparison: judged, not begun.
+        jobs: its runs.
+        known: a result of the like of a row and where it comes from; or why there is none. Asked once for each row.
+    """
+    rows = {row.id: row for row, _ in jobs}
+    likes = {name: known(row) for name, row in rows.items()}
+    num_train, weights = comparison.train_examples, comparison.trainable_values
+    made: list[Estimate] = []
+    for row, repeat in jobs:
+        like = likes[row.id]
+        if isinstance(like, str):
+            made.append(Estimate(row.id, repeat, None, None, like))
+        else:
+            result, source = like
+            taken = num_bytes(row, result, num_train) + _best_bytes(row, weights)
+            made.append(Estimate(row.id, repeat, seconds(row, result, num_train), taken, source))
+    return made
+
+
+def seconds(row: Row, like: RunResult, num_train: int) -> float:
+    """Wall time of a run, from a shorter or a longer one of the same kind."""
+    phases = like.phases
+    assert phases is not None, "a whole run has its phases"
+    timed_images = sum(epoch.timed_images for epoch in like.epochs)
+    pace = phases.training_seconds / timed_images if timed_images else 0.0
+    larger = num_train / like.epochs[0].epoch_images
+    validation = [epoch.evaluation_seconds for epoch in like.epochs]
+    test = phases.evaluation_seconds - sum(validation)
+    once = phases.import_seconds + phases.build_seconds + phases.first_step_seconds + phases.other_seconds
+    epochs, images = _length(row, num_train)
+    return once + pace * images + larger * (epochs * sum(validation) / len(validation) + test)
+
+
+def num_bytes(row: Row, like: RunResult, num_train: int) -> int:
+    """What a run leaves behind: a line in its events and an entry in its result for each epoch, its facts, its spec."""
+    record = like.epochs[0]
+    of_epoch = 2 * len(record.model_dump_json())
+    of_run = len(results.to_line(like.model_copy(update={"epochs": []}))) + len(row.spec.to_json())
+    return _length(row, num_train)[0] * of_epoch + of_run
+
+
+def _best_bytes(row: Row, trainable_values: int) -> int:
+    """Of the weights of the best epoch, where they are kept."""
+    return trainable_values * _ITEM_BYTES[row.spec.precision] if row.spec.best_epoch.keep else 0
+
+
+def checkpoint_bytes(rows: Sequence[Row], comparison: Comparison) -> int:
+    """The room that a checkpoint needs for a while, two of them where one takes the other's place."""
+    largest = 0
+    for row in rows:
+        if row.spec.starts_over is None:
+            values = comparison.trainable_values * (1 + _SLOTS[row.spec.optimizer.name])
+            images = _length(row, comparison.train_examples)[1]
+            best = _best_bytes(row, comparison.trainable_values)
+            largest = max(largest, values * _ITEM_BYTES[row.spec.precision] + best + _ID_BYTES * images)
+    return 2 * largest
+
+
+def measured(row: Row) -> tuple[RunResult, str] | str:
+    """A few steps of a row, really trained, in a folder that is removed; or why that failed."""
+    spec = row.spec
+    length = min(STEPS, spec.steps or STEPS)
+    short = spec.with_fields(epochs=None, steps=length, profile_steps=0, checkpoint_seconds=None)
+    with tempfile.TemporaryDirectory(prefix="convtwins-") as folder:
+        result = executor.execute(row.model_copy(update={"spec": short}), 0, Path(folder), lambda events: None)
+    if result.status not in ("ok", "not parallel"):
+        return f"{result.status}: {result.reason}"
+    return result, f"{length} steps measured now"
+
+
+def stored(folder: Path) -> Callable[[Row], tuple[RunResult, str] | str]:
+    """Looks for results of the like in another comparison: of several, that of the middle wall time.
+
+    Raises:
+        FolderError: the folder holds none.
+    """
+    held = store.read(folder)
+    whole = [
+        (result.phases.wall_seconds, result)
+        for repeats in held.runs.values()
+        for result in repeats.values()
+        if result.status in ("ok", "not parallel") and result.epochs and result.phases
+    ]
+
+    def known(row: Row) -> tuple[RunResult, str] | str:
+        alike = [each for each in whole if each[1].framework == row.framework and _alike(each[1], row)]
+        if not alike:
+            return f"unknown: {folder} has no run of this kind"
+        return sorted(alike, key=itemgetter(0))[(len(alike) - 1) // 2][1], f"stored in {folder}"
+
+    return known
+
+
+def to_plain(estimates: Sequence[Estimate], comparison: Comparison) -> dict[str, Any]:
+    """Everything as JSON holds it."""
+    wanted = [row for row in comparison.rows if row.id in {each.row for each in estimates}]
+    return {
+        "runs": [asdict(each) for each in estimates],
+        "not_run": {row.id: row.unavailable for row in comparison.rows if row.unavailable},
+        "seconds": sum(each.seconds or 0.0 for each in estimates),
+        "num_bytes": sum(each.num_bytes or 0 for each in estimates) + _REPORT_BYTES,
+        "checkpoint_bytes": checkpoint_bytes(wanted, comparison),
+        "unknown": sum(each.seconds is None for each in estimates),
+        "proof": comparison.prove,
+        "profile": any(row.spec.profile_steps for row in wanted),
+    }
+
+
+def print_to(console: Console, plain: dict[str, Any]) -> None:
+    """For a reader on a terminal."""
+    columns = (
+        Column("number", "no."),
+        Column("row", "run"),
+        Column("repeat", "repeat"),
+        Column("seconds", "seconds", 0),
+        Column("source", "from", fold=50),
+    )
+    rows: list[dict[str, tables.Cell]] = [
+        {**each, "number": number, "repeat": each["repeat"] + 1} for number, each in enumerate(plain["runs"], 1)
+    ]
+    if rows:
+        console.print(tables.to_rich(Table("dry_run", "Runs, in this order", columns, rows), console.width))
+    for row, reason in plain["not_run"].items():
+        console.print(Text(f"{row}: {reason}"), soft_wrap=True)
+    unknown = f", and {plain['unknown']} of which nothing is known" if plain["unknown"] else ""
+    minutes, rest = divmod(round(plain["seconds"]), 60)
+    disk = (
+        f"{plain['num_bytes'] / 2**20:.1f} MiB of disk, and {plain['checkpoint_bytes'] / 2**20:.1f} for checkpoints meanwhile"
+    )
+    proof = " The proof comes before them and is not counted." if plain["proof"] else ""
+    profile = " The profile after each run, and its trace, are not counted." if plain["profile"] else ""
+    number = len(plain["runs"])
+    about = (
+        f"about {minutes}:{rest:02d} min{unknown}; {disk}" if plain["unknown"] < number else "nothing is known of their time"
+    )
+    said = f"{number} run{'s' if number != 1 else ''}: {about}.{proof}{profile}"
+    console.print(Text(said), soft_wrap=True)
+    console.print(Text("No results folder was touched."), soft_wrap=True)
+
+
+def _length(row: Row, num_train: int) -> tuple[int, int]:
+    """(epochs, images) of a run."""
+    spec = row.spec
+    if spec.steps is None:
+        return spec.epochs or 0, (spec.epochs or 0) * num_train
+    steps_per_epoch = -(-num_train // spec.global_batch_size)
+    epochs = -(-spec.steps // steps_per_epoch)
+    return epochs, min(spec.steps * spec.global_batch_size, epochs * num_train)
+
+
+def _alike(result: RunResult, row: Row) -> bool:
+    length: dict[str, Any] = {name: getattr(row.spec, name) for name in _OF_ITS_LENGTH}
+    data = row.spec.data
+    length["data"] = result.spec.data.model_copy(update={"limit": data.limit, "seed": data.seed})
+    return result.spec.model_copy(update=length) == row.spec

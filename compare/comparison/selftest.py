@@ -1,0 +1,300 @@
+"""`python -m compare selftest`: whether the suite's own verdicts can be relied on, simulated and tried on this machine."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+import typer
+from pydantic import BaseModel, ConfigDict
+from rich.text import Text
+from scipy import special
+
+from common import spec
+from compare.comparison import run
+from compare.core import exits, statistics
+from compare.core.interrupt import SIGNALLED
+from compare.core.option_parsing import chosen, names
+from compare.core.presets import Preset
+from compare.core.statistics import VERDICT_PAIRS, Judged, Ratio, interval_words, paired_ratio, verdicts
+from compare.execution import launch
+from compare.execution.matrix import Row
+from compare.execution.store import Stored
+from compare.judgement.summary import epoch_seconds, measured, ratio_of_seconds
+from compare.reporting import report, tables
+from compare.reporting.report import Report
+from compare.reporting.tables import Column, Table
+
+TRIALS = 10_000
+NOISE = 0.02
+"""Standard deviation of the logarithm of one simulated run's time."""
+DRIFT = 0.3
+"""The same of what both runs of a pair meet alike: a machine that grows warmer or busier."""
+SLOWDOWN = 1.10
+TREND = 0.003
+"""By which a run is slower than its neighbour before it; the next repeat goes the other way round."""
+FAMILY = 8
+"""Comparisons that are judged together: as many as `run` makes of both frameworks when it is told nothing else."""
+
+ALARMS = statistics.SIGNIFICANCE
+"""Part of comparisons of equal runs that are called different, by chance."""
+
+LEAST_P = 0.001
+"""Of equal runs: a verdict on them is one trial in twenty's by chance, a p below this one in a thousand's."""
+
+IMAGES, SLOWER_IMAGES = 1000, 1100
+"""Of an epoch, in batches that divide both: the slower run does a known tenth more of the same work."""
+VALUES: dict[str, Any] = {
+    "model": "simple_cnn",
+    "data": {"source": "digits"},
+    "global_batch_size": 50,
+    "epochs": 3,
+    "cores": 1,
+}
+
+
+class Check(BaseModel):
+    """One thing that must hold, and what was found."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
+
+    where: str
+    """`simulated`, or the framework that ran here."""
+    what: str
+    n: int
+    """Comparisons that were simulated, or pairs of real runs."""
+    found: str
+    required: str
+    passed: bool
+
+
+class Selftest(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
+
+    checks: list[Check]
+    sentences: list[str]
+    """What the real trials say of this machine."""
+
+    @property
+    def passed(self) -> bool:
+        return all(check.passed for check in self.checks)
+
+
+def command(
+    frameworks: Annotated[str, typer.Option(help="For the trials on this machine, with commas.")] = ",".join(launch.FRAMEWORKS),
+    simulate_only: Annotated[bool, typer.Option("--simulate-only", help="No trials on this machine: seconds.")] = False,
+    trials: Annotated[int, typer.Option(min=1000, help="Comparisons to simulate; of families, a quarter.")] = TRIALS,
+    seed: Annotated[int, typer.Option(min=0, help="Of the simulation.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Test the verdicts themselves: equal runs must be called equal, and a known slowdown be found."""
+    with exits.told():
+        asked = chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
+        made = Selftest(checks=simulate(trials, seed), sentences=[])
+        if not simulate_only:
+            found = _try_here(asked)
+            made = Selftest(checks=[*made.checks, *found.checks], sentences=found.sentences)
+    show(made, as_json=as_json)
+    raise typer.Exit(0 if made.passed else exits.RUN_FAILED)
+
+
+def simulate(trials: int, seed: int) -> list[Check]:
+    """How often the verdicts of a report are wrong where the truth is known: times with log-normal noise, in pairs.
+
+    Args:
+        trials: single comparisons of each kind; families, a quarter as many.
+        seed: of the noise.
+    """
+    generator = np.random.default_rng(seed)
+    least = math.expm1(statistics.least_found(NOISE * math.sqrt(2 / VERDICT_PAIRS), VERDICT_PAIRS - 1, FAMILY))
+    equal = _simulated(generator, trials, 1)
+    slower = _simulated(generator, trials, 1, SLOWDOWN)
+    number = trials // 4
+    families = _simulated(generator, number, FAMILY)
+    with_slower = _simulated(generator, number, FAMILY, 1.0 + least)
+    alarms = _share(equal, lambda judged: judged[0].verdict in ("above", "below"))
+    any_alarm = _share(families, lambda judged: any(each.verdict in ("above", "below") for each in judged))
+    alone = _share(families, lambda judged: any((each.ratio.p or 0.0) < statistics.SIGNIFICANCE for each in judged))
+    found, found_among = (_share(each, lambda judged: judged[0].verdict == "above") for each in (slower, with_slower))
+    around, most = _tolerance(ALARMS, trials), ALARMS + _tolerance(ALARMS, number)
+    least_power = statistics.POWER - _tolerance(statistics.POWER, number)
+    add = partial(Check, where="simulated")
+    return [
+        add(
+            what=f"equal runs called different, {VERDICT_PAIRS} pairs",
+            n=trials,
+            found=f"{alarms:.2%}",
+            required=f"{100 * (ALARMS - around):.3g} to {100 * (ALARMS + around):.3g} %",
+            passed=abs(alarms - ALARMS) <= around,
+        ),
+        add(
+            what=f"slowdowns of {SLOWDOWN - 1:.0%} found, noise {NOISE:.0%}, {VERDICT_PAIRS} pairs",
+            n=trials,
+            found=f"{found:.2%}",
+            required=f"at least {statistics.POWER:.0%}",
+            passed=found >= statistics.POWER,
+        ),
+        add(
+            what=f"families of {FAMILY} equal comparisons with any called different (uncorrected: {alone:.1%})",
+            n=number,
+            found=f"{any_alarm:.2%}",
+            required=f"at most {100 * most:.3g} %",
+            passed=any_alarm <= most,
+        ),
+        add(
+            what=f"slowdowns of {least:.1%} found among {FAMILY} comparisons, which is the least that {VERDICT_PAIRS} pairs of "
+            f"noise {NOISE:.0%} are said to find there",
+            n=number,
+            found=f"{found_among:.2%}",
+            required=f"at least {100 * least_power:.3g} %",
+            passed=found_among >= least_power,
+        ),
+    ]
+
+
+def _tolerance(rate: float, trials: int) -> float:
+    """How far from a rate so many trials may lie: a hundredth, or, of fewer, what comes by chance once in a thousand times."""
+    return max(0.01, float(special.ndtri(0.9995)) * math.sqrt(rate * (1.0 - rate) / trials))
+
+
+def rows(settings: Preset, frameworks: Sequence[str]) -> list[Row]:
+    """Of each framework two equal rows, and one whose epoch is a tenth longer."""
+    return [
+        Row(
+            id=f"{framework}-{name}",
+            framework=framework,
+            spec=spec.build(spec.overlay(settings.values, {"data.limit": images})),
+        )
+        for framework in frameworks
+        for name, images in (("equal-1", IMAGES), ("equal-2", IMAGES), ("slower", SLOWER_IMAGES))
+    ]
+
+
+def judge(made: Report) -> Selftest:
+    """What real trials, laid out by `rows`, have shown."""
+    stored = made.stored
+    by_id = {row.id: row for row in stored.comparison.rows}
+    frameworks = list(dict.fromkeys(row.framework for row in by_id.values()))
+    wanted = [(framework, other) for framework in frameworks for other in ("equal-2", "slower")]
+    ratios = [
+        ((framework, other), ratio)
+        for framework, other in wanted
+        if (ratio := ratio_of_seconds(stored, by_id[f"{framework}-{other}"], by_id[f"{framework}-equal-1"])) is not None
+    ]
+    judged = dict(zip([key for key, _ in ratios], verdicts([(" ".join(key), ratio) for key, ratio in ratios]), strict=True))
+    checks = [_check(framework, other, judged.get((framework, other))) for framework, other in wanted]
+    resolutions = [said for each in frameworks if (said := _resolution(stored, each))]
+    return Selftest(checks=checks, sentences=[*resolutions, *dict.fromkeys(made.findings.troubles)])
+
+
+def show(made: Selftest, *, as_json: bool) -> None:
+    """Print the checks on stdout: as a table, or as one JSON object."""
+    if as_json:
+        typer.echo(json.dumps(made.model_dump(mode="json") | {"passed": made.passed}, indent=1, allow_nan=False))
+        return
+    columns = (
+        Column("where", "where"),
+        Column("what", "what", fold=44),
+        Column("n", "n"),
+        Column("found", "found", fold=24),
+        Column("required", "required", fold=20),
+        Column("passed", "passed"),
+    )
+    cells: list[dict[str, tables.Cell]] = [
+        check.model_dump() | {"passed": "yes" if check.passed else "NO"} for check in made.checks
+    ]
+    console = report.console()
+    console.print(tables.to_rich(Table("selftest", "Can the verdicts be relied on?", columns, cells), console.width))
+    for sentence in made.sentences:
+        console.print(Text(sentence))
+
+
+def _try_here(frameworks: Sequence[str]) -> Selftest:
+    """The real trials, as any comparison is run.
+
+    Raises:
+        SpecError, DataRefused, LaunchError, FolderError, Interrupted: as `run.run`.
+        typer.Exit: it was interrupted during the trials, and has said so.
+    """
+    seen: list[Report] = []
+
+    def keep(made: Report, folder: Path, *, as_json: bool) -> None:
+        seen.append(made)
+
+    with tempfile.TemporaryDirectory(prefix="convtwins-selftest-") as folder:
+        settings = Preset(values=VALUES, modes=("serial",), repeats=VERDICT_PAIRS)
+        request = run.Request(settings, list(frameworks), Path(folder) / "runs", prove=False, lay_out=rows)
+        code = run.run(request, as_json=False, show=keep)
+    if code >= SIGNALLED:
+        raise typer.Exit(code)
+    return judge(seen[0])
+
+
+def _simulated(generator: np.random.Generator, trials: int, comparisons: int, slowdown: float = 1.0) -> list[list[Judged]]:
+    """Families of comparisons with the same base, each of pairs of runs that met the same drift, judged as a report does.
+
+    The base is the neighbour of each, before it and then behind it; the first of them is the slower one.
+    """
+    noise = generator.normal(0.0, NOISE, (trials, VERDICT_PAIRS, 1 + comparisons))
+    drift = generator.normal(0.0, DRIFT, (trials, VERDICT_PAIRS, 1))
+    noise[:, 0::2, 1:] += TREND
+    noise[:, 1::2, 1:] -= TREND
+    seconds: npt.NDArray[np.float64] = np.exp(noise + drift)
+    seconds[:, :, 1] *= slowdown
+    return [verdicts([(str(number), ratio) for number, ratio in enumerate(_ratios(runs))]) for runs in seconds]
+
+
+def _ratios(runs: npt.NDArray[np.float64]) -> list[Ratio]:
+    """Of each further column over the first: seconds [pairs, 1 + comparisons]."""
+    base, *others = runs.T.tolist()
+    found = [paired_ratio(list(zip(other, base, strict=True))) for other in others]
+    return [ratio for ratio in found if ratio is not None]
+
+
+def _share(families: Sequence[list[Judged]], holds: Callable[[list[Judged]], bool]) -> float:
+    return sum(map(holds, families)) / len(families)
+
+
+def _check(framework: str, other: str, judged: Judged | None) -> Check:
+    equal = other == "equal-2"
+    found, passed = "no times: a run failed", False
+    if judged is not None:
+        said = statistics.word(judged, above="slower", below="faster", neither="no difference shown")
+        found = f"{interval_words(judged.ratio)} times the seconds: {said}{statistics.surety(judged)}"
+        passed = (judged.ratio.p or 0.0) >= LEAST_P if equal else judged.verdict == "above"
+    return Check(
+        where=framework,
+        what="the same run against itself" if equal else f"{SLOWER_IMAGES - IMAGES} images more to an epoch of {IMAGES}",
+        n=judged.ratio.n if judged else 0,
+        found=found,
+        required=f"p by itself at least {LEAST_P:g}" if equal else "slower",
+        passed=passed,
+    )
+
+
+def _resolution(stored: Stored, framework: str) -> str | None:
+    """What differences this machine's own noise lets a comparison find, from the equal runs."""
+    by_id = {row.id: row for row in stored.comparison.rows}
+    first, second = (measured(stored, by_id[f"{framework}-{name}"]) for name in ("equal-1", "equal-2"))
+    logs = [math.log(epoch_seconds(first[each]) / epoch_seconds(second[each])) for each in sorted(first.keys() & second.keys())]
+    if len(logs) < VERDICT_PAIRS:
+        return None
+    deviation, freedom = float(np.std(logs, ddof=1)), len(logs) - 1
+    tails = special.chdtri(freedom, (0.5 - statistics.CONFIDENCE / 2, 0.5 + statistics.CONFIDENCE / 2))
+    low, high = (deviation * math.sqrt(freedom / float(tail)) for tail in tails)
+
+    def least(deviation: float, comparisons: int) -> str:
+        return f"{math.expm1(statistics.least_found(deviation / math.sqrt(len(logs)), freedom, comparisons)):.1%}"
+
+    return (
+        f"{framework} here: two equal runs differ by {deviation:.1%} (standard deviation; {low:.1%} to {high:.1%}, for so few "
+        f"pairs); so {len(logs)} pairs find a difference of about {least(deviation, 1)} nine times in ten, and of "
+        f"{least(deviation, FAMILY)} among {FAMILY} comparisons; at the most, {least(high, FAMILY)}."
+    )

@@ -1,0 +1,41 @@
+"""How a command ends: its exit code, and in a line on stderr why."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import typer
+
+from common.data.sources import DataRefused
+from common.models.weights import WeightsError
+from common.spec import SpecError
+from compare.core.errors import FolderError, LaunchError
+from compare.core.interrupt import Interrupted
+
+RUN_FAILED, USAGE, DATA_REFUSED = 1, 2, 4
+
+
+@contextmanager
+def told() -> Generator[None]:
+    """End the command, with a message and a code, where the block raises what a user can mend.
+
+    Raises:
+        typer.Exit: in place of SpecError, FolderError, WeightsError, DataRefused, LaunchError, OSError and Interrupted.
+    """
+    try:
+        yield
+    except Interrupted as interruption:
+        code, words = interruption.exit_code, interruption.words
+    except (SpecError, FolderError, WeightsError) as error:
+        code, words = USAGE, str(error)
+    except DataRefused as error:
+        code, words = DATA_REFUSED, str(error)
+    except LaunchError as error:
+        code, words = RUN_FAILED, str(error)
+    except OSError as error:
+        code, words = RUN_FAILED, f"{error}. Free space, or name another folder; the same command goes on from what is there."
+    else:
+        return
+    typer.echo(words, err=True)
+    raise typer.Exit(code)

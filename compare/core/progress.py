@@ -1,0 +1,141 @@
+"""Live progress on the terminal: which run, its epoch, loss and accuracy, and the time left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from common.artifacts.results import RunResult
+
+_REFRESH_PER_SECOND = 2  # drawing takes CPU time from the runs that are measured
+
+
+class Watcher(Protocol):
+    """Whoever is told how a comparison goes on."""
+
+    def say(self, text: str) -> None: ...
+    def plan(self, jobs: Sequence[str]) -> None: ...
+    def begin(self, name: str, label: str) -> None: ...
+    def watch(self, events: list[dict[str, Any]]) -> None: ...
+    def end(self, result: RunResult) -> None: ...
+
+
+class Watchers:
+    """Several who are told the same."""
+
+    def __init__(self, *watchers: Watcher) -> None:
+        self._watchers = watchers
+
+    def say(self, text: str) -> None:
+        """What is going on before and after the runs."""
+        for watcher in self._watchers:
+            watcher.say(text)
+
+    def plan(self, jobs: Sequence[str]) -> None:
+        """The runs to come, in order, by the name of their row: a row's repeats take about the same time."""
+        for watcher in self._watchers:
+            watcher.plan(jobs)
+
+    def begin(self, name: str, label: str) -> None:
+        """A run starts."""
+        for watcher in self._watchers:
+            watcher.begin(name, label)
+
+    def watch(self, events: list[dict[str, Any]]) -> None:
+        """The running run's events so far."""
+        for watcher in self._watchers:
+            watcher.watch(events)
+
+    def end(self, result: RunResult) -> None:
+        """The run has ended."""
+        for watcher in self._watchers:
+            watcher.end(result)
+
+
+class Display:
+    """One line for the whole comparison and one for what is going on in it."""
+
+    def __init__(self, progress: Progress, whole: TaskID, now: TaskID) -> None:
+        self._progress, self._whole, self._now = progress, whole, now
+        self._jobs: Sequence[str] = ()
+        self._seconds: dict[str, list[float]] = {}
+        self._name = ""
+        self._started = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """What is going on before the runs start."""
+        self._progress.update(self._now, description=text, total=None, facts="")
+
+    def plan(self, jobs: Sequence[str]) -> None:
+        """The runs to come, in order, by the name of their row: a row's repeats take about the same time."""
+        self._jobs = jobs
+        self._progress.update(self._whole, total=len(jobs), completed=0, visible=True)
+
+    def begin(self, name: str, label: str) -> None:
+        """A run starts."""
+        self._name, self._started = name, time.monotonic()
+        self._progress.reset(self._now, description=label, total=None, facts="starting")
+
+    def watch(self, events: list[dict[str, Any]]) -> None:
+        """Show the running run's events."""
+        total = next((float(event["total_epochs"]) for event in events if event.get("event") == "start"), None)
+        epochs = [event for event in events if event.get("event") == "epoch"]
+        facts = "first step" if events else "starting"
+        if epochs and total is not None:
+            facts = f"epoch {epochs[-1]['epoch']}/{total:.0f}"
+            if train := epochs[-1]["train"]:
+                facts += f"  loss {train['loss']:.4f}  accuracy {train['accuracy']:.4f}"
+            elapsed = time.monotonic() - self._started
+            resumed = next((event["epochs"] for event in events if event.get("event") == "resume"), 0)
+            if own := len(epochs) - resumed:
+                self._show_left({**self._seconds, self._name: [elapsed * (total - resumed) / own]}, elapsed)
+        self._progress.update(self._now, total=total, completed=len(epochs), facts=facts)
+
+    def end(self, result: RunResult | None = None) -> None:
+        """The run has ended; what came of it, the tables will tell."""
+        self._seconds.setdefault(self._name, []).append(time.monotonic() - self._started)
+        self._progress.advance(self._whole)
+        self._jobs = self._jobs[1:]
+        self._show_left(self._seconds, 0.0)
+
+    def _show_left(self, seconds: dict[str, list[float]], elapsed: float) -> None:
+        left = max(time_left(self._jobs, seconds) - elapsed, 0.0)
+        self._progress.update(self._whole, facts=f"about {_clock(left)} left")
+
+
+def time_left(jobs: Sequence[str], seconds: dict[str, list[float]]) -> float:
+    """Seconds that these runs will take, by the mean of their row so far, or of all rows where it has not run."""
+    known = [value for values in seconds.values() for value in values]
+    if not known:
+        return 0.0
+    mean = sum(known) / len(known)
+    return sum(sum(seconds[job]) / len(seconds[job]) if job in seconds else mean for job in jobs)
+
+
+@contextmanager
+def display(console: Console) -> Generator[Display]:
+    """Show progress while the block runs; nothing where the console is no terminal."""
+    progress = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=20),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[facts]}", markup=False),
+        console=console,
+        refresh_per_second=_REFRESH_PER_SECOND,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    with progress:
+        whole = progress.add_task("runs", visible=False, facts="")
+        now = progress.add_task("starting", total=None, facts="")
+        yield Display(progress, whole, now)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d}"

@@ -1,0 +1,26 @@
+"""Text for people: one line, visible letters, a length."""
+
+from __future__ import annotations
+
+import re
+
+_CONTROL = re.compile(
+    r"(?:\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff])+"
+)
+"""Escape sequences, control characters, and letters that are not seen, but for the joiners that some scripts need."""
+
+
+def visible(name: str) -> str:
+    """A name from outside as Python's repr writes it, without the quotes: whatever is no printable character is escaped."""
+    return "".join(repr(letter)[1:-1] if letter == "\\" or not letter.isprintable() else letter for letter in name)
+
+
+def shortened(text: str, length: int) -> str:
+    """Text of no more than so many characters (at least 3): its start and its end, where it is longer."""
+    end = (length - 1) // 3
+    return text if len(text) <= length else f"{text[: length - 1 - end]}…{text[len(text) - end :]}"
+
+
+def one_line(text: str) -> str:
+    """Text from outside (a log's last line) without line breaks, escape sequences and direction marks."""
+    return _CONTROL.sub(" ", text).strip()

@@ -1,0 +1,230 @@
+"""`python -m compare cache`: what lies in the cache folder, and its removal."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from common.data import cache
+from common.data.sources import cifar10, fashion_mnist, synthetic_leaves
+from compare.core import exits, wording
+from compare.reporting import tables
+from compare.reporting.tables import Column, Table
+
+DEFAULT_DAYS = 30.0
+
+
+_ENTRIES = {"decoded": "decoded images", "scanned": "checked files", "divided": "splits"}
+_SMALL = {"hashes": "content hashes", "statistics": "means and deviations", "proofs": "proofs", "best": "best switches"}
+_DOWNLOADS = (cifar10.BINARY.name, cifar10.PYTHON.name, cifar10.BINARY.folder, cifar10.PYTHON.folder, fashion_mnist.FOLDER)
+_HOUR, _DAY = 3_600.0, 86_400.0
+_WIDTH_WITHOUT_TERMINAL = 120
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """Something in the cache folder that is listed, and kept or removed, as one."""
+
+    kind: str
+    source: str
+    """What it was made from."""
+    detail: str
+    path: str
+    num_bytes: int
+    """That it takes on the disk."""
+    last_used: float
+    """Seconds since 1970."""
+    status: Literal["kept", "in use", "removed"] = "kept"
+
+
+def command(
+    prune: Annotated[bool, typer.Option("--prune", help="Remove what was not used for long; what is in use stays.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove all that is not in use, downloads too.")] = False,
+    older_than: Annotated[float, typer.Option(min=0, help="With --prune: days without use; 0 removes all.")] = DEFAULT_DAYS,
+    cache_dir: Annotated[Path | None, typer.Option(help="The folder, where it is not the usual one.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
+) -> None:
+    """List what lies in the cache folder, or remove what was not used for long."""
+    root = cache.folder(None if cache_dir is None else str(cache_dir))
+    try:
+        items = cleared(root) if clear else pruned(root, older_than) if prune else found(root)
+    except OSError as error:
+        print(f"{root} cannot be read or written. Received: {error}. Check the folder, or name another one.", file=sys.stderr)
+        raise typer.Exit(exits.RUN_FAILED) from None
+    if as_json:
+        typer.echo(json.dumps(to_plain(root, items), indent=1))
+    else:
+        console = Console(highlight=False)
+        if not console.is_terminal and "COLUMNS" not in os.environ:
+            console = Console(highlight=False, width=_WIDTH_WITHOUT_TERMINAL)
+        print_to(console, root, items)
+
+
+def found(root: Path) -> list[Item]:
+    """What lies in a cache folder, what takes most of the disk first; files of other programs are passed over."""
+    return sorted((*_entries(root), *_leaves(root), *_small(root), *_downloads(root), *_left_over(root)), key=_by_size)
+
+
+def pruned(root: Path, days: float) -> list[Item]:
+    """Remove what was not used for so many days, and what killed processes left; downloads stay.
+
+    Nothing is removed that a process reads or writes: readers hold a lock on it for as long as they may read.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    latest = time.time() - days * _DAY
+    items: list[Item] = [*_downloads(root)]
+    for item in (*_left_over(root), *_entries(root), *_leaves(root)):
+        is_due = item.kind == "left over" or item.last_used <= latest
+        items.append(replace(item, status=_remove(Path(item.path))) if is_due else item)
+    for item in _small(root):
+        for file in _files_of(Path(item.path)):
+            written = file.stat().st_mtime
+            if written <= latest or (file.name.startswith((".", "tmp")) and written < time.time() - _HOUR):
+                file.unlink(missing_ok=True)  # whoever needs it makes it anew
+        left = [rest for rest in _small(root) if rest.path == item.path]
+        items += left or [replace(item, status="removed")]
+    return sorted(items, key=_by_size)
+
+
+def cleared(root: Path) -> list[Item]:
+    """Remove everything that no process reads or writes, downloads too; what is needed is made or fetched anew.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    items: list[Item] = []
+    for item in pruned(root, 0.0):
+        path = Path(item.path)
+        if item.kind == "download":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            item = replace(item, status="removed")
+        items.append(item)
+    return items
+
+
+def to_plain(root: Path, items: list[Item]) -> dict[str, Any]:
+    """The list as JSON holds it."""
+    return {
+        "cache_dir": str(root),
+        "num_bytes": sum(item.num_bytes for item in items if item.status != "removed"),
+        "removed_bytes": sum(item.num_bytes for item in items if item.status == "removed"),
+        "items": [
+            {**asdict(item), "last_used": datetime.fromtimestamp(item.last_used, UTC).isoformat(timespec="seconds")}
+            for item in items
+        ],
+    }
+
+
+def print_to(console: Console, root: Path, items: list[Item]) -> None:
+    """For a reader on a terminal."""
+    plain = to_plain(root, items)
+    columns = (
+        Column("kind", "what"),
+        Column("source", "source", fold=40),
+        Column("detail", "detail", fold=30),
+        Column("mib", "MiB", 1),
+        Column("used", "last used (UTC)"),
+        Column("status", "status"),
+    )
+    rows: list[dict[str, tables.Cell]] = [
+        {
+            "kind": item.kind,
+            "source": wording.one_line(item.source),
+            "detail": item.detail,
+            "mib": item.num_bytes / 2**20,
+            "used": f"{datetime.fromtimestamp(item.last_used, UTC):%Y-%m-%d %H:%M}",
+            "status": item.status,
+        }
+        for item in items
+    ]
+    if rows:
+        console.print(tables.to_rich(Table("cache", "Cache", columns, rows), console.width))
+    removed = f", {plain['removed_bytes'] / 2**20:,.1f} MiB removed" if plain["removed_bytes"] else ""
+    console.print(Text(f"{root}: {plain['num_bytes'] / 2**20:,.1f} MiB{removed}"), soft_wrap=True)
+
+
+def _entries(root: Path) -> Iterator[Item]:
+    for folder, kind in _ENTRIES.items():
+        for place in _folders(root / folder):
+            if place.suffix == ".partial":
+                continue
+            known, record = cache.facts(place), place / "entry.json"
+            used = (record if record.exists() else place).stat().st_mtime
+            yield _item(kind, known.get("source", "unknown"), _detail(known), place, used)
+
+
+def _detail(facts: Mapping[str, Any]) -> str:
+    if "sizes" in facts:
+        return ", ".join(f"{count:,} {split}" for split, count in facts["sizes"].items())
+    if "image_size" in facts:
+        return f"{facts['stored']:,} of {facts['images']:,}, {facts['image_size']} px"
+    return {"files": "image files", "arrays": "arrays"}.get(facts.get("form", ""), "")
+
+
+def _leaves(root: Path) -> Iterator[Item]:
+    for place in _folders(root / synthetic_leaves.NAME):
+        if not place.name.startswith(".") and place.suffix != ".partial":
+            yield _item("made-up leaves", synthetic_leaves.NAME, place.name, place, place.stat().st_mtime)
+
+
+def _small(root: Path) -> Iterator[Item]:
+    for folder, kind in _SMALL.items():
+        if files := _files_of(root / folder):
+            newest = max(file.stat().st_mtime for file in files)
+            yield _item(kind, "", f"{len(files):,} files", root / folder, newest)
+
+
+def _downloads(root: Path) -> Iterator[Item]:
+    for path in (root / name for name in _DOWNLOADS):
+        if path.exists():
+            yield _item("download", path.name, "stays", path, path.stat().st_mtime)
+
+
+def _left_over(root: Path) -> Iterator[Item]:
+    """What killed processes left; or what live ones are writing, whose lock keeps it."""
+    for folder in (*_ENTRIES, synthetic_leaves.NAME):
+        for place in _folders(root / folder):
+            if place.suffix == ".partial" or place.name.startswith("."):
+                yield _item("left over", "", "of a killed process", place, place.stat().st_mtime)
+
+
+def _remove(path: Path) -> Literal["in use", "removed"]:
+    if path.name.startswith("."):  # leaves are made in `.<name>.<random>`
+        done = cache.remove_left_over(path, path.with_name(path.name.split(".")[1]))
+    elif path.suffix == ".partial":
+        done = cache.remove_left_over(path, path.with_suffix(""))
+    else:
+        done = cache.remove(path, path if path.parent.name == synthetic_leaves.NAME else path / "data")
+    return "removed" if done else "in use"
+
+
+def _item(kind: str, source: str, detail: str, path: Path, last_used: float) -> Item:
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    num_bytes = sum(file.stat().st_blocks * 512 for file in files)  # a sparse file takes less than its size
+    return Item(kind=kind, source=source, detail=detail, path=str(path), num_bytes=num_bytes, last_used=last_used)
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+
+
+def _files_of(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_file() and path.suffix != ".lock") if folder.is_dir() else []
+
+
+def _by_size(item: Item) -> tuple[int, str]:
+    return -item.num_bytes, item.path

@@ -1,0 +1,166 @@
+"""`python -m compare data`: what is in a data set, what is wrong with it, and how it looks."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pandas as pd
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from common import spec
+from common.artifacts import results
+from common.data.sources import DataRefused, Dataset, Manifest, synthetic_leaves
+from common.spec import SpecError
+from compare.core import exits, wording
+from compare.core.errors import FolderError
+from compare.core.interrupt import interruptible
+from compare.core.progress import display
+from compare.data import data_report
+from compare.data.data_report import BALANCE_NAME, COUNTS_FILE, SHEET_FILE
+from compare.data.exploration import KIND, Exploration, explore, to_plain
+from compare.execution import store
+from compare.reporting import image_grid, plots, tables
+
+RESULTS_FILE, REPORT_FILE, FILES_FILE = "data.json", "report.md", "files.csv"
+
+_WIDTH_WITHOUT_TERMINAL = 120
+_FILE_COLUMNS = {
+    "paths": "path",
+    "splits": "split",
+    "classes": "class",
+    "problems": "problem",
+    "details": "detail",
+    "formats": "format",
+    "modes": "mode",
+    "widths_px": "width_px",
+    "heights_px": "height_px",
+    "plain": "plain_jpeg",
+}
+
+
+def command(
+    data: Annotated[
+        str, typer.Argument(help="digits, cifar10, fashion_mnist, leaves[:classes=..,images=..], an image folder or archive.")
+    ],
+    on_bad: Annotated[
+        Literal["strict", "skip"], typer.Option(help="Refuse data with files that are no usable images, or leave these out.")
+    ] = "strict",
+    allow_duplicates: Annotated[bool, typer.Option("--allow-duplicates", help="Let splits share equal images.")] = False,
+    limit: Annotated[int | None, typer.Option(help="Training examples to keep.")] = None,
+    image_size: Annotated[int | None, typer.Option(help="Resize images to this many pixels.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the splits that are drawn and of the limit.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder for the report, counts, files and plots.")] = None,
+    write: Annotated[Path | None, typer.Option(help="With leaves: write them to this folder, and no more.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Show what is in a data set, what is wrong with it, and how it looks."""
+    with exits.told():
+        wanted = spec.build(
+            {
+                "seed": seed,
+                "data": {
+                    "source": data,
+                    "on_bad": on_bad,
+                    "duplicates": "allow" if allow_duplicates else "refuse",
+                    "limit": limit,
+                    "image_size": image_size,
+                },
+            }
+        )
+        if write is not None and (as_json or out is not None):
+            raise SpecError("--write makes leaves and explores nothing. Received: --json or --out beside it. Leave these out.")
+        with interruptible():
+            code = _write_leaves(data, write) if write is not None else run(wanted, out, as_json=as_json)
+    raise typer.Exit(code)
+
+
+def run(wanted: spec.Spec, out: Path | None, *, as_json: bool) -> int:
+    """Explore a data set, print what was found, and write it to a folder where one is given.
+
+    Returns:
+        The exit code: 0, or 4 where the data cannot be trained on as it was asked for.
+
+    Raises:
+        DataRefused: nothing at all can be said about it.
+        FolderError: the folder holds something else, or cannot be written.
+    """
+    if out is not None:
+        _refuse_other_folder(out)
+    with display(Console(stderr=True)) as shown:
+        shown.say("reading the data")
+        exploration, dataset, manifest = explore(wanted.data, seed=wanted.split_seed, cache_dir=wanted.paths.cache_dir)
+        if out is not None:
+            shown.say("report")
+            with store.locked(out):
+                write(out, exploration, dataset, manifest)
+    if as_json:
+        typer.echo(json.dumps(to_plain(exploration), indent=1))
+    else:
+        console = Console(highlight=False)
+        if not console.is_terminal and "COLUMNS" not in os.environ:
+            console = Console(highlight=False, width=_WIDTH_WITHOUT_TERMINAL)
+        data_report.print_to(console, exploration)
+        if out is not None:
+            console.print(Text(f"Report: {out / REPORT_FILE}"), soft_wrap=True)
+    if exploration.refusal is not None:
+        typer.echo(exploration.refusal, err=True)
+    return exploration.exit_code
+
+
+def write(folder: Path, exploration: Exploration, dataset: Dataset | None, manifest: Manifest | None) -> None:
+    """Write everything to a folder; what an earlier exploration left there is replaced."""
+    _refuse_other_folder(folder)
+    class_names = plots.labels([wording.visible(each.name) for each in exploration.classes])
+    counts = {split: [each.counts[split] for each in exploration.classes] for split in exploration.splits}
+    files: dict[str, str | bytes] = {COUNTS_FILE: data_report.counts_csv(exploration)}
+    for suffix, content in image_grid.class_balance(
+        counts, class_names, f"Images of each class: {wording.visible(exploration.name)}"
+    ).items():
+        files[f"{BALANCE_NAME}.{suffix}"] = content
+    if dataset is not None:
+        captions = [
+            f"{each.plant}\n{each.condition}" if each.plant and label == each.name else label
+            for label, each in zip(class_names, exploration.classes, strict=True)
+        ]
+        files[SHEET_FILE] = image_grid.sample_sheet(dataset.train.images, dataset.train.labels, captions)
+    if manifest is not None:
+        files[FILES_FILE] = _files_csv(manifest)
+    files[REPORT_FILE] = data_report.to_markdown(exploration, has_sheet=dataset is not None)
+    files[RESULTS_FILE] = json.dumps(to_plain(exploration), indent=1) + "\n"
+    try:
+        for name in {SHEET_FILE, FILES_FILE} - files.keys():
+            (folder / name).unlink(missing_ok=True)
+        for name, content in files.items():
+            results.write_atomically(folder / name, content)
+    except OSError as error:
+        raise FolderError(f"Results cannot be written to {folder} ({error}). Choose another --out.") from None
+
+
+def _refuse_other_folder(folder: Path) -> None:
+    store.refuse_others(folder, RESULTS_FILE, KIND, "data exploration")
+
+
+def _files_csv(manifest: Manifest) -> str:
+    frame = pd.DataFrame(manifest.columns()).rename(columns=_FILE_COLUMNS)
+    for name in ("path", "class", "detail"):
+        frame[name] = list(map(wording.visible, frame[name]))
+    for name in ("file_sha256", "pixel_sha256"):
+        frame[name] = frame[name].replace("0" * 64, "")  # of files that could not be read or decoded
+    return tables.frame_to_csv(frame)
+
+
+def _write_leaves(source: str, folder: Path) -> int:
+    if not synthetic_leaves.is_source(source):
+        raise SpecError(f"--write takes made-up leaves. Received: {source!r}. Use e.g. leaves:classes=38,images=20000.")
+    wanted = synthetic_leaves.parse(source)
+    try:
+        synthetic_leaves.make(folder, wanted)
+    except (DataRefused, OSError) as error:
+        raise FolderError(str(error)) from None
+    typer.echo(f"{wanted.images:,} images in {wanted.classes:,} classes: {folder}")
+    return 0

@@ -1,0 +1,262 @@
+"""An exploration in tables and sentences: for a terminal, as Markdown, and its counts as CSV."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from common.data.dataset import MAX_NAMED, listed
+from compare.core import wording
+from compare.data.exploration import ClassCount, Exploration, FileFacts
+from compare.reporting import image_grid, plots, tables
+from compare.reporting.tables import Cell, Column, Table
+
+COUNTS_FILE, SHEET_FILE, BALANCE_NAME = "counts.csv", "sample_sheet.png", "class_balance"
+"""What the words refer to, in the folder of the report."""
+
+_MAX_CLASSES_SHOWN = 60
+_MAX_KINDS_SHOWN = 12
+_NAME_END = 28  # characters
+
+
+def print_to(console: Console, exploration: Exploration) -> None:
+    """For a reader on a terminal."""
+    console.print(Text(heading(exploration), style="bold"))
+    for table in tables_of(exploration):
+        console.print()
+        console.print(tables.to_rich(table, console.width))
+        if note := tables.note_on_terminal(table, console.width, tables.ELSEWHERE):
+            console.print(Text(note, style="dim"))
+    for title, sentences in sections(exploration):
+        console.print()
+        console.print(Text(title, style="bold"))
+        for sentence in sentences:
+            indent = 4 if sentence.startswith(" ") else 2
+            console.print(Padding(Text(wording.one_line(sentence)), (0, 0, 0, indent), expand=False))
+    console.print()
+
+
+def to_markdown(exploration: Exploration, *, has_sheet: bool) -> str:
+    """For a file beside the counts, the plot and, where there is one, the sample sheet."""
+    lines = [f"# {tables.escaped(heading(exploration))}", ""]
+    if exploration.refusal is not None:
+        lines += ["## Refused", "", *(f"- {tables.escaped(line)}" for line in exploration.refusal.splitlines()), ""]
+    for table in tables_of(exploration):
+        lines += [tables.to_markdown(table)]
+    for title, sentences in sections(exploration, repr, max_named=MAX_NAMED):
+        lines += [f"## {title}", ""]
+        lines += [f"{'  ' if sentence.startswith(' ') else ''}- {tables.escaped(sentence)}" for sentence in sentences]
+        lines += [""]
+    lines += ["## Pictures", "", f"![images of each class]({BALANCE_NAME}.png)", ""]
+    if has_sheet:
+        lines += [f"![samples of each class]({SHEET_FILE})", ""]
+        if len(exploration.classes) > image_grid.MAX_CLASSES:
+            lines += [f"The sample sheet shows the first {image_grid.MAX_CLASSES} classes.", ""]
+    names = [wording.visible(each.name) for each in exploration.classes]
+    unlike = [f"{label} is {name}" for label, name in zip(plots.labels(names), names, strict=True) if label != name]
+    if unlike:
+        lines += [tables.escaped(f"The font of the pictures lacks letters of some names: {listed(unlike)}."), ""]
+    return "\n".join(lines)
+
+
+def counts_csv(exploration: Exploration) -> str:
+    """A line for each class."""
+    return tables.to_csv(_class_table(exploration, exploration.classes))
+
+
+def heading(exploration: Exploration) -> str:
+    splits = ", ".join(f"{count:,} {split}" for split, count in exploration.splits.items() if split != "all")
+    total = sum(exploration.splits.values())
+    size = f" of {exploration.image_size} x {exploration.image_size} pixels" if exploration.image_size else ""
+    verdict = "" if exploration.refusal is None else "; REFUSED as it is"
+    classes = counted(len(exploration.classes), "class", "classes")
+    images = counted(total, "image")
+    return f"{wording.visible(exploration.name)}: {images}{size} in {classes} ({splits or 'not divided'}){verdict}"
+
+
+def tables_of(exploration: Exploration) -> list[Table]:
+    made = [_class_table(exploration, exploration.classes[:_MAX_CLASSES_SHOWN])]
+    if exploration.names_tell:
+        made.append(_plant_table(exploration))
+    if exploration.files is not None and exploration.files.kinds:
+        made.append(_kind_table(exploration.files))
+    return made
+
+
+def _class_table(exploration: Exploration, classes: Sequence[ClassCount]) -> Table:
+    total = max(1, sum(exploration.splits.values()))
+    rows: list[dict[str, Cell]] = [
+        {
+            "class": wording.visible(each.name),
+            "plant": _visible(each.plant),
+            "condition": _visible(each.condition),
+            **each.counts,
+            "total": each.total,
+            "percent": 100 * each.total / total,
+        }
+        for each in classes
+    ]
+    totals = [each.total for each in exploration.classes]
+    left_out = len(exploration.classes) - len(classes)
+    balance = f"The largest class has {max(totals) / max(1, min(totals)):.2f} times the images of the smallest."
+    return Table(
+        "counts",
+        "Classes",
+        (
+            Column("class", "class"),
+            *(Column(name, name, terminal=False) for name in ("plant", "condition") if exploration.names_tell),
+            *(Column(split, split) for split in exploration.splits),
+            Column("total", "images"),
+            Column("percent", "%", 2),
+        ),
+        rows,
+        note=balance + (f" {left_out:,} more classes are in {COUNTS_FILE} and in the JSON." if left_out else ""),
+    )
+
+
+def _plant_table(exploration: Exploration) -> Table:
+    plants: dict[str, list[ClassCount]] = {}
+    for each in exploration.classes:
+        plants.setdefault(each.plant or "", []).append(each)
+    healthy = [each for each in exploration.classes if each.condition == "healthy"]
+    healthy_images, total = sum(each.total for each in healthy), max(1, sum(exploration.splits.values()))
+    conditions = {each.condition for each in exploration.classes}
+    healthy_part = f"{counted(healthy_images, 'image')} ({100 * healthy_images / total:.1f} %)"
+    return Table(
+        "plants",
+        "Plants and conditions",
+        (
+            Column("plant", "plant"),
+            Column("classes", "classes"),
+            Column("images", "images"),
+            Column("conditions", "conditions"),
+        ),
+        [
+            {
+                "plant": wording.visible(plant),
+                "classes": len(members),
+                "images": sum(each.total for each in members),
+                "conditions": ", ".join(wording.visible(each.condition or "") for each in members),
+            }
+            for plant, members in plants.items()
+        ],
+        note=f"{counted(len(plants), 'plant')} and {counted(len(conditions), 'condition')}, as the class names tell; healthy: "
+        f"{counted(len(healthy), 'class', 'classes')}, {healthy_part}.",
+    )
+
+
+def _kind_table(files: FileFacts) -> Table:
+    left_out = len(files.kinds) - _MAX_KINDS_SHOWN
+    return Table(
+        "kinds",
+        "Files",
+        (
+            Column("format", "format"),
+            Column("mode", "mode"),
+            Column("size", "width x height"),
+            Column("files", "files"),
+        ),
+        [
+            {"format": kind.format, "mode": kind.mode, "size": f"{kind.width_px} x {kind.height_px}", "files": kind.files}
+            for kind in files.kinds[:_MAX_KINDS_SHOWN]
+        ],
+        note=f"{files.usable:,} of {counted(files.files, 'file')} {_are(files.usable, 'usable image')}: "
+        f"{files.total_bytes / 2**20:,.2f} MiB, median {files.median_bytes:,} bytes, largest {files.largest_bytes:,}."
+        + (f" {left_out:,} more kinds are in the JSON." if left_out > 0 else ""),
+    )
+
+
+def sections(
+    exploration: Exploration, name: Callable[[str], str] | None = None, max_named: int = 5
+) -> list[tuple[str, list[str]]]:
+    """Titles and sentences; `name` writes the name of a file, else shortened; no more than so many stand in a place."""
+    name = name or _shortened
+    parts = [
+        ("What is broken", _broken(exploration, name)),
+        ("Duplicates", _duplicates(exploration, name, max_named)),
+        ("The data", [*exploration.notes, *_untold(exploration)]),
+    ]
+    return [(title, sentences) for title, sentences in parts if sentences]
+
+
+def _broken(exploration: Exploration, name: Callable[[str], str]) -> list[str]:
+    files = exploration.files
+    if files is None:
+        return []
+    if not files.bad and not files.empty_class_folders:
+        return [f"Nothing: each of {counted(files.files, 'file')} was opened and decoded."]
+    sentences: list[str] = []
+    if files.bad:
+        counts = Counter(bad.problem for bad in files.bad).most_common()
+        reasons = ", ".join(f"{count:,} {problem}" for problem, count in counts)
+        sentences.append(
+            f"{len(files.bad):,} of {counted(files.files, 'file')} {_are(len(files.bad), 'no usable image')}: {reasons}."
+        )
+        faults = [f"{name(bad.path)}: {bad.problem}" + (f" ({bad.detail})" if bad.detail else "") for bad in files.bad]
+        sentences += _first(faults, MAX_NAMED)
+    if files.empty_class_folders:
+        sentences.append(f"{counted(len(files.empty_class_folders), 'class folder')} without a usable image:")
+        sentences += _first([repr(folder) for folder in files.empty_class_folders], MAX_NAMED)
+    return sentences
+
+
+def _duplicates(exploration: Exploration, name: Callable[[str], str], max_named: int) -> list[str]:
+    exact, near = exploration.exact, exploration.near
+    if exact.groups:
+        sentences = [
+            f"Equal pixel for pixel: {counted(exact.images, 'image')} in {counted(exact.groups, 'group')}, "
+            f"{exact.groups_across_splits:,} of them across splits, {exact.groups_across_classes:,} across classes:"
+        ]
+        groups = [" = ".join(map(name, names)) for names in exact.named]
+        sentences += _first(groups, max_named, exact.groups)
+        if exact.groups_across_classes:
+            sentences.append(
+                "Caution: equal images cannot belong to two classes. In "
+                f"{counted(exact.groups_across_classes, 'group')} some images have a wrong label, or the classes overlap."
+            )
+    else:
+        sentences = ["No two images are equal pixel for pixel."]
+    if near is None:
+        return [*sentences, "Near twins were not counted: the data cannot be divided into splits of images of one size."]
+    if near.pairs:
+        sentences.append(
+            f"Near twins: {near.images:,} images in {counted(near.pairs, 'pair')}, {near.pairs_across_splits:,} of them across "
+            "splits:"
+        )
+        pairs = [f"{name(one)} ~ {name(other)} ({counted(bits, 'bit')})" for one, other, bits in near.named]
+        sentences += _first(pairs, max_named, near.pairs)
+    else:
+        sentences.append("No image has a near twin.")
+    return [*sentences, near.rule]
+
+
+def _first(lines: Sequence[str], count: int, total: int | None = None) -> list[str]:
+    """The first lines, set in, and how many more there are of all."""
+    more = (len(lines) if total is None else total) - min(count, len(lines))
+    return [*(f"  {line}" for line in lines[:count]), *([f"  and {more:,} more"] if more else [])]
+
+
+def _shortened(name: str) -> str:
+    """The folders of a file and the end of its name, where the whole is long for a terminal."""
+    folders, slash, file = name.rpartition("/")
+    return repr(f"{folders}{slash}…{file[-_NAME_END:]}" if len(file) > _NAME_END + 8 else name)
+
+
+def _visible(name: str | None) -> str | None:
+    return None if name is None else wording.visible(name)
+
+
+def _are(count: int, what: str) -> str:
+    return f"is {'' if what.startswith('no ') else 'a '}{what}" if count == 1 else f"are {what}s"
+
+
+def _untold(exploration: Exploration) -> list[str]:
+    return [] if exploration.names_tell else ["The class names tell no plants and conditions."]
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    return f"{count:,} {one if count == 1 else many or one + 's'}"

@@ -1,0 +1,358 @@
+"""What is in a data set: how many images of which classes, which files, what is broken, what is there twice."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common import spec
+from common.data import sources
+from common.data.dataset import MAX_NAMED
+from common.data.sources import DataRefused, Dataset, Manifest
+from compare.core import exits
+from compare.data import duplicates
+from compare.data.duplicates import NearTwins
+
+KIND = "data exploration"
+SCHEMA_VERSION = 1
+
+
+_SPLITS = ("train", "validation", "test")
+_FALLBACK_PX = 64
+_OPTIONS = {"on_bad=skip": "--on-bad skip", "duplicates=allow": "--allow-duplicates", "image_size=64": "--image-size 64"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassCount:
+    name: str
+    plant: str | None
+    condition: str | None
+    counts: dict[str, int]
+    """Images in each split."""
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileKind:
+    """Files alike in format, mode and size."""
+
+    format: str
+    mode: str
+    width_px: int
+    height_px: int
+    files: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BadFile:
+    path: str
+    problem: str
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileFacts:
+    """What the manifest says about a source's files."""
+
+    files: int
+    usable: int
+    total_bytes: int
+    median_bytes: int
+    largest_bytes: int
+    kinds: list[FileKind]
+    """The most frequent first."""
+    bad: list[BadFile]
+    empty_class_folders: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExactDuplicates:
+    groups: int
+    """Sets of images that are equal pixel for pixel."""
+    images: int
+    """How many images stand in such a set."""
+    groups_across_splits: int
+    groups_across_classes: int
+    named: list[list[str]]
+    """Up to 20 of the sets, those across splits first, then those across classes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NearDuplicates:
+    rule: str
+    images: int
+    pairs: int
+    pairs_across_splits: int
+    named: list[tuple[str, str, int]]
+    """Up to 20 pairs and the bits in which they differ, those across splits first, then the nearest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exploration:
+    """Everything that was found out about a data set."""
+
+    schema_version: int = SCHEMA_VERSION
+    kind: str = KIND
+    name: str
+    source: str
+    refusal: str | None
+    """Why it cannot be trained on as it was asked for; None where it can."""
+    image_size: int | None
+    content_hash: str | None
+    splits: dict[str, int]
+    """Number of images in each."""
+    classes: list[ClassCount]
+    names_tell: bool
+    """Whether class names name a plant and its condition."""
+    files: FileFacts | None
+    """None where the source holds no image files."""
+    exact: ExactDuplicates
+    near: NearDuplicates | None
+    """None where the images could not be brought to one size."""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.refusal is None else exits.DATA_REFUSED
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Examples:
+    """The images that are trained on and scored on, split after split."""
+
+    names: list[str]
+    digests: list[bytes]
+    splits: NDArray[np.int64]
+    """[N], places in split_names."""
+    labels: NDArray[np.int64]
+    split_names: tuple[str, ...]
+    class_names: tuple[str, ...]
+
+
+def explore(data: spec.Data, *, seed: int, cache_dir: str | None = None) -> tuple[Exploration, Dataset | None, Manifest | None]:
+    """Find out what is in a data set.
+
+    Data that is refused is shown all the same: without its bad files, with its duplicates and, where its images are not
+    square and of one size, at 64 pixels.
+
+    Returns:
+        (what was found, the images that are shown, the manifest); None where there are no such.
+
+    Raises:
+        DataRefused: there is no such data, or it is hostile or of another layout.
+    """
+    refusal: str | None = None
+    dataset: Dataset | None = None
+    manifest = sources.load_manifest(data, cache_dir=cache_dir)
+    try:
+        dataset = sources.load(data, seed=seed, cache_dir=cache_dir)
+    except DataRefused as error:
+        refusal = _in_options(str(error))
+        data = _lenient(data, manifest)
+        try:
+            dataset = sources.load(data, seed=seed, cache_dir=cache_dir)
+        except DataRefused:
+            if manifest is None:
+                raise
+    if dataset is None:
+        assert manifest is not None
+        examples = _from_manifest(manifest)
+    elif manifest is None:
+        # Copies are judged as the source has them, like files: resizing can make different images equal.
+        own = data.model_copy(update={"image_size": None})
+        examples = _from_arrays(sources.load(own, seed=seed, cache_dir=cache_dir) if data.image_size else dataset)
+    else:
+        examples = _from_files(dataset, manifest, data, seed, cache_dir)
+    near = _near(dataset, examples) if dataset is not None else None
+    pairs = plants_and_conditions(examples.class_names)
+    counts = _counts(examples)
+    exploration = Exploration(
+        name=dataset.name if dataset is not None else Path(data.source).expanduser().resolve().name,
+        source=data.source,
+        refusal=refusal,
+        image_size=dataset.image_size if dataset is not None else None,
+        content_hash=dataset.content_hash if dataset is not None and refusal is None else None,
+        splits={split: int(counts[place].sum()) for place, split in enumerate(examples.split_names)},
+        classes=[
+            ClassCount(
+                name=name,
+                plant=pairs[label][0] if pairs else None,
+                condition=pairs[label][1] if pairs else None,
+                counts=dict(zip(examples.split_names, counts[:, label].tolist(), strict=True)),
+            )
+            for label, name in enumerate(examples.class_names)
+        ],
+        names_tell=pairs is not None,
+        files=_file_facts(manifest) if manifest is not None else None,
+        exact=_exact(examples),
+        near=near,
+        notes=[*_leniency(refusal, dataset, data), *(dataset.notes if dataset is not None else ())],
+    )
+    return exploration, dataset, manifest
+
+
+def plants_and_conditions(class_names: Sequence[str]) -> list[tuple[str, str]] | None:
+    """What class names such as `Tomato___Late_blight` and `Tomato_healthy` tell: the plant and its condition.
+
+    Each name is cut at its longest row of underscores. Names tell where all can be cut so and either all have three
+    underscores or a plant comes up again or is healthy; `ankle_boot` and `t_shirt` do not.
+    """
+    pairs: list[tuple[str, str]] = []
+    longest = 3
+    for name in class_names:
+        rows = [match for match in re.finditer("_+", name) if match.start() > 0 and match.end() < len(name)]
+        if not rows:
+            return None
+        cut = max(rows, key=lambda match: match.end() - match.start())
+        longest = min(longest, cut.end() - cut.start())
+        pairs.append((_words(name[: cut.start()]), _words(name[cut.end() :])))
+    plants = {plant for plant, _ in pairs}
+    told = longest == 3 or len(plants) < len(pairs) or any(condition == "healthy" for _, condition in pairs)
+    return pairs if told else None
+
+
+def to_plain(exploration: Exploration) -> dict[str, Any]:
+    """Everything, JSON-ready."""
+    return asdict(exploration) | {"exit_code": exploration.exit_code}
+
+
+def _lenient(data: spec.Data, manifest: Manifest | None) -> spec.Data:
+    image_size = data.image_size
+    if manifest is not None and image_size is None:
+        sizes = {(int(manifest.widths_px[row]), int(manifest.heights_px[row])) for row in manifest.good}
+        if len(sizes) != 1 or any(width != height for width, height in sizes):
+            image_size = _FALLBACK_PX
+    return data.model_copy(update={"on_bad": "skip", "duplicates": "allow", "image_size": image_size})
+
+
+def _leniency(refusal: str | None, dataset: Dataset | None, shown: spec.Data) -> list[str]:
+    if refusal is None or dataset is None:
+        return []
+    resized = f", images resized to {shown.image_size} x {shown.image_size} pixels" if shown.image_size else ""
+    return [f"refused as it was asked for; shown with bad files left out, duplicates allowed{resized}"]
+
+
+def _in_options(refusal: str) -> str:
+    """A refusal in the words of this command, which has options for what others take from a spec."""
+    for assignment, option in _OPTIONS.items():
+        refusal = refusal.replace(f"--set data.{assignment}", option)
+    return refusal
+
+
+def _from_files(dataset: Dataset, manifest: Manifest, data: spec.Data, seed: int, cache_dir: str | None) -> _Examples:
+    files = sources.load_files(data, seed=seed, cache_dir=cache_dir)
+    rows = np.concatenate([getattr(files, split).rows for split in _SPLITS])
+    return _Examples(
+        names=[manifest.paths[row] for row in rows],
+        digests=[manifest.pixel_sha256[row].tobytes() for row in rows],
+        **_in_splits(dataset),
+    )
+
+
+def _from_arrays(dataset: Dataset) -> _Examples:
+    parts = [(split, getattr(dataset, split)) for split in _SPLITS]
+    return _Examples(
+        names=[f"{split} {place}" for split, part in parts for place in range(len(part))],
+        digests=[digest for _, part in parts for digest in duplicates.pixel_digests(part.images)],
+        **_in_splits(dataset),
+    )
+
+
+def _from_manifest(manifest: Manifest) -> _Examples:
+    """Every usable file where it lies: the data cannot be divided."""
+    rows = manifest.good
+    class_names = tuple(sorted({manifest.classes[row] for row in rows}))
+    split_names = tuple(split for split in (*_SPLITS, "all") if any(manifest.splits[row] == split for row in rows))
+    return _Examples(
+        names=[manifest.paths[row] for row in rows],
+        digests=[manifest.pixel_sha256[row].tobytes() for row in rows],
+        splits=np.array([split_names.index(manifest.splits[row]) for row in rows], np.int64),
+        labels=np.array([class_names.index(manifest.classes[row]) for row in rows], np.int64),
+        split_names=split_names,
+        class_names=class_names,
+    )
+
+
+def _in_splits(dataset: Dataset) -> dict[str, Any]:
+    parts = [getattr(dataset, split) for split in _SPLITS]
+    return {
+        "splits": np.repeat(np.arange(len(parts)), [len(part) for part in parts]),
+        "labels": np.concatenate([part.labels for part in parts]),
+        "split_names": _SPLITS,
+        "class_names": dataset.class_names,
+    }
+
+
+def _counts(examples: _Examples) -> NDArray[np.int64]:
+    """[splits, classes]."""
+    counts = np.zeros((len(examples.split_names), len(examples.class_names)), np.int64)
+    np.add.at(counts, (examples.splits, examples.labels), 1)
+    return counts
+
+
+def _exact(examples: _Examples) -> ExactDuplicates:
+    groups = duplicates.exact(examples.digests)
+    across_splits = [len({int(examples.splits[index]) for index in group}) > 1 for group in groups]
+    across_classes = [len({int(examples.labels[index]) for index in group}) > 1 for group in groups]
+    order = sorted(range(len(groups)), key=lambda place: (not across_splits[place], not across_classes[place]))
+    return ExactDuplicates(
+        groups=len(groups),
+        images=sum(map(len, groups)),
+        groups_across_splits=sum(across_splits),
+        groups_across_classes=sum(across_classes),
+        named=[[examples.names[index] for index in groups[place][:MAX_NAMED]] for place in order[:MAX_NAMED]],
+    )
+
+
+def _near(dataset: Dataset, examples: _Examples) -> NearDuplicates:
+    hashes = np.concatenate([duplicates.difference_hashes(getattr(dataset, split).images) for split in _SPLITS])
+    found: NearTwins = duplicates.near(hashes, examples.digests, examples.splits, MAX_NAMED)
+    return NearDuplicates(
+        rule=duplicates.RULE,
+        images=found.images,
+        pairs=found.pairs,
+        pairs_across_splits=found.pairs_across_splits,
+        named=[(examples.names[pair.first], examples.names[pair.second], pair.distance) for pair in found.examples],
+    )
+
+
+def _file_facts(manifest: Manifest) -> FileFacts:
+    good = manifest.good
+    sizes = manifest.file_bytes[good]
+    kinds = Counter(
+        (manifest.formats[row], manifest.modes[row], int(manifest.widths_px[row]), int(manifest.heights_px[row]))
+        for row in good
+    )
+    filled = {(manifest.splits[row], manifest.classes[row]) for row in good}
+    folders = set(zip(manifest.splits, manifest.classes, strict=True)) | set(manifest.empty_folders)
+    return FileFacts(
+        files=len(manifest),
+        usable=len(good),
+        total_bytes=int(sizes.sum()),
+        median_bytes=int(np.median(sizes)) if len(sizes) else 0,
+        largest_bytes=int(sizes.max(initial=0)),
+        kinds=[
+            FileKind(format=kind, mode=mode, width_px=width, height_px=height, files=count)
+            for (kind, mode, width, height), count in kinds.most_common()
+        ],
+        bad=[
+            BadFile(path=path, problem=problem, detail=detail)
+            for path, problem, detail in zip(manifest.paths, manifest.problems, manifest.details, strict=True)
+            if problem
+        ],
+        empty_class_folders=[name if split == "all" else f"{split}/{name}" for split, name in sorted(folders - filled) if name],
+    )
+
+
+def _words(name: str) -> str:
+    return " ".join(name.replace("_", " ").split())

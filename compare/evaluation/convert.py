@@ -1,0 +1,128 @@
+"""`python -m compare convert`: a trained model as a file of either framework's own, and back."""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from common.artifacts import results, trained
+from common.artifacts.trained import SUFFIX, Card
+from common.models.weights import WeightsError
+from common.spec import SpecError
+from compare.core import exits
+from compare.core.interrupt import interruptible
+from compare.execution import launch, twin_client
+from compare.execution.twin_client import OwnModel
+
+CARD_SUFFIX = ".card.json"
+"""Behind the name of a framework's own file, which holds weights alone: beside it stands what else must be known."""
+
+
+def command(
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="A checkpoint (.safetensors), or a framework's own file.")],
+    target: Annotated[Path, typer.Argument(metavar="DST", help="The file to write; its suffix says which form it has.")],
+    like: Annotated[
+        Path | None,
+        typer.Option(metavar="CHECKPOINT", help="Whose model, classes and scaling SRC has, where no card is beside it."),
+    ] = None,
+    model: OwnModel = None,
+) -> None:
+    """Write a trained model in another form: the suite's .safetensors, or a framework's own file of weights."""
+    with exits.told(), interruptible():
+        card = convert(source, target, like=like, own_model=model)
+    typer.echo(
+        f"{target}: {card.model}, {len(card.class_names)} classes, {card.image_size} px, {card.precision}, trained in "
+        f"{card.framework}, epoch {card.epoch}."
+    )
+
+
+def convert(source: Path, target: Path, *, like: Path | None = None, own_model: str | None = None) -> Card:
+    """Write a trained model in another form; a framework's own files are read and written by that framework, in its process.
+
+    Args:
+        source: what is read. Nothing in it is run.
+        target: what is written, whole or not at all; its suffix says which form it has.
+        like: the checkpoint whose card goes for a framework's own file; None: the card beside it.
+        own_model: see `trained.load`.
+
+    Returns:
+        The card of the model.
+
+    Raises:
+        SpecError: a suffix is unknown, or the target is there already.
+        WeightsError: the source cannot be read, or does not fit its card; or the target's disk is too full.
+        LaunchError: a framework fails.
+    """
+    if not source.is_file():
+        raise WeightsError(f"{source} is not there, or no file. Use a checkpoint, or a framework's own file of weights.")
+    if target.exists():
+        raise SpecError(f"{target} is there already. Remove it, or choose another name.")
+    reader, writer = _frameworks(source, target)
+    if reader is writer is None:
+        raise SpecError(f"Both are {SUFFIX} files. Received: {source} and {target}. Copy the file.")
+    with twin_client.workplace() as folder:
+        checkpoint = source
+        if reader is not None:
+            checkpoint, card_file = folder / f"model{SUFFIX}", folder / "card.json"
+            results.write_atomically(card_file, _card(source, like, own_model).model_dump_json(indent=1))
+            words = ["read", source, "--card", card_file, "--out", checkpoint]
+            twin_client.ask(reader, [*words, *_own(own_model)], folder / "log.txt")
+        found = trained.load(checkpoint, own_model)
+        if writer is None:
+            trained.save(found.card, found.weights, target)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _check_space(target, sum(array.nbytes for array in found.weights.values()))
+            words = ["write", checkpoint, "--out", target, *twin_client.own_model(found)]
+            twin_client.ask(writer, words, folder / "log.txt")
+            results.write_atomically(_beside(target), found.card.model_dump_json(indent=1) + "\n")
+    return found.card
+
+
+def _frameworks(*paths: Path) -> list[str | None]:
+    """Which framework each file is of, by its suffix; None for the suite's own."""
+    if all(path.name.endswith(SUFFIX) for path in paths):
+        return [None] * len(paths)
+    with ThreadPoolExecutor() as pool:
+        descriptions = dict(zip(launch.FRAMEWORKS, pool.map(launch.describe, launch.FRAMEWORKS), strict=True))
+    known: dict[str, str | None] = {SUFFIX: None}
+    known |= {suffix: framework for framework, said in descriptions.items() for suffix in said["formats"]}
+    found: list[str | None] = []
+    for path in paths:
+        suffixes = [suffix for suffix in known if path.name.endswith(suffix)]
+        if not suffixes:
+            raise SpecError(f"{path} has an unknown suffix. Received: {path.name!r}. Use {', '.join(known)}.")
+        found.append(known[suffixes[0]])
+    return found
+
+
+def _check_space(target: Path, needed: int) -> None:
+    """Not left to the framework, which may end by a signal where a disk is full."""
+    free = shutil.disk_usage(target.parent).free
+    if free < needed:
+        raise WeightsError(f"{target} takes {needed:,} bytes at least, and {free:,} are free there. Free more.")
+
+
+def _card(source: Path, like: Path | None, own_model: str | None) -> Card:
+    if like is not None:
+        return trained.load(like, own_model).card
+    path = _beside(source)
+    try:
+        return trained.card_from(path.read_bytes(), path)
+    except OSError:
+        raise WeightsError(
+            f"{source} holds weights alone, and {path.name} is not beside it. Say with --like CHECKPOINT whose model, classes "
+            "and scaling it has."
+        ) from None
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(path.name + CARD_SUFFIX)
+
+
+def _own(model: str | None) -> list[str]:
+    return [] if model is None else ["--model", model]

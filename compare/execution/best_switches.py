@@ -1,0 +1,115 @@
+"""The fastest switches that `compare optimize` has found, by machine, framework and model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from common import spec
+from common.artifacts import results
+from common.data import cache
+from common.machine import machine
+from common.spec import Device, Spec, SpecError
+from compare.core.statistics import Ratio
+
+SCHEMA_VERSION = 1
+FOLDER = "best"
+"""In the cache folder."""
+
+_IDENTITY = ("processor", "logical_cores", "host")
+
+
+class Best(BaseModel):
+    """What was found for one framework and model, and on what it was measured."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: int = SCHEMA_VERSION
+    framework: str
+    model: str
+    machine: dict[str, Any]
+    """See `identity`."""
+    versions: dict[str, str]
+    """Of the framework's packages."""
+    options: dict[str, Any]
+    """The switches that differ from `fair`; none where nothing was surely faster."""
+    ratio: Ratio | None
+    """Images per second over those of `fair`; None where they are the same."""
+    measured_at: str
+    """UTC, ISO 8601."""
+    spec: Spec
+    """Of the runs, as `fair` had them."""
+
+
+def identity(description: Mapping[str, Any]) -> dict[str, Any]:
+    """What tells this machine from others, for a framework: processor, host and the devices that its `describe` lists."""
+    facts = machine.describe()
+    return {fact: facts[fact] for fact in _IDENTITY} | {"devices": [device["name"] for device in description["devices"]]}
+
+
+def path(framework: str, model: str, description: Mapping[str, Any], cache_dir: str | None) -> Path:
+    """Where it is stored."""
+    here = results.digest(identity(description))[:16]
+    return cache.folder(cache_dir) / FOLDER / f"{here}-{framework}-{model}.json"
+
+
+def save(found: Best, description: Mapping[str, Any], cache_dir: str | None) -> Path:
+    """Store it, whole or not at all, in place of an earlier one."""
+    where = path(found.framework, found.model, description, cache_dir)
+    results.write_atomically(where, results.with_checksum(found.model_dump_json()))
+    return where
+
+
+def load(framework: str, model: str, description: Mapping[str, Any], cache_dir: str | None, device: Device = "auto") -> Best:
+    """What was found for this machine, or for its CPU alone.
+
+    Raises:
+        SpecError: nothing is stored, or it cannot be relied on; the message names the command that finds it.
+    """
+    where = path(framework, model, description, cache_dir)
+    held = f" --set device={device}" if device != "auto" else ""
+    again = f"Run: python -m compare optimize --model {model} --framework {framework}{held}"
+    try:
+        values = results.parsed(where.read_bytes())
+        if not results.is_unchanged(values):
+            raise SpecError(f"{where} was changed since it was written: its checksum does not fit. {again}")
+        found = Best.model_validate(values, context={"recorded": True})
+    except FileNotFoundError:
+        raise SpecError(
+            f"switches best are not known for {model} in {framework} on this machine: nothing is stored. {again}"
+        ) from None
+    except SpecError:
+        raise
+    except (OSError, ValueError) as error:
+        raise SpecError(f"{where} is no whole record of the best switches ({type(error).__name__}). {again}") from None
+    if found.schema_version != SCHEMA_VERSION or found.versions != description["versions"]:
+        raise SpecError(
+            f"switches best were found for {model} with other versions of {framework} ({_listed(found.versions)}). Here: "
+            f"{_listed(description['versions'])}. {again}"
+        )
+    return found
+
+
+def options(run: Spec, framework: str, description: Mapping[str, Any]) -> dict[str, Any]:
+    """The switches that make a run `best`: those found for its model here, but for those that do not fit the run.
+
+    Threads, say, that were found with sixteen cores fit no run with two, nor one of several processes.
+
+    Raises:
+        SpecError: nothing was found, as `load`.
+    """
+    found = load(framework, run.model, description, run.paths.cache_dir, run.device)
+    known = description["options"]
+
+    def fits(name: str, value: Any) -> bool:
+        alike = all(getattr(run, field) == getattr(found.spec, field) for field in known[name].get("found_for", ()))
+        return alike and spec.incompatibility(run, known[name], value) is None
+
+    return {name: value for name, value in found.options.items() if name in known and fits(name, value)}
+
+
+def _listed(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{package} {version}" for package, version in versions.items())

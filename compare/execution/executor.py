@@ -1,0 +1,139 @@
+"""One run of one row: a process of its own, watched while it works, and a sealed result whatever becomes of it."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.artifacts import checkpoint, results
+from common.artifacts.results import ResultError, RunResult, Status
+from compare.execution import launch, store
+from compare.execution.matrix import Row
+
+Watch = Callable[[list[dict[str, Any]]], None]
+"""Called now and then with the run's events so far."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """Another checkout of the suite, whose twins are run in place of this one's."""
+
+    root: Path
+    spec_json: Callable[[Row], str]
+    """A row's spec as that code understands it."""
+
+
+_POLL_SECONDS = 0.25
+_REASON_LENGTH = 300
+_FULL_BYTES = 2**20
+"""Free on a disk that is full."""
+
+
+def execute(row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None = None) -> RunResult:
+    """Run one row once, from an earlier attempt's checkpoint where there is one, and seal its result.
+
+    A run that dies, or that is interrupted, is sealed here with its reason and its epochs so far. Where the disk is full, it
+    may stay without a seal: then it is a missing one, and the others go on.
+    """
+    directory = store.run_folder(folder, row.id, repeat)
+    try:
+        store.clear(directory)
+        spec_file, log = directory / store.SPEC_FILE, directory / store.LOG_FILE
+        results.write_atomically(spec_file, code.spec_json(row) if code else row.spec.to_json())
+        arguments = ["run", str(spec_file), "--out", str(directory), "--repeat", str(repeat)]
+        if (earlier := store.resumable(directory)) is not None:
+            arguments += ["--resume", str(earlier)]
+        kills = memory_kills()
+        process = launch.start(row.framework, arguments, log=log, root=code.root if code else None)
+    except OSError as error:
+        return _unsealed(row, repeat, f"it cannot be started: {error}")
+    try:
+        hang = _wait(process, row.spec.hang_seconds, directory, watch)
+    except BaseException:
+        launch.stop(process, grace_seconds=launch.INTERRUPTED_GRACE_SECONDS)
+        _seal(row, repeat, folder, "killed", "interrupted")
+        raise
+    launch.stop(process)
+    if hang is not None:
+        return _seal(row, repeat, folder, "killed", hang)
+    status: Status = "killed" if process.returncode < 0 else "failed"
+    made = _seal(row, repeat, folder, status, ending_words(process.returncode, log, memory_kills() > kills))
+    if made.status == "ok":
+        for attempt in store.attempts(directory):
+            checkpoint.remove(attempt)
+    return made
+
+
+def _wait(process: launch.Started, hang_seconds: float, directory: Path, watch: Watch) -> str | None:
+    events = directory / results.EVENTS_FILE
+    size = -1
+
+    def look() -> None:
+        nonlocal size
+        now = events.stat().st_size if events.exists() else 0
+        if now != size:
+            size = now
+            watch(results.read_events(directory))
+
+    return launch.wait(process, poll_seconds=_POLL_SECONDS, watch=look, hang_seconds=hang_seconds, folder=directory)
+
+
+def _seal(row: Row, repeat: int, folder: Path, status: Status, reason: str) -> RunResult:
+    """The run's own result where it wrote one for this spec, else one made from its events."""
+    try:
+        sealed = store.sealed(folder, row, repeat)
+    except ResultError as error:
+        sealed, reason = None, f"{reason}; {error}"
+    if sealed is not None:
+        return sealed
+    directory = store.run_folder(folder, row.id, repeat)
+    first_steps = (event for event in results.read_events(directory) if event.get("event") == "first_step")
+    made = RunResult(
+        framework=row.framework,
+        spec=row.spec,
+        status=status,
+        reason=reason,
+        repeat=repeat,
+        epochs=results.read_epochs(directory),
+        first_step_loss=next((event.get("loss") for event in first_steps), None),
+    )
+    try:
+        results.save(made, directory)
+    except OSError as error:
+        return _unsealed(row, repeat, f"{reason}; its result cannot be written: {error}")
+    return made
+
+
+def _unsealed(row: Row, repeat: int, reason: str) -> RunResult:
+    print(f"{row.id}, repeat {repeat + 1}: {reason}", file=sys.stderr)
+    return RunResult(framework=row.framework, spec=row.spec, status="failed", reason=reason, repeat=repeat)
+
+
+def ending_words(code: int, log: Path, lacked_memory: bool) -> str:
+    """How a process ended that was to leave a result and left none, with the last line of its log."""
+    words = launch.exit_words(code) if code else "ended without a result"
+    if lacked_memory:
+        return f"{words}; out of memory: the kernel ended a process for lack of it meanwhile"
+    if shutil.disk_usage(log.parent).free < _FULL_BYTES:
+        return f"{words}; the disk of {log.parent} is full"
+    last = "" if code == -signal.SIGKILL else _last_line(log)  # a killed process said nothing of its end
+    return f"{words}: {last}" if last else words
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")[:_REASON_LENGTH]
+
+
+def memory_kills() -> int:
+    """How many processes the kernel has ended for lack of memory since the machine started; 0 where it does not say."""
+    try:
+        lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)

@@ -1,0 +1,272 @@
+"""Start a twin as a process of its own, and end it with everything that it started.
+
+This is the only place that names the twins' modules: a third framework is one more line here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from common.machine import heartbeat
+from common.machine.machine import PROJECT_ROOT
+from common.processes import watchdog
+from compare.core.errors import LaunchError
+
+FRAMEWORKS = {"pytorch": "pytorch_impl", "tensorflow": "tensorflow_impl"}
+
+OWN = {"dask": "common.processes.dask_scan_process"}
+"""Work of the suite's own that is measured beside the frameworks', in processes that are started alike."""
+
+# A run's threads and its place among ranks are the spec's to set, never the shell's.
+_DROPPED = re.compile(
+    "(OMP|GOMP|KMP|MKL|DNNL|ONEDNN|TF|TORCH|PYTORCH|ATEN|TORCHELASTIC|XLA|KERAS|MALLOC|PMI|OMPI)_.*"
+    "|(OPENBLAS|NUMEXPR)_NUM_THREADS|(VECLIB_MAXIMUM|BLIS_NUM)_THREADS|GLIBC_TUNABLES"
+    "|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_RANK|MASTER_ADDR|MASTER_PORT|CONVTWINS_(STARTED|COMPANION|MEETING|PARAMETER_SERVER)|NVIDIA_TF32_OVERRIDE|LD_PRELOAD"
+)
+
+# Asks the kernel to end the process with its parent (PR_SET_PDEATHSIG, Linux), then becomes the twin. A setting made
+# between fork and exec would need preexec_fn, which can deadlock in a threaded parent; this one survives the exec.
+_TIED_TO_PARENT = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]): sys.exit(1)
+os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
+"""
+
+_GRACE_SECONDS = 5.0
+INTERRUPTED_GRACE_SECONDS = 0.5
+"""For a process that is ended by Ctrl-C: it has nothing to write, and who pressed it waits."""
+_DESCRIBE_SECONDS = 300.0
+_LAST_LINES = 8
+
+
+DESCRIPTIONS: dict[str, dict[str, Any]] = {}
+"""What frameworks have said of themselves: asked once per process, for importing a framework takes seconds."""
+
+
+def describe(framework: str) -> dict[str, Any]:
+    """What a framework says of itself on this machine: versions, devices, modes, options.
+
+    Raises:
+        LaunchError: the twin failed, hung, or printed something else than a JSON object.
+    """
+    with asked([framework]) as answer:
+        return answer(framework)
+
+
+@contextlib.contextmanager
+def asked(frameworks: Sequence[str]) -> Generator[Callable[[str], dict[str, Any]]]:
+    """Ask frameworks to describe themselves, side by side; none is waited for where the block is left by an exception.
+
+    Yields:
+        What returns the answer of one of them, as `describe` does.
+    """
+    with contextlib.ExitStack() as started:
+        asked: dict[str, subprocess.Popen[str]] = {}
+        for framework in frameworks:
+            if framework not in DESCRIPTIONS:
+                asked[framework] = started.enter_context(_asked(framework))
+                started.callback(asked[framework].kill)
+
+        def answer(framework: str) -> dict[str, Any]:
+            if framework not in DESCRIPTIONS:
+                DESCRIPTIONS[framework] = _answer(framework, asked[framework])
+            return DESCRIPTIONS[framework]
+
+        yield answer
+
+
+def _asked(framework: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        _command(framework, ["describe"]),
+        env=_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+
+
+def _answer(framework: str, process: subprocess.Popen[str]) -> dict[str, Any]:
+    try:
+        printed, said = process.communicate(timeout=_DESCRIBE_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise LaunchError(f"{framework} gave no description in {_DESCRIBE_SECONDS:.0f} s. Run: {_shown(framework)}") from None
+    last_lines = "\n".join(said.splitlines()[-_LAST_LINES:])
+    if process.returncode != 0:
+        ending = exit_words(process.returncode)
+        raise LaunchError(f"{framework} cannot describe itself ({ending}). Run: {_shown(framework)}\n{last_lines}".rstrip())
+    try:
+        description = json.loads(printed)
+    except json.JSONDecodeError:
+        description = None
+    if not isinstance(description, dict):
+        raise LaunchError(
+            f"{framework} must describe itself as a JSON object. Received: {printed[:200]!r}. Run: {_shown(framework)}\n"
+            f"{last_lines}".rstrip()
+        )
+    return description
+
+
+class Started(subprocess.Popen[bytes]):
+    """A process in a session of its own, under watch; one that talks does so by its stdin and stdout."""
+
+    def __init__(self, command: Sequence[str], log: Path, root: Path | None = None, *, talks: bool = False) -> None:
+        self.watched = watchdog.Watched()
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as file:
+            try:
+                super().__init__(
+                    command,
+                    cwd=root,
+                    env=_environment(root) | self.watched.environment,
+                    stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
+                    stdout=subprocess.PIPE if talks else file,
+                    stderr=file,
+                    pass_fds=self.watched.descriptors,
+                    start_new_session=True,
+                )
+            except BaseException:
+                self.watched.close()
+                raise
+        self.watched.pid = self.pid
+
+
+def start(framework: str, arguments: Sequence[str], *, log: Path, root: Path | None = None, talks: bool = False) -> Started:
+    """Start `python -m <twin> arguments...` in a session of its own; its stdout and stderr go to the log file.
+
+    One that talks has its stdin and stdout connected to this process, which closes them. The process ends with the thread that
+    called, so call from the main one; end it earlier, and all that it started, with `stop`. The working directory stays the
+    caller's, unless the code of another checkout is started: its `root`.
+    """
+    return Started(_command(framework, arguments), log, root, talks=talks)
+
+
+def stop(process: Started, *, grace_seconds: float | None = None) -> None:
+    """End a started process and all its descendants: SIGTERM, five seconds' wait, SIGKILL. Does nothing twice."""
+    grace_seconds = _GRACE_SECONDS if grace_seconds is None else grace_seconds
+    descendants = _descendants(process)
+    _signal_all(process, descendants, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(grace_seconds)
+    _, alive = psutil.wait_procs(descendants, timeout=min(grace_seconds, 1.0))
+    _signal_all(process, alive, signal.SIGKILL)
+    process.wait()
+    process.watched.close()
+
+
+def wait(
+    process: Started, *, poll_seconds: float, watch: Callable[[], object], hang_seconds: float, folder: Path
+) -> str | None:
+    """Wait until a started process has ended; one that hangs is ended here.
+
+    Args:
+        process: from `start`.
+        poll_seconds: between two calls of `watch`.
+        watch: called while it works.
+        hang_seconds: within which it is ended where it hangs, see `common.processes.watchdog`.
+        folder: gets its stacks then.
+
+    Returns:
+        None where it ended by itself, else in words how it hung.
+    """
+    dog = watchdog.Watchdog([watchdog.Member("the process", process.watched)], hang_seconds)
+    while True:
+        try:
+            process.wait(poll_seconds)
+            return None
+        except subprocess.TimeoutExpired:
+            watch()
+        if (hang := dog.look()) is not None:
+            (path,) = watchdog.save_stacks(hang.stacks, ["rank 0"], folder)
+            stop(process, grace_seconds=0.0)
+            return f"{hang.words}; see {path.name}"
+
+
+def call(framework: str, arguments: Sequence[str], *, log: Path, hang_seconds: float = heartbeat.HANG_SECONDS) -> int:
+    """Start a twin and wait for it; whatever happens, nothing of it is left running.
+
+    Returns:
+        Its exit code, negative for the signal that ended it: by SIGTERM or SIGKILL where it hung, as the log then says.
+    """
+    process = start(framework, arguments, log=log)
+    try:
+        folder = log.with_suffix(".stacks")
+        hang = wait(process, poll_seconds=1.0, watch=lambda: None, hang_seconds=hang_seconds, folder=folder)
+    except BaseException:
+        stop(process, grace_seconds=INTERRUPTED_GRACE_SECONDS)
+        raise
+    stop(process)
+    if hang is not None:
+        with log.open("a", encoding="utf-8") as file:
+            file.write(f"{hang}\n")
+    return process.returncode
+
+
+def exit_words(code: int) -> str:
+    """An exit code as a reader wants it: `exit code 1`, or `killed by SIGKILL`."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+def _command(framework: str, arguments: Sequence[str]) -> list[str]:
+    twin = ["-m", (FRAMEWORKS | OWN)[framework], *arguments]
+    if sys.platform != "linux":
+        return [sys.executable, *twin]
+    return [sys.executable, "-I", "-S", "-c", _TIED_TO_PARENT, str(os.getpid()), *twin]
+
+
+def _shown(framework: str) -> str:
+    return f"python -m {FRAMEWORKS[framework]} describe"
+
+
+def _environment(root: Path | None = None) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not _DROPPED.fullmatch(name)}
+    # The project first, then the caller's folder (for models of their own), as `python -m` would have it.
+    here = [str(PROJECT_ROOT), str(Path.cwd())] if root is None else [str(root)]
+    paths = [*here, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return kept | {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONSAFEPATH": "1",
+        "PYTHONUNBUFFERED": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
+
+
+def _descendants(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """Also those that moved to another session; where the process has ended, what is left in its own."""
+    if process.poll() is None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return psutil.Process(process.pid).children(recursive=True)
+    return [each for each in psutil.process_iter() if _session(each) == process.pid]
+
+
+def _session(process: psutil.Process) -> int | None:
+    try:
+        return os.getsid(process.pid)
+    except OSError:  # it has ended, or is not ours to ask
+        return None
+
+
+def _signal_all(process: subprocess.Popen[bytes], descendants: list[psutil.Process], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)  # its session: the group's id is the process's
+    for descendant in descendants:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            descendant.send_signal(number)

@@ -1,0 +1,128 @@
+"""What a comparison runs: one row for each framework, mode and core budget, judged before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from common import spec
+from common.data.batches import Plan
+from common.data.sources import Dataset
+from common.models import architectures
+from common.spec import Spec
+from compare.core import option_parsing
+from compare.execution import best_switches, launch
+
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+"""A word that names a file or folder where it is put, and leads to no other."""
+
+
+class Row(BaseModel):
+    """One configuration of one framework, run once for each repeat."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: FileName
+    """Name of the row in folders and tables, e.g. `pytorch-data_parallel-2replicas`."""
+    framework: FileName
+    spec: Spec
+    unavailable: str | None = None
+    """`not available: ...` where this machine cannot do it, `not parallel: ...` where it would only carry the name; such a row
+    is not run."""
+
+
+def rows(
+    values: dict[str, Any], frameworks: Sequence[str], modes: Sequence[str], replicas: int, workers: Sequence[int] = ()
+) -> list[Row]:
+    """Every row, in the order of the tables: serial on one core and on all, then each parallel mode on all cores.
+
+    Args:
+        values: the spec's nested plain values; `mode`, `replicas` and, for the one-core row, `cores` are set here.
+        frameworks: names of `launch.FRAMEWORKS`.
+        modes: of `spec.VARIANTS`.
+        replicas: of the parallel modes; of hybrids, the copies of the model.
+        workers: numbers of input workers, each of which makes rows of its own; none: as `values` has it.
+
+    Raises:
+        SpecError: a row's spec is refused.
+    """
+    option_parsing.chosen("frameworks", frameworks, tuple(launch.FRAMEWORKS))
+    option_parsing.chosen("modes", modes, tuple(spec.VARIANTS))
+    made: list[Row] = []
+    for framework in frameworks:
+        for mode in modes:
+            for own in [fed(values, number) for number in workers] or [values]:
+                wanted = spec.build(spec.with_variant(own, mode, replicas))
+                # A core that replicas cannot share stays idle; so serial runs on the whole shares too, to be judged against.
+                sharing = replicas if mode == "serial" else wanted.replicas
+                shared = wanted.cores // sharing * sharing or wanted.cores
+                for cores in sorted({1, shared, wanted.cores}) if mode == "serial" else [shared]:
+                    name = _row_id(framework, wanted, cores) + (f"-{wanted.workers}workers" if len(workers) > 1 else "")
+                    made.append(Row(id=name, framework=framework, spec=wanted.with_fields(cores=cores)))
+    return made
+
+
+def fed(values: dict[str, Any], workers: int) -> dict[str, Any]:
+    """Some workers mean the input `workers`, where the values do not name another; none is left to the spec to judge."""
+    chosen = values.get("input", "inline")
+    return {**values, "input": "workers" if chosen == "inline" and workers else chosen, "workers": workers}
+
+
+def differ_by_framework(one: Row, other: Row) -> bool:
+    """Whether two rows are the same work, done alike, in two frameworks; switches are each framework's own."""
+    alike = one.spec.model_copy(update={"framework_options": other.spec.framework_options})
+    return one.framework != other.framework and alike == other.spec
+
+
+def judge(made: Sequence[Row], descriptions: Mapping[str, dict[str, Any]], *, oversubscribe: bool = False) -> list[Row]:
+    """Hold every row against its framework, and give each framework those of the switches that it has.
+
+    Args:
+        made: the rows.
+        descriptions: each framework's `describe`.
+        oversubscribe: whether more replicas than cores are run all the same.
+
+    Raises:
+        SpecError: no framework has a switch that the spec names, or not the value, or nobody has looked for the best here.
+    """
+    known = {name for description in descriptions.values() for name in description["options"]}
+    judged: list[Row] = []
+    for row in made:
+        description = spec.of_device(row.spec, descriptions[row.framework])
+        options = {
+            name: value
+            for name, value in row.spec.framework_options.items()
+            if name in description["options"] or name not in known  # known to none: refused below
+        }
+        if row.spec.switches == "best":
+            options = best_switches.options(row.spec, row.framework, description) | options
+        own = row.spec.with_fields(framework_options=options)
+        unavailable = spec.check_against(own, description) or (None if oversubscribe else _not_parallel(own, description))
+        judged.append(row.model_copy(update={"spec": own, "unavailable": unavailable}))
+    return judged
+
+
+def _not_parallel(run: Spec, description: dict[str, Any]) -> str | None:
+    on_cpu = all(device["kind"] == "cpu" for device in description["devices"])
+    if run.mode == "serial" or not on_cpu or run.cores >= run.replicas:
+        return None
+    return f"not parallel: {run.replicas} replicas would take turns on {run.cores} core{'s' if run.cores > 1 else ''}"
+
+
+def check_data(made: Sequence[Row], dataset: Dataset) -> None:
+    """Hold every row against the data: the model takes its images, and each replica has an example at every step.
+
+    Raises:
+        SpecError: it does not.
+    """
+    for row in made:
+        architecture = architectures.resolve(row.spec.model, len(dataset.class_names), dataset.image_size)
+        Plan(row.spec, architecture, len(dataset.train))
+
+
+def _row_id(framework: str, run: Spec, cores: int) -> str:
+    if run.mode == "serial":
+        return f"{framework}-serial-{cores}core{'s' if cores > 1 else ''}"
+    return f"{framework}-{run.variant}-{run.replicas}replicas"

@@ -1,0 +1,483 @@
+"""The folder of a comparison: its plan, one subfolder for each run, and a lock so that two never share it."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import filelock
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field
+
+from common.artifacts import checkpoint, results
+from common.artifacts.checkpoint import CheckpointError
+from common.artifacts.results import ResultError, RunResult
+from common.machine import machine
+from common.machine.rates import Rates
+from common.models.work import Work
+from compare.core.errors import FolderError
+from compare.execution.matrix import Row
+
+_LONGEST_VALUE = 120
+"""Characters of a value that a refusal shows."""
+_MOST_DIFFERENCES = 5
+SCHEMA_VERSION = 1
+
+PLAN_FILE = "compare.json"
+RUNS_FOLDER = "runs"
+LOG_FILE = "log.txt"
+SPEC_FILE = "spec.json"
+_LOCK_FILE = ".lock"
+
+MOST_REPEATS = 10_000
+"""More are a slip of the hand, or a plan that would keep its reader busy for ever."""
+
+
+_Record = TypeVar("_Record", bound=BaseModel)
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+
+class ProofRecord(_Frozen):
+    """What the comparison keeps of its proof."""
+
+    verdict: str
+    """proved, not proved, or not claimed."""
+    sentence: str
+    mode_verdicts: dict[str, dict[str, str]] = {}
+    """framework: {mode: verdict}."""
+    not_claimed: dict[str, str] = {}
+    """Mode: why it is another function than serial as it is timed."""
+    held_against: dict[str, str] = {}
+    """Mode: what it was proved to equal, where that is not the serial run beside it."""
+    rungs: list[dict[str, Any]] = []
+
+
+class Comparison(_Frozen):
+    """compare.json: what is compared, and with what."""
+
+    schema_version: int = SCHEMA_VERSION
+    created_at: str
+    """UTC, ISO 8601."""
+    argv: list[str]
+    rows: list[Row]
+    repeats: int = Field(ge=1, le=MOST_REPEATS)
+    data_name: str
+    data_hash: str
+    data_notes: list[str] = []
+    class_names: list[str] = []
+    trainable_values: int = 0
+    """Of the model."""
+    train_examples: int = 0
+    code_hash: str
+    """See `parity.code_digest`."""
+    versions: dict[str, dict[str, str]]
+    """framework: {package: version}."""
+    machine: dict[str, Any]
+    prove: bool = True
+    """Whether a proof was asked for."""
+    oversubscribe: bool = False
+    """Whether more replicas than cores were to run."""
+    proof: ProofRecord | None = None
+    """None until it has been run."""
+    seeds: list[int] = []
+    """Of the repeats, one after the other and again; none: each row's spec has its own."""
+    target_accuracy: float | None = None
+    """Of the validation split, until which seconds are counted."""
+    work: Work | None = None
+    """What the model computes and moves."""
+    rates: dict[int, Rates] = {}
+    """Cores: what the machine did of such work with so many, measured before the runs."""
+
+    def of_repeat(self, row: Row, repeat: int) -> Row:
+        """A row as one of its repeats runs it: with that repeat's seed, the same in all rows, where there are seeds."""
+        if not self.seeds:
+            return row
+        seed = self.seeds[repeat % len(self.seeds)]
+        return row.model_copy(update={"spec": row.spec.model_copy(update={"seed": seed})})
+
+
+class Stored(_Frozen):
+    """A comparison as its folder holds it."""
+
+    comparison: Comparison
+    runs: dict[str, dict[int, RunResult]]
+    """Row id: {repeat: result}; runs that are missing are not in it."""
+    set_aside: list[str]
+    """Why each stored file that cannot be relied on was left out."""
+
+    @cached_property
+    def wall_seconds(self) -> dict[int, float]:
+        """Repeat: of all its runs together."""
+        found: dict[int, float] = defaultdict(float)
+        for runs in self.runs.values():
+            for repeat, run in runs.items():
+                found[repeat] += run.phases.wall_seconds if run.phases else 0.0
+        return found
+
+
+def new_folder(*names: str) -> Path:
+    """`results/<time>-<names>`, for what is not told where to go."""
+    said = (re.sub(r"[^\w.-]+", "-", name) for name in names)
+    return Path("results") / "-".join([f"{datetime.now().astimezone():%Y%m%d-%H%M%S}", *said])
+
+
+def run_folder(folder: Path, row_id: str, repeat: int) -> Path:
+    """The folder of one run.
+
+    Raises:
+        FolderError: it would lie elsewhere than among the comparison's runs.
+    """
+    runs = folder / RUNS_FOLDER
+    if (made := runs / f"{row_id}-r{repeat}").parent != runs:
+        raise FolderError(f"A row's id must be a plain file name. Received: {row_id!r}. Run the comparison in another folder.")
+    return made
+
+
+def refuse_others(folder: Path, record: str, kind: str, what: str, *, own: Collection[str] = ()) -> None:
+    """Refuse a folder that holds anything but an earlier result of the same kind.
+
+    Args:
+        folder: that is to be written to; may be missing.
+        record: name of the JSON file in which such a result says its `kind`.
+        kind: the one that may be replaced.
+        what: words for it.
+        own: names that may stand there without a record, as a result that was cut short leaves them.
+
+    Raises:
+        FolderError: it holds something else.
+    """
+    others = sorted(path.name for path in folder.glob("[!.]*") if path.name not in own)
+    if not others:
+        return
+    try:
+        found = results.parsed((folder / record).read_bytes()).get("kind")
+    except (OSError, ValueError, AttributeError):
+        found = None
+    if found != kind:
+        raise FolderError(f"{folder} holds files that are no {what}'s ({others[0]}). Choose an empty folder with --out.")
+
+
+def read_record(path: Path, record: type[_Record], what: str) -> _Record:
+    """What a command has written about its work, with a checksum.
+
+    Args:
+        path: of the JSON file.
+        record: its model.
+        what: words for it, with their article.
+
+    Raises:
+        FolderError: there is none, or it is torn, or was changed since it was written.
+    """
+    try:
+        values = results.parsed(path.read_bytes())
+        if not results.is_unchanged(values):
+            raise FolderError(f"{path} was changed since it was written: its checksum does not fit. Make it again.")
+        return record.model_validate(values)
+    except FileNotFoundError:
+        raise FolderError(f"{path.parent} holds no record of {what}: there is no {path.name}. Name another folder.") from None
+    except FolderError:
+        raise
+    except (OSError, ValueError) as error:
+        raise FolderError(f"{path} is no whole record of {what} ({error}). Make it again in another folder.") from None
+
+
+@contextmanager
+def locked(folder: Path) -> Generator[None]:
+    """Hold a results folder, made where it is missing.
+
+    Raises:
+        FolderError: another comparison holds it, or it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = filelock.FileLock(folder / _LOCK_FILE, timeout=0)
+        lock.acquire()
+    except filelock.Timeout:
+        raise FolderError(f"Another command works in {folder}. Wait for it, or choose another --out.") from None
+    except OSError as error:
+        raise FolderError(f"Results cannot be written to {folder} ({error}). Choose another --out.") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def refuse_used(folder: Path, rows: Sequence[Row], seeds: Sequence[int]) -> None:
+    """Refuse a folder at once for what shows before anything is prepared; `claim` judges the rest.
+
+    Args:
+        folder: that is to be written to; may be missing.
+        rows: of the comparison to come, as they are laid out: their `framework_options` are not judged yet, and refuse nothing.
+        seeds: of its repeats.
+
+    Raises:
+        FolderError: another comparison runs in it, or it holds one of other rows or seeds, or files of another kind.
+    """
+    if not folder.exists():
+        return
+    with locked(folder):
+        if _holds_plan(folder):
+            stored = read_plan(folder)
+            _refuse_other(folder, _other_rows(stored, rows, seeds, but_for="framework_options."))
+
+
+def claim(folder: Path, wanted: Comparison) -> Comparison:
+    """Take a locked folder for a comparison, new or the same again; what a kill left half written in it is removed.
+
+    Returns:
+        The comparison to go on with: the stored one where it is the same, with the larger number of repeats.
+
+    Raises:
+        FolderError: the folder holds another comparison, or files of another kind.
+    """
+    if not _holds_plan(folder):
+        results.sweep(folder)
+        return wanted
+    stored = read_plan(folder)
+    _refuse_other(folder, _difference(stored, wanted))
+    results.sweep(folder)
+    return stored.model_copy(
+        update={
+            "repeats": max(stored.repeats, wanted.repeats),
+            "argv": _with_repeats(stored.argv, wanted.repeats) if wanted.repeats > stored.repeats else stored.argv,
+            "target_accuracy": wanted.target_accuracy or stored.target_accuracy,
+        }
+    )
+
+
+def _with_repeats(argv: Sequence[str], repeats: int) -> list[str]:
+    """A comparison's command with another number of repeats."""
+    option = "--repeats"
+    others = [word for before, word in zip(["", *argv], argv, strict=False) if option not in (before, word.partition("=")[0])]
+    return [*others, option, str(repeats)]
+
+
+def _holds_plan(folder: Path) -> bool:
+    """Whether a folder holds a comparison; else it must be empty, but for hidden files.
+
+    Raises:
+        FolderError: it is not.
+    """
+    if (folder / PLAN_FILE).exists():
+        return True
+    others = sorted(path.name for path in folder.glob("[!.]*"))
+    if others:
+        raise FolderError(f"{folder} holds files that are no comparison's ({others[0]}). Choose an empty folder with --out.")
+    return False
+
+
+def _refuse_other(folder: Path, difference: str | None) -> None:
+    if difference:
+        raise FolderError(
+            f"{folder} holds the results of another comparison ({difference}). Choose another --out, or remove it."
+        )
+
+
+def write_plan(folder: Path, comparison: Comparison) -> None:
+    results.write_atomically(folder / PLAN_FILE, results.with_checksum(comparison.model_dump_json()))
+
+
+def read_plan(folder: Path) -> Comparison:
+    """The comparison of a folder.
+
+    Raises:
+        FolderError: there is none, or it cannot be read.
+    """
+    path = folder / PLAN_FILE
+    try:
+        values = results.parsed(path.read_bytes())
+    except FileNotFoundError:
+        raise FolderError(
+            f"{folder} holds no comparison: there is no {PLAN_FILE}. Name the folder that `run` printed."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise FolderError(f"{path} cannot be read ({error}). Run the comparison again in another folder.") from None
+    if not results.is_unchanged(values):
+        raise FolderError(
+            f"{path} was changed since it was written: its checksum does not fit. Run the comparison again in another folder."
+        )
+    version = values.get("schema_version") if isinstance(values, dict) else None
+    if version != SCHEMA_VERSION:
+        raise FolderError(
+            f"{path} has another schema_version. Received: {version!r}, needed: {SCHEMA_VERSION}. Run the comparison again in "
+            "another folder."
+        )
+    try:
+        # Read as a record: it may come from a machine with more cores than this one.
+        return Comparison.model_validate(values, context={"recorded": True})
+    except pydantic.ValidationError as error:
+        raise FolderError(f"{path} is not a whole comparison ({error}). Run it again in another folder.") from None
+
+
+def sealed(folder: Path, row: Row, repeat: int) -> RunResult | None:
+    """The result of one run; None where it has none.
+
+    Raises:
+        ResultError: the file is torn, or the result of another spec or repeat.
+    """
+    path = run_folder(folder, row.id, repeat) / results.RESULT_FILE
+    if not path.exists():
+        return None
+    result = results.load(path)
+    if result.spec != row.spec or result.framework != row.framework:
+        raise ResultError(f"{path} is the result of another spec. Run it again.")
+    if result.repeat != repeat:
+        raise ResultError(f"{path} is the result of another repeat: of {result.repeat}. Run it again.")
+    return result
+
+
+def read(folder: Path) -> Stored:
+    """A comparison with all its results so far; torn ones are named and left out.
+
+    Raises:
+        FolderError: the folder holds no comparison.
+    """
+    comparison = read_plan(folder)
+    runs: dict[str, dict[int, RunResult]] = {row.id: {} for row in comparison.rows}
+    set_aside: list[str] = []
+    for row in comparison.rows:
+        for repeat in range(comparison.repeats):
+            try:
+                result = sealed(folder, comparison.of_repeat(row, repeat), repeat)
+            except ResultError as error:
+                set_aside.append(str(error).replace(f"{folder}/", ""))
+                continue
+            if result is not None:
+                runs[row.id][repeat] = result
+            if damaged := results.damaged_events(run_folder(folder, row.id, repeat)):
+                path = f"{RUNS_FOLDER}/{row.id}-r{repeat}/{results.EVENTS_FILE}"
+                set_aside.append(_damaged(path, damaged, sealed=result is not None))
+    return Stored(comparison=comparison, runs=runs, set_aside=set_aside)
+
+
+def clear(directory: Path) -> None:
+    """Make way for a run: an earlier attempt that left something keeps it under a number."""
+    if directory.exists() and any(directory.iterdir()):
+        directory.rename(_attempt(directory, len(attempts(directory)) + 1))
+    directory.mkdir(parents=True, exist_ok=True)
+
+
+def attempts(directory: Path) -> list[Path]:
+    """The folders of a run's earlier attempts, the last one first."""
+    found: list[Path] = []
+    while (attempt := _attempt(directory, len(found) + 1)).exists():
+        found.append(attempt)
+    return found[::-1]
+
+
+def resumable(directory: Path) -> Path | None:
+    """The earlier attempt to go on from: the last one with a whole checkpoint, else the last one; None where there is none."""
+    found = attempts(directory)
+    return next(filter(_has_whole_checkpoint, found), next(iter(found), None))
+
+
+def _has_whole_checkpoint(attempt: Path) -> bool:
+    if not (attempt / checkpoint.FILE).exists():
+        return False
+    try:
+        checkpoint.load(attempt)
+    except CheckpointError as error:
+        print(f"Not gone on from: {error}.", file=sys.stderr)
+        return False
+    return True
+
+
+def _attempt(directory: Path, number: int) -> Path:
+    return directory.with_name(f"{directory.name}.attempt{number}")
+
+
+def _damaged(path: str, numbers: Sequence[int], *, sealed: bool) -> str:
+    lines = f"line{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+    stands = "the sealed result stands on its own" if sealed else "the run has no result yet"
+    return f"{path}: {lines}, torn or changed since; {stands}."
+
+
+def _difference(stored: Comparison, wanted: Comparison) -> str | None:
+    """What makes two comparisons different ones; None where the one can go on as the other."""
+    if other := _other_rows(stored, wanted.rows, wanted.seeds):
+        return other
+    if stored.data_hash != wanted.data_hash:
+        return "its data had other content"
+    if stored.versions != wanted.versions:
+        return "it ran other versions of the frameworks"
+    return other_ground((stored.code_hash, wanted.code_hash), (stored.machine, wanted.machine))
+
+
+def other_ground(code_hashes: tuple[str, str], machines: tuple[Mapping[str, Any], Mapping[str, Any]]) -> str | None:
+    """How code or machine have changed since a record was made; None where what it is of can go on.
+
+    Args:
+        code_hashes: (then, now), see `parity.code_digest`.
+        machines: (then, now), see `machine.describe`.
+    """
+    if code_hashes[0] != code_hashes[1]:
+        return "the code has been changed since"
+    then, now = machines
+    for fact in (*machine.differences(then, now), "python"):
+        if then.get(fact) != now.get(fact):
+            return f"{fact} was {then.get(fact)} there and is {now.get(fact)} now"
+    return None
+
+
+def _other_rows(stored: Comparison, rows: Sequence[Row], seeds: Sequence[int], but_for: str | None = None) -> str | None:
+    """How its rows and seeds differ from those asked for; None where it is by nothing but fields that start with `but_for`."""
+    if (stored_ids := _ids(stored.rows)) != (wanted_ids := _ids(rows)):
+        return f"its rows are {', '.join(stored_ids)}; asked for: {', '.join(wanted_ids)}"
+    if stored.seeds != list(seeds):
+        return f"its seeds are {_listed(stored.seeds)}; asked for: {_listed(seeds)}"
+    for before, now in zip(stored.rows, rows, strict=True):
+        there, asked = flat(before.spec.model_dump(mode="json")), flat(now.spec.model_dump(mode="json"))
+        if any(but_for is None or not name.startswith(but_for) for name in _differing(there, asked)):
+            return f"of {now.id}, {differing(there, asked)}"
+    return None
+
+
+def differing(there: Mapping[str, Any], asked: Mapping[str, Any]) -> str | None:
+    """`epochs is 2 there, asked for: 3; ...`, of the fields in which a record is not what is asked for; None where it is.
+
+    Args:
+        there: fields of the record, JSON-ready.
+        asked: the same of what is asked for.
+    """
+    names = _differing(there, asked)
+
+    def shown(value: object) -> str:
+        text = json.dumps(value)
+        return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
+
+    said = [
+        f"{name} is {shown(there.get(name))} there, asked for: {shown(asked.get(name))}" for name in names[:_MOST_DIFFERENCES]
+    ]
+    more = len(names) - len(said)
+    return "; ".join([*said, *([f"and {more} more"] if more else [])]) or None
+
+
+def _differing(there: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
+    return [name for name in {**there, **asked} if there.get(name) != asked.get(name)]
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return ", ".join(map(str, seeds)) or "none, but one for all repeats"
+
+
+def _ids(rows: Sequence[Row]) -> list[str]:
+    return [row.id for row in rows]
+
+
+def flat(values: dict[str, Any], group: str = "") -> dict[str, Any]:
+    """Every field of a spec by its dotted name, as `--set` takes it."""
+    fields: dict[str, Any] = {}
+    for name, value in values.items():
+        fields |= flat(cast(dict[str, Any], value), f"{group}{name}.") if isinstance(value, dict) else {group + name: value}
+    return fields

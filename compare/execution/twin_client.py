@@ -1,0 +1,87 @@
+"""What a twin is asked about a trained model, each time in a process of its own."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+import typer
+
+from common.artifacts.trained import Trained
+from common.models.weights import WeightsError
+from common.training import inference
+from compare.core import exits, wording
+from compare.core.errors import LaunchError
+from compare.execution import launch
+
+OwnModel = Annotated[
+    str | None, typer.Option("--model", help="The package.module of your own that the checkpoint may name, and have imported.")
+]
+_REASON_LENGTH = 400
+
+
+def ask(framework: str, words: Sequence[str | Path], log: Path) -> None:
+    """Let a twin do one command.
+
+    Args:
+        framework: of `launch.FRAMEWORKS`.
+        words: the command and what it is given.
+        log: gets what it prints.
+
+    Raises:
+        WeightsError: the twin refuses a file; the message is its own.
+        LaunchError: it fails.
+    """
+    log.unlink(missing_ok=True)
+    code = launch.call(framework, [str(word) for word in words], log=log)
+    if code == 0:
+        return
+    last = last_line(log)
+    if code == exits.USAGE:
+        raise WeightsError(last)
+    raise LaunchError(f"{framework} cannot {words[0]} ({launch.exit_words(code)}): {last}")
+
+
+def last_line(log: Path) -> str:
+    """What a twin said last: its reason, or what it was ended by; empty where it said nothing."""
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    return wording.one_line(lines[-1])[:_REASON_LENGTH] if lines else ""
+
+
+def logits(framework: str, path: Path, model: Trained, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.floating]:
+    """What a framework makes of a few images.
+
+    Args:
+        framework: that is to use the model.
+        path: of the model's file.
+        model: what is in it.
+        images: uint8 [N, S, S, 3].
+
+    Returns:
+        [N, classes].
+
+    Raises:
+        LaunchError: the twin fails.
+    """
+    with workplace() as folder:
+        given, out = folder / "images.npy", folder / "logits.safetensors"
+        np.save(given, images, allow_pickle=False)
+        ask(framework, ["score", path, "--images", given, "--out", out, *own_model(model)], folder / "log.txt")
+        return inference.logits(out, model, len(images))
+
+
+def own_model(model: Trained) -> list[str]:
+    """The words that let a twin import the module of a user's own model, which was allowed before."""
+    return ["--model", model.card.model]
+
+
+@contextmanager
+def workplace() -> Generator[Path]:
+    """A temporary folder for what goes to a twin and comes back."""
+    with tempfile.TemporaryDirectory(prefix="convtwins-") as folder:
+        yield Path(folder)

@@ -1,0 +1,396 @@
+"""What was measured and stored, one form for both kinds: results folders of `compare run`, files of pytest-benchmark."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from common.artifacts import results
+from common.artifacts.results import Metrics, RunResult
+from common.machine import machine
+from common.spec import Spec
+from compare.core.errors import FolderError
+from compare.core.statistics import Spread, spread
+from compare.execution import store
+from compare.execution.matrix import Row
+from compare.execution.store import Stored
+from compare.judgement.findings import FIRST_STEP_TOLERANCE
+from compare.judgement.summary import (
+    Summary,
+    epoch_seconds,
+    images_per_second,
+    measured,
+    steps_needed,
+    summarize,
+    times_in_doubt,
+)
+
+Kind = Literal["comparison", "benchmarks"]
+
+MACHINE_KEY = "convtwins"
+"""Of a benchmark file's `machine_info`: what this suite adds to it, see `tests/benchmarks/conftest.py`."""
+
+SECONDS = "seconds"
+"""The one metric of a benchmark: seconds a round."""
+
+OF_THE_PLACE = ("data.source", "paths.cache_dir", "hang_seconds", "profile_steps", "device")
+"""Fields of a spec that leave its work as it is; the data is known by its content, the device by what it was."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One figure of a run."""
+
+    heading: str
+    digits: int
+    pick: Callable[[RunResult], float | None]
+
+
+def _phase(name: str) -> Callable[[RunResult], float | None]:
+    """Seconds of a phase; None of a run that went on from a checkpoint, whose phases are those of several processes."""
+    return lambda run: getattr(run.phases, name) if run.phases and not run.resumes else None
+
+
+METRICS: dict[str, Metric] = {
+    "epoch_seconds": Metric("seconds per epoch", 3, lambda run: _paced(run, epoch_seconds)),
+    "images_per_second": Metric("images/s", 1, lambda run: _paced(run, images_per_second)),
+    "first_step_seconds": Metric("first step seconds", 3, _phase("first_step_seconds")),
+    "import_seconds": Metric("import seconds", 2, _phase("import_seconds")),
+    "build_seconds": Metric("build seconds", 2, _phase("build_seconds")),
+    "evaluation_seconds": Metric("evaluation seconds", 3, _phase("evaluation_seconds")),
+    "wall_seconds": Metric("wall seconds", 2, _phase("wall_seconds")),
+    "peak_memory_mib": Metric("peak memory MiB", 0, lambda run: None if run.resumes else run.peak_memory_mib),
+    "device_peak_memory_mib": Metric("device memory MiB", 0, lambda run: None if run.resumes else run.device_peak_memory_mib),
+    "test_accuracy": Metric("test accuracy", 4, lambda run: run.test and run.test.accuracy),
+    "test_loss": Metric("test loss", 4, lambda run: run.test and run.test.loss),
+}
+"""Of the runs of a comparison, by name."""
+
+TIMES = tuple(name for name in METRICS if name == "images_per_second" or name.endswith("_seconds"))
+"""Those that other work on the machine makes worse."""
+
+MORE_IS_BETTER = ("images_per_second", "test_accuracy")
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Subject(_Frozen):
+    """A row of a comparison, or a benchmark."""
+
+    id: str
+    name: str
+    """For a reader."""
+    samples: dict[str, dict[int, float]]
+    """metric: {repeat or file: finite value}; of a benchmark each file's median, for its rounds are of one process."""
+    spreads: dict[str, Spread]
+    """Of each metric that was measured; of a single benchmark file, over its rounds."""
+    tests: dict[int, Metrics] = {}
+    """Scores on the test split, by repeat."""
+    seeds: dict[int, int] = {}
+    """Of each repeat."""
+    predictions: dict[int, str] = {}
+    """Of the test split: their hash, by repeat, where it is known."""
+    spec: Spec | None = None
+    status: str = "ok"
+    """As in `Summary`."""
+    reason: str | None = None
+    parity: str | None = None
+    """As in `Summary`; None of a benchmark."""
+    first_step_agrees: bool | None = None
+    """Whether the first losses of the frameworks are the same up to rounding; None where that is not known."""
+    device: str | None = None
+    hashes: dict[str, list[str]] = {}
+    """Of the initial weights and of the order of examples, over the repeats."""
+    found: dict[str, list[str]] = {}
+    """What its runs say that they worked on, over the repeats: content and amount of the data."""
+    begun: list[str] = []
+    """When its runs began, as far as that is recorded: those of the same moments are the same runs."""
+    in_doubt: list[int] = []
+    """Repeats whose times are not to be relied on, see `times_in_doubt`."""
+
+    @property
+    def work(self) -> dict[str, Any]:
+        """The fields of its spec that say what it does, by their dotted names; none of a benchmark."""
+        fields = store.flat(self.spec.model_dump(mode="json")) if self.spec else {}
+        return {name: value for name, value in fields.items() if name not in OF_THE_PLACE}
+
+
+class Measured(_Frozen):
+    """One results folder, benchmark file, or folder of such files."""
+
+    source: Path
+    kind: Kind
+    measured_at: datetime
+    commit: str | None
+    committed_at: datetime | None
+    """None where it is not stored."""
+    dirty: bool
+    """Whether tracked files had changes that are in no commit."""
+    machine: dict[str, Any]
+    """`machine.IDENTITY`, so far as it is known."""
+    versions: dict[str, str]
+    """Of Python, the system and the frameworks."""
+    data_name: str | None
+    data_hash: str | None
+    proof: str | None
+    """What became of the proof, in words; None where none was asked for."""
+    subjects: dict[str, Subject]
+    set_aside: list[str] = []
+    """Of a comparison, why each stored file that cannot be relied on does not count."""
+
+    @property
+    def machine_name(self) -> str:
+        return f"{self.machine['processor'] or 'unknown processor'}, {self.machine['logical_cores'] or '?'} logical cores"
+
+    @property
+    def commit_name(self) -> str:
+        """The commit for a reader: `1a2b3c4d`, `1a2b3c4d+changes`, or `no commit`."""
+        return f"{self.commit[:8]}{'+changes' if self.dirty else ''}" if self.commit else "no commit"
+
+
+def read(path: Path) -> Measured:
+    """Read a results folder, a JSON file of pytest-benchmark, or a folder of such files, of one build.
+
+    Raises:
+        FolderError: it is none of them, or cannot be read.
+    """
+    if not path.is_dir():
+        return _benchmarks(path)
+    files = [] if (path / store.PLAN_FILE).exists() else _benchmark_files(path)
+    return _together(path, [_benchmarks(file) for file in files]) if files else _comparison(path)
+
+
+def read_all(folder: Path) -> Iterator[Measured | FolderError]:
+    """All results folders and benchmark files in a folder and its subfolders, or why one cannot be read.
+
+    Other JSON files are passed over.
+    """
+    plans = sorted(folder.rglob(store.PLAN_FILE))
+    inside = {path.parent for path in plans}
+    for path in plans:
+        yield _tried(path.parent)
+    for path in sorted(folder.rglob("*.json")):
+        if inside.isdisjoint(path.parents) and _is_benchmarks(path):
+            yield _tried(path)
+
+
+def newest_beside(baseline: Measured) -> Measured:
+    """The newest measurement in the baseline's folder that came after it and has a row or benchmark of it.
+
+    Raises:
+        FolderError: there is none, or one cannot be read: then nobody knows whether it is the newest.
+    """
+    folder = baseline.source.resolve().parent
+    others = [_tried(path) for path in sorted(folder.iterdir()) if _is_kind(path, baseline.kind)]
+    for each in others:
+        if isinstance(each, FolderError):
+            raise FolderError(
+                f"{each} It may be the newest measurement beside {baseline.source}: move it away, or name the candidate."
+            )
+    later = [each for each in others if isinstance(each, Measured) and each.measured_at > baseline.measured_at]
+    matching = [each for each in later if each.subjects.keys() & baseline.subjects.keys()]
+    if not matching:
+        raise FolderError(
+            f"There is nothing to compare with {baseline.source}: {folder} holds nothing newer that measured the same. Name "
+            "the candidate."
+        )
+    return max(matching, key=lambda each: each.measured_at)
+
+
+def _is_kind(path: Path, kind: Kind) -> bool:
+    if kind == "comparison" or (path / store.PLAN_FILE).exists():
+        return kind == "comparison" and (path / store.PLAN_FILE).exists()
+    return bool(_benchmark_files(path)) if path.is_dir() else path.suffix == ".json" and _is_benchmarks(path)
+
+
+def _benchmark_files(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.rglob("*.json")) if _is_benchmarks(path)]
+
+
+def _is_benchmarks(path: Path) -> bool:
+    try:
+        values = results.parsed(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(values, dict) and {"benchmarks", "machine_info", "datetime"} <= values.keys()
+
+
+def _tried(path: Path) -> Measured | FolderError:
+    try:
+        return read(path)
+    except FolderError as error:
+        return error
+
+
+def _comparison(folder: Path) -> Measured:
+    stored = store.read(folder)
+    comparison = stored.comparison
+    own = comparison.machine
+    packages = {name: version for versions in comparison.versions.values() for name, version in versions.items()}
+    system = {name: str(own[name]) for name in ("python", "system") if own.get(name)}
+    return Measured(
+        source=folder,
+        kind="comparison",
+        measured_at=_time(comparison.created_at),
+        commit=own.get("commit"),
+        committed_at=None,
+        dirty=bool(own.get("dirty")),
+        machine={fact: own.get(fact) for fact in machine.IDENTITY},
+        versions=system | packages,
+        data_name=comparison.data_name,
+        data_hash=comparison.data_hash,
+        proof=f"{comparison.proof.verdict}: {comparison.proof.sentence}" if comparison.proof else None,
+        set_aside=stored.set_aside,
+        subjects={
+            row.id: _row(stored, row, summary)
+            for row, summary in zip(comparison.rows, summarize(stored), strict=True)
+        },
+    )  # fmt: skip
+
+
+def _row(stored: Stored, row: Row, summary: Summary) -> Subject:
+    good = measured(stored, row)
+    found = {
+        name: {
+            repeat: float(value)
+            for repeat, run in sorted(good.items())
+            if (value := metric.pick(run)) is not None and math.isfinite(value)
+        }
+        for name, metric in METRICS.items()
+    }
+    samples = {name: values for name, values in found.items() if values}
+    runs = good.values()
+    return Subject(
+        id=row.id,
+        name=summary.name,
+        samples=samples,
+        spreads={name: _spread(values) for name, values in samples.items()},
+        tests={repeat: run.test for repeat, run in sorted(good.items()) if run.test},
+        seeds={repeat: run.spec.seed for repeat, run in sorted(good.items())},
+        predictions={repeat: run.predictions_hash for repeat, run in sorted(good.items()) if run.predictions_hash},
+        spec=row.spec,
+        status=summary.status,
+        reason=summary.reason,
+        parity=summary.parity,
+        first_step_agrees=_agrees(summary),
+        device=summary.device,
+        hashes={
+            "initial weights": sorted({run.weights_hash for run in runs if run.weights_hash}),
+            "order of examples": sorted({run.order_hash for run in runs if run.order_hash}),
+        },
+        found={
+            "content of the data": sorted({run.data_hash for run in runs if run.data_hash}),
+            "images of an epoch": sorted({str(epoch.epoch_images) for run in runs for epoch in run.epochs}),
+            "test images": sorted({str(run.test.num_examples) for run in runs if run.test}),
+        },
+        begun=sorted(run.started_at for run in runs if run.started_at),
+        in_doubt=[repeat for repeat, run in sorted(good.items()) if times_in_doubt(run)],
+    )
+
+
+def _agrees(summary: Summary) -> bool | None:
+    difference = summary.first_step_difference
+    return None if difference is None else difference <= FIRST_STEP_TOLERANCE[summary.precision]
+
+
+def _benchmarks(path: Path) -> Measured:
+    try:
+        values = results.parsed(path.read_bytes())
+        return _from_benchmarks(path, values)
+    except OSError as error:
+        raise FolderError(f"{path} cannot be read ({error.strerror}). Name a results folder, or a benchmark's file.") from None
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise FolderError(
+            f"{path} is no whole file of pytest-benchmark ({type(error).__name__}: {error}). Name a results folder, or a file "
+            "that --benchmark-autosave or --benchmark-json has written."
+        ) from None
+
+
+def _from_benchmarks(path: Path, values: dict[str, Any]) -> Measured:
+    info, commit = values["machine_info"], values.get("commit_info") or {}
+    own, cpu = info.get(MACHINE_KEY) or {}, info.get("cpu") or {}
+    known = commit.get("id") not in (None, "unversioned", "unknown")
+    return Measured(
+        source=path,
+        kind="benchmarks",
+        measured_at=_time(values["datetime"]),
+        commit=commit["id"] if known else None,
+        committed_at=_time(commit["time"]) if known and commit.get("time") else None,
+        dirty=bool(commit.get("dirty")),
+        machine={fact: own.get(fact) for fact in machine.IDENTITY}
+        | {
+            "processor": own.get("processor") or cpu.get("brand_raw"),
+            "logical_cores": own.get("logical_cores") or cpu.get("count"),
+        },
+        versions={"python": str(info["python_version"]), "system": own.get("system") or str(info.get("release"))}
+        | own.get("versions", {}),
+        data_name=None,
+        data_hash=None,
+        proof=None,
+        subjects={each["fullname"]: _benchmark(each) for each in values["benchmarks"]},
+    )
+
+
+def _benchmark(values: dict[str, Any]) -> Subject:
+    stats = values["stats"]
+    overall = Spread(median=stats["median"], low=stats["q1"], high=stats["q3"], n=stats["rounds"])
+    return Subject(
+        id=values["fullname"],
+        name=values["name"],
+        samples={SECONDS: {0: overall.median}},
+        spreads={SECONDS: overall},
+    )
+
+
+def _together(folder: Path, files: list[Measured]) -> Measured:
+    """Benchmark files of one build, a sample each.
+
+    Raises:
+        FolderError: they are of several commits, machines or versions.
+    """
+    first, *others = files
+    for other in others:
+        differing = ["commit"] * (other.commit_name != first.commit_name)
+        differing += ["machine"] * bool(machine.differences(first.machine, other.machine))
+        differing += ["versions"] * (other.versions != first.versions)
+        if differing:
+            raise FolderError(
+                f"{folder} holds benchmarks of more than one {differing[0]}. Received: "
+                f"{first.source.name} and {other.source.name}. Keep the files of each build in a folder of its own."
+            )
+    samples: dict[str, dict[int, float]] = {}
+    for number, file in enumerate(files):
+        for name, subject in file.subjects.items():
+            samples.setdefault(name, {})[number] = subject.samples[SECONDS][0]
+    names = {name: subject.name for file in files for name, subject in file.subjects.items()}
+    subjects = {
+        name: Subject(id=name, name=names[name], samples={SECONDS: values}, spreads={SECONDS: _spread(values)})
+        for name, values in samples.items()
+    }
+    newest = max(file.measured_at for file in files)
+    return first.model_copy(update={"source": folder, "measured_at": newest, "subjects": subjects})
+
+
+def _time(text: str) -> datetime:
+    time = datetime.fromisoformat(text)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def _spread(values: dict[int, float]) -> Spread:
+    found = spread(list(values.values()))
+    assert found is not None  # the values are finite, and not none
+    return found
+
+
+def _paced(run: RunResult, pick: Callable[[RunResult], float]) -> float | None:
+    """A figure per timed batch; None where there are too few of them to show a steady pace."""
+    timed_steps = sum(epoch.timed_steps for epoch in run.epochs)
+    return pick(run) if timed_steps >= max(steps_needed(run.spec), 1) else None

@@ -1,0 +1,187 @@
+"""What speed-ups at several sizes say: the laws of Amdahl and Gustafson, and the alpha-beta model of communication."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict
+from scipy import special
+
+from common.spec import SpecError
+from compare.core.statistics import CONFIDENCE
+
+Topology = Literal["ring", "tree", "server", "all_gather"]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
+
+
+class SerialFraction(_Frozen):
+    """The part of the work that does not share out, by one law, with its 95 % t-interval."""
+
+    law: Literal["Amdahl", "Gustafson"]
+    value: float
+    """Below zero where replicas gain more than their number, as smaller batches in faster caches can."""
+    low: float | None
+    """None where there is a single point: it has no interval."""
+    high: float | None
+    n: int
+
+    def speedup(self, replicas: float) -> float:
+        """What the law says of so many replicas."""
+        if self.law == "Amdahl":
+            share = self.value + (1.0 - self.value) / replicas
+            return 1.0 / share if share > 0.0 else math.inf
+        return replicas - self.value * (replicas - 1.0)
+
+
+def amdahl(points: Sequence[tuple[int, float]]) -> SerialFraction | None:
+    """Fit 1 / S = s + (1 - s) / R, the speed-up of a fixed problem (Amdahl 1967), by least squares in s.
+
+    Args:
+        points: (replicas R, measured speed-up S), one for each repeat; those of one replica say nothing and are left out.
+    """
+    return _through_origin("Amdahl", [(1.0 - 1.0 / r, 1.0 / speedup - 1.0 / r) for r, speedup in points if r > 1])
+
+
+def gustafson(points: Sequence[tuple[int, float]]) -> SerialFraction | None:
+    """Fit S = R - s (R - 1), the speed-up of a problem that grows with the replicas (Gustafson 1988), by least squares.
+
+    Args:
+        points: as for `amdahl`.
+    """
+    return _through_origin("Gustafson", [(r - 1.0, r - speedup) for r, speedup in points if r > 1])
+
+
+def _through_origin(law: Literal["Amdahl", "Gustafson"], points: list[tuple[float, float]]) -> SerialFraction | None:
+    if not points:
+        return None
+    x, y = np.array(points).T
+    slope = float(x @ y / (x @ x))
+    if len(points) == 1:
+        return SerialFraction(law=law, value=slope, low=None, high=None, n=1)
+    freedom = len(points) - 1
+    error = math.sqrt(float(((y - slope * x) ** 2).sum()) / freedom / float(x @ x))
+    half = float(special.stdtrit(freedom, 0.5 + CONFIDENCE / 2)) * error
+    return SerialFraction(law=law, value=slope, low=slope - half, high=slope + half, n=len(points))
+
+
+class Network(_Frozen):
+    """A message of n bytes takes alpha + beta n seconds (Hockney 1994)."""
+
+    name: str
+    alpha_seconds: float
+    beta_seconds_per_byte: float
+
+
+_PRESETS = {
+    # Latencies are round figures for such links with their software; rates are the links' own. Measure yours and say so.
+    "10Gbit": Network(name="10Gbit", alpha_seconds=50e-6, beta_seconds_per_byte=8 / 10e9),
+    "100Gbit": Network(name="100Gbit", alpha_seconds=10e-6, beta_seconds_per_byte=8 / 100e9),
+    "nvlink": Network(name="nvlink", alpha_seconds=5e-6, beta_seconds_per_byte=1 / 450e9),
+}
+
+
+def network(text: str) -> Network:
+    """A named network, or `ALPHA,BETA` in seconds and seconds per byte.
+
+    Raises:
+        SpecError: it is neither.
+    """
+    if text in _PRESETS:
+        return _PRESETS[text]
+    number = r"\d+(?:\.\d*)?(?:[eE][-+]?\d+)?"
+    if not (found := re.fullmatch(rf"({number}),({number})", text)):
+        raise SpecError(
+            f"--network takes {', '.join(_PRESETS)}, or ALPHA,BETA in seconds and seconds per byte. Received: {text!r}. "
+            "Use e.g. 5e-5,8e-10."
+        )
+    return Network(name=text, alpha_seconds=float(found[1]), beta_seconds_per_byte=float(found[2]))
+
+
+def exchange_terms(topology: Topology, replicas: int, gradient_bytes: float) -> tuple[float, float]:
+    """What alpha and beta are multiplied by for one exchange of all gradients among R replicas.
+
+    ring: reduce-scatter and all-gather, 2 (R - 1) messages of n / R bytes (Patarasuk & Yuan 2009).
+    tree: reduce and broadcast over a binary tree, 2 ceil(log2 R) messages of n bytes.
+    server: R pushes and R pulls of n bytes through the server's one link.
+    all_gather: of what cannot be added up on its way: R - 1 messages of n bytes, each handed on around a ring.
+
+    Args:
+        topology: of the exchange.
+        replicas: R.
+        gradient_bytes: n, of one replica's gradients as they are sent.
+    """
+    if replicas < 2:
+        return 0.0, 0.0
+    if topology == "ring":
+        return 2.0 * (replicas - 1), 2.0 * (replicas - 1) / replicas * gradient_bytes
+    if topology == "tree":
+        rounds = 2.0 * math.ceil(math.log2(replicas))
+        return rounds, rounds * gradient_bytes
+    if topology == "all_gather":
+        return replicas - 1.0, (replicas - 1.0) * gradient_bytes
+    return 2.0 * replicas, 2.0 * replicas * gradient_bytes
+
+
+def exchange_seconds(topology: Topology, replicas: int, gradient_bytes: float, link: Network) -> float:
+    """Seconds of one exchange, none of it hidden behind compute."""
+    messages, volume = exchange_terms(topology, replicas, gradient_bytes)
+    return messages * link.alpha_seconds + volume * link.beta_seconds_per_byte
+
+
+class Compute(_Frozen):
+    """Seconds of one replica's step without communication: `fixed_seconds` + `image_seconds` x its batch."""
+
+    fixed_seconds: float
+    image_seconds: float
+
+    def step_seconds(self, batch_size: float) -> float:
+        return self.fixed_seconds + self.image_seconds * batch_size
+
+
+def fit_compute(points: Sequence[tuple[float, float]]) -> Compute | None:
+    """From (batch size, seconds a step) of serial runs on one replica's resources; both terms are at least zero."""
+    if not points:
+        return None
+    batch, seconds = np.array(points).T
+    if len(set(batch.tolist())) == 1:
+        return Compute(fixed_seconds=0.0, image_seconds=float(seconds.mean() / batch[0]))
+    # Relative errors count, not the largest batch's seconds.
+    found = _least_squares(np.stack([np.ones_like(batch), batch], 1) / seconds[:, None], np.ones_like(seconds))
+    return Compute(fixed_seconds=found[0], image_seconds=found[1])
+
+
+def fit_link(topology: Topology, gradient_bytes: float, points: Sequence[tuple[int, float]]) -> Network:
+    """The link that this machine's own exchanges look like.
+
+    Of one number of replicas, alpha and beta cannot be told apart: all of it is taken for bandwidth.
+
+    Args:
+        topology: of the exchange.
+        gradient_bytes: of all gradients.
+        points: (replicas, seconds a step beyond compute, by their noise also below zero); none: an exchange costs nothing.
+    """
+    terms = np.array([exchange_terms(topology, replicas, gradient_bytes) for replicas, _ in points]).reshape(-1, 2)
+    if len({replicas for replicas, _ in points}) == 1:
+        beta = max(float(np.mean([seconds for _, seconds in points])) / terms[0, 1], 0.0)
+        return Network(name="this machine", alpha_seconds=0.0, beta_seconds_per_byte=beta)
+    scale = terms.max(axis=0, initial=1.0)
+    found = _least_squares(terms / scale, np.array([seconds for _, seconds in points]))
+    return Network(name="this machine", alpha_seconds=found[0] / scale[0], beta_seconds_per_byte=found[1] / scale[1])
+
+
+def _least_squares(matrix: npt.NDArray[np.float64], values: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """Two coefficients, neither below zero."""
+    if not len(values):
+        return 0.0, 0.0
+    from scipy import optimize  # here: it takes a quarter of a second to import, and most commands fit nothing
+
+    first, second = optimize.nnls(matrix, values)[0].tolist()
+    return first, second

@@ -1,0 +1,255 @@
+"""Two revisions of the suite on one machine, in turn: the base A, the head B, then B A, each run a fresh process."""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from common import spec
+from common.artifacts import results
+from common.data import sources
+from common.machine import machine
+from common.spec import SpecError
+from compare.comparison import run
+from compare.comparison.run import Request
+from compare.core import errors
+from compare.core.progress import Display, Watchers
+from compare.execution import executor, launch, store
+from compare.execution.executor import Code
+from compare.execution.matrix import Row
+from compare.execution.store import Comparison
+
+BASE, HEAD = "base", "head"
+MARK_FILE = "interleaved.json"
+"""Says of a folder that `base` and `head` in it were measured in turn, so that their repeats are pairs."""
+
+LOCK_FILE = "requirements.lock"
+
+_NAME_DEFAULTS = "from common import spec; print(spec.Spec().to_json())"
+_GIT_SECONDS = 300.0
+
+
+class RevisionError(SpecError):
+    """A revision cannot be measured beside this one. The message says why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """The suite at a commit."""
+
+    root: Path
+    commit: str
+
+
+@contextmanager
+def checked_out(revision: str) -> Generator[Checkout]:
+    """The suite at another revision, in a temporary folder that is removed whatever happens.
+
+    Raises:
+        RevisionError: git does not know the revision, the working tree has changes that are in no commit, or the two
+            revisions need other packages.
+    """
+    here = machine.PROJECT_ROOT
+    if not (here / ".git").exists():
+        raise RevisionError(f"{here} is no git checkout, so it has no revisions. Clone the suite to compare them.")
+    found = git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+    if found.returncode:
+        raise RevisionError(
+            f"git knows no revision {revision!r}. Fetch it first; in a shallow clone, its history: git fetch --unshallow, or "
+            "fetch-depth: 0 of actions/checkout."
+        )
+    if changed := _done("status", "--porcelain", "--untracked-files=no"):
+        raise RevisionError(
+            f"The working tree has changes that are in no commit ({changed.splitlines()[0].strip()}), so a result could not "
+            "name what was measured. Commit or stash them."
+        )
+    commit = found.stdout.strip()
+    with tempfile.TemporaryDirectory(prefix="convtwins-base-") as temporary:
+        root = Path(temporary) / BASE
+        try:
+            _done("worktree", "add", "--quiet", "--detach", str(root), commit)
+            if not filecmp.cmp(here / LOCK_FILE, root / LOCK_FILE, shallow=False):
+                raise RevisionError(
+                    f"{LOCK_FILE} is not the same in {revision} and here, so one .venv cannot run both. Measure each in a "
+                    "clone of its own (make setup, python -m compare run --repeats 5), and compare the folders."
+                )
+            yield Checkout(root, commit)
+        finally:
+            git("worktree", "remove", "--force", str(root))
+            git("worktree", "prune")  # where it was interrupted before it had made a whole one
+
+
+def order(rows: Sequence[Row], pairs: int) -> list[tuple[Row, int, str]]:
+    """The runs in the order in which they are made: of each row base and head next to each other, A B, then B A."""
+    return [
+        (row, pair, side)
+        for pair in range(pairs)
+        for row in (rows if pair % 2 == 0 else reversed(rows))
+        for side in ((BASE, HEAD) if pair % 2 == 0 else (HEAD, BASE))
+    ]
+
+
+def measure(revision: str, request: Request, out: Path, shown: Display) -> None:
+    """Measure another revision beside this one.
+
+    The runs of each are kept as a comparison's folder, `base` and `head`. One run of each row and revision is made before,
+    and thrown away: it compiles modules, fills caches, and shows whether the other revision can do it at all.
+
+    Args:
+        revision: the base, as git names it.
+        request: what to run; its repeats are the pairs.
+        out: the folder that is to hold both, by its whole path; empty, or not there.
+        shown: where progress is shown.
+
+    Raises:
+        RevisionError: the revision cannot be measured beside this one.
+        FolderError, SpecError, DataRefused, LaunchError: nothing was measured.
+        Interrupted: part of it was; the folder holds it.
+    """
+    with checked_out(revision) as base, store.locked(out):
+        if others := sorted(path.name for path in out.glob("[!.]*")):
+            raise errors.FolderError(f"{out} is not empty ({others[0]}). Choose another --out.")
+        settings = replace(request.settings, values=_with_whole_path(request.settings.values))
+        head = run.judged(replace(request, settings=settings), shown)
+        rows = [row for row in head.rows if row.unavailable is None]
+        if not rows:
+            raise RevisionError(f"{head.rows[0].id}: {head.rows[0].unavailable}. Choose rows that this machine can do.")
+        known = _fields(base, revision)
+        for row in rows:
+            _fitting(row, known, revision)  # or it is refused, before anything is run
+        codes = {
+            BASE: Code(base.root, lambda row: json.dumps(_fitting(row, known, revision))),
+            HEAD: Code(machine.PROJECT_ROOT, lambda row: row.spec.to_json()),
+        }
+        if request.prove:
+            head = head.model_copy(update={"proof": run.proof(head, request, out / HEAD, Watchers(shown))})
+        _warm_up(rows, codes, revision, shown)
+        plans = {BASE: _plan_of(base, head), HEAD: head}
+        for side, plan in plans.items():
+            store.write_plan(out / side, plan)
+        commits = {side: plan.machine["commit"] for side, plan in plans.items()}
+        results.write_atomically(out / MARK_FILE, json.dumps({"revision": revision, "commits": commits}, indent=1) + "\n")
+        jobs = order(rows, head.repeats)
+        shown.plan([row.id for row, _, _ in jobs])
+        for row, pair, side in jobs:
+            shown.begin(row.id, f"{row.id}, {side} ({pair + 1} of {head.repeats})")
+            executor.execute(head.of_repeat(row, pair), pair, out / side, shown.watch, codes[side])
+            shown.end()
+
+
+def _warm_up(rows: Sequence[Row], codes: Mapping[str, Code], revision: str, shown: Display) -> None:
+    with tempfile.TemporaryDirectory(prefix="convtwins-warm-up-") as temporary:
+        for row in rows:
+            for side, code in codes.items():
+                shown.say(f"{row.id}, {side}: warm-up")
+                made = executor.execute(row, 0, Path(temporary) / side, lambda events: None, code)
+                if side == BASE and made.status not in ("ok", "not parallel"):
+                    raise RevisionError(
+                        f"{revision} cannot do {row.id} ({made.status}: {made.reason}), so there is nothing to compare with. "
+                        "Choose another base, or rows that it can do with --only."
+                    )
+
+
+def _plan_of(base: Checkout, head: Comparison) -> Comparison:
+    """What the base's folder says of itself: the same rows, by other code."""
+    frameworks = {row.framework for row in head.rows}
+    folders = [base.root / folder for folder in ("common", *sorted(launch.FRAMEWORKS[name] for name in frameworks))]
+    own = {**head.machine, "commit": base.commit, "dirty": False}
+    return head.model_copy(update={"machine": own, "code_hash": machine.code_digest(folders), "proof": None})
+
+
+def _fields(base: Checkout, revision: str) -> dict[str, Any]:
+    """The spec of the base with all its defaults, as nested plain values."""
+    try:
+        answer = subprocess.run(
+            [sys.executable, "-c", _NAME_DEFAULTS],
+            check=False,
+            cwd=base.root,
+            env={**os.environ, "PYTHONPATH": str(base.root), "PYTHONSAFEPATH": "1"},
+            capture_output=True,
+            text=True,
+            timeout=_GIT_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise RevisionError(
+            f"{revision} did not say within {_GIT_SECONDS:.0f} s what its runs are made of. Choose a newer base."
+        ) from None
+    if answer.returncode:
+        last = answer.stderr.strip().rpartition("\n")[2]
+        raise RevisionError(f"{revision} cannot say what its runs are made of ({last}). Choose a newer base.")
+    return json.loads(answer.stdout)
+
+
+def _fitting(row: Row, known: dict[str, Any], revision: str) -> dict[str, Any]:
+    """A row's spec without the fields that another revision lacks, which must be at their default here."""
+
+    def fitting(values: dict[str, Any], defaults: dict[str, Any], known: dict[str, Any], group: str) -> dict[str, Any]:
+        kept: dict[str, Any] = {}
+        for name, value in values.items():
+            default = defaults.get(name)
+            if name not in known:
+                if value != default:
+                    raise RevisionError(
+                        f"{revision} has no field {group}{name}, which is {json.dumps(value)} in {row.id}. Leave it at "
+                        f"{json.dumps(default)}, or choose a newer base."
+                    )
+            elif default and isinstance(default, dict):  # a group of fields
+                kept[name] = fitting(value, cast(dict[str, Any], default), known[name], f"{group}{name}.")
+            else:
+                kept[name] = value
+        return kept
+
+    defaults = json.loads(spec.Spec().to_json())  # pyright: ignore[reportCallIssue]
+    return fitting(json.loads(row.spec.to_json()), defaults, known, "")
+
+
+def _with_whole_path(values: dict[str, Any]) -> dict[str, Any]:
+    """A spec's values whose data is found from every working directory."""
+    source = values.get("data", {}).get("source")
+    if not isinstance(source, str) or source in sources.NAMES or not Path(source).exists():
+        return values
+    return spec.overlay(values, {"data.source": str(Path(source).resolve())})
+
+
+def default_folder() -> Path:
+    """`results/<time>-regress`."""
+    return store.new_folder("regress")
+
+
+def _done(*arguments: str) -> str:
+    """What git says.
+
+    Raises:
+        RevisionError: it failed.
+    """
+    answer = git(*arguments)
+    if answer.returncode:
+        said = answer.stderr.strip().rpartition("\n")[2]
+        raise RevisionError(f"git {arguments[0]} failed ({said}). Mend that, and try again.")
+    return answer.stdout
+
+
+def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run git on the suite's own checkout.
+
+    Raises:
+        RevisionError: it cannot be started, or does not end.
+    """
+    command = ["git", "-C", str(machine.PROJECT_ROOT), "-c", "core.hooksPath=/dev/null", *arguments]
+    try:
+        return subprocess.run(
+            command, check=False, env=machine.git_environment(), capture_output=True, text=True, timeout=_GIT_SECONDS
+        )
+    except OSError as error:
+        raise RevisionError(f"git cannot be started ({error.strerror}). Install it.") from None
+    except subprocess.TimeoutExpired:
+        raise RevisionError(f"git {arguments[0]} took more than {_GIT_SECONDS:.0f} s. Try it by hand, then again.") from None

@@ -1,0 +1,99 @@
+"""Every measurement as tidy pandas frames, for notebooks and other tools: one line a run, one line an epoch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from common.artifacts.results import Metrics, RunResult, StepParts
+from compare.execution.store import Stored
+from compare.judgement.summary import images_per_second, limit, switches_words, until_accuracy
+
+_PARTS = [name for name in StepParts.model_fields if name.endswith("_seconds")]
+
+
+def runs(stored: Stored) -> pd.DataFrame:
+    """One line for each run: what it was, how it ended, its scores, and its wall time by phase in seconds."""
+    return pd.DataFrame(
+        [
+            {
+                **_identity(row_id, repeat, result),
+                "status": result.status,
+                "first_step_loss": result.first_step_loss,
+                **_scores("test", result.test),
+                **_until(stored.comparison.target_accuracy, result),
+                "cores_used": result.cores_used,
+                "peak_memory_mib": result.peak_memory_mib,
+                "device_peak_memory_mib": result.device_peak_memory_mib,
+                "bytes_per_step": result.bytes_per_step,
+                **(dict(result.phases) if result.phases else {}),
+                **({name: getattr(result.step_parts, name) for name in _PARTS} if result.step_parts else {}),
+                "cores_of_others": result.cores_of_others,
+                **(dict(result.noise) if result.noise else {}),
+                **_limit(stored, result),
+            }
+            for row_id, repeat, result in _all(stored)
+        ]
+    )
+
+
+def epochs(stored: Stored) -> pd.DataFrame:
+    """One line for each epoch of each run: its scores, seconds and images per second."""
+    return pd.DataFrame(
+        [
+            {
+                **identity,
+                "epoch": record.epoch,
+                "learning_rate": record.learning_rate,
+                **_scores("train", record.train),
+                **_scores("validation", record.validation),
+                "seconds": record.seconds,
+                "images_per_second": record.images_per_second,
+                "input_wait_seconds": record.input_wait_seconds,
+                "evaluation_seconds": record.evaluation_seconds,
+            }
+            for row_id, repeat, result in _all(stored)
+            for identity in [_identity(row_id, repeat, result)]
+            for record in result.epochs
+        ]
+    )
+
+
+def _all(stored: Stored) -> list[tuple[str, int, RunResult]]:
+    return [(row_id, repeat, result) for row_id, repeats in stored.runs.items() for repeat, result in sorted(repeats.items())]
+
+
+def _identity(row_id: str, repeat: int, result: RunResult) -> dict[str, Any]:
+    spec = result.spec
+    return {
+        "run": row_id,
+        "repeat": repeat,
+        "seed": spec.seed,
+        "framework": result.framework,
+        "model": spec.model,
+        "mode": spec.variant,
+        "replicas": spec.replicas,
+        "input": spec.input,
+        "workers": spec.workers,
+        "cores": spec.cores,
+        "precision": spec.precision,
+        "switches": switches_words(spec),
+    }
+
+
+def _until(accuracy: float | None, result: RunResult) -> dict[str, float | None]:
+    if accuracy is None:
+        return {}
+    seconds, epochs = until_accuracy(result, accuracy) or (None, None)
+    return {"target_accuracy": accuracy, "target_seconds": seconds, "target_epochs": epochs}
+
+
+def _limit(stored: Stored, result: RunResult) -> dict[str, float | None]:
+    rate = images_per_second(result) if result.epochs else float("nan")
+    found = limit(stored.comparison, result.spec, result.device, rate)
+    return found.model_dump() if found else {}
+
+
+def _scores(split: str, scores: Metrics | None) -> dict[str, float | None]:
+    return {f"{split}_loss": scores.loss if scores else None, f"{split}_accuracy": scores.accuracy if scores else None}

@@ -1,0 +1,163 @@
+"""`python -m compare export`: the runs of a comparison for the tools that people keep their experiments in."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from common.artifacts.results import Metrics, RunResult
+from compare.core import exits, wording
+from compare.core.errors import FolderError
+from compare.execution import store
+from compare.execution.store import Stored
+from compare.reporting import tables
+
+EXTRAS_FILE = "requirements-tracking.txt"
+
+_MLFLOW_LENGTH = 6000
+"""Characters that MLflow keeps of a parameter."""
+_MLFLOW_PARAMS = 100
+"""Parameters that it takes at once."""
+
+
+class ExportError(ValueError):
+    """What was asked for cannot be written. The message says why, and what to do."""
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The results folder of a comparison.")],
+    to: Annotated[str, typer.Option(help="tensorboard: event files; mlflow: a store in SQLite.")],
+    out: Annotated[Path, typer.Option(help="Write here: a new or an empty folder.")],
+) -> None:
+    """Write the runs of a comparison as TensorBoard event files, or into an MLflow store."""
+    try:
+        if to not in TOOLS:
+            raise ExportError(f"--to is unknown. Received: {to!r}. Use {' or '.join(TOOLS)}.")
+        stored = store.read(folder)
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise ExportError(f"{out} is not empty, and runs would be in it twice. Choose an empty folder with --out.")
+        count = export(stored, to, out)
+    except (ExportError, FolderError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(exits.USAGE) from None
+    except OSError as error:
+        typer.echo(f"{out} cannot be written ({error}). Free space, or choose another --out.", err=True)
+        raise typer.Exit(exits.USAGE) from None
+    typer.echo(f"{count} run{'s' if count != 1 else ''} written. Look at them with: {_VIEWERS[to].format(out=out)}")
+
+
+def export(stored: Stored, to: str, out: Path) -> int:
+    """Write every run that has a result, failed ones with the epochs that they reached.
+
+    Returns:
+        How many there were.
+
+    Raises:
+        ExportError: the tool's package is not installed.
+    """
+    runs = [(f"{row_id}-r{repeat}", run) for row_id, repeats in stored.runs.items() for repeat, run in sorted(repeats.items())]
+    try:
+        TOOLS[to](stored, runs, out)
+    except ModuleNotFoundError as error:
+        raise ExportError(
+            f"--to {to} needs {error.name}, which is not installed. Install the extras for tracking: "
+            f".venv/bin/python -m pip install -r {EXTRAS_FILE}"
+        ) from None
+    return len(runs)
+
+
+def _tensorboard(stored: Stored, runs: list[tuple[str, RunResult]], out: Path) -> None:
+    """One folder of events a run."""
+    with _hidden("torch"):  # tensorboardX takes seconds to import it where it is, and needs it for nothing that is written here
+        from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingImports]
+
+    for name, run in runs:
+        with SummaryWriter(str(out / name)) as writer:
+            writer.add_text("spec", f"```json\n{run.spec.to_json()}\n```", walltime=_started(run))
+            writer.add_text("status", tables.escaped(": ".join(filter(None, [run.status, run.reason]))), walltime=_started(run))
+            for step, moment, tag, value in _scalars(run):
+                writer.add_scalar(tag, value, step, walltime=moment)
+
+
+def _mlflow(stored: Stored, runs: list[tuple[str, RunResult]], out: Path) -> None:
+    """An experiment in a store of its own, a run for each run, through the client: nothing global is set."""
+    from mlflow.entities import Metric, Param, RunTag  # pyright: ignore[reportMissingImports]
+    from mlflow.tracking import MlflowClient  # pyright: ignore[reportMissingImports]
+
+    out.mkdir(parents=True, exist_ok=True)
+    client = MlflowClient(tracking_uri=f"sqlite:///{(out / 'mlflow.db').resolve()}")
+    spec = stored.comparison.rows[0].spec
+    title = wording.one_line(f"{spec.model} on {stored.comparison.data_name}")
+    experiment = client.create_experiment(title, artifact_location=(out / "artifacts").resolve().as_uri())
+    for name, run in runs:
+        begun = client.create_run(experiment, start_time=round(1000 * _started(run)), run_name=name)
+        key = begun.info.run_id
+        fields = store.flat(run.spec.model_dump(mode="json"))
+        params = [Param(field, str(value)[:_MLFLOW_LENGTH]) for field, value in fields.items()]
+        for first in range(0, len(params), _MLFLOW_PARAMS):
+            client.log_batch(key, params=params[first : first + _MLFLOW_PARAMS])
+        facts = {"framework": run.framework, "mode": run.spec.variant, "status": run.status, "reason": run.reason}
+        client.log_batch(key, tags=[RunTag(fact, wording.one_line(value)) for fact, value in facts.items() if value])
+        metrics = [Metric(tag, value, round(1000 * moment), step) for step, moment, tag, value in _scalars(run)]
+        for first in range(0, len(metrics), 1000):
+            client.log_batch(key, metrics=metrics[first : first + 1000])
+        end = _started(run) + (run.phases.wall_seconds if run.phases else 0.0)
+        client.set_terminated(key, "FINISHED" if run.status == "ok" else "FAILED", end_time=round(1000 * end))
+
+
+TOOLS: dict[str, Callable[[Stored, list[tuple[str, RunResult]], Path], None]] = {
+    "tensorboard": _tensorboard,
+    "mlflow": _mlflow,
+}
+_VIEWERS = {
+    "tensorboard": "tensorboard --logdir {out}",
+    "mlflow": "mlflow ui --backend-store-uri sqlite:///{out}/mlflow.db",
+}
+
+
+@contextmanager
+def _hidden(module: str) -> Generator[None]:
+    """As if a module that nobody has imported yet were not installed."""
+    if module in sys.modules:
+        yield
+        return
+    sys.modules[module] = None  # pyright: ignore[reportArgumentType]
+    try:
+        yield
+    finally:
+        del sys.modules[module]
+
+
+def _scalars(run: RunResult) -> Iterator[tuple[int, float, str, float]]:
+    """(epoch, moment in seconds since 1970, tag, value) of everything that has a value at an epoch."""
+    moment = _started(run)
+    if run.phases:
+        moment += run.phases.import_seconds + run.phases.build_seconds + run.phases.first_step_seconds
+    for record in run.epochs:
+        moment += record.timed_seconds + record.evaluation_seconds
+        values = {
+            **_scores("train", record.train),
+            **_scores("validation", record.validation),
+            "learning_rate": record.learning_rate,
+            "seconds_per_epoch": record.seconds,
+            "images_per_second": record.images_per_second,
+        }
+        for tag, value in values.items():
+            yield record.epoch, moment, tag, value
+    for tag, value in _scores("test", run.test).items():
+        yield len(run.epochs), moment, tag, value
+
+
+def _scores(split: str, scores: Metrics | None) -> dict[str, float]:
+    return {f"{split}/loss": scores.loss, f"{split}/accuracy": scores.accuracy} if scores else {}
+
+
+def _started(run: RunResult) -> float:
+    """Seconds since 1970; 0 of a run that died before it could say."""
+    return datetime.fromisoformat(run.started_at).timestamp() if run.started_at else 0.0

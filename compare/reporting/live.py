@@ -1,0 +1,213 @@
+"""A page that is kept up to date while a comparison runs: how far it is, the time left, curves and results so far.
+
+It is drawn by hand, a few kilobytes of numbers, at most once in so many seconds: the runs that are measured share the machine.
+What it has cost, it says itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from common.artifacts import results
+from common.artifacts.results import RunResult
+from compare.core import wording
+from compare.core.progress import time_left
+from compare.reporting import page, tables
+from compare.reporting.plots import COLOURS
+
+PAGE_FILE = "live.html"
+SECONDS = 5.0
+"""Between two drawings, and between two loads of the page."""
+
+_WIDTH, _HEIGHT = 600.0, 220.0
+_COLOURS = (*COLOURS[:-1], "currentColor")
+
+
+@dataclass
+class _Run:
+    """One run as the page knows it."""
+
+    name: str
+    label: str
+    epochs: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    status: str = "running"
+    seconds: float | None = None
+
+
+class Live:
+    """live.html in the folder of a comparison; what cannot be written is tried again, and stops no run.
+
+    Args:
+        folder: of the comparison; None: no page is drawn.
+        title: above the page.
+        clock: in seconds.
+    """
+
+    def __init__(self, folder: Path | None, title: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = folder / PAGE_FILE if folder else None
+        self._title = wording.one_line(title)
+        self._clock = clock
+        self._said = ""
+        self._jobs: Sequence[str] = ()
+        self._total = 0
+        self._runs: list[_Run] = []
+        self._seconds: dict[str, list[float]] = {}
+        self._started = self._run_started = clock()
+        self._drawn = -SECONDS
+        self._cost_seconds = 0.0
+        self._drawings = 0
+        self._reported = True
+
+    def say(self, text: str) -> None:
+        """What is going on before and after the runs."""
+        self._said = text
+        self._draw(at_once=True)
+
+    def plan(self, jobs: Sequence[str]) -> None:
+        """The runs to come, in order, by the name of their row."""
+        self._jobs, self._total, self._said = jobs, len(jobs), ""
+        self._draw(at_once=True)
+
+    def begin(self, name: str, label: str) -> None:
+        """A run starts."""
+        self._run_started = self._clock()
+        self._runs.append(_Run(name, label))
+        self._draw()
+
+    def watch(self, events: list[dict[str, Any]]) -> None:
+        """Show the running run's events."""
+        self._runs[-1].epochs = [event for event in events if event.get("event") == "epoch"]
+        self._draw()
+
+    def end(self, result: RunResult) -> None:
+        """The run has ended, perhaps with epochs that nobody has watched."""
+        run = self._runs[-1]
+        run.epochs = [epoch.model_dump() for epoch in result.epochs]
+        run.status, run.seconds = result.status, self._clock() - self._run_started
+        self._seconds.setdefault(run.name, []).append(run.seconds)
+        self._jobs = self._jobs[1:]
+        self._draw()
+
+    def finish(self, said: str, *, reported: bool = True) -> None:
+        """The page as it stays: it loads itself no more, and points to the report where there is one."""
+        self._said, self._reported = "", reported
+        self._draw(at_once=True, finished=said)
+
+    def _draw(self, *, at_once: bool = False, finished: str | None = None) -> None:
+        if self._path is None or (not at_once and self._clock() - self._drawn < SECONDS):
+            return
+        before = time.thread_time()
+        try:
+            results.write_atomically(self._path, self._html(finished))
+        except OSError:
+            pass  # a full disk is the runs' to tell; the next drawing may succeed
+        self._drawn = self._clock()
+        self._drawings += 1
+        self._cost_seconds += time.thread_time() - before
+
+    def _html(self, finished: str | None) -> str:
+        now = self._clock()
+        running = 0.0 if finished or not self._runs or self._runs[-1].seconds is not None else now - self._run_started
+        left = max(time_left(self._jobs, self._seconds) - running, 0.0)
+        done = self._total - len(self._jobs)
+        cost = f"{self._cost_seconds:.2f} s of CPU in {self._drawings} drawing{'s' if self._drawings != 1 else ''}"
+        marks = [
+            {"what": "Runs", "said": f"{done} of {self._total}" if self._total else "not begun", "tone": ""},
+            {"what": "Elapsed", "said": _clock(now - self._started), "tone": ""},
+        ]
+        if not finished:
+            marks.append({"what": "Left, about", "said": _clock(left) if self._seconds else "not known yet", "tone": ""})
+        return page.render(
+            "live.html.jinja",
+            scripted=False,
+            title=self._title,
+            overline="Comparison of frameworks, as it runs" if not finished else "Comparison of frameworks",
+            facts=[f"Drawn at {datetime.now().astimezone():%Y-%m-%d %H:%M:%S}."],
+            refresh=None if finished else round(SECONDS),
+            finished=finished,
+            reported=self._reported,
+            said=self._said,
+            marks=marks,
+            done=done,
+            total=self._total,
+            awaited=not finished and not any(run.epochs for run in self._runs),
+            runs=[_line(run, number) for number, run in enumerate(self._runs)],
+            charts=[
+                chart
+                for what, split, score in (
+                    ("Training loss", "train", "loss"),
+                    ("Validation accuracy", "validation", "accuracy"),
+                )
+                if (chart := _chart(what, self._runs, split, score))
+            ],
+            cost=cost,
+        )
+
+
+def _line(run: _Run, number: int) -> dict[str, Any]:
+    """A run's line in the table: its last epoch."""
+    last = run.epochs[-1] if run.epochs else {}
+    train, validation = last.get("train") or {}, last.get("validation") or {}
+    return {
+        "label": run.label,
+        "colour": _colour(number),
+        "status": run.status,
+        "tone": page.TONES.get(run.status, ""),
+        "epoch": str(last.get("epoch", tables.MISSING)),
+        "loss": _number(train.get("loss"), 4),
+        "accuracy": _number(validation.get("accuracy"), 4),
+        "epoch_seconds": _number(_epoch_seconds(last), 2),
+        "seconds": _number(run.seconds, 1),
+    }
+
+
+def _epoch_seconds(epoch: dict[str, Any]) -> float | None:
+    """Of a whole epoch at the pace of its timed images, as the report has it."""
+    timed, whole, seconds = (epoch.get(name) for name in ("timed_images", "epoch_images", "timed_seconds"))
+    return seconds * whole / timed if timed and whole and seconds is not None else None
+
+
+def _chart(what: str, runs: Sequence[_Run], split: str, score: str) -> dict[str, Any] | None:
+    """Points of one figure's curves, one a run, in an area of _WIDTH x _HEIGHT; None where there is no value yet."""
+    curves: list[tuple[int, list[tuple[int, float]]]] = []
+    for number, run in enumerate(runs):
+        values = [(int(each["epoch"]), (each.get(split) or {}).get(score)) for each in run.epochs]
+        known = [(epoch, float(value)) for epoch, value in values if isinstance(value, int | float)]
+        if known:
+            curves.append((number, known))
+    if not curves:
+        return None
+    heights = [value for _, points in curves for _, value in points]
+    low, high = min(heights), max(heights)
+    last = max(epoch for _, points in curves for epoch, _ in points)
+
+    def place(epoch: int, value: float) -> tuple[float, float]:
+        x = _WIDTH * (epoch - 1) / max(last - 1, 1)
+        return round(x, 1), round(_HEIGHT * (high - value) / ((high - low) or 1.0), 1)
+
+    return {
+        "title": what,
+        "low": _number(low, 4),
+        "high": _number(high, 4),
+        "last": last,
+        "curves": [{"colour": _colour(number), "points": [place(*point) for point in points]} for number, points in curves],
+    }
+
+
+def _colour(number: int) -> str:
+    return _COLOURS[number % len(_COLOURS)]
+
+
+def _number(value: Any, digits: int) -> str:
+    return f"{value:.{digits}f}" if isinstance(value, int | float) else tables.MISSING
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

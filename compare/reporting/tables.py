@@ -1,0 +1,339 @@
+"""The tables of a comparison as plain data, and that data as terminal text, Markdown, CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from common.artifacts import results
+from compare.core.statistics import Ratio, Spread
+from compare.core.wording import one_line, shortened
+
+Cell = str | int | float | Spread | Ratio | None
+
+MISSING = "-"
+ELSEWHERE = "the files of --out and in the JSON"
+"""Where columns stand that a terminal has no room for, of commands that write files when they are asked to."""
+_WIDE = 110
+"""Characters from which a terminal shows the wide columns too."""
+_LEAST_WORD = 16
+"""Characters to which a word may be shortened where a terminal is too narrow."""
+_LATEX = {
+    **{letter: rf"\{letter}" for letter in "&%$#_{}"},
+    **{letter: f"{{{letter}}}" for letter in "[]*"},  # would belong to the end of the row before them
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "`": r"\textasciigrave{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+}
+_MARKDOWN = re.compile(r"[\\|`*_<>\[\]#&~$]|:(?=//)|(?<=\bwww)\.", re.IGNORECASE)
+"""Also what GitHub makes more of: entities, formulas, and addresses that become links."""
+_FORMULA = re.compile(r"""(^|[;,"])(\s*)(?=[-=+@\uff1d\uff0b\uff0d\uff20])""")
+"""Where a spreadsheet would take what follows for a formula: it begins a cell, or would begin one if `;` parted them."""
+_LIGATURE = re.compile(r"([-',])(?=\1)")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its key in the rows, its heading, and how its numbers are written."""
+
+    key: str
+    heading: str
+    digits: int | None = None
+    """Digits behind the point; None: text and whole numbers, -1: powers of ten."""
+    terminal: bool = True
+    short: str = ""
+    """Its heading on the terminal, where that is narrower."""
+    wide: bool = False
+    """Left out on terminals too narrow for it."""
+    fold: int | None = None
+    """Characters at which the terminal breaks its text."""
+    interval: bool = False
+    """Whether its cells are spreads or ratios, which take three columns in CSV."""
+
+
+@dataclass(frozen=True)
+class Table:
+    name: str
+    """Name of its files."""
+    title: str
+    columns: tuple[Column, ...]
+    rows: list[dict[str, Cell]]
+    spreads_on_terminal: bool = True
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for field in ("title", "note"):  # which may hold text from outside, such as an exception's
+            object.__setattr__(self, field, one_line(getattr(self, field)))
+
+
+RUN = (Column("framework", "framework"), Column("run", "mode"))
+"""With which the tables of runs begin; see `run_cells`."""
+
+
+def to_rich(table: Table, width: int) -> RichTable:
+    """For a terminal of so many characters, without the note: long words are shortened, then columns left out on the right."""
+    title = Text(table.title, style="bold")
+    made = RichTable(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False
+    )
+    shown = _fitting(table, width)
+    for column, cells in shown:
+        made.add_column(
+            Text(column.short or column.heading),
+            justify="left" if _is_text(table, column) else "right",
+            no_wrap=_is_whole(column),
+            min_width=_least_width(column, cells),  # words stay whole
+        )
+    for row in zip(*(cells for _, cells in shown), strict=True):
+        made.add_row(*map(Text, row))
+    return made
+
+
+def left_out(table: Table, width: int) -> list[str]:
+    """Headings of the columns that a terminal of so many characters has no room for."""
+    shown = [column for column, _ in _fitting(table, width)]
+    return [column.heading for column in table.columns if column.terminal and column not in shown]
+
+
+def note_on_terminal(table: Table, width: int, where: str) -> str:
+    """A table's note, and which columns stand but in `where`, for a terminal of so many characters."""
+    headings = left_out(table, width)
+    more = f"Too wide for this terminal, in {where}: {', '.join(headings)}." if headings else ""
+    return f"{table.note} {more}".strip()
+
+
+def print_all(console: Console, made: Sequence[Table], *, where: str) -> None:
+    """Print tables with their notes; columns that find no room stand in `where`."""
+    for table in made:
+        console.print()
+        console.print(to_rich(table, console.width))
+        if note := note_on_terminal(table, console.width, where):
+            console.print(Text(note, style="dim"))
+
+
+def print_sections(console: Console, sections: Sequence[tuple[str, Sequence[str]]]) -> None:
+    """Print sentences under their headings."""
+    for title, sentences in sections:
+        console.print()
+        console.print(Text(title, style="bold"))
+        for sentence in sentences:
+            console.print(Padding(Text(one_line(sentence)), (0, 0, 0, 2), expand=False))
+
+
+def _fitting(table: Table, width: int) -> list[tuple[Column, list[str]]]:
+    """The columns that a terminal of so many characters has room for, with their cells."""
+    shown: list[tuple[Column, list[str]]] = []
+    for column in table.columns:
+        if not column.terminal or (column.wide and width < _WIDE):
+            continue
+        cells = [written(row.get(column.key), column, table.spreads_on_terminal) for row in table.rows]
+        shown.append((column, [textwrap.fill(cell, column.fold) for cell in cells] if column.fold else cells))
+
+    def excess() -> int:
+        return sum(_least_width(*each) for each in shown) + 2 * (len(shown) - 1) - width
+
+    by_width = sorted(range(len(shown)), key=lambda place: _least_width(*shown[place]), reverse=True)
+    for place in by_width:
+        column, cells = shown[place]
+        if excess() > 0 and _is_text(table, column):
+            room = max(_LEAST_WORD, _least_width(column, cells) - excess())
+            shown[place] = column, [_with_short_words(cell, room) for cell in cells]
+    while excess() > 0 and len(shown) > 1:
+        shown.pop()
+    return shown
+
+
+def _with_short_words(text: str, length: int) -> str:
+    return re.sub(r"\S+", lambda word: shortened(word[0], length), text)
+
+
+def _least_width(column: Column, cells: Sequence[str]) -> int:
+    words = [word for text in (*cells, column.short or column.heading) for word in text.split()]
+    return max((cell_len(text) for text in (*words, *(cells if _is_whole(column) else ()))), default=0)
+
+
+def _is_whole(column: Column) -> bool:
+    """Whether its cells stand on one line on the terminal."""
+    return column in RUN or column.key == "parity"
+
+
+def write(table: Table, folder: Path) -> None:
+    """Write a table in every form: Markdown, CSV and LaTeX."""
+    for suffix, form in _FORMS.items():
+        results.write_atomically(folder / f"{table.name}.{suffix}", form(table))
+
+
+def remove(name: str, folder: Path) -> None:
+    """Remove every form of a table."""
+    for suffix in _FORMS:
+        (folder / f"{name}.{suffix}").unlink(missing_ok=True)
+
+
+def to_markdown(table: Table) -> str:
+    """A GitHub-flavoured Markdown table under its heading."""
+    lines = [
+        f"### {escaped(table.title)}",
+        "",
+        _markdown_row([column.heading for column in table.columns]),
+        _markdown_row(["---" if _is_text(table, column) else "---:" for column in table.columns], escape=False),
+        *(_markdown_row([written(row.get(column.key), column) for column in table.columns]) for row in table.rows),
+    ]
+    if table.note:
+        lines += ["", escaped(table.note)]
+    return "\n".join(lines) + "\n"
+
+
+def to_csv(table: Table) -> str:
+    """Full precision; a spread or a ratio takes three columns: its value, `_low` and `_high`.
+
+    All text is quoted, and what a spreadsheet would run as a formula is given an apostrophe in front.
+    """
+    output = io.StringIO()
+    writer = csv.writer(output, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+    header: list[str] = []
+    for column in table.columns:
+        header += [column.key, f"{column.key}_low", f"{column.key}_high"] if column.interval else [column.key]
+    writer.writerow([_csv_text(word) for word in header])
+    for row in table.rows:
+        cells: list[str | float | None] = []
+        for column in table.columns:
+            cell = row.get(column.key)
+            if isinstance(cell, Spread | Ratio):
+                cells += [cell.median if isinstance(cell, Spread) else cell.value, cell.low, cell.high]
+            else:
+                text = _csv_text(cell) if isinstance(cell, str) else cell
+                cells += [text, None, None] if column.interval else [text]
+        writer.writerow(cells)
+    return output.getvalue()
+
+
+def frame_to_csv(frame: pd.DataFrame) -> str:
+    """A frame at full precision, its text as safe as that of `to_csv`."""
+    safe = frame.copy(deep=False)
+    for name in frame.select_dtypes(exclude="number"):
+        written = {cell: _csv_text(cell) for cell in frame[name].unique() if isinstance(cell, str)}
+        if changed := {cell: text for cell, text in written.items() if text != cell}:
+            safe[name] = frame[name].replace(changed)
+    return safe.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC)
+
+
+def to_latex(table: Table) -> str:
+    r"""A floating table for a paper, with the columns that a terminal shows: a page is no wider.
+
+    It needs `\usepackage[T1]{fontenc}` and `\usepackage{booktabs}`, for names in other scripts than Latin XeLaTeX or LuaLaTeX;
+    an interval is written `1.62 (1.58--1.66)`.
+    """
+    columns = [column for column in table.columns if column.terminal]
+    layout = "".join("l" if _is_text(table, column) else "r" for column in columns)
+    caption = escaped_latex(f"{table.title}. {table.note}")
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{caption}}}",
+        rf"\label{{tab:{table.name.replace('_', '-')}}}",
+        rf"\begin{{tabular}}{{{layout}}}",
+        r"\toprule",
+        _latex_row([escaped_latex(column.heading) for column in columns]),
+        r"\midrule",
+        *(_latex_row([_latex_cell(row.get(column.key), column) for column in columns]) for row in table.rows),
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+_FORMS: dict[str, Callable[[Table], str]] = {"md": to_markdown, "csv": to_csv, "tex": to_latex}
+
+
+def to_plain(table: Table) -> dict[str, Any]:
+    """For JSON: numbers that JSON does not know become null."""
+    return {
+        "name": table.name,
+        "title": table.title,
+        "columns": [{"key": column.key, "heading": column.heading} for column in table.columns],
+        "rows": [{column.key: plain(row.get(column.key)) for column in table.columns} for row in table.rows],
+        "note": table.note,
+    }
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it."""
+    if isinstance(value, Spread | Ratio):
+        return value.model_dump()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def written(cell: Cell, column: Column, with_spread: bool = True) -> str:
+    """A cell for a reader."""
+    if isinstance(cell, Spread | Ratio):
+        value = _number(cell.median if isinstance(cell, Spread) else cell.value, column.digits)
+        if not with_spread or cell.n == 1 or cell.low is None or cell.high is None:
+            return value
+        return f"{value} ({_number(cell.low, column.digits)} to {_number(cell.high, column.digits)})"
+    if cell is None:
+        return MISSING
+    return one_line(cell) if isinstance(cell, str) else _number(cell, column.digits)
+
+
+def escaped(text: str) -> str:
+    """Text for Markdown, on one line, that means itself."""
+    return _MARKDOWN.sub(r"\\\g<0>", one_line(text))
+
+
+def escaped_latex(text: str) -> str:
+    """Text for LaTeX, on one line, that means itself: no command, no ligature, no option of the row before."""
+    return _LIGATURE.sub(r"\1{}", "".join(_LATEX.get(letter, letter) for letter in one_line(text)))
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    return rf"{' & '.join(cells)} \\"
+
+
+def _latex_cell(cell: Cell, column: Column) -> str:
+    if cell is None:
+        return "--"
+    text = written(cell, column)
+    return text.replace(" to ", "--") if isinstance(cell, Spread | Ratio) else escaped_latex(text)
+
+
+def _is_text(table: Table, column: Column) -> bool:
+    return any(isinstance(row.get(column.key), str) for row in table.rows)
+
+
+def _markdown_row(cells: Sequence[str], escape: bool = True) -> str:
+    if escape:
+        cells = [escaped(cell) for cell in cells]
+    return f"| {' | '.join(cells)} |"
+
+
+def _csv_text(text: str) -> str:
+    return _FORMULA.sub(r"\1\2'", one_line(text))
+
+
+def _number(value: float, digits: int | None) -> str:
+    if not math.isfinite(value):
+        return str(value)
+    if digits is None:
+        return str(value)
+    return f"{value:.1e}" if digits < 0 else f"{value:.{digits}f}"

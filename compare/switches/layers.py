@@ -1,0 +1,294 @@
+"""`python -m compare layers`: what a training step waits for, layer by layer, and how far each is from the machine's limit."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from common import spec
+from common.data import sources
+from common.machine import machine, rates
+from common.machine.rates import Rates
+from common.models import architectures
+from common.models.architectures import Conv, DepthwiseConv, MaxPool
+from common.spec import Spec, SpecError
+from common.training import layers
+from common.training.layers import Measured, Unit
+from compare.core import exits, wording
+from compare.core.errors import LaunchError
+from compare.core.interrupt import interruptible
+from compare.core.option_parsing import chosen, names
+from compare.core.progress import Display, display
+from compare.core.statistics import Spread, spread
+from compare.execution import launch, twin_client
+from compare.judgement.findings import DISTURBED
+from compare.judgement.summary import DISTURBED_FROM, cores_lost
+from compare.reporting import document, report, tables
+from compare.reporting.tables import Cell, Column, Table
+
+
+@dataclass(frozen=True)
+class Timed:
+    """All that was measured of one model."""
+
+    spec: Spec
+    units: list[Unit]
+    rates: Rates | None
+    """Of the machine; None where they could not be measured."""
+    found: dict[str, list[Measured]]
+    """By framework, a process each."""
+
+    @property
+    def frameworks(self) -> list[str]:
+        return list(self.found)
+
+    @property
+    def on_cpu(self) -> bool:
+        return all(each.device == "cpu" for made in self.found.values() for each in made)
+
+    @property
+    def reach(self) -> tuple[float, float] | None:
+        """(GFLOP/s of matrix products, GB/s of copies) of what the layers ran on; None where they could not be measured.
+
+        Of an accelerator as the faster framework reaches them.
+        """
+        if self.on_cpu:
+            return (self.rates.gflops(self.spec.precision), self.rates.copy_gb_per_second) if self.rates else None
+        known = [each.device_rates for made in self.found.values() for each in made if each.device_rates]
+        if not known:
+            return None
+        return max(each.matrix_gflops for each in known), max(each.copy_gb_per_second for each in known)
+
+    def seconds(self, framework: str, numbers: list[int]) -> Spread:
+        """What all layers of these units take together in a step."""
+        made = spread(
+            [sum(each.seconds[number] * len(self.units[number].names) for number in numbers) for each in self.found[framework]]
+        )
+        assert made is not None  # there is a process at least
+        return made
+
+    def whole_seconds(self, framework: str) -> Spread:
+        made = spread([each.whole_seconds for each in self.found[framework]])
+        assert made is not None
+        return made
+
+    def limits(self, number: int) -> tuple[float, float] | None:
+        """(seconds by the rate of matrix products, by the rate of copies) that all layers of a unit take at least.
+
+        None where the rates could not be measured.
+        """
+        if self.reach is None:
+            return None
+        gflops, copied = self.reach
+        unit, size = self.units[number], self.spec.global_batch_size
+        computing = 1e-9 * unit.flops * size / gflops
+        moving = 1e-9 * unit.bytes_moved(self.spec) / copied
+        return len(unit.names) * computing, len(unit.names) * moving
+
+    def limit(self, numbers: list[int]) -> float | None:
+        """Seconds that all layers of these units take at least."""
+        found = [self.limits(number) for number in numbers]
+        return None if None in found else sum(max(both) for both in found if both is not None)
+
+
+def command(
+    model: Annotated[str, typer.Option(help=f"{', '.join(spec.MODELS)}, or package.module of your own.")],
+    framework: Annotated[str, typer.Option(help="Which, with commas.")] = ",".join(launch.FRAMEWORKS),
+    data: Annotated[
+        str, typer.Option(help=f"{', '.join(sources.NAMES)}, or an image folder or archive: it gives classes and size.")
+    ] = "digits",
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Images of a step. Default: 64.")] = None,
+    cores: Annotated[int | None, typer.Option(help="CPU cores that may be used. Default: all.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Processes of each framework, in turns.")] = 3,
+    calls: Annotated[int, typer.Option(min=1, help="Timed passes through each layer in a process.")] = 10,
+    assignments: Annotated[list[str] | None, typer.Option("--set", help="field=value of the spec.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the tables as Markdown, CSV and LaTeX.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Time each layer of a model by itself, forward and backward, and hold it against what the machine allows."""
+    with exits.told():
+        named = chosen("--framework", names(framework), tuple(launch.FRAMEWORKS))
+        fields: dict[str, Any] = {"model": model, "data.source": data, "global_batch_size": batch_size, "cores": cores}
+        wanted = spec.from_options(fields, assignments)
+        if wanted.mode != "serial":
+            raise SpecError(f"layers times one replica. Received: mode {wanted.mode}. Leave it out.")
+        with interruptible(), display(Console(stderr=True)) as shown:
+            timed = measure(wanted, named, repeats, calls, shown)
+        made = [kinds_table(timed), layers_table(timed)]
+        if out is not None:
+            for table in made:
+                tables.write(table, out)
+        if as_json:
+            typer.echo(json.dumps(_plain(timed, made), indent=1, allow_nan=False))
+            return
+        console = report.console()
+        versions = {name: found[0].versions for name, found in timed.found.items()}
+        console.print(Text(document.ground(machine.describe(), versions, cores=timed.spec.cores)))
+        tables.print_all(console, made, where="--json")
+        for sentence in sentences(timed):
+            console.print(Text(wording.one_line(sentence)))
+
+
+def measure(wanted: Spec, frameworks: list[str], repeats: int, calls: int, shown: Display) -> Timed:
+    """Time the layers of a model in fresh processes, the frameworks in turns.
+
+    Raises:
+        SpecError: a switch does not fit, or the model does not take these images.
+        LaunchError: a process failed.
+    """
+    shown.say("asking the frameworks what they can do here")
+    with launch.asked(frameworks) as answer:
+        for framework in frameworks:
+            if (refusal := spec.check_against(wanted, answer(framework))) is not None:
+                raise SpecError(f"{framework}: {refusal}")
+    dataset = sources.load(wanted.data, seed=wanted.split_seed, cache_dir=wanted.paths.cache_dir)
+    architecture = architectures.resolve(wanted.model, len(dataset.class_names), dataset.image_size)
+    shown.say("measuring what the machine can do")
+    known = rates.measured(wanted.cores)
+    found: dict[str, list[Measured]] = {framework: [] for framework in frameworks}
+    with twin_client.workplace() as folder:
+        path, out = folder / "spec.json", folder / "layers.json"
+        path.write_text(wanted.to_json(), encoding="utf-8")
+        for repeat in range(repeats):
+            for framework in frameworks if repeat % 2 == 0 else reversed(frameworks):
+                shown.say(f"{framework}, process {repeat + 1} of {repeats}")
+                words = ["layers", str(path), "--out", str(out), "--calls", str(calls)]
+                log = folder / f"{framework}.txt"
+                if (code := launch.call(framework, words, log=log, hang_seconds=wanted.hang_seconds)) != 0:
+                    said = twin_client.last_line(log) or launch.exit_words(code)
+                    raise (SpecError if code == exits.USAGE else LaunchError)(f"{framework}: {said}")
+                found[framework].append(Measured.model_validate_json(out.read_bytes()))
+    return Timed(wanted, layers.units(architecture), known, found)
+
+
+def kinds_table(timed: Timed) -> Table:
+    """Kinds of layers, those first that take longest in one of the frameworks."""
+    numbers: defaultdict[str, list[int]] = defaultdict(list)
+    for number, unit in enumerate(timed.units):
+        numbers[_kind(unit)].append(number)
+    return _table(timed, "layer-kinds", f"What a step of {timed.spec.model} waits for, by kinds of layers", numbers)
+
+
+def layers_table(timed: Timed) -> Table:
+    """Layers that are alike but for their names."""
+    numbers = {_words(unit): [number] for number, unit in enumerate(timed.units)}
+    return _table(timed, "layers", f"Layers of {timed.spec.model}", numbers)
+
+
+def sentences(timed: Timed) -> list[str]:
+    """What there is to know of the figures."""
+    said: list[str] = []
+    everything = list(range(len(timed.units)))
+    for framework in timed.frameworks:
+        apart, whole = timed.seconds(framework, everything).median, timed.whole_seconds(framework).median
+        said.append(
+            f"{framework}: its layers one by one take {1e3 * apart:.1f} ms, the model as a whole {1e3 * whole:.1f} ms "
+            f"({whole / apart:.2f} times that): forward and backward, without loss and update."
+        )
+        worst = max(cores_lost(each.cores_of_others, timed.spec.cores, machine.describe()) for each in timed.found[framework])
+        if worst > DISTURBED_FROM:
+            said.append(f"{framework}: other work took up to {worst:.2f} cores.{DISTURBED}")
+    if timed.reach is None:
+        said.append("What the machine can do could not be measured.")
+    return said
+
+
+def _table(timed: Timed, name: str, title: str, numbers: Mapping[str, list[int]]) -> Table:
+    def longest(words: str) -> float:
+        return max(timed.seconds(framework, numbers[words]).median for framework in timed.frameworks)
+
+    rows = [_row(timed, words, numbers[words]) for words in sorted(numbers, key=longest, reverse=True)]
+    rows.append(_row(timed, "all of them", list(range(len(timed.units)))))
+    columns = [Column("layers", "layers", fold=44), Column("number", "number", short="n")]
+    columns.append(Column("limit_ms", "limit, ms", 1, short="limit\nms"))
+    columns.append(Column("bound", "limited by", short="by", wide=True))
+    for framework in timed.frameworks:
+        columns += [
+            Column(f"{framework}_ms", f"{framework}, ms", 1, short=f"{framework}\nms", interval=True),
+            Column(f"{framework}_share", f"{framework}, % of all", 1, short="%"),
+            Column(f"{framework}_times", f"{framework}, times the limit", 1, short="times\nlimit"),
+        ]
+    size = timed.spec.global_batch_size
+    limits, whose = "", "NumPy's" if timed.on_cpu else "the device's"
+    if timed.reach is not None:
+        gflops, copied = timed.reach
+        limits = (
+            f"Limit: the longer of operations at {gflops:.0f} GFLOP/s, which {whose} matrix product reaches here, and of "
+            f"values moved at {copied:.1f} GB/s, which a copy reaches; what the caches hold moves faster. "
+        )
+    return Table(
+        name,
+        f"{title}, batch {size}, {timed.spec.precision}, forward and backward",
+        tuple(columns),
+        rows,
+        spreads_on_terminal=False,
+        note=f"{limits}Each layer by itself, with random values; medians over processes, in files with quartiles.",
+    )
+
+
+def _row(timed: Timed, words: str, numbers: list[int]) -> dict[str, Cell]:
+    limit = timed.limit(numbers)
+    bounds = {_bound(*both) for number in numbers if (both := timed.limits(number)) is not None}
+    everything = list(range(len(timed.units)))
+    row: dict[str, Cell] = {
+        "layers": words,
+        "number": sum(len(timed.units[number].names) for number in numbers),
+        "limit_ms": None if limit is None else 1e3 * limit,
+        "bound": " and ".join(sorted(bounds)),
+    }
+    for framework in timed.frameworks:
+        seconds = timed.seconds(framework, numbers)
+        row[f"{framework}_ms"] = seconds.times(1e3)
+        row[f"{framework}_share"] = 100.0 * seconds.median / timed.seconds(framework, everything).median
+        row[f"{framework}_times"] = seconds.median / limit if limit else None
+    return row
+
+
+def _bound(computing: float, moving: float) -> str:
+    return "operations" if computing > moving else "memory"
+
+
+def _kind(unit: Unit) -> str:
+    """What it is called among others of its kind; kernels of one pixel are matrix products, larger ones are not."""
+    layer = unit.layer
+    if isinstance(layer, Conv):
+        return "convolutions 1x1" if layer.kernel_size == 1 else "convolutions"
+    return {
+        "DepthwiseConv": "depthwise convolutions",
+        "BatchNorm": "BatchNorm",
+        "ReLU": "ReLU",
+        "MaxPool": "max pooling",
+        "GlobalAveragePool": "global average pooling",
+        "Flatten": "flatten",
+        "Dense": "dense layers",
+        "Dropout": "dropout",
+        "Residual": "residual sums",
+    }[unit.kind]
+
+
+def _words(unit: Unit) -> str:
+    layer = unit.layer
+    kernel = f" {layer.kernel_size}x{layer.kernel_size}" if isinstance(layer, Conv | DepthwiseConv | MaxPool) else ""
+    stride = f"/{layer.stride}" if isinstance(layer, Conv | DepthwiseConv | MaxPool) and layer.stride > 1 else ""
+    shapes = ["x".join(map(str, shape)) for shape in (unit.input_shape, unit.output_shape)]
+    first = "" if unit.learned_before else ", first"
+    return f"{unit.kind}{kernel}{stride}, {' to '.join(dict.fromkeys(shapes))}{first}"
+
+
+def _plain(timed: Timed, made: list[Table]) -> dict[str, Any]:
+    return {
+        "spec": timed.spec.model_dump(mode="json"),
+        "machine": machine.describe(),
+        "rates": timed.rates.model_dump() if timed.rates else None,
+        "processes": {framework: [each.model_dump() for each in found] for framework, found in timed.found.items()},
+        "tables": [tables.to_plain(table) for table in made],
+        "sentences": sentences(timed),
+    }

@@ -1,0 +1,405 @@
+"""The search for the fastest switches of one framework: each by itself, then together as long as that is surely faster.
+
+Every measurement is a run of the model alone (`part: compute`) in a fresh process, sealed in the results folder under its
+configuration and round; one that is sealed already is not made again. So a search that was cut short goes on where it
+stopped, by the same steps. On an accelerator it is a training of whole epochs with their input: switches say there where that
+is made, and what it costs once an epoch is in the pace as it is in a real run's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import safetensors.numpy
+from pydantic import BaseModel, ConfigDict
+
+from common import spec
+from common.artifacts.results import ResultError, RunResult
+from common.machine.rates import Rates
+from common.models.work import Work
+from common.spec import Spec
+from compare.core import errors
+from compare.core.statistics import SIGNIFICANCE, Ratio, Spread, paired_ratio, spread
+from compare.execution import executor, launch, store
+from compare.execution.matrix import Row
+from compare.judgement.summary import images_per_second, times_in_doubt
+
+HOPELESS = {1: 0.5, 2: 0.8}
+"""Rounds: parts of the speed of `fair`, below which a switch is not measured again nor tried with others. One round may have
+been a slow one."""
+FUTILE = {1: 0.8, 2: 1.0}
+"""The same for what is tried on top of the best so far, of whose speed these are parts: what is slower in the mean of two
+rounds will not be surely faster in five."""
+STOPPED_BELOW = {1: 0.1, 3: 0.5}
+"""Epochs of the search: parts of the speed of `fair`. A run that is below after so many is not waited for; the first may
+be a slow one."""
+PRICE_STEPS = 20
+"""Over which losses are held against those of `plain`."""
+EPOCH_STEPS = 5
+"""Of the runs: the pace of a run is that of its median epoch, so that its warm-up does not count."""
+ACCELERATOR_EPOCHS = 3
+"""Of a run on an accelerator, for the same reason."""
+
+PARTED = 2.0
+"""Times the price of float32 itself, against float64, above which a price is the switch's own: some trainings are so unsteady
+that rounding alone takes their losses anywhere within those steps."""
+
+PLAIN, FAIR, FULL, FLOAT64 = "plain", "fair", "full", "float64"
+
+Kind = Literal["level", "switch", "together"]
+
+
+class Step(BaseModel):
+    """One configuration of the ladder."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
+
+    name: str
+    kind: Kind
+    options: dict[str, Any]
+    status: Literal["measured", "dropped", "failed"]
+    """`dropped`: after one or two rounds, for being hopelessly slow."""
+    reason: str | None = None
+    images_per_second: Spread | None = None
+    ratio: Ratio | None = None
+    """To `fair`, of runs of the same round; None of `fair` itself."""
+    first_step_seconds: float | None = None
+    """Median of the rounds, each of which compiles anew; None where every run was stopped."""
+    compile_seconds: float | None = None
+    """What its first step takes longer than that of `fair`."""
+    paid_back_epochs: float | None = None
+    """Epochs of the whole data after which its pace has made up for that; None where it does not."""
+    price: float | None = None
+    """Largest relative difference of a loss to that of `plain` with every digit of float32; infinite where one is no number."""
+    rounding: float | None = None
+    """The price of float32 itself, against float64; where the switch's own is above what is allowed."""
+    matrix_fraction: float | None = None
+    """Of the machine's rate for float32 matrix products; on an accelerator of its own, in the run's arithmetic; None where that
+    is not known."""
+    in_doubt: int = 0
+    """Runs whose times are not to be relied on, see `times_in_doubt`."""
+    taken: bool = False
+    """Whether it is what was found best."""
+
+
+class _HopelessError(Exception):
+    """A run is stopped."""
+
+
+@dataclass
+class _Configuration:
+    name: str
+    kind: Kind
+    options: dict[str, Any]
+    dropped: bool = False
+    failure: str | None = None
+    rounds: dict[int, RunResult] = field(default_factory=dict[int, RunResult])
+
+    @property
+    def hopeful(self) -> bool:
+        return not self.dropped and self.failure is None
+
+    @property
+    def paces(self) -> list[float]:
+        """Images per second of the rounds."""
+        return [images_per_second(result) for _, result in sorted(self.rounds.items())]
+
+    @property
+    def first_step_seconds(self) -> float | None:
+        """Median; None where every run was stopped."""
+        known = [result.phases.first_step_seconds for result in self.rounds.values() if result.phases]
+        return _median(known) if known else None
+
+
+class Request(BaseModel):
+    """What is asked for, of every framework alike."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    spec: Spec
+    """What is trained, as `fair` has it; its part and length are replaced by the search's own."""
+    switches: list[str] | None
+    """Those to try; None: all."""
+    rounds: int
+    """Runs of each configuration."""
+    steps: int
+    """Timed, of each run; on an accelerator a run takes ACCELERATOR_EPOCHS."""
+    max_price: float
+    """Above which a switch is not taken, unless float32 itself parts as far from float64; see `Step.price`."""
+
+
+class Search:
+    """One framework's ladder.
+
+    Args:
+        framework: its name.
+        request: what is asked for.
+        description: the framework's `describe`.
+        folder: of this framework's runs.
+        train_images: of a whole epoch.
+        work: of the model.
+        machine_rates: of the machine with the run's cores; None where they are not known.
+        told: what is being done.
+    """
+
+    def __init__(
+        self,
+        framework: str,
+        request: Request,
+        description: Mapping[str, Any],
+        *,
+        folder: Path,
+        train_images: int,
+        work: Work,
+        machine_rates: Rates | None,
+        told: Callable[[str], None],
+    ) -> None:
+        self._framework = framework
+        self._request = request
+        self._description = description
+        self._folder = folder
+        self._train_images = train_images
+        self._work = work
+        self._rates = machine_rates
+        self._told = told
+        base = request.spec
+        if self._on_accelerator:
+            self._timed = base.with_fields(epochs=ACCELERATOR_EPOCHS, steps=None, checkpoint_seconds=None)
+        else:
+            self._timed = base.with_fields(
+                part="compute",
+                epochs=None,
+                steps=request.steps + EPOCH_STEPS,
+                data=self._limited(EPOCH_STEPS),
+                checkpoint_seconds=None,
+            )
+        self._judged = base.with_fields(epochs=None, steps=PRICE_STEPS, data=self._limited(PRICE_STEPS))
+        self._plain = _Configuration(PLAIN, "level", {})
+        options: dict[str, Any] = description["options"]
+        fewer = {name: each["default"] for name, each in options.items() if each.get("plain") in each.get("reduced", ())}
+        self._full = _Configuration(FULL, "level", fewer) if fewer else self._plain
+        """To which losses are held: what a newcomer gets computes with fewer digits on some devices."""
+        self._float64 = _Configuration(FLOAT64, "level", fewer)
+        self._fair = _Configuration(FAIR, "level", {})
+        self._prices: dict[str, float] = {}
+
+    def run(self) -> tuple[list[Step], dict[str, Any]]:
+        """The ladder, and the switches that are surely fastest together; see the module.
+
+        Raises:
+            LaunchError: `fair` itself cannot be run.
+        """
+        singles = self._singles()
+        everything = [self._fair, self._plain, *singles]
+        for number in range(self._request.rounds):
+            self._measure(everything, number)
+            for each in singles:
+                self._drop_if_below(HOPELESS.get(number + 1, 0.0), each, self._fair)
+        ratios = {each.name: ratio for each in singles if (ratio := self._ratio(each, self._fair)) is not None}
+        hopeful = [each for each in singles if each.hopeful and each.name in ratios and self._is_cheap(each)]
+        hopeful.sort(key=lambda each: -ratios[each.name].value)
+        tests = 2 * len(singles)  # each may be tested by itself, and once on top of others
+        bases = [self._fair, *[each for each in hopeful if is_surely_faster(ratios[each.name], tests)][:1]]
+        tried: list[_Configuration] = []
+        for each in hopeful:
+            base = bases[-1]
+            if base is self._fair:
+                break
+            if not each.options.keys() & base.options.keys():
+                options = base.options | each.options
+                together = _Configuration(_name(options), "together", options)
+                tried.append(together)
+                if self._beats(together, base, len(tried), tests):
+                    bases.append(together)
+                while not bases[-1].hopeful:  # what has failed once is nobody's best
+                    bases.pop()
+        ladder = [self._step(each, bases[-1]) for each in (*everything, *tried)]
+        return ladder, bases[-1].options
+
+    def _limited(self, steps: int) -> dict[str, Any]:
+        """The data, no more of it than so many steps need."""
+        base = self._request.spec
+        return base.data.model_dump() | {"limit": min(base.data.limit or math.inf, steps * base.global_batch_size)}
+
+    def _singles(self) -> list[_Configuration]:
+        """Each switch at each other value that fits: here, serially, in float32."""
+        found: list[_Configuration] = []
+        for name, option in self._description["options"].items():
+            if self._request.switches is not None and name not in self._request.switches:
+                continue
+            for value in option["values"]:
+                if value != option["default"] and spec.incompatibility(self._timed, option, value) is None:
+                    found.append(_Configuration(_name({name: value}), "switch", {name: value}))
+        return found
+
+    def _beats(self, new: _Configuration, base: _Configuration, trial: int, tests: int) -> bool:
+        """Whether it is surely faster, in rounds of its own, in which `fair` runs too."""
+        first = trial * self._request.rounds
+        for number in range(self._request.rounds):
+            self._measure([self._fair, base, new], first + number)
+            self._drop_if_below(FUTILE.get(number + 1, 0.0), new, base)
+            if not new.hopeful:
+                return False
+        ratio = self._ratio(new, base)
+        return ratio is not None and is_surely_faster(ratio, tests) and self._is_cheap(new)
+
+    def _measure(self, configurations: Sequence[_Configuration], number: int) -> None:
+        """A round: A B, the next one B A: a machine that grows warmer or busier favours none.
+
+        Raises:
+            LaunchError: `fair` itself cannot be run.
+        """
+        for each in configurations if number % 2 == 0 else reversed(configurations):
+            if each.hopeful:
+                self._told(f"{self._framework}, {each.name}, round {number + 1}")
+                result = self._result(each, number)
+                if result.status == "ok" or self._is_stopped(each, result, number):
+                    each.rounds[number] = result
+                else:
+                    each.failure = f"{result.status}: {result.reason}"
+        if self._fair.failure is not None:
+            raise errors.LaunchError(f"{self._framework} cannot run {self._timed.model}: {self._fair.failure}")
+
+    def _result(self, each: _Configuration, number: int) -> RunResult:
+        row = Row(id=f"{self._framework}-{each.name}", framework=self._framework, spec=self._spec(each, self._timed))
+        try:
+            sealed = store.sealed(self._folder, row, number)
+        except ResultError:
+            sealed = None
+        if sealed is not None and (sealed.status != "killed" or self._is_stopped(each, sealed, number)):
+            return sealed
+
+        def watch(events: Sequence[Mapping[str, Any]]) -> None:
+            epochs = [event for event in events if event.get("event") == "epoch"]
+            if self._is_hopeless(each, [epoch["timed_images"] / epoch["timed_seconds"] for epoch in epochs], number):
+                raise _HopelessError
+
+        try:
+            return executor.execute(row, number, self._folder, watch)
+        except _HopelessError:
+            sealed = store.sealed(self._folder, row, number)
+            assert sealed is not None  # as killed, with its epochs
+            return sealed
+
+    def _is_stopped(self, each: _Configuration, result: RunResult, number: int) -> bool:
+        """Whether a run was stopped for being hopeless: its epochs say how slow it was."""
+        paces = [epoch.timed_images / epoch.timed_seconds for epoch in result.epochs]
+        return result.status == "killed" and self._is_hopeless(each, paces, number)
+
+    def _is_hopeless(self, each: _Configuration, paces: Sequence[float], number: int) -> bool:
+        fair = self._fair.rounds.get(number)
+        if each.name in (PLAIN, FAIR) or fair is None or not paces:
+            return False
+        pace = _median(paces) / images_per_second(fair)
+        return any(len(paces) >= epochs and pace < part for epochs, part in STOPPED_BELOW.items())
+
+    def _spec(self, each: _Configuration, base: Spec) -> Spec:
+        level = FAIR
+        if each is self._plain or each is self._full or each is self._float64:
+            level = PLAIN
+        precision = "float64" if each is self._float64 else base.precision
+        return base.with_fields(switches=level, framework_options=each.options, precision=precision)
+
+    @property
+    def _on_accelerator(self) -> bool:
+        """Whether runs use one: what `describe` lists, where the spec does not ask for the CPU."""
+        listed = any(device["kind"] != "cpu" for device in self._description.get("devices", ()))
+        return listed and self._request.spec.device != "cpu"
+
+    def _drop_if_below(self, part: float, each: _Configuration, other: _Configuration) -> None:
+        ratio = self._ratio(each, other)
+        each.dropped = each.dropped or (ratio is not None and ratio.value < part)
+
+    def _ratio(self, one: _Configuration, other: _Configuration) -> Ratio | None:
+        shared = sorted(one.rounds.keys() & other.rounds.keys())
+        return paired_ratio(
+            [(images_per_second(one.rounds[number]), images_per_second(other.rounds[number])) for number in shared]
+        )
+
+    def _is_cheap(self, each: _Configuration) -> bool:
+        price, rounding = self._price(each), self._rounding(each)
+        return price <= self._request.max_price or (rounding is not None and price <= PARTED * rounding)
+
+    def _rounding(self, each: _Configuration) -> float | None:
+        """The price of float32 itself; None where it is of no interest, or no number."""
+        if not self._request.max_price < self._price(each) < np.inf:
+            return None
+        found = self._price(self._float64)
+        return found if found < np.inf else None
+
+    def _price(self, each: _Configuration) -> float:
+        """Largest relative difference of a loss to `plain`'s, with every digit, over some steps of training."""
+        if each.name not in self._prices:
+            ours, theirs = (self._losses(which) for which in (each, self._full))
+            apart = np.inf if ours is None or theirs is None else np.abs(ours - theirs) / np.abs(theirs)
+            self._prices[each.name] = float(np.max(np.where(np.isfinite(apart), apart, np.inf)))
+        return self._prices[each.name]
+
+    def _losses(self, each: _Configuration) -> np.ndarray | None:
+        """None where the framework cannot record them."""
+        folder = self._folder / "losses"
+        path, recording = folder / f"{each.name}.json", folder / f"{each.name}.safetensors"
+        if not recording.exists():
+            self._told(f"{self._framework}, {each.name}, its losses")
+            folder.mkdir(parents=True, exist_ok=True)
+            path.write_text(self._spec(each, self._judged).to_json(), encoding="utf-8")
+            partial = recording.with_suffix(".partial")  # of a trace that is cut short
+            words = ["trace", str(path), "--out", str(partial)]
+            if launch.call(self._framework, words, log=path.with_suffix(".log"), hang_seconds=self._judged.hang_seconds) != 0:
+                return None
+            partial.replace(recording)
+        return np.asarray(safetensors.numpy.load_file(recording)["loss"], np.float64)
+
+    def _step(self, each: _Configuration, best: _Configuration) -> Step:
+        status = "failed" if each.failure is not None else "dropped" if each.dropped else "measured"
+        common: dict[str, Any] = {"name": each.name, "kind": each.kind, "options": each.options, "reason": each.failure}
+        if not each.rounds:
+            return Step(status=status, **common)
+        own = _median(each.paces)
+        first, of_fair = each.first_step_seconds, self._fair.first_step_seconds
+        compiling = None if first is None or of_fair is None else max(first - of_fair, 0.0)
+        gained = self._train_images / _median(self._fair.paces) - self._train_images / own
+        rate = self._matrix_gflops(each)
+        return Step(
+            status=status,
+            images_per_second=spread(each.paces),
+            ratio=None if each is self._fair else self._ratio(each, self._fair),
+            first_step_seconds=first,
+            compile_seconds=compiling,
+            paid_back_epochs=compiling / gained if compiling is not None and gained > 0 else None,
+            price=self._price(each) if each.hopeful else None,
+            rounding=self._rounding(each) if each.hopeful else None,
+            matrix_fraction=1e-9 * self._work.flops * own / rate if rate else None,
+            in_doubt=sum(map(times_in_doubt, each.rounds.values())),
+            taken=each is best,
+            **common,
+        )
+
+    def _matrix_gflops(self, each: _Configuration) -> float | None:
+        first = each.rounds[min(each.rounds)]
+        if first.device == "cpu":
+            return self._rates.float32_gflops if self._rates else None
+        return first.device_rates.matrix_gflops if first.device_rates else None
+
+
+def is_surely_faster(ratio: Ratio, tests: int) -> bool:
+    """Whether the first of a ratio may be called faster, as one of so many that might have been.
+
+    By its p times the number of tests that there may be (Bonferroni), for what is tested next hangs on what was found. A
+    single round, as after a failure, is sure of nothing.
+    """
+    return ratio.p is not None and ratio.value > 1.0 and tests * ratio.p < SIGNIFICANCE
+
+
+def _name(options: Mapping[str, Any]) -> str:
+    """In folders and tables, e.g. `arithmetic-bfloat16.memory_format-channels_last`."""
+    return ".".join(f"{name}-{value}" for name, value in options.items())
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(values))

@@ -1,0 +1,301 @@
+"""A walk: step after step, each in a folder of its own, towards one report; what is done stays done."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Generic, Self, TypeVar
+
+import typer
+from pydantic import BaseModel, ConfigDict
+from rich.console import Console
+from rich.text import Text
+
+from common.artifacts import results
+from common.data.sources import DataRefused
+from common.machine import machine
+from compare.core import wording
+from compare.core.errors import FolderError
+from compare.core.interrupt import Interrupted
+from compare.execution import store
+from compare.proof import ladder
+from compare.reporting import content, document, report, sections, tables
+from compare.reporting.sections import Part, Whole
+from compare.reporting.tables import Column, Table
+
+SCHEMA_VERSION = 1
+STEP_FILE = "step.json"
+REPORT_FILE, PAGE_FILE = "report.md", "report.html"
+
+Subject = TypeVar("Subject")
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+
+class Passed(_Frozen):
+    """What a step leaves to those after it."""
+
+    best: dict[str, dict[str, Any]] = {}
+    """framework: {dotted field of the spec: the best value that was found}."""
+    raw: str | None = None
+    """Hash of the data as they are, before they are cleaned, or why they are refused so."""
+    data_hash: str | None = None
+    """Of the cleaned data, on which all steps after that one work."""
+
+    @classmethod
+    def joined(cls, before: Sequence[Self]) -> Self:
+        """What all steps before have left."""
+        fields: dict[str, Any] = {}
+        for each in before:
+            fields |= each.model_dump(exclude_defaults=True)
+        return cls.model_validate(fields)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What came of a step."""
+
+    part: Part
+    passed: Passed = field(default_factory=Passed)
+    exit_code: int = 0
+
+
+@dataclass(frozen=True)
+class Step(Generic[Subject]):
+    """One step: its name, which is also its folder's, and what it does."""
+
+    name: str
+    title: str
+    do: Callable[[Subject, Path, Passed], Made]
+    """Paths of the part that it makes are under its own folder."""
+    anew: bool = False
+    """Whether it only reads what the others have left, and is done each time: they may have been gone on with since."""
+
+
+class Record(_Frozen):
+    """`<kind>.json`: what is walked through, and with what."""
+
+    schema_version: int = SCHEMA_VERSION
+    kind: str
+    created_at: str
+    """UTC, ISO 8601."""
+    argv: list[str]
+    settings: dict[str, Any]
+    """Everything that makes it this one and no other."""
+    code_hash: str
+    machine: dict[str, Any]
+
+    @classmethod
+    def of(cls, kind: str, settings: dict[str, Any], frameworks: Sequence[str], model: str) -> Self:
+        """The record of a walk that begins here and now.
+
+        Args:
+            kind: as it names its file.
+            settings: JSON-ready.
+            frameworks: whose code it runs.
+            model: the spec's.
+        """
+        return cls(
+            kind=kind,
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            argv=sys.argv[1:],
+            settings=settings,
+            code_hash=ladder.code_digest(frameworks, model),
+            machine=machine.describe(),
+        )
+
+
+class Done(_Frozen):
+    """step.json: one step that has come to its end."""
+
+    part: Part
+    passed: Passed
+    """What the steps after it go on from."""
+    seconds: float
+    exit_code: int
+
+
+def walk(
+    wanted: Record,
+    steps: Sequence[Step[Subject]],
+    subject: Subject,
+    folder: Path,
+    told: Callable[[Record, list[Done]], Whole],
+    *,
+    as_json: bool,
+) -> int:
+    """Do every step that has not been done or is done each time, and print the report.
+
+    Args:
+        wanted: record of it, as if it began now.
+        steps: in order.
+        subject: what they are done to.
+        folder: of the walk.
+        told: the report of the steps so far.
+        as_json: whether to print JSON.
+
+    Returns:
+        The exit code: that of the worst step, or of the interruption.
+
+    Raises:
+        SpecError, LaunchError, FolderError: what is asked for cannot be done.
+        DataRefused: at the step that reads the data; those before it are kept.
+    """
+    with store.locked(folder):
+        record = _claim(folder, wanted)
+        done: list[Done] = []
+        code = 0
+
+        def whole() -> Whole:
+            made = told(record, done)
+            # What only reads the others is done each time, and has no time of its own.
+            once = [each for step, each in zip(steps, done, strict=False) if not step.anew]
+            return replace(made, parts=[*made.parts, times(once)])
+
+        try:
+            for number, step in enumerate(steps, 1):
+                directory = folder / f"{number}-{step.name}"
+                known = None if step.anew else _stored(directory / STEP_FILE)
+                if known is None:
+                    typer.echo(f"{number} of {len(steps)}: {step.title}", err=True)
+                    done.append(_do(step, directory, subject, [each.passed for each in done]))
+                    _write(whole(), folder)
+                else:
+                    done.append(known)
+            _write(whole(), folder)
+        except Interrupted as interruption:
+            code = interruption.exit_code
+        except DataRefused:
+            _write(whole(), folder)
+            raise
+    if code:
+        typer.echo(f"Interrupted after {len(done)} of {len(steps)} steps. The same command goes on.", err=True)
+        return code
+    _show(whole(), folder, as_json=as_json)
+    return max((each.exit_code for each in done), default=0)
+
+
+def _do(step: Step[Subject], directory: Path, subject: Subject, before: list[Passed]) -> Done:
+    """The record of a step that is done now, or gone on with."""
+    began = time.monotonic()
+    directory.mkdir(parents=True, exist_ok=True)
+    made = step.do(subject, directory, Passed.joined(before))
+    done = Done(
+        part=under(made.part, directory.name),
+        passed=made.passed,
+        seconds=time.monotonic() - began,
+        exit_code=made.exit_code,
+    )
+    results.write_atomically(directory / STEP_FILE, results.with_checksum(done.model_dump_json()))
+    return done
+
+
+def under(part: Part, folder: str) -> Part:
+    """The part of a step as the whole's report has it, which lies one folder above."""
+    return replace(
+        part,
+        pictures=[f"{folder}/{each}" for each in part.pictures],
+        more=[f"{folder}/{each}" for each in part.more],
+    )
+
+
+def _stored(path: Path) -> Done | None:
+    """The record of a step that came to a good end; None where there is none, or one that cannot be relied on."""
+    if not path.exists():
+        return None
+    try:
+        done = store.read_record(path, Done, "a step")
+    except FolderError as error:
+        typer.echo(f"{error} The step is done again.", err=True)
+        return None
+    return None if done.exit_code else done
+
+
+def _claim(folder: Path, wanted: Record) -> Record:
+    """Take a locked folder for a walk, new or the same again; of another one that has done nothing yet.
+
+    Raises:
+        FolderError: it holds another one, or files of another kind.
+    """
+    kind = wanted.kind
+    path = folder / f"{kind}.json"
+    store.refuse_others(folder, path.name, kind, kind)
+    if not path.exists() or not any(folder.glob(f"*/{STEP_FILE}")):
+        results.write_atomically(path, results.with_checksum(wanted.model_dump_json()))
+        return wanted
+    stored = store.read_record(path, Record, f"a {kind}")
+    if difference := _difference(stored, wanted):
+        raise FolderError(f"{folder} holds another {kind} ({difference}). Choose another --out, or remove it.")
+    return stored
+
+
+def _difference(stored: Record, wanted: Record) -> str | None:
+    there, asked = (store.flat(each.settings) for each in (stored, wanted))
+    ground = store.other_ground((stored.code_hash, wanted.code_hash), (stored.machine, wanted.machine))
+    return store.differing(there, asked) or ground
+
+
+def marks(done: Sequence[Done], steps: int) -> list[tuple[str, str, str]]:
+    """How far it is, what is not as it should be, and how long it took, for the head of a report."""
+    failed = [each.part.title for each in done if each.exit_code]
+    minutes = sum(each.seconds for each in done) / 60
+    return [
+        ("Steps", f"{len(done)} of {steps}", "good" if len(done) == steps else "warn"),
+        ("Not as they should be", ", ".join(failed) or "none", "bad" if failed else "good"),
+        ("Time", f"{minutes:.1f} minutes", ""),
+    ]
+
+
+def times(done: Sequence[Done]) -> Part:
+    """How long each step took."""
+    table = Table(
+        "steps",
+        "Seconds of each step",
+        (Column("step", "step"), Column("seconds", "seconds", 0)),
+        [{"step": each.part.title, "seconds": each.seconds} for each in done],
+        note="Of a step that was cut short and gone on with, the last part alone",
+    )
+    return Part(name="times", title="What it took", tables=[table])
+
+
+def commands(record: Record) -> list[tuple[str, str]]:
+    """What each is for, and the line that does it again."""
+    again = [word for word in record.argv if word != "--json"]
+    return [
+        ("Its environment:", "make setup"),
+        (f"The {record.kind}, or what of it is not done:", f"{content.COMPARE} {content.shell(again)}"),
+    ]
+
+
+def _write(whole: Whole, folder: Path) -> None:
+    """The report so far."""
+    for each in whole.parts:
+        for table in each.tables:
+            tables.write(table, folder / document.TABLES_FOLDER)
+    results.write_atomically(folder / REPORT_FILE, sections.to_markdown(whole))
+    results.write_atomically(folder / PAGE_FILE, sections.to_html(whole, folder))
+
+
+def _show(whole: Whole, folder: Path, *, as_json: bool) -> None:
+    if as_json:
+        plain = {
+            "schema_version": SCHEMA_VERSION,
+            "title": whole.title,
+            "conclusions": dict(whole.conclusions),
+            "parts": [
+                {"name": each.name, "sections": dict(each.sections), "tables": list(map(tables.to_plain, each.tables))}
+                for each in whole.parts
+            ],
+        }
+        typer.echo(document.to_json(plain))
+        return
+    console: Console = report.console()
+    console.print(Text(whole.title, style="bold"))
+    tables.print_sections(console, [(wording.one_line(title), said) for title, said in whole.conclusions])
+    console.print(Text(f"Report: {folder / REPORT_FILE}, {PAGE_FILE}"), soft_wrap=True)

@@ -1,0 +1,62 @@
+"""`python -m compare study`: from the raw images to a conclusion, step by step, as one file says, in one report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from common import spec
+from common.spec import Spec
+from compare.core import exits
+from compare.core.interrupt import interruptible
+from compare.reporting.sections import Whole
+from compare.workflows import step_runner
+from compare.workflows.step_runner import Done, Record
+from compare.workflows.study_file import SCALES, Study
+from compare.workflows.study_steps import STEPS
+
+KIND = "study"
+
+
+def command(
+    study_file: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="What is studied; studies/ holds three.")],
+    scale: Annotated[str, typer.Option(help=f"How much of it: {', '.join(SCALES)}.")] = "quick",
+    data: Annotated[str | None, typer.Option(help="Other data than the file names: an image folder or archive.")] = None,
+    frameworks: Annotated[str | None, typer.Option(help="Which, with commas. Default: as the file says.")] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", help="field=value of the study, e.g. pretrain.repeats=5 or spec.seed=1.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder. Default: results/study-<name>-<scale>; an unfinished study there goes on.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the conclusion and every table as JSON.")] = False,
+) -> None:
+    """Explore, clean, normalise, prove, pre-train serially and in parallel, tune, train finally, evaluate, and conclude."""
+    with exits.told(), interruptible():
+        given: dict[str, Any] = {} if data is None else {"spec.data.source": data}
+        if frameworks is not None:
+            given["frameworks"] = [word.strip() for word in frameworks.split(",")]
+        study = Study.read(study_file, scale, given | spec.parse_assignments(assignments or []))
+        folder = out or Path("results") / f"study-{study_file.stem}-{scale}"
+        settings = study.model_dump(mode="json") | {"scale": scale}
+        record = Record.of(KIND, settings, study.frameworks, study.base().model)
+        code = step_runner.walk(record, STEPS, study, folder, lambda record, done: _whole(study, record, done), as_json=as_json)
+    raise typer.Exit(code)
+
+
+def _whole(study: Study, record: Record, done: list[Done]) -> Whole:
+    base: Spec = study.base()
+    return Whole(
+        title=study.title,
+        overline=f"Study, scale {record.settings['scale']}",
+        facts=[
+            f"{base.model} on {base.data.source}, {', '.join(study.frameworks)}; begun {record.created_at}",
+            f"{record.machine.get('processor') or 'unknown processor'}, budget of {base.cores} cores",
+        ],
+        marks=step_runner.marks(done, len(STEPS)),
+        conclusions=[(each.part.title, each.part.conclusions) for each in done if each.part.conclusions],
+        parts=[each.part for each in done],
+        commands=step_runner.commands(record),
+    )

@@ -1,0 +1,210 @@
+"""A study as its file says it: the spec that all steps share, what each step does, and how much of it at which scale."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field
+
+from common import spec
+from common.models import architectures
+from common.spec import Spec, SpecError
+from compare.core.option_parsing import chosen, variants
+from compare.core.presets import Preset
+from compare.evaluation import final_training
+from compare.evaluation.final_training import Evaluation
+from compare.execution import launch
+from compare.tuning import search_space, tuner
+from compare.tuning.optuna_study import Objective, Pruner, Sampler
+from compare.tuning.servers import Backend
+from compare.tuning.tuner import Tuning
+
+_AtLeast0 = Annotated[int, Field(ge=0)]
+_AtLeast1 = Annotated[int, Field(ge=1)]
+_Counts = Annotated[tuple[_AtLeast1, ...], Field(min_length=1)]
+_AtLeast2 = Annotated[int, Field(ge=2)]
+
+SCALES = ("smoke", "quick", "full")
+_MATRIX = ("mode", "replicas", "epochs", "steps")
+"""Fields of the spec that steps set for themselves."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Clean(_Frozen):
+    """What becomes of images that are broken or there twice."""
+
+    on_bad: Literal["strict", "skip"] = "skip"
+    duplicates: Literal["refuse", "allow"] = "refuse"
+
+
+class Normalise(_Frozen):
+    """Mean and standard deviation of the training split, by every engine."""
+
+    engines: tuple[str, ...] = Field(default_factory=lambda: (*launch.OWN, *launch.FRAMEWORKS))
+    workers: _Counts = (1, 2)
+    repeats: _AtLeast1 = 3
+    scheduler: Literal["threads", "processes"] = "threads"
+    """Dask's."""
+
+
+class Pretrain(_Frozen):
+    """Serial against parallel."""
+
+    modes: Annotated[tuple[str, ...], Field(min_length=1)] = Preset().modes
+    replicas: _AtLeast2 = 2
+    epochs: _AtLeast1 = 2
+    repeats: _AtLeast1 = 1
+    target_accuracy: Annotated[float | None, Field(gt=0, le=1)] = None
+    """Of the validation split, until which seconds are counted."""
+
+
+class Tune(_Frozen):
+    """The search for better fields of the spec, see `tuning.Tuning`."""
+
+    sampler: Sampler = "tpe"
+    pruner: Pruner = "none"
+    objective: Objective = "loss"
+    trials: _AtLeast1 = 12
+    jobs: _Counts = (1, 2)
+    repeats: _AtLeast1 = 1
+    backend: Backend = "threads"
+    epochs: _AtLeast1 = 2
+    """Of a trial."""
+    space: dict[str, Any] = search_space.DEFAULT
+
+
+class Final(_Frozen):
+    """The training of the best fields, to its best validation epoch."""
+
+    epochs: _AtLeast1 = 30
+    patience: _AtLeast0 = 5
+    """Epochs without a better one after which it ends; 0: it never ends early."""
+    repeats: _AtLeast1 = 1
+
+
+class Study(_Frozen):
+    """A whole study, at one scale."""
+
+    title: str = Field(min_length=1)
+    frameworks: tuple[str, ...] = Field(default_factory=lambda: tuple(launch.FRAMEWORKS))
+    spec: dict[str, Any] = {}
+    """Fields of the spec for all steps."""
+    clean: Clean = Clean()
+    normalise: Normalise = Normalise()
+    pretrain: Pretrain = Pretrain()
+    tune: Tune = Tune()
+    final: Final = Final()
+
+    @classmethod
+    def read(cls, path: Path, scale: str, assignments: dict[str, Any]) -> Self:
+        """The study of a file at one of its scales.
+
+        Args:
+            path: a YAML file of these fields and `scales`: {scale: {dotted field: value}}.
+            scale: one of SCALES.
+            assignments: dotted fields that are set after all.
+
+        Raises:
+            SpecError: the file, or a field of it, which is named.
+        """
+        chosen("--scale", [scale], SCALES)
+        values = spec.read_values(path, "study file")
+        scales = values.pop("scales", {})
+        try:
+            if not isinstance(scales, dict) or any(not isinstance(each, dict) for each in scales.values()):
+                raise SpecError(
+                    f"scales must be groups of dotted fields. Received: {scales!r}. Write {{smoke: {{tune.trials: 3}}}}."
+                )
+            if scales:
+                chosen("scales", list(scales), SCALES)
+            study = cls.model_validate(spec.overlay(spec.overlay(values, scales.get(scale, {})), assignments))
+            study._judge()
+        except (pydantic.ValidationError, SpecError) as error:
+            where = f"{path} with {', '.join(assignments)} set" if assignments else str(path)
+            said = _explained(error) if isinstance(error, pydantic.ValidationError) else error
+            raise SpecError(f"{where}: {said}") from None
+        return study
+
+    def base(self, **fields: Any) -> Spec:
+        """The spec that all steps share, cleaned data and all, with more fields set."""
+        return spec.build(self.values(**fields))
+
+    def values(self, **fields: Any) -> dict[str, Any]:
+        """The same before it is judged; dotted names with two underscores."""
+        cleaned = {"data.on_bad": self.clean.on_bad, "data.duplicates": self.clean.duplicates}
+        return spec.overlay(self.spec, cleaned | {name.replace("__", "."): value for name, value in fields.items()})
+
+    def tuning(self) -> Tuning:
+        """What is tuned: serial trainings, the core budget shared by the trials that run side by side."""
+        wanted = self.tune
+        return Tuning(
+            values=self.values(epochs=wanted.epochs),
+            frameworks=self.frameworks,
+            space_name="tune.space",
+            **wanted.model_dump(exclude={"epochs"}),
+        )
+
+    def evaluation(self, best: dict[str, dict[str, Any]]) -> Evaluation:
+        """What is trained finally.
+
+        Args:
+            best: framework: {dotted field of the spec: value}.
+        """
+        wanted = self.final
+        values = self.values(epochs=wanted.epochs, best_epoch__patience=wanted.patience or None)
+        return Evaluation(values=values, frameworks=self.frameworks, tuned=best, repeats=wanted.repeats)
+
+    def _judge(self) -> None:
+        if set_here := [field for field in _MATRIX if field in self.spec]:
+            raise SpecError(f"spec.{set_here[0]} is each step's own. Received: {self.spec[set_here[0]]!r}. Set it there.")
+        chosen("frameworks", self.frameworks, tuple(launch.FRAMEWORKS))
+        chosen("normalise.engines", self.normalise.engines, (*launch.OWN, *launch.FRAMEWORKS))
+        try:
+            base = self.base()
+        except SpecError as error:
+            raise SpecError(f"in spec, {error}") from None
+        if base.data.image_size is not None:
+            architectures.resolve(base.model, 2, base.data.image_size)  # which refuses images too small for it
+        variants(",".join(self.pretrain.modes))
+        for variant in self.pretrain.modes:
+            spec.build(spec.with_variant(self.values(epochs=self.pretrain.epochs), variant, self.pretrain.replicas))
+        tuner.check(self.tuning())
+        if alike := sorted(field for field in self.tune.space if field.split(".")[0] in final_training.SHARED):
+            raise SpecError(
+                f"tune.space.{alike[0]} must be the same in all frameworks, for the final models are scored on the same "
+                f"images. Received: {self.tune.space[alike[0]]!r}. Leave it out."
+            )
+        final_training.rows(self.evaluation({}))
+
+
+_GROUPS: dict[str, type[BaseModel]] = {
+    "clean": Clean,
+    "normalise": Normalise,
+    "pretrain": Pretrain,
+    "tune": Tune,
+    "final": Final,
+}
+_FIELDS = [
+    *Study.model_fields,
+    "scales",
+    *(f"{name}.{field}" for name, group in _GROUPS.items() for field in group.model_fields),
+]
+
+
+def _explained(error: pydantic.ValidationError) -> str:
+    first = error.errors()[0]
+    field = ".".join(map(str, first["loc"])) or "study"
+    if first["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(field, _FIELDS, n=1)
+        return (
+            f"{field} is not a field. Received: {first['input']!r}. {f'Did you mean {close[0]}?' if close else 'Leave it out.'}"
+        )
+    if first["type"] == "tuple_type":
+        return f"{field} is a list. Received: {first['input']!r}. Write [{first['input']}]."
+    return f"{field} is refused: {first['msg']}. Received: {first['input']!r}. Change {field}."

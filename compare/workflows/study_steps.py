@@ -1,0 +1,268 @@
+"""The steps of a study: each works in a folder of its own, goes on there if it was cut short, and adds a part to the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from common.data import sources
+from common.data.sources import Dataset
+from compare.comparison import run
+from compare.core import exits
+from compare.core.errors import FolderError
+from compare.core.presets import Preset
+from compare.core.progress import Watchers, display
+from compare.data import data, data_report, exploration, preprocess
+from compare.data.data_report import counted
+from compare.evaluation import evaluation_report, final_training
+from compare.evaluation.final_training import Evaluation
+from compare.reporting import comparison_tables, content, document, report
+from compare.reporting.sections import Part
+from compare.tuning import tuner, tuning_findings, tuning_report
+from compare.tuning.tuner import Tuning
+from compare.workflows.step_runner import Made, Passed, Step
+from compare.workflows.study_file import Study
+
+
+def _explore(study: Study, folder: Path, passed: Passed) -> Made:
+    raw = study.base(data__on_bad="strict", data__duplicates="refuse")
+    with display(Console(stderr=True)) as shown:
+        shown.say("exploring the data")
+        found, dataset, manifest = exploration.explore(raw.data, seed=raw.split_seed, cache_dir=raw.paths.cache_dir)
+        data.write(folder, found, dataset, manifest)
+    part = Part(
+        name="explore",
+        title="Explore",
+        sections=[("What is there", [data_report.heading(found)]), *data_report.sections(found)],
+        tables=data_report.tables_of(found),
+        pictures=[f"{data.BALANCE_NAME}.svg", *([data.SHEET_FILE] if dataset is not None else [])],
+        more=[data.REPORT_FILE],
+    )
+    return Made(part, Passed(raw=_as_they_are(study)[0]))
+
+
+def _as_they_are(study: Study) -> tuple[str, bool]:
+    """Hash of the data before anything is left out, or why they are refused so; and whether they are."""
+    raw = study.base(data__on_bad="strict", data__duplicates="refuse")
+    try:
+        return sources.load(raw.data, seed=raw.split_seed, cache_dir=raw.paths.cache_dir).content_hash, False
+    except sources.DataRefused as error:
+        return str(error), True
+
+
+def _clean(study: Study, folder: Path, passed: Passed) -> Made:
+    cleaned = study.base()
+    dataset = sources.load(cleaned.data, seed=cleaned.split_seed, cache_dir=cleaned.paths.cache_dir)
+    raw, refused = _as_they_are(study)
+    if passed.raw not in (None, raw):
+        raise FolderError("The data have changed since they were explored. Bring them back, or choose another --out.")
+    was = "As it is, nothing is wrong with the data: it is trained on whole."
+    if refused:
+        was = f"As it is, the data is refused: {raw.splitlines()[0]}"
+    policy = (
+        f"Files that are no usable images: {'left out, in both alike' if cleaned.data.on_bad == 'skip' else 'refused'}. "
+        f"Images of equal pixels in two splits: {'allowed' if cleaned.data.duplicates == 'allow' else 'refused'}."
+    )
+    part = Part(
+        name="clean",
+        title="Clean",
+        sections=[("What is trained on", [was, policy, _size(dataset), *dataset.notes])],
+        conclusions=[_size(dataset)],
+    )
+    return Made(part, Passed(data_hash=dataset.content_hash))
+
+
+def _refuse_other_data(study: Study, passed: Passed) -> None:
+    """Hold the data against those of the steps before, which may have been done days ago.
+
+    Raises:
+        DataRefused: they are not there any more, or not usable.
+        FolderError: they have other content.
+    """
+    base = study.base()
+    dataset = sources.load(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir)
+    if passed.data_hash not in (None, dataset.content_hash):
+        raise FolderError(
+            f"The data have changed since they were cleaned. Received: hash {dataset.content_hash[:12]}, then "
+            f"{str(passed.data_hash)[:12]}. Bring them back, or choose another --out."
+        )
+
+
+def _size(dataset: Dataset) -> str:
+    return (
+        f"{counted(len(dataset.train), 'image')} to train on, {len(dataset.validation):,} to choose by, {len(dataset.test):,} "
+        f"to be judged by, in {counted(len(dataset.class_names), 'class', 'classes')}; hash {dataset.content_hash[:12]}."
+    )
+
+
+def _normalise(study: Study, folder: Path, passed: Passed) -> Made:
+    _refuse_other_data(study, passed)
+    wanted = study.normalise
+    return scanned(preprocess.Request(wanted.engines, wanted.workers, wanted.scheduler, wanted.repeats, study.base()), folder)
+
+
+def scanned(request: preprocess.Request, folder: Path) -> Made:
+    """Mean and standard deviation by every engine."""
+    with display(Console(stderr=True)) as shown:
+        outcome = preprocess.run(request, shown, folder)
+    preprocess.write(outcome, folder)
+    said = preprocess.sentences(outcome)
+    part = Part(
+        name="normalise",
+        title="Mean and standard deviation",
+        sections=[("What was found", said)],
+        tables=[preprocess.table(outcome)],
+        pictures=[f"{preprocess.NAME}.svg"],
+        conclusions=said[:2],
+        more=[f"{preprocess.NAME}.json"],
+    )
+    return Made(part, exit_code=outcome.exit_code)
+
+
+def _prove(study: Study, folder: Path, passed: Passed) -> Made:
+    _refuse_other_data(study, passed)
+    request = _request(study, folder)
+    with display(Console(stderr=True)) as shown:
+        proof = run.proof(run.judged(request, shown), request, folder, Watchers(shown))
+    part = Part(
+        name="prove",
+        title="Is it the same training?",
+        sections=[("The proof", [proof.sentence, *(f"{mode}: not claimed: {why}" for mode, why in proof.not_claimed.items())])],
+        tables=comparison_tables.proof_tables(proof.model_dump()) if proof.rungs else [],
+        conclusions=[proof.sentence],
+    )
+    return Made(part, exit_code=exits.RUN_FAILED if proof.verdict == "not proved" else 0)
+
+
+def _pretrain(study: Study, folder: Path, passed: Passed) -> Made:
+    _refuse_other_data(study, passed)
+    return compared(_request(study, folder), folder, name="pretrain", title="Pre-training: serial against parallel")
+
+
+def compared(request: run.Request, folder: Path, *, name: str, title: str) -> Made:
+    """A comparison, as a step of that name."""
+    made, code = run.within(request, folder)
+    found = made.findings
+    part = Part(
+        name=name,
+        title=title,
+        sections=content.sections(made),
+        tables=[table for table in content.documents(made) if table.name in _OF_RUNS],
+        pictures=_drawn(folder),
+        conclusions=[*found.frameworks, *found.modes, *found.scores],
+        more=[report.REPORT_FILE, report.PAGE_FILE],
+    )
+    return Made(part, exit_code=code)
+
+
+_OF_RUNS = ("comparison", "accuracy", "speedup", "phases", "target")
+"""Tables of a comparison that a study's report shows; its own report has all."""
+
+
+def _request(study: Study, folder: Path) -> run.Request:
+    wanted = study.pretrain
+    settings = Preset(
+        values=study.values(epochs=wanted.epochs), modes=wanted.modes, replicas=wanted.replicas, repeats=wanted.repeats
+    )
+    return run.Request(settings, list(study.frameworks), folder, prove=True, target_accuracy=wanted.target_accuracy)
+
+
+def _said(sections: Sequence[tuple[str, list[str]]], *titles: str) -> list[str]:
+    """The sentences under these titles, where there are any."""
+    return [sentence for title, sentences in sections if title in titles for sentence in sentences]
+
+
+def _drawn(folder: Path) -> list[str]:
+    """A step's plots, from its folder."""
+    return sorted(f"{document.PLOTS_FOLDER}/{path.name}" for path in (folder / document.PLOTS_FOLDER).glob("*.svg"))
+
+
+def _tune(study: Study, folder: Path, passed: Passed) -> Made:
+    _refuse_other_data(study, passed)
+    return tuned(study.tuning(), folder)
+
+
+def tuned(settings: Tuning, folder: Path) -> Made:
+    """A search, whose best fields are passed on."""
+    made = tuner.tune(settings, folder)
+    found = tuning_findings.find(made)
+    unwritten = tuning_report.write(made, folder)
+    said = [*tuning_findings.sections(made, found), *([("Not written", [unwritten])] if unwritten else [])]
+    part = Part(
+        name="tune",
+        title="Tuning, one trial after the other and side by side",
+        sections=said,
+        tables=tuning_report.documents(made, found),
+        pictures=_drawn(folder),
+        conclusions=_said(said, *_OF_TUNING),
+        more=[tuning_report.REPORT_FILE],
+    )
+    return Made(part, Passed(best=made.best), max(made.exit_code, exits.RUN_FAILED if unwritten else 0))
+
+
+_OF_TUNING = (
+    "What was found?",
+    "What does it gain to search side by side?",
+    "Does it cost quality?",
+    "Cautions",
+    "Not written",
+)
+"""Sections of a search that belong to a conclusion."""
+
+
+def _finish(study: Study, folder: Path, passed: Passed) -> Made:
+    _refuse_other_data(study, passed)
+    made = finished(study.evaluation(passed.best), folder)
+    untuned = [
+        f"{framework} was not tuned: no trial of it was trained to its end. Its final training has the study's own fields."
+        for framework in study.frameworks
+        if framework not in passed.best
+    ]
+    if not untuned:
+        return made
+    part = replace(
+        made.part, sections=[("Not tuned", untuned), *made.part.sections], conclusions=[*untuned, *made.part.conclusions]
+    )
+    return replace(made, part=part)
+
+
+_OF_FINAL = (
+    "How often are the final models right?",
+    "Do the frameworks' models agree?",
+    "Does a checkpoint carry over?",
+    "Cautions",
+)
+"""Sections of an evaluation that belong to a conclusion."""
+
+
+def finished(settings: Evaluation, folder: Path) -> Made:
+    """A final training, scored on the test split."""
+    with display(Console(stderr=True)) as shown:
+        made = final_training.evaluate(settings, folder, shown)
+        shown.say("report")
+        evaluation_report.write(made, final_training.data_of(made).test.images, folder)
+    said = evaluation_report.sections(made)
+    part = Part(
+        name="final",
+        title="Final training and evaluation",
+        sections=said,
+        tables=evaluation_report.documents(made),
+        pictures=_drawn(folder),
+        conclusions=_said(said, *_OF_FINAL),
+        more=[evaluation_report.REPORT_FILE],
+    )
+    return Made(part, exit_code=made.exit_code)
+
+
+STEPS: tuple[Step[Study], ...] = (
+    Step("explore", "explore the data", _explore),
+    Step("clean", "clean it", _clean),
+    Step("normalise", "mean and standard deviation by every engine", _normalise),
+    Step("prove", "prove that both frameworks train the same", _prove),
+    Step("pretrain", "train serially and in parallel", _pretrain),
+    Step("tune", "search for better fields of the spec, serially and in parallel", _tune),
+    Step("final", "train finally, and evaluate on the test split", _finish),
+)

@@ -1,0 +1,267 @@
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common import spec
+from common.artifacts import results
+from common.artifacts.results import EpochRecord, Metrics, Noise, Phases, ResultError, RunResult
+
+METRICS = Metrics(loss=0.5, accuracy=0.75, num_correct=3, num_examples=4)
+EPOCH = EpochRecord(
+    epoch=1,
+    steps=10,
+    images=640,
+    epoch_images=640,
+    learning_rate=0.05,
+    train=METRICS,
+    validation=None,
+    timed_seconds=9.0,
+    timed_steps=9,
+    timed_images=576,
+    input_wait_seconds=1.0,
+    evaluation_seconds=2.0,
+)
+PHASES = Phases(
+    import_seconds=3.0,
+    build_seconds=1.0,
+    first_step_seconds=0.5,
+    training_seconds=9.0,
+    input_wait_seconds=1.0,
+    evaluation_seconds=2.0,
+    other_seconds=0.5,
+    wall_seconds=16.0,
+)
+
+
+def a_result(**fields: Any) -> RunResult:
+    return RunResult.model_validate({"framework": "pytorch", "spec": spec.build({}), "status": "ok"} | fields)
+
+
+floats = st.floats(allow_nan=False)  # infinite losses happen; NaN has its own test, for it equals nothing
+metrics = st.builds(Metrics, loss=floats, accuracy=floats, num_correct=st.integers(0), num_examples=st.integers(0))
+times = {f"{name}_seconds": floats for name in ("timed", "input_wait", "evaluation")}
+epochs = st.builds(EpochRecord, train=metrics, validation=st.none() | metrics, learning_rate=floats, **times)
+stored = st.builds(
+    RunResult,
+    schema_version=st.just(results.SCHEMA_VERSION),
+    spec=st.just(spec.build({"framework_options": {"compile": True}})),
+    epochs=st.lists(epochs, max_size=3),
+    machine=st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.text()),
+)
+
+
+@given(stored)
+def test_a_result_survives_being_saved_and_loaded(tmp_path_factory: pytest.TempPathFactory, result: RunResult) -> None:
+    assert results.load(results.save(result, tmp_path_factory.mktemp("run"))) == result
+
+
+def test_a_loss_that_is_not_a_number_survives_too(tmp_path: Path) -> None:
+    diverged = METRICS.model_copy(update={"loss": math.nan})
+    loaded = results.load(results.save(a_result(status="diverged", reason="loss is NaN at step 3", test=diverged), tmp_path))
+    assert loaded.test is not None
+    assert math.isnan(loaded.test.loss)
+    assert (loaded.status, loaded.reason) == ("diverged", "loss is NaN at step 3")
+
+
+def test_a_result_of_a_larger_machine_can_be_read(tmp_path: Path) -> None:
+    path = results.save(a_result(), tmp_path)
+    values = json.loads(path.read_text())
+    values["spec"]["cores"] = 4096
+    del values["sha256"]
+    path.write_text(json.dumps(values))
+    assert results.load(path).spec.cores == 4096
+
+
+def test_a_result_of_before_noise_was_recorded_can_be_read(tmp_path: Path) -> None:
+    path = results.save(a_result(noise=Noise(load_start=1.5)), tmp_path)
+    values = json.loads(path.read_text())
+    del values["noise"], values["spec"]["data"]["seed"], values["sha256"]
+    path.write_text(json.dumps(values))
+    assert results.load(path) == a_result()
+
+
+@given(st.data())
+def test_a_torn_result_is_refused_wherever_it_tears(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    path = results.save(a_result(epochs=[EPOCH], phases=PHASES), tmp_path_factory.mktemp("run"))
+    whole = path.read_bytes()
+    path.write_bytes(whole[: data.draw(st.integers(0, len(whole) - 1))])
+    with pytest.raises(ResultError, match=r"is not a whole result .* Run it again\."):
+        results.load(path)
+
+
+def test_a_flipped_bit_anywhere_in_a_result_is_noticed(tmp_path: Path) -> None:
+    whole = results.save(a_result(epochs=[EPOCH], phases=PHASES), tmp_path).read_bytes()
+    path = tmp_path / "flipped.json"
+    silent = 0
+    for place in range(len(whole)):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << place % 7
+        path.write_bytes(flipped)
+        try:
+            results.load(path)
+            silent += 1
+        except ResultError:
+            continue
+        assert json.loads(flipped) == json.loads(whole)  # space for space
+    assert silent < len(whole) / 10
+
+
+def test_a_result_that_is_as_it_was_written_is_not_taken_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = a_result(epochs=[EPOCH], spec=spec.build({"framework_options": {"two": [2], "one": 1}}))
+    path = results.save(result, tmp_path)
+    monkeypatch.setattr(results, "is_unchanged", None)
+    loaded = results.load(path)
+    assert loaded == result
+    assert loaded.spec.digest == result.spec.digest  # though a result holds its names in their order
+
+
+@pytest.mark.parametrize("shape", [{"indent": 1}, {"separators": (",", ":")}, {"ensure_ascii": False}])
+def test_a_result_in_another_form_is_the_same_one_while_its_values_are(tmp_path: Path, shape: dict[str, Any]) -> None:
+    result = a_result(epochs=[EPOCH], reason="größer, {as} [written]")
+    path = results.save(result, tmp_path)
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps(dict(reversed(values.items())), **shape), "utf-8-sig")
+    assert results.load(path) == result
+    path.write_text(json.dumps(values | {"repeat": 1}, **shape))
+    with pytest.raises(ResultError, match="was changed since it was written"):
+        results.load(path)
+
+
+def test_a_result_from_before_there_were_checksums_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / results.RESULT_FILE
+    path.write_text(a_result().model_dump_json())
+    assert results.load(path) == a_result()
+
+
+def change(**fields: Any) -> bytes:
+    return json.dumps(json.loads(a_result().model_dump_json()) | fields).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is not a whole result"),
+        (b"\xff", "is not a whole result .UnicodeDecodeError"),
+        (b"[]", "another schema_version. Received: None, needed: 1"),
+        (b"3", "another schema_version"),
+        (b"{}", "another schema_version"),
+        ("{}".encode("utf-16"), "is not a whole result .UnicodeDecodeError"),
+        (b'{"schema_version": 1, "spec": "\xed\xa0\x80"}', "is not a whole result .UnicodeDecodeError"),
+        (b"[" * 100_000, "is not a whole result .ValueError: it nests too deep"),
+        (b"1" * 5_000, "is not a whole result .ValueError"),
+        (b'{"schema_version": 1}', "is not a whole result .KeyError"),
+        (change(schema_version=0), "another schema_version. Received: 0, needed: 1. Run it again with this version."),
+        (change(schema_version="1"), "another schema_version"),
+        (change(status="fine"), "is not a whole result"),
+        (change(colour="red"), "is not a whole result"),
+        (change(spec={"sede": 1}), "sede is not a field"),
+        (change(spec=None), "is not a whole result"),
+        (change(epochs=[{"epoch": 1}]), "is not a whole result"),
+    ],
+)
+def test_a_file_that_is_no_result_of_this_version_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / results.RESULT_FILE
+    is_object = content.isascii() and content.startswith(b'{"')
+    for form in [content, *([results._sealed(json.loads(content))] if is_object else [])]:
+        path.write_bytes(form)
+        with pytest.raises(ResultError, match=message):
+            results.load(path)
+
+
+def test_a_missing_result_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ResultError, match=r"result\.json is not a whole result \(FileNotFoundError"):
+        results.load(tmp_path / results.RESULT_FILE)
+
+
+def test_a_result_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        a_result().status = "failed"  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_an_epochs_seconds_are_for_all_its_images_at_the_pace_of_the_timed_ones() -> None:
+    assert EPOCH.seconds == pytest.approx(10.0)
+    cut = EPOCH.model_copy(update={"epoch_images": 1280})
+    assert cut.seconds == pytest.approx(20.0)
+    assert EPOCH.images_per_second == pytest.approx(64.0)
+
+
+def test_an_epoch_without_a_timed_step_has_no_pace() -> None:
+    epoch = EPOCH.model_copy(update={"steps": 1, "timed_steps": 0, "timed_images": 0, "timed_seconds": 0.0})
+    assert math.isnan(epoch.seconds)
+    assert math.isnan(epoch.images_per_second)
+
+
+# Writing that a kill can interrupt.
+
+
+def test_a_replaced_file_is_the_old_one_or_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "deep" / "file.txt"
+    results.write_atomically(path, "old")
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.fsync", die)
+    with pytest.raises(KeyboardInterrupt):
+        results.write_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert [file.name for file in path.parent.iterdir()] == ["file.txt"]
+
+    monkeypatch.undo()
+    results.write_atomically(path, b"new")
+    assert path.read_text() == "new"
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_events_come_back_in_their_order(tmp_path: Path) -> None:
+    assert results.read_events(tmp_path) == []
+    results.append_event(tmp_path, "start")
+    results.append_event(tmp_path, "epoch", epoch=1, reason="a\nline \u2028 and another", loss=math.inf)
+    assert results.read_events(tmp_path) == [
+        {"event": "start"},
+        {"event": "epoch", "epoch": 1, "reason": "a\nline \u2028 and another", "loss": math.inf},
+    ]
+
+
+def test_an_event_torn_by_a_kill_is_left_out(tmp_path: Path) -> None:
+    results.append_event(tmp_path, "start")
+    whole = (tmp_path / results.EVENTS_FILE).read_bytes()
+    line = json.dumps({"event": "epoch", "name": "ä"}, ensure_ascii=False).encode()
+    for end in range(len(line)):
+        (tmp_path / results.EVENTS_FILE).write_bytes(whole + line[:end])
+        assert results.read_events(tmp_path) == [{"event": "start"}]
+
+
+def test_an_event_whose_names_are_in_another_order_or_that_has_no_checksum_is_whole_too(tmp_path: Path) -> None:
+    values = {"event": "epoch", "epoch": 1, "a": [1.5, None]}
+    lines = [{**values, "sha256": results.digest(values)}, values, {**values, "epoch": 2, "sha256": results.digest(values)}]
+    (tmp_path / results.EVENTS_FILE).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert results.read_events(tmp_path) == [values, values]
+    assert results.damaged_events(tmp_path) == [3]
+
+
+def test_an_event_after_a_torn_line_is_not_lost_with_it(tmp_path: Path) -> None:
+    results.append_event(tmp_path, "start")
+    with (tmp_path / results.EVENTS_FILE).open("a") as file:
+        file.write('{"event": "epo')
+    results.append_event(tmp_path, "end", status="killed")
+    assert results.read_events(tmp_path) == [{"event": "start"}, {"event": "end", "status": "killed"}]
+    assert results.damaged_events(tmp_path) == [2]
+
+
+def test_a_flipped_bit_anywhere_in_an_event_is_noticed(tmp_path: Path) -> None:
+    results.append_event(tmp_path, "epoch", **EPOCH.model_dump())
+    path = tmp_path / results.EVENTS_FILE
+    whole = path.read_bytes()
+    for place in range(len(whole) - 1):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << place % 7
+        path.write_bytes(flipped)
+        assert results.read_epochs(tmp_path) in ([], [EPOCH])
+        lines = [line for line in flipped.split(b"\n") if line]
+        assert len(results.read_events(tmp_path)) + len(results.damaged_events(tmp_path)) == len(lines)

@@ -1,0 +1,102 @@
+"""Files of trained models: what is written is read back, and nothing else is taken for one."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from common.artifacts import checked_arrays, trained
+from common.artifacts.trained import Card
+from common.models import architectures, weights
+from common.models.weights import WeightsError
+
+OWN = "tests.twins.own_plain_model"
+
+
+def card(**fields: Any) -> Card:
+    values = {
+        "framework": "made up", "versions": {"numpy": "2"}, "model": "simple_cnn", "class_names": ("a", "b"), "image_size": 32,
+        "pixel_mean": (0.1, 0.2, 0.3), "pixel_std": (0.5, 0.6, 0.7), "precision": "float32", "spec_hash": "s", "data_hash": "d",
+        "seed": 3, "epoch": 2, "validation": None,
+    }  # fmt: skip
+    return Card.model_validate(values | fields)
+
+
+def written(path: Path, **fields: Any) -> Path:
+    made = card(**fields)
+    architecture = architectures.resolve(made.model, len(made.class_names), made.image_size)
+    trained.save(made, weights.initial(architecture, 1), path)
+    return path
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    found = trained.load(written(tmp_path / "a.safetensors"))
+    assert found.card == card()
+    assert found.architecture == architectures.resolve("simple_cnn", 2, 32)
+    assert found.card.scaling.mean == (0.1, 0.2, 0.3)
+    expected = weights.initial(found.architecture, 1)
+    assert found.weights.keys() == expected.keys()
+    assert all((found.weights[name] == expected[name]).all() for name in expected)
+
+
+def test_a_changed_byte_is_noticed(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.safetensors")
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(WeightsError, match=r"a\.safetensors was changed since it was written"):
+        trained.load(path)
+
+
+def test_files_that_are_no_trained_model_are_refused_by_name(tmp_path: Path) -> None:
+    for name, content in {"missing": None, "text": b"no weights", "empty": b"", "pickle": b"\x80\x04N."}.items():
+        path = tmp_path / name
+        if content is not None:
+            path.write_bytes(content)
+        said = "is not there, or no file" if content is None else r"is torn, or no safetensors file \(.*\)"
+        with pytest.raises(WeightsError, match=rf"{name} {said}\. Use the best\.safetensors of a run"):
+            trained.load(path)
+    with pytest.raises(WeightsError, match="no file"):
+        trained.load(tmp_path)
+    foreign = tmp_path / "foreign"
+    safetensors.numpy.save_file({"x": np.zeros(3)}, foreign)
+    with pytest.raises(WeightsError, match="foreign"):
+        trained.load(foreign)
+    other = tmp_path / "other"
+    checked_arrays.write(other, {"version": "1", "progress": "{}"}, {"x": np.zeros(3)})
+    with pytest.raises(WeightsError, match="other has no whole card"):
+        trained.load(other)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"pixel_std": [0.0, 1.0, 1.0]}, "no whole card"),
+        ({"image_size": 100_000}, "no whole card"),
+        ({"class_names": []}, "no whole card"),
+        ({"framework": "torch\x1b[2J"}, "no whole card"),
+        ({"model": "package.module\x1b[2J"}, "no whole card"),
+        ({"image_size": 16}, "does not fit its model: data.image_size is too small"),
+        ({"class_names": ["a", "b", "c"]}, "does not fit simple_cnn: logits.bias has shape"),
+    ],
+)
+def test_a_card_that_does_not_fit_is_refused(fields: dict[str, Any], said: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    values = weights.initial(architectures.resolve("simple_cnn", 2, 32), 1)
+    text = json.dumps(json.loads(card().model_dump_json()) | fields)
+    checked_arrays.write(path, {"version": "1", "card": text}, values)
+    with pytest.raises(WeightsError, match=said):
+        trained.load(path)
+
+
+def test_a_module_that_only_a_file_names_is_never_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path / "a.safetensors", model=OWN, image_size=12)
+    monkeypatch.setattr(architectures, "user_module", lambda model: os.abort())
+    with pytest.raises(WeightsError, match=f"Say --model {OWN}"):
+        trained.load(path)
+    monkeypatch.undo()
+    assert trained.load(path, OWN).card.model == OWN

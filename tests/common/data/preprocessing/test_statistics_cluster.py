@@ -1,0 +1,105 @@
+"""Scans by dask.distributed: processes, a cluster that stands, workers that die, and a cluster that is not there."""
+
+import socket
+from pathlib import Path
+
+import distributed
+import numpy as np
+import pytest
+
+from common.data.decoding import decode
+from common.data.preprocessing import dask_scan, scan
+from common.data.preprocessing.dask_scan import SchedulerError
+from common.data.preprocessing.sums import Sums
+from common.data.sources import Encoded
+from tests.common.data.preprocessing.made_up_cluster import Cluster
+from tests.common.data.preprocessing.made_up_scan import jpeg, packed, repeated
+from tests.common.processes import deadly
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Encoded:
+    """600 images in some tens of stretches."""
+    monkeypatch.setattr(scan, "CHUNK_BYTES", 10_000)
+    return repeated(packed(tmp_path / "packed", [jpeg(seed) for seed in range(20)]), 30)
+
+
+def oracle(encoded: Encoded) -> Sums:
+    return scan.array_sums(np.stack([decode.decode(encoded.content(index), 24) for index in range(len(encoded))]))
+
+
+def test_a_cluster_finds_the_same_sums(cluster: Cluster, files: Encoded) -> None:
+    assert len(scan.parts(files)) > 20
+    for workers in (1, 2):
+        with dask_scan.scanning(files, 24, workers, cluster.address) as run:
+            assert run() == oracle(files)
+
+
+def test_a_cluster_is_left_as_it_was(cluster: Cluster, files: Encoded) -> None:
+    allowed = cluster.allowed_failures
+    with dask_scan.scanning(files, 24, 1, cluster.address) as run:
+        assert cluster.allowed_failures == dask_scan.ALLOWED_FAILURES
+        run()
+    assert cluster.allowed_failures == allowed
+    assert len(cluster.workers()) == 2
+
+
+def test_a_cluster_tells_its_workers_and_cores(cluster: Cluster) -> None:
+    workers, cores = dask_scan.workers_and_cores(cluster.address)
+    assert workers == 2 and cores >= 1
+
+
+def test_more_workers_than_the_cluster_has_are_refused(cluster: Cluster, files: Encoded) -> None:
+    with (
+        pytest.raises(SchedulerError, match=r"the cluster must have 3 workers\. Received: 2"),
+        dask_scan.scanning(files, 24, 3, cluster.address),
+    ):
+        pass
+
+
+def test_a_scheduler_that_does_not_answer_is_refused_soon(files: Encoded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dask_scan, "CONNECT_SECONDS", 1.0)
+    with socket.socket() as silent:  # it takes the connection and says nothing
+        silent.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(SchedulerError, match=f"scheduler cannot be reached. Received: {address}"):
+            dask_scan.workers_and_cores(address)
+
+
+@pytest.mark.slow
+def test_processes_find_the_same_sums(files: Encoded) -> None:
+    with dask_scan.scanning(files, 24, 2, "processes") as run:
+        assert run() == oracle(files)
+
+
+@pytest.mark.slow
+def test_a_worker_killed_ten_times_in_the_middle_costs_time_alone(
+    cluster: Cluster, files: Encoded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaths = plant_deaths(files, 10)
+    monkeypatch.setattr(dask_scan, "file_sums", deadly.sums)
+    with dask_scan.scanning(files, 24, 2, cluster.address) as run:
+        assert run() == oracle(files)
+    assert len(list(deaths.iterdir())) == 10
+
+
+@pytest.mark.slow
+def test_with_dasks_own_patience_the_same_scan_is_given_up(
+    cluster: Cluster, files: Encoded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant_deaths(files, 10)
+    monkeypatch.setattr(dask_scan, "file_sums", deadly.sums)
+    monkeypatch.setattr(dask_scan, "ALLOWED_FAILURES", 3)
+    with (
+        dask_scan.scanning(files, 24, 2, cluster.address) as run,
+        pytest.raises(distributed.KilledWorker),
+    ):
+        run()
+
+
+def plant_deaths(files: Encoded, count: int) -> Path:
+    """A stretch in the middle, none that the warm-up scans, kills its worker so many times."""
+    stretches = scan.parts(files)
+    warmed_up = {int(part.offsets[0]) for part in stretches[:2]}
+    middle = next(part for part in stretches[len(stretches) // 2 :] if int(part.offsets[0]) not in warmed_up)
+    return deadly.plan(files, middle, count)

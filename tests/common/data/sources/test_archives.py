@@ -1,0 +1,395 @@
+"""Archives from anywhere: what they may not hold."""
+
+import bz2
+import gzip
+import io
+import lzma
+import random
+import stat
+import tarfile
+import time
+import tracemalloc
+import zipfile
+import zlib
+from pathlib import Path
+
+import pytest
+
+from common.data.sources import DataRefused, archives, file_source, image_folder, load, load_manifest
+from common.spec import Data
+from tests.common.made_up_data import cifar_python, image, tree, write_folder, write_tar, write_zip
+
+FILES = tree("cat", "dog")
+
+
+def sealed(block: bytes, **changes: int) -> bytes:
+    """A header of a tar with some bytes changed, e.g. `at_482=1`, and a checksum that fits."""
+    header = bytearray(block)
+    for place, value in changes.items():
+        header[int(place.removeprefix("at_"))] = value
+    header[148:156] = b" " * 8
+    header[148:155] = b"%06o\0" % sum(header)
+    return bytes(header)
+
+
+@pytest.fixture
+def refusal(tmp_path):
+    def receive(path) -> str:
+        before = sorted(tmp_path.rglob("*"))
+        with pytest.raises(DataRefused) as caught:
+            load(Data(source=str(path)), seed=0, cache_dir=str(tmp_path / "cache"))
+        left = {path for path in tmp_path.rglob("*") if path not in before and path.suffix != ".lock"}
+        assert left <= {tmp_path / "cache", tmp_path / "cache" / "scanned"}, "nothing is extracted"
+        return str(caught.value)
+
+    return receive
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    return info
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("/etc/cat.png", "leads out of it"),
+        ("../cat.png", "leads out of it"),
+        ("cat/../../dog.png", "leads out of it"),
+        ("C:\\cat.png", "leads out of it"),
+        ("\\\\host\\cat.png", "leads out of it"),
+        (".hidden/../../cat.png", "leads out of it"),
+    ],
+)
+@pytest.mark.parametrize("write", [write_tar, write_zip])
+def test_a_path_that_leads_out_of_the_archive_is_refused(write, name, words, tmp_path, refusal):
+    message = refusal(write(tmp_path / "pets", {**FILES, name: image(name)}))
+    assert words in message and repr(name) in message
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (tarfile.SYMTYPE, "holds a link"),
+        (tarfile.LNKTYPE, "holds a link"),
+        (tarfile.CHRTYPE, "what is no plain file"),
+        (tarfile.BLKTYPE, "what is no plain file"),
+        (tarfile.FIFOTYPE, "what is no plain file"),
+    ],
+)
+def test_links_devices_and_pipes_in_a_tar_are_refused_hidden_ones_too(kind, words, tmp_path, refusal):
+    for name in ("cat/evil.png", ".evil"):
+        message = refusal(write_tar(tmp_path / "pets.tar", FILES, member(name, kind, "/etc/passwd")))
+        assert words in message and repr(name) in message
+
+
+@pytest.mark.parametrize(("kind", "words"), [(stat.S_IFLNK, "holds a link"), (stat.S_IFCHR, "what is no plain file")])
+def test_links_and_devices_in_a_zip_are_refused(kind, words, tmp_path, refusal):
+    path = write_zip(tmp_path / "pets.zip", FILES)
+    with zipfile.ZipFile(path, "a") as archive:
+        info = zipfile.ZipInfo("cat/evil.png")
+        info.external_attr = (kind | 0o644) << 16
+        archive.writestr(info, "/etc/passwd")
+    assert words in refusal(path)
+
+
+def test_a_path_that_comes_twice_is_refused(tmp_path, refusal):
+    path = write_tar(tmp_path / "pets.tar", FILES | {"./cat/0.png": image("another")})
+    assert "two files of one path" in refusal(path)
+
+
+def test_an_encrypted_file_is_refused(tmp_path, refusal):
+    path = write_zip(tmp_path / "pets.zip", FILES)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\x01\x02") + 8] |= 1
+    path.write_bytes(content)
+    assert "an encrypted file" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("a/" * 2100 + "cat.png", "4,207 characters in 'a/a/"), (f"cat/{'ä' * 128}.png", "a part of 260 bytes in 'cat/ää")],
+)
+@pytest.mark.parametrize("write", [write_tar, write_zip])
+def test_a_path_that_no_file_system_takes_is_refused(write, name, words, tmp_path, refusal):
+    message = refusal(write(tmp_path / "pets", FILES | {name: image("x")}))
+    assert "too long" in message and words in message and len(message) < 500
+
+
+@pytest.mark.parametrize("write", [write_tar, write_zip])
+def test_a_file_of_absurd_size_is_refused_before_it_is_read(write, tmp_path, refusal, monkeypatch):
+    monkeypatch.setattr(file_source, "MAX_FILE_BYTES", 10_000)
+    message = refusal(write(tmp_path / "pets", FILES | {"cat/bomb.png": bytes(10_001)}))
+    assert "'cat/bomb.png'" in message and "Received: 10,001 bytes" in message
+
+
+def test_a_tar_that_claims_a_size_it_does_not_have_is_refused(tmp_path, refusal):
+    bomb = member("cat/bomb.png")
+    bomb.size = 2**40
+    path = tmp_path / "pets.tar"
+    path.write_bytes(bomb.tobuf() + bytes(2048))
+    assert "Received: 1,099,511,627,776 bytes" in refusal(path)
+
+
+@pytest.mark.parametrize("write", [write_tar, write_zip])
+def test_an_archive_that_unpacks_to_too_much_is_refused(write, tmp_path, refusal, monkeypatch):
+    monkeypatch.setattr(archives, "ALWAYS_ALLOWED_BYTES", 50_000)
+    monkeypatch.setattr(archives, "ALLOWED_RATIO", 1)
+    bombs = {f"cat/bomb{number}.png": bytes(9_000) for number in range(20)}
+    path = write(tmp_path / "pets", FILES | bombs)
+    if write is write_tar:
+        path.write_bytes(gzip.compress(path.read_bytes()))
+    assert "unpacks to too much" in refusal(path)
+
+
+@pytest.mark.parametrize("write", [write_tar, write_zip])
+def test_too_many_files_are_refused(write, tmp_path, refusal, monkeypatch):
+    monkeypatch.setattr(file_source, "MAX_FILES", 7)
+    assert "too many files" in refusal(write(tmp_path / "pets", FILES))
+
+
+@pytest.mark.parametrize("kind", [tarfile.DIRTYPE, tarfile.REGTYPE])
+def test_an_archive_without_end_is_refused_after_so_many_members(kind, tmp_path, refusal, monkeypatch):
+    monkeypatch.setattr(file_source, "MAX_FILES", 2_000)
+    path = tmp_path / "pets.tar.gz"
+    path.write_bytes(gzip.compress(member(".hidden/again", kind).tobuf() * 50_000))
+    assert "too many files" in refusal(path)
+
+
+def test_an_image_of_absurd_dimensions_is_refused_by_its_header(tmp_path, refusal):
+    content = bytearray(image("bomb"))
+    content[16:24] = (8000).to_bytes(4, "big") + (8000).to_bytes(4, "big")  # width and height of a PNG
+    content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, "big")
+    path = write_tar(tmp_path / "pets.tar", FILES | {"cat/bomb.png": bytes(content)})
+    with pytest.raises(DataRefused) as caught:
+        load(Data(source=str(path)), seed=0, cache_dir=str(tmp_path / "cache"))
+    message = str(caught.value)
+    assert "'cat/bomb.png': more than 50 megapixels (8000 x 8000 pixels)" in message
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz", "w:xz", "w:bz2"])
+@pytest.mark.parametrize("part", [0.1, 0.5])
+def test_a_torn_tar_is_refused(mode, part, tmp_path, refusal):
+    path = write_tar(tmp_path / "pets.tar", FILES, mode=mode)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * part)])
+    assert "cannot be read as an archive" in refusal(path)
+
+
+def test_a_tar_that_ends_between_two_members_is_refused(tmp_path, refusal):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, content in FILES.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+        end = archive.offset
+    path = tmp_path / "pets.tar"
+    path.write_bytes(buffer.getvalue()[:end])
+    assert "the end of the archive is missing" in refusal(path)
+
+
+def test_a_tar_with_a_damaged_header_is_refused(tmp_path, refusal):
+    path = write_tar(tmp_path / "pets.tar", FILES)
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"dog/2.png", b"dog/X.png", 1))
+    assert "the end of the archive is missing" in refusal(path)
+
+
+def test_a_torn_or_damaged_zip_is_refused(tmp_path, refusal):
+    path = write_zip(tmp_path / "pets.zip", FILES)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    assert "cannot be read as an archive" in refusal(path)
+    place = content.index(b"cat/2.png") + 40
+    path.write_bytes(content[:place] + bytes(8) + content[place + 8 :])
+    assert "cannot be read as an archive" in refusal(path)
+
+
+def test_a_file_name_that_is_no_unicode_is_refused(tmp_path, refusal):
+    assert "not UTF-8" in refusal(write_tar(tmp_path / "pets.tar", {**FILES, "cat/\udcff.png": image("x")}))
+
+
+EXTENDED = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+
+
+@pytest.mark.parametrize("kind", EXTENDED)
+@pytest.mark.parametrize("size", [2**30, 2**20, 2**16 - 1024, 2**13, -512])
+def test_an_extended_header_of_absurd_size_is_refused_before_it_is_read(kind, size, tmp_path, refusal):
+    header = member("header", kind)
+    header.size = size
+    path = tmp_path / "pets.tar.gz"
+    path.write_bytes(gzip.compress(header.tobuf(tarfile.GNU_FORMAT) + b"1" * 2**20))
+    started = time.perf_counter()
+    assert "headers are too large" in refusal(path)
+    assert time.perf_counter() - started < 60  # tarfile would take hours for so many digits
+
+
+def test_a_sparse_header_without_end_is_refused(tmp_path, refusal):
+    header = sealed(member("cat/holes.png", tarfile.GNUTYPE_SPARSE).tobuf(tarfile.GNU_FORMAT), at_482=1)
+    further = b"00000000001\0" * 42 + b"\1" + bytes(7)
+    path = tmp_path / "pets.tar.gz"
+    path.write_bytes(gzip.compress(header + further * 10_000))
+    assert "headers are too large" in refusal(path)
+
+
+def test_extended_headers_without_end_are_refused(tmp_path, refusal):
+    header = member("header", tarfile.XHDTYPE)
+    header.size = 12
+    path = tmp_path / "pets.tar"
+    path.write_bytes((header.tobuf() + b"12 mtime=12\n".ljust(512, b"\0")) * 2_000)
+    assert "headers are too large" in refusal(path)
+
+
+@pytest.mark.parametrize("tar_format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_long_names_and_large_images_pass(tar_format, tmp_path):
+    files = {f"{'ä' * 100}/{folder}/{'long' * 60}{number}.png": image(f"{folder}{number}", 200, 200)
+             for folder in ("cat", "dog") for number in range(5)}  # fmt: skip
+    with tarfile.open(tmp_path / "pets.tar", "w", format=tar_format) as archive:
+        for name, content in files.items():
+            info = member(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    assert min(map(len, files.values())) > archives.MAX_HEADER_BYTES
+    manifest = load_manifest(Data(source=str(tmp_path / "pets.tar")), cache_dir=str(tmp_path / "cache"))
+    assert sorted(manifest.paths) == sorted(files)
+
+
+def test_to_recognise_an_archive_unpacks_nothing(tmp_path):
+    bomb = member("header", tarfile.XHDTYPE)
+    bomb.size = 2**30
+    path = tmp_path / "pets"
+    for content in (lzma.compress(bomb.tobuf() + bytes(2**20), lzma.FORMAT_ALONE), b"", b"x" * 511, bytes(512), b"\xff" * 512):
+        path.write_bytes(content)
+        assert archives.recognise(path) is None
+    path.write_bytes(bomb.tobuf())
+    assert isinstance(archives.recognise(path), archives.Tar)
+
+
+@pytest.mark.parametrize("length", [512, 700, 1000])
+def test_a_torn_sparse_header_is_refused(length, tmp_path, refusal):
+    header = sealed(member("cat/holes.png", tarfile.GNUTYPE_SPARSE).tobuf(tarfile.GNU_FORMAT), at_482=1)
+    path = tmp_path / "pets.tar"
+    path.write_bytes((header + bytes(512))[:length])
+    assert "cannot be read as an archive" in refusal(path)
+
+
+def archive_of_every_kind(folder: Path) -> list[bytes]:
+    """Small archives in the forms of which hostile ones are made."""
+    contents: list[bytes] = []
+    small = {"cat/0.png": b"0" * 700, f"dog/{'long' * 40}.png": b"1" * 30}
+    for tar_format in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT):
+        for kind, pax_headers in (
+            (tarfile.REGTYPE, {"comment": "12345", "size": "700", "hdrcharset": "BINARY"}),
+            (tarfile.GNUTYPE_SPARSE, {"GNU.sparse.map": "0,100,512,100", "GNU.sparse.size": "700"}),
+            (tarfile.REGTYPE, {"GNU.sparse.size": "700", "GNU.sparse.numblocks": "1", "GNU.sparse.offset": "0"}),
+            (tarfile.REGTYPE, {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "700"}),
+        ):
+            file = io.BytesIO()
+            with tarfile.open(fileobj=file, mode="w", format=tar_format) as archive:
+                for name, content in small.items():
+                    info = member(name if tar_format != tarfile.USTAR_FORMAT else name[-40:], kind)
+                    info.size, info.pax_headers = len(content), pax_headers
+                    archive.addfile(info, io.BytesIO(content))
+            contents.append(file.getvalue())
+    for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        with zipfile.ZipFile(folder / "small.zip", "w", method) as archive:
+            for name, content in small.items():
+                archive.writestr(name, content)
+        contents.append((folder / "small.zip").read_bytes())
+    return contents
+
+
+def mutated(content: bytes, chance: random.Random) -> bytes:
+    """A few bytes changed, most often to another one that a header may hold, and sometimes cut; checksums mostly fit again."""
+    changed = bytearray(content)
+    used = len(content.rstrip(b"\0"))
+    for _ in range(chance.choice((0, 1, 2, 5))):
+        place = chance.randrange(used)
+        changed[place] = chance.choice((chance.randrange(256), *b"0123456789 =,\n\0\x80\xffLKSxgX"))
+        start = place // 512 * 512
+        if changed[start + 257 : start + 262] == b"ustar" and chance.random() < 0.8:
+            changed[start : start + 512] = sealed(changed[start : start + 512])
+    return bytes(changed[: chance.randrange(used + 512)] if chance.random() < 0.3 else changed)
+
+
+def test_of_400_mutated_archives_each_gives_files_or_is_refused(tmp_path):
+    chance = random.Random(0)
+    originals = archive_of_every_kind(tmp_path)
+    path = tmp_path / "mutated"
+    read, refused = 0, set()
+    started = time.perf_counter()
+    for number in range(400):
+        path.write_bytes(mutated(originals[number % len(originals)], chance))
+        archive = archives.recognise(path)
+        if archive is None:
+            continue
+        try:
+            listing = archive.listing()
+            contents = {name: content() for name, content in archive.read(listing.files)}
+        except DataRefused as refusal:
+            refused.add(str(refusal).partition("Received: ")[2].partition(":")[0])
+        else:
+            read += 1
+            assert sorted(contents) == sorted(listing.files)
+    assert read > 20 and len(refused) > 5 and time.perf_counter() - started < 120
+
+
+def test_a_compressed_tar_without_its_checksum_or_with_another_one_is_refused(tmp_path, refusal):
+    content = write_tar(tmp_path / "whole.tar", FILES).read_bytes()
+    gzipped, xzipped, bzipped = gzip.compress(content), lzma.compress(content), bz2.compress(content)
+    check_of_xz = len(xzipped) - 12 - 4 * (1 + int.from_bytes(xzipped[-8:-4], "little")) - 1  # before index and footer
+    for name, damaged in {
+        "no checksum": gzipped[:-8],
+        "half a checksum": gzipped[:-6],
+        "another checksum": gzipped[:-8] + bytes(4) + gzipped[-4:],
+        "another length": gzipped[:-4] + bytes(4),
+        "xz without its end": xzipped[:-12],
+        "xz with another checksum": xzipped[:check_of_xz] + bytes([xzipped[check_of_xz] ^ 1]) + xzipped[check_of_xz + 1 :],
+        "bzip2 without its end": bzipped[:-4],
+    }.items():
+        path = tmp_path / name
+        path.write_bytes(damaged)
+        assert "cannot be read as an archive" in refusal(path), name
+
+
+def test_what_follows_the_end_of_a_compressed_tar_counts_as_unpacked(tmp_path, refusal, monkeypatch):
+    monkeypatch.setattr(archives, "ALWAYS_ALLOWED_BYTES", 50_000)
+    monkeypatch.setattr(archives, "ALLOWED_RATIO", 1)
+    path = tmp_path / "pets.tar.gz"
+    path.write_bytes(gzip.compress(write_tar(tmp_path / "whole.tar", FILES).read_bytes() + bytes(2**20)))
+    assert "unpacks to too much" in refusal(path)
+
+
+def test_a_file_in_a_zip_that_unpacks_to_more_than_it_says_is_refused_without_memory_for_it(tmp_path):
+    path = write_zip(tmp_path / "pets.zip", {"cat/bomb.png": bytes(2**26)})
+    content = bytearray(path.read_bytes())
+    entry = content.index(b"PK\x01\x02")
+    content[entry + 24 : entry + 28] = (100).to_bytes(4, "little")
+    path.write_bytes(content)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataRefused, match="cannot be read as an archive"):
+            list(archives.Zip(path).read(["cat/bomb.png"]))
+        assert tracemalloc.get_traced_memory()[1] < 2**22
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("write", [write_folder, write_tar, write_zip])
+def test_an_image_file_has_a_lower_limit_than_a_file_of_arrays(write, tmp_path, refusal, monkeypatch):
+    assert image_folder.MAX_FILE_BYTES < file_source.MAX_FILE_BYTES
+    monkeypatch.setattr(image_folder, "MAX_FILE_BYTES", 10_000)
+    message = refusal(write(tmp_path / "pets", FILES | {"cat/large.png": bytes(10_001)}))
+    assert "cat/large.png" in message and "Received: 10,001 bytes. Use files of up to 10,000 bytes" in message
+    batches = cifar_python()
+    assert max(map(len, batches.values())) > 10_000
+    load(Data(source=str(write(tmp_path / "cifar", batches))), seed=0, cache_dir=str(tmp_path / "cache"))
+
+
+def test_a_zip_with_backslashes_is_refused_with_the_reason(tmp_path):
+    """As some programs on Windows write them: elsewhere each would be one long name in the root."""
+    files = {name.replace("/", "\\"): content for name, content in tree("train/cat", "train/dog").items()}
+    with pytest.raises(DataRefused, match=r"holds a path with backslashes\. Received: 'train\\\\cat\\\\0\.png'"):
+        load(Data(source=str(write_zip(tmp_path / "pets.zip", files))), seed=0, cache_dir=str(tmp_path / "cache"))

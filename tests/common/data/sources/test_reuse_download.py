@@ -1,0 +1,47 @@
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from common.data.sources import cifar10, fashion_mnist, reuse_download
+
+CONTENT = b"an archive"
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+
+@pytest.fixture
+def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    return tmp_path
+
+
+def put(path: Path, content: bytes = CONTENT) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("home", ["keras", "torch"])
+def test_what_keras_or_torch_has_downloaded_is_not_downloaded_again(
+    homes: Path, home: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = {"keras": "cifar-10-batches-py-target_archive", "torch": "cifar-10-python.tar.gz"}[home]
+    put(homes / home / "datasets" / name)
+    monkeypatch.setattr(cifar10, "PYTHON", cifar10.Download(cifar10.PYTHON.url, SHA256, len(CONTENT), "somewhere"))
+    assert cifar10.locate(homes / "cache") == homes / "cache" / "cifar-10-python.tar.gz"
+    assert (homes / "cache" / "cifar-10-python.tar.gz").read_bytes() == CONTENT
+
+
+def test_fashion_mnist_is_taken_file_by_file(homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = tuple(fashion_mnist.Download(each.name, SHA256, len(CONTENT)) for each in fashion_mnist.DOWNLOADS)
+    monkeypatch.setattr(fashion_mnist, "DOWNLOADS", known)
+    for place, each in zip(("keras/datasets/fashion-mnist", "torch/datasets/FashionMNIST/raw") * 2, known, strict=True):
+        put(homes / place / each.name)
+    folder = fashion_mnist.locate(homes / "cache")
+    assert sorted(path.name for path in folder.iterdir()) == sorted(each.name for each in known)
+
+
+def test_a_file_of_another_content_is_passed_over(homes: Path) -> None:
+    put(homes / "keras" / "datasets" / "file", b"another")
+    assert not reuse_download.adopt(["file", "missing"], SHA256, homes / "cache" / "file")
+    assert not (homes / "cache").exists()

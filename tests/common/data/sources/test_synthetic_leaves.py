@@ -1,0 +1,207 @@
+"""Made-up leaves: what their names mean, that equal seeds give equal bytes, and that they can be learnt."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from common.data.sources import DataRefused, synthetic_leaves
+from common.data.sources.synthetic_leaves import Leaves
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("source", "wanted"),
+    [
+        ("leaves", Leaves()),
+        ("leaves:classes=38", Leaves(classes=38)),
+        ("leaves:seed=1,size=32,images=20000,classes=38", Leaves(classes=38, images=20000, size=32, seed=1)),
+        ("leaves:classes=010", Leaves()),
+    ],
+)
+def test_a_source_is_read_in_any_order_with_defaults_for_the_rest(source, wanted):
+    assert synthetic_leaves.is_source(source) and synthetic_leaves.parse(source) == wanted
+    assert synthetic_leaves.parse(str(wanted)) == wanted
+
+
+def test_the_shortest_source_names_only_what_differs_from_the_defaults():
+    assert str(Leaves()) == "leaves"
+    assert str(Leaves(images=50, seed=3)) == "leaves:images=50,seed=3"
+
+
+@pytest.mark.parametrize("source", ["leaf", "leaves.tar", "./leaves", "leaves/train", "Leaves", "leaves2"])
+def test_another_name_is_no_source_of_leaves(source):
+    assert not synthetic_leaves.is_source(source)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("leaves:", "no such setting. Received: ''"),
+        ("leaves:class=3", "did you mean classes?"),
+        ("leaves:classes=3,", "no such setting. Received: ''"),
+        ("leaves:classes", "classes is no whole number. Received: 'classes'"),
+        ("leaves:classes=", "is no whole number"),
+        ("leaves:classes=-3", "classes is out of range. Received: -3. Use 2 to 1,000."),
+        ("leaves:seed=" + "9" * 20, "seed is out of range"),
+        ("leaves:classes=2.5", "is no whole number"),
+        ("leaves:classes=٣", "is no whole number"),
+        ("leaves:classes= 3", "is no whole number"),
+        ("leaves:seed=" + "9" * 5000, "is no whole number"),
+        ("leaves:seed=9223372036854775808", "seed is out of range. Received: 9223372036854775808"),
+        ("leaves:classes=3,classes=4", "classes stands twice"),
+        ("leaves:classes=1", "classes is out of range. Received: 1. Use 2 to 1,000"),
+        ("leaves:size=4097", "size is out of range"),
+        ("leaves:images=5000001", "images is out of range"),
+        ("leaves:classes=10,images=29", "each class needs 3 images, one for each split. Received: 29. Use images=30 or more"),
+    ],
+)
+def test_a_source_that_makes_no_sense_is_refused_with_what_to_use(source, words):
+    with pytest.raises(DataRefused) as refusal:
+        synthetic_leaves.parse(source)
+    assert words in str(refusal.value)
+
+
+def test_files_lie_by_split_and_class_and_are_jpeg_of_the_size_asked_for(tmp_path):
+    synthetic_leaves.write(tmp_path / "leaves", classes=3, images_per_class=20, size_px=24, seed=0)
+    made = files(tmp_path / "leaves")
+    counts = {split: sum(name.startswith(f"{split}/") for name in made) for split in ("train", "validation", "test")}
+    assert counts == {"train": 42, "validation": 12, "test": 6}
+    assert {Path(name).parent.name for name in made} == {"Alder___healthy", "Alder___Brown_spot", "Alder___Rust"}
+    for name in made:
+        with Image.open(tmp_path / "leaves" / name) as image:
+            assert (image.format, image.mode, image.size) == ("JPEG", "RGB", (24, 24))
+    assert len(set(made.values())) == len(made)
+
+
+def test_the_total_is_met_where_it_does_not_divide_evenly(tmp_path):
+    synthetic_leaves.make(tmp_path / "leaves", Leaves(classes=3, images=11, size=8))
+    per_class = {}
+    for name in files(tmp_path / "leaves"):
+        per_class[Path(name).parent.name] = per_class.get(Path(name).parent.name, 0) + 1
+    assert per_class == {"Alder___healthy": 4, "Alder___Brown_spot": 4, "Alder___Rust": 3}
+
+
+def test_equal_seeds_give_equal_bytes_on_any_number_of_cores_and_others_do_not(tmp_path):
+    for folder, seed in (("a", 5), ("b", 6)):
+        synthetic_leaves.write(tmp_path / folder, classes=5, images_per_class=9, size_px=48, seed=seed)
+    script = (
+        f"from pathlib import Path; from common.data.sources import leaves; "
+        f"leaves.write(Path({str(tmp_path / 'c')!r}), classes=5, images_per_class=9, size_px=48, seed=5)"
+    )
+    one_core = [sys.executable, "-c", f"import os; os.sched_setaffinity(0, [{min(os.sched_getaffinity(0))}]); {script}"]
+    subprocess.run(one_core, cwd=Path(__file__).parents[2], check=True, timeout=120)
+    a, b, c = (files(tmp_path / folder) for folder in "abc")
+    assert a == c
+    assert a.keys() == b.keys() and all(a[name] != b[name] for name in a)
+
+
+def test_class_names_are_all_different_and_every_plant_may_be_healthy():
+    names = [synthetic_leaves.class_name(label) for label in range(1000)]
+    assert len(set(names)) == 1000
+    assert sum(name.endswith("___healthy") for name in names) == 250
+    assert all(len(name.split("___")) == 2 and all(name.split("___")) for name in names)
+
+
+def test_leaves_can_be_learnt_from_colours_and_spots_but_not_perfectly(tmp_path):
+    synthetic_leaves.write(tmp_path / "leaves", classes=10, images_per_class=60, size_px=32, seed=0)
+
+    def examples(split: str) -> tuple[np.ndarray, list[str]]:
+        paths = sorted((tmp_path / "leaves" / split).rglob("*.jpg"))
+        images = np.stack([np.asarray(Image.open(path), dtype=float) for path in paths])
+        inside = images[:, 8:24, 8:24].reshape(len(images), -1, 3)
+        redness = inside[..., 0] - inside[..., 1]
+        columns = [inside.mean(axis=1), inside.std(axis=1), np.percentile(redness, [2, 50, 98], axis=1).T]
+        return np.concatenate(columns, axis=1), [path.parent.name for path in paths]
+
+    classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    classifier.fit(*examples("train"))
+    assert 0.3 < classifier.score(*examples("validation")) < 0.95
+
+
+def test_the_look_of_a_class_does_not_depend_on_the_seed(tmp_path):
+    means = []
+    for seed in (1, 2):
+        folder = tmp_path / str(seed)
+        synthetic_leaves.write(folder, classes=6, images_per_class=40, size_px=24, seed=seed)
+        pixels = [[np.asarray(Image.open(file)) for file in place.iterdir()] for place in sorted((folder / "train").iterdir())]
+        means.append(np.stack([np.mean(images, axis=(0, 1, 2)) for images in pixels]))
+    within = np.abs(means[0] - means[1]).max()
+    between = np.abs(means[0][:, np.newaxis] - means[1][np.newaxis])[~np.eye(6, dtype=bool)].max()
+    assert within < between
+
+
+@pytest.mark.parametrize("occupant", ["file", "folder with a file"])
+def test_a_place_that_is_taken_is_refused_and_left_as_it_is(occupant, tmp_path):
+    place = tmp_path / "place"
+    if occupant == "file":
+        place.write_text("mine")
+    else:
+        place.mkdir()
+        (place / "notes.txt").write_text("mine")
+    with pytest.raises(DataRefused, match="new or empty folder"):
+        synthetic_leaves.write(place, classes=2, images_per_class=3, size_px=8, seed=0)
+    assert (place if occupant == "file" else place / "notes.txt").read_text() == "mine"
+    assert list(tmp_path.iterdir()) == [place]
+
+
+def test_an_empty_folder_is_filled(tmp_path):
+    (tmp_path / "place").mkdir()
+    synthetic_leaves.write(tmp_path / "place", classes=2, images_per_class=3, size_px=8, seed=0)
+    assert len(files(tmp_path / "place")) == 6
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path, monkeypatch):
+    def full(*_: object, **__: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(Image.Image, "save", full)
+    with pytest.raises(OSError, match="No space"):
+        synthetic_leaves.write(tmp_path / "place", classes=2, images_per_class=3, size_px=8, seed=0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_cache_holds_each_kind_of_leaves_once(tmp_path, monkeypatch):
+    made: list[Leaves] = []
+    original = synthetic_leaves.make
+    monkeypatch.setattr(synthetic_leaves, "make", lambda folder, wanted: (made.append(wanted), original(folder, wanted)))
+    wanted = Leaves(classes=2, images=6, size=8)
+    first, again, other = (
+        synthetic_leaves.locate(each, tmp_path) for each in (wanted, wanted, Leaves(classes=2, images=7, size=8))
+    )
+    assert first == again != other and len(made) == 2
+    assert len(files(first)) == 6
+
+
+def test_another_version_of_what_is_drawn_is_made_again(tmp_path, monkeypatch):
+    wanted = Leaves(classes=2, images=6, size=8)
+    before = synthetic_leaves.locate(wanted, tmp_path)
+    monkeypatch.setattr(synthetic_leaves, "RULE", "another")
+    assert synthetic_leaves.locate(wanted, tmp_path) != before
+
+
+def test_what_a_killed_process_left_in_the_cache_is_cleared_away(tmp_path):
+    wanted = Leaves(classes=2, images=6, size=8)
+    folder = synthetic_leaves.locate(wanted, tmp_path)
+    left_over = folder.with_name(f".{folder.name}.abc")
+    folder.rename(left_over)
+    assert synthetic_leaves.locate(wanted, tmp_path) == folder
+    assert not left_over.exists()
+
+
+def test_the_images_drawn_are_the_known_ones():
+    """Held as pixels, not as files: another JPEG encoder changes those."""
+    generator = np.random.Generator(np.random.Philox(key=0))
+    pixels = np.concatenate([synthetic_leaves._drawn(label, 2, 32, generator) for label in range(8)])
+    assert hashlib.sha256(pixels.tobytes()).hexdigest() == "5e2fceacca39c2e495bb889b5b46beeeef0a0eda3828a89e2d9279b4b91879a6"

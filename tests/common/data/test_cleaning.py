@@ -1,0 +1,470 @@
+"""Every file is opened before training: what is no usable image is named, or left out everywhere alike."""
+
+import errno
+import io
+import random
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from common.data import threads
+from common.data.dataset import BadFile
+from common.data.decoding import decode
+from common.data.sources import DataRefused, image_folder, load, load_files, load_manifest
+from common.data.sources.archives import Tar
+from common.data.sources.file_source import Folder
+from common.spec import Data
+from tests.common.made_up_data import image, pixels, tree, write_folder, write_tar, write_zip
+
+GOOD = tree("cat", "dog", images=6)
+
+
+def saved(picture: Image.Image, image_format: str, **options: object) -> bytes:
+    file = io.BytesIO()
+    picture.save(file, image_format, **options)
+    return file.getvalue()
+
+
+def png_header(width: int, height: int) -> bytes:
+    content = bytearray(image("header"))
+    content[16:24] = struct.pack(">II", width, height)
+    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+    return bytes(content)
+
+
+def png_of_16_bit_rgb() -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = zlib.compress(b"".join(b"\0" + bytes(range(48)) for _ in range(8)))
+    header = struct.pack(">IIBBBBB", 8, 8, 16, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+def zipped() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("a.png", image("a"))
+    return file.getvalue()
+
+
+def half(image_format: str) -> bytes:
+    content = image("half", 64, 64, image_format)
+    return content[: len(content) // 2]
+
+
+SIXTEEN = Image.fromarray(np.arange(64, dtype=np.uint16).reshape(8, 8) * 1000)
+
+BAD = {
+    "an_empty_file": ("x.jpg", b"", decode.EMPTY),
+    "one_byte": ("x.jpg", b"\xff", decode.NO_IMAGE),
+    "zeros": ("x.jpg", bytes(5000), decode.NO_IMAGE),
+    "text": ("x.png", b"no image at all", decode.NO_IMAGE),
+    "an_error_page": ("x.jpg", b"<!DOCTYPE html><title>404</title>", decode.NO_IMAGE),
+    "svg": ("x.png", b"<svg xmlns='http://www.w3.org/2000/svg'/>", decode.NO_IMAGE),
+    "pdf": ("x.jpg", b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", decode.NO_IMAGE),
+    "postscript": ("x.jpg", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n", decode.NO_IMAGE),
+    "an_archive": ("x.png", zipped(), decode.NO_IMAGE),
+    "a_jpeg_header_alone": ("x.jpg", image("a", 64, 64, "JPEG")[:20], decode.NO_IMAGE),
+    "half_a_jpeg": ("x.jpg", half("JPEG"), decode.DAMAGED),
+    "a_jpeg_without_its_end": ("x.jpg", image("a", 64, 64, "JPEG")[:-60], decode.DAMAGED),
+    "half_a_png": ("x.png", half("PNG"), decode.DAMAGED),
+    "a_png_with_changed_bytes": ("x.png", image("a").replace(b"IDAT", b"IDAT\0\0", 1), decode.DAMAGED),
+    "half_a_gif": ("x.gif", half("GIF"), decode.DAMAGED),
+    "half_a_bmp": ("x.bmp", half("BMP"), decode.DAMAGED),
+    "half_a_tiff": ("x.tif", half("TIFF"), decode.DAMAGED),
+    "half_a_webp": ("x.webp", half("WEBP"), decode.DAMAGED),
+    "half_a_ppm": ("x.ppm", half("PPM"), decode.DAMAGED),
+    "a_png_named_jpg": ("x.jpg", image("a"), decode.WRONG_SUFFIX),
+    "a_jpeg_named_png": ("x.PNG", image("a", image_format="JPEG"), decode.WRONG_SUFFIX),
+    "a_gif_named_webp": ("x.webp", image("a", image_format="GIF"), decode.WRONG_SUFFIX),
+    "an_image_without_suffix": ("x", image("a"), decode.NO_SUFFIX),
+    "an_unfinished_download": ("x.jpg.part", image("a", image_format="JPEG"), decode.NO_SUFFIX),
+    "notes": ("notes.txt", b"to be sorted", decode.NO_SUFFIX),
+    "64_megapixels": ("x.png", png_header(8000, 8000), decode.TOO_LARGE),
+    "100_megapixels": ("x.png", png_header(10_000, 10_000), decode.TOO_LARGE),
+    "ten_gigapixels": ("x.png", png_header(100_000, 100_000), decode.TOO_LARGE),
+    "16_bit_grey": ("x.png", saved(SIXTEEN, "PNG"), decode.TOO_DEEP),
+    "16_bit_rgb": ("x.png", png_of_16_bit_rgb(), decode.TOO_DEEP),
+    "16_bit_tiff": ("x.tiff", saved(SIXTEEN, "TIFF"), decode.TOO_DEEP),
+    "16_bit_pgm": ("x.pgm", b"P5 2 2 65535\n" + bytes(8), decode.TOO_DEEP),
+    "12_bit_ppm": ("x.ppm", b"P6 1 1 4095\n" + bytes(6), decode.TOO_DEEP),
+    "floats": ("x.tif", saved(Image.fromarray(np.ones((8, 8), np.float32)), "TIFF"), decode.TOO_DEEP),
+    "no_pixels": ("x.ppm", b"P6 0 0 255\n", decode.NO_IMAGE),
+}
+
+
+@pytest.fixture
+def cache(tmp_path) -> str:
+    return str(tmp_path / "cache")
+
+
+def splits_of(loaded):
+    return loaded.train, loaded.validation, loaded.test
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_file_is_refused_by_name_or_left_out_everywhere(kind, tmp_path, cache):
+    name, content, problem = BAD[kind]
+    path = str(write_folder(tmp_path / "pets", GOOD | {f"dog/{name}": content}))
+    with pytest.raises(DataRefused) as refusal:
+        load(Data(source=path), seed=0, cache_dir=cache)
+    assert f"1 of {len(GOOD) + 1} files" in str(refusal.value) and f"'dog/{name}': {problem}" in str(refusal.value)
+    with pytest.raises(DataRefused) as same_refusal:
+        load_files(Data(source=path), seed=0, cache_dir=cache)
+    assert str(same_refusal.value) == str(refusal.value)
+
+    skipping = Data(source=path, on_bad="skip")
+    dataset, files = load(skipping, seed=0, cache_dir=cache), load_files(skipping, seed=0, cache_dir=cache)
+    clean = load(Data(source=str(write_folder(tmp_path / "clean", GOOD))), seed=0, cache_dir=cache)
+    assert dataset.content_hash == files.content_hash == clean.content_hash
+    assert dataset.notes == files.notes == (f"left out 1 of {len(GOOD) + 1} files: 1 {problem}", *clean.notes)
+    manifest = load_manifest(skipping, cache_dir=cache)
+    assert manifest.problems[manifest.paths.index(f"dog/{name}")] == problem
+
+
+def test_the_examples_that_skip_leaves_are_the_same_as_arrays_and_as_files(tmp_path, cache):
+    files = GOOD | {f"{folder}/bad{number}.png": b"x" for folder in ("cat", "dog") for number in range(3)}
+    for pack in (write_folder, write_tar, write_zip):
+        data = Data(source=str(pack(tmp_path / pack.__name__, files)), on_bad="skip", image_size=4, limit=5)
+        dataset, streamed = load(data, seed=3, cache_dir=cache), load_files(data, seed=3, cache_dir=cache)
+        assert (len(dataset.train), dataset.content_hash) == (5, streamed.content_hash)
+        for split in ("train", "validation", "test"):
+            arrays, encoded = getattr(dataset, split), getattr(streamed, split).encoded
+            assert np.array_equal(arrays.labels, getattr(streamed, split).labels)
+            for index, expected in enumerate(arrays.images):
+                assert np.array_equal(decode.decode(encoded.content(index), 4), expected)
+
+
+def test_counts_stand_in_the_notes_by_reason(tmp_path, cache):
+    bad = {"cat/a.png": b"", "cat/b.png": b"", "dog/c.txt": b"x", "dog/d.jpg": image("d"), "README": b"outside of the layout"}
+    data = Data(source=str(write_folder(tmp_path / "pets", GOOD | bad)), on_bad="skip")
+    assert load(data, seed=0, cache_dir=cache).notes[0] == (
+        "left out 5 of 17 files: 2 empty, 2 no image suffix, 1 wrong suffix"
+    )
+
+
+def test_a_file_that_may_not_be_read_is_a_bad_file(tmp_path, cache, monkeypatch):
+    folder = write_folder(tmp_path / "pets", GOOD | {"cat/secret.png": image("secret")})
+    original = Path.read_bytes
+
+    def read_bytes(self):
+        if self.name == "secret.png":
+            raise PermissionError(13, "Permission denied", str(self))
+        return original(self)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    with pytest.raises(DataRefused, match=r"'cat/secret\.png': unreadable \(Permission denied\)"):
+        load(Data(source=str(folder)), seed=0, cache_dir=cache)
+
+
+@pytest.mark.parametrize("target", ["nowhere.png", "link.png"])
+def test_a_link_that_leads_nowhere_is_a_bad_file(tmp_path, cache, target):
+    folder = write_folder(tmp_path / "pets", GOOD)
+    (folder / "cat" / "link.png").symlink_to(target)
+    with pytest.raises(DataRefused, match=r"1 of 13 files is no usable image.*\n  'cat/link\.png': unreadable \("):
+        load(Data(source=str(folder)), seed=0, cache_dir=cache)
+    skipping = Data(source=str(folder), on_bad="skip")
+    assert sum(map(len, splits_of(load_files(skipping, seed=0, cache_dir=cache)))) == 12
+    (folder / "cat" / "link.png").unlink()
+    (folder / "cat" / "link.png").symlink_to("../../found.png")
+    (tmp_path / "found.png").write_bytes(image("found"))
+    assert sum(map(len, splits_of(load_files(skipping, seed=0, cache_dir=cache)))) == 13
+
+
+@pytest.mark.parametrize("files", [GOOD, {f"train/{name}": content for name, content in GOOD.items()}])
+@pytest.mark.parametrize("pack", [write_folder, write_zip])
+def test_a_picture_beside_the_class_folders_is_a_bad_file(files, pack, tmp_path, cache):
+    beside = {"cover.png": image("cover")} | ({"train/all.png": image("all")} if "train/cat/0.png" in files else {})
+    path = str(pack(tmp_path / "pets", files | beside))
+    with pytest.raises(DataRefused, match=r"'cover\.png': outside of the layout"):
+        load(Data(source=path), seed=0, cache_dir=cache)
+    skipped = load(Data(source=path, on_bad="skip"), seed=0, cache_dir=cache)
+    assert skipped.notes[0] == f"left out {len(beside)} of {12 + len(beside)} files: {len(beside)} outside of the layout"
+    clean = load(Data(source=str(write_folder(tmp_path / "clean", files))), seed=0, cache_dir=cache)
+    assert skipped.content_hash == clean.content_hash
+
+
+def test_a_class_folder_without_a_usable_image_is_refused_or_left_out(tmp_path, cache):
+    folder = write_folder(tmp_path / "pets", GOOD | {"rat/a.png": b"x", "hidden/.keep": b""})
+    (folder / "bat").mkdir()
+    with pytest.raises(DataRefused) as refusal:
+        load(Data(source=str(folder)), seed=0, cache_dir=cache)
+    for name in ("bat", "hidden", "rat"):
+        assert f"class folder '{name}': no usable image" in str(refusal.value)
+    dataset = load(Data(source=str(folder), on_bad="skip"), seed=0, cache_dir=cache)
+    assert dataset.class_names == ("cat", "dog")
+    assert dataset.notes[1] == "left out classes without a usable image: 'bat', 'hidden', 'rat'"
+
+
+def test_an_empty_class_folder_in_an_archive_is_seen_too(tmp_path, cache):
+    folders = [tarfile.TarInfo(f"pets/{name}/") for name in ("cat", "bat", "dog/.hidden")]
+    for folder in folders:
+        folder.type = tarfile.DIRTYPE
+    files = {f"pets/{name}": content for name, content in GOOD.items()}
+    with pytest.raises(DataRefused, match=r"clean: 1 class folder holds no usable image\. Received:\n  class folder 'bat'"):
+        load(Data(source=str(write_tar(tmp_path / "pets.tar", files, *folders))), seed=0, cache_dir=cache)
+
+
+def test_an_empty_class_folder_that_comes_later_is_seen_though_no_file_changed(tmp_path, cache):
+    folder = write_folder(tmp_path / "pets", GOOD)
+    load(Data(source=str(folder)), seed=0, cache_dir=cache)
+    (folder / "bat").mkdir()
+    with pytest.raises(DataRefused, match="'bat': no usable image"):
+        load(Data(source=str(folder)), seed=0, cache_dir=cache)
+
+
+def test_a_class_that_skipping_empties_in_one_split_alone_is_refused(tmp_path, cache):
+    files = tree("train/cat", "train/dog", "val/cat") | {"val/dog/0.png": b"x"}
+    data = Data(source=str(write_folder(tmp_path / "pets", files)), on_bad="skip")
+    with pytest.raises(DataRefused, match="validation lacks 'dog'"):
+        load(data, seed=0, cache_dir=cache)
+
+
+@pytest.mark.parametrize("bad", [{"cat/0.png": b"x", "dog/0.png": b""}, {"dog/0.png": b"x"} | tree("cat")])
+def test_data_of_which_fewer_than_two_classes_are_left_is_refused(bad, tmp_path, cache):
+    with pytest.raises(DataRefused, match="at least 2 classes of usable images"):
+        load(Data(source=str(write_folder(tmp_path / "pets", bad)), on_bad="skip"), seed=0, cache_dir=cache)
+
+
+COPY = image("twins")
+SPLITS = tree("train/cat", "train/dog", "val/cat", "val/dog", "test/cat", "test/dog")
+
+
+def test_equal_pixels_in_two_splits_are_refused_by_name_whatever_the_files_bytes(tmp_path, cache):
+    other_bytes = saved(Image.fromarray(pixels("twins")), "BMP")
+    files = SPLITS | {
+        "train/cat/copy.png": COPY,
+        "test/cat/copy.bmp": other_bytes,
+        "train/dog/again.png": SPLITS["val/dog/1.png"],
+    }
+    path = str(write_folder(tmp_path / "pets", files))
+    for read in (load, load_files):
+        with pytest.raises(DataRefused) as refusal:
+            read(Data(source=path), seed=0, cache_dir=cache)
+        assert "2 images that stand in more than one split" in str(refusal.value)
+        assert "'train/cat/copy.png' = 'test/cat/copy.bmp'" in str(refusal.value)
+        assert "'train/dog/again.png' = 'val/dog/1.png'" in str(refusal.value)
+        allowed = read(Data(source=path, duplicates="allow"), seed=0, cache_dir=cache)
+        assert allowed.notes == ("images that stand in more than one split, equal pixel for pixel: 2",)
+
+
+def test_of_many_images_in_two_splits_twenty_are_named(tmp_path, cache):
+    files = tree("train/cat", "train/dog", images=15)
+    files |= {name.replace("train", "val"): content for name, content in files.items()}
+    with pytest.raises(DataRefused) as refusal:
+        load(Data(source=str(write_folder(tmp_path / "pets", files))), seed=0, cache_dir=cache)
+    assert (
+        "30 images" in str(refusal.value)
+        and str(refusal.value).count(" = ") == 20
+        and "\n  and 10 more\n" in str(refusal.value)
+    )
+
+
+def test_equal_pixels_within_a_split_are_counted(tmp_path, cache):
+    files = (
+        SPLITS | {f"train/cat/copy{number}.png": COPY for number in range(3)} | {"val/dog/copy.png": SPLITS["val/dog/0.png"]}
+    )
+    dataset = load(Data(source=str(write_folder(tmp_path / "pets", files))), seed=0, cache_dir=cache)
+    assert dataset.notes == ("examples whose pixels equal those of an earlier one of their split: 2 of train, 1 of validation",)
+
+
+def test_copies_are_never_drawn_apart(tmp_path, cache):
+    files = {
+        f"{folder}/{number}_{copy}.png": image(f"{folder}{number}") for folder in "ab" for number in range(15) for copy in "xyz"
+    }
+    for seed in range(5):
+        dataset = load(Data(source=str(write_folder(tmp_path / "pets", files))), seed=seed, cache_dir=cache)
+        seen = [{each.tobytes() for each in split.images} for split in (dataset.train, dataset.validation, dataset.test)]
+        assert [len(each) for each in seen] == [21, 6, 3] and not (seen[0] & seen[1] or seen[0] & seen[2] or seen[1] & seen[2])
+        assert [len(split) for split in (dataset.train, dataset.validation, dataset.test)] == [63, 18, 9]
+
+
+def made_up_jpegs() -> list[bytes]:
+    smooth = [np.asarray(Image.fromarray(pixels(str(number), 6, 6)).resize((48, 48))) for number in range(10)]
+    return [
+        saved(Image.fromarray(each), "JPEG", progressive=number % 2, quality=50 + 5 * number)
+        for number, each in enumerate(smooth)
+    ]
+
+
+@pytest.fixture(params=["made up", "real"])
+def jpegs(request, test_data) -> list[bytes]:
+    if request.param == "made up":
+        return made_up_jpegs()
+    with tarfile.open(test_data("tomato-leaf-subset.tar")) as archive:
+        members = [member for member in archive if member.name.lower().endswith(".jpg")][::350]
+        return [archive.extractfile(member).read() for member in members]
+
+
+def cut(content: bytearray, chance: random.Random) -> bytearray:
+    return content[: chance.randrange(len(content))]
+
+
+def change_a_byte(content: bytearray, chance: random.Random) -> bytearray:
+    content[chance.randrange(len(content))] = chance.randrange(256)
+    return content
+
+
+def change_the_header(content: bytearray, chance: random.Random) -> bytearray:
+    for _ in range(3):
+        content[chance.randrange(2, min(700, len(content)))] = chance.randrange(256)
+    return content
+
+
+def lose_a_stretch(content: bytearray, chance: random.Random) -> bytearray:
+    start = chance.randrange(len(content))
+    del content[start : start + chance.randrange(1, 200)]
+    return content
+
+
+def repeat_a_stretch(content: bytearray, chance: random.Random) -> bytearray:
+    start = chance.randrange(len(content))
+    content[start:start] = content[start : start + chance.randrange(1, 200)]
+    return content
+
+
+def zero_a_stretch(content: bytearray, chance: random.Random) -> bytearray:
+    start = chance.randrange(len(content))
+    stretch = content[start : start + chance.randrange(1, 400)]
+    content[start : start + len(stretch)] = bytes(len(stretch))
+    return content
+
+
+MUTATIONS: list[Callable[[bytearray, random.Random], bytearray]] = [
+    cut, change_a_byte, change_the_header, lose_a_stretch, repeat_a_stretch, zero_a_stretch
+]  # fmt: skip
+
+
+def test_of_500_mutated_jpegs_each_is_an_image_or_a_named_bad_file(jpegs, tmp_path, cache):
+    chance = random.Random(0)
+    mutated = {
+        f"{'cat' if number % 2 else 'dog'}/{number:03}.jpg": bytes(
+            MUTATIONS[number % len(MUTATIONS)](bytearray(jpegs[number % len(jpegs)]), chance)
+        )
+        for number in range(500)
+    }
+    images, problems = 0, set()
+    with decode.silent():
+        for content in mutated.values():
+            try:
+                decoded = decode.decode(content, None)
+            except BadFile as bad:
+                problems.add(bad.problem)
+            else:
+                images += 1
+                assert decoded.dtype == np.uint8 and decoded.ndim == 3 and decoded.shape[2] == 3
+    assert problems <= set(decode.PROBLEMS) and 50 < images < 450
+    data = Data(source=str(write_folder(tmp_path / "pets", mutated)), on_bad="skip", image_size=8, duplicates="allow")
+    dataset, files = load(data, seed=0, cache_dir=cache), load_files(data, seed=0, cache_dir=cache)
+    assert dataset.content_hash == files.content_hash
+    assert sum(map(len, splits_of(dataset))) == images
+    with pytest.raises(DataRefused, match=f"{500 - images} of 500 files"):
+        load(Data(source=data.source), seed=0, cache_dir=cache)
+
+
+@pytest.mark.parametrize("fails", ["_rgb", "_is_plain"])
+def test_a_lack_of_memory_is_no_fault_of_the_file_and_nothing_of_it_is_kept(fails, tmp_path, cache, monkeypatch):
+    def without_memory(_: object) -> None:
+        raise MemoryError
+
+    data = Data(source=str(write_folder(tmp_path / "pets", GOOD)), on_bad="skip")
+    with monkeypatch.context() as patched:
+        patched.setattr(decode, fails, without_memory)
+        with pytest.raises(MemoryError):
+            decode.examine(GOOD["cat/0.png"])
+        for read in (load, load_files):
+            with pytest.raises(DataRefused, match=r"not enough memory to read .*nothing was stored\. Received: MemoryError"):
+                read(data, seed=0, cache_dir=cache)
+    assert not list(Path(cache).rglob("data"))
+    assert sum(map(len, splits_of(load(data, seed=0, cache_dir=cache)))) == len(GOOD)
+
+
+@pytest.mark.parametrize(
+    ("patched", "failure"),
+    [
+        ("PIL.ImageFile.ImageFile.load", OSError("out of memory when reading image file")),
+        ("PIL.ImageFile.ImageFile.load", OSError(errno.ENOMEM, "Cannot allocate memory")),
+        ("simplejpeg.decode_jpeg", ValueError("Insufficient memory (case 4)")),
+    ],
+)
+def test_a_decoder_that_says_that_memory_is_out_is_believed(patched, failure, monkeypatch):
+    def failing(*_: object, **__: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(patched, failing)
+    with pytest.raises(MemoryError):
+        decode.examine(image("a", 16, 16, "JPEG"))
+
+
+def test_few_bytes_of_decoded_images_are_held_whatever_their_size(tmp_path, cache, monkeypatch):
+    monkeypatch.setattr(threads, "available_cores", lambda: 1)
+    monkeypatch.setattr(threads, "BATCH_BYTES", 4 * 64 * 64 * 3)
+    tree_of_64 = {f"{folder}/{number}.png": image(f"{folder}{number}", 64, 64) for folder in ("a", "b") for number in range(50)}
+    folder = str(write_folder(tmp_path / "pets", tree_of_64))
+    encoded = load_files(Data(source=folder), seed=0, cache_dir=cache).train.encoded
+    original, decoded, held = decode.decode, [], []
+
+    def counted(content, image_size):
+        decoded.append(1)
+        return original(content, image_size)
+
+    class Counting:
+        row_bytes = 64 * 64 * 3
+
+        def write(self, first, images):
+            held.append(len(decoded) - len(held))
+
+    monkeypatch.setattr(decode, "decode", counted)
+    decode.decode_all(encoded, None, Counting())
+    assert len(held) == len(encoded) == 70 and max(held) <= 4 * (2 * 1 + 2)
+
+
+@pytest.mark.parametrize(("pack", "kind"), [(write_folder, Folder), (write_tar, Tar)])
+def test_few_bytes_of_large_files_are_held_however_many_there_are(pack, kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(threads, "available_cores", lambda: 1)
+    monkeypatch.setattr(threads, "BATCH_BYTES", 30_000)
+    files = {
+        f"{folder}/{number:03}.bmp": image(f"{folder}{number}", 64, 64, "BMP")
+        for folder in ("cat", "dog")
+        for number in range(60)
+    }
+    source = kind(pack(tmp_path / "pets", files))
+    packed = io.BytesIO()
+    held: list[int] = []
+
+    class Counting(kind):
+        def read(self, wanted):
+            given = 0
+            for name, content in super().read(wanted):
+                given += content.num_bytes
+                held.append(given - packed.tell())
+                yield name, content
+
+    manifest = image_folder.scan(Counting(source.path), source.listing(), packed)
+    assert len(manifest.good) == len(files) and len(packed.getvalue()) == sum(map(len, files.values()))
+    largest = max(map(len, files.values()))
+    assert max(held) <= (2 * 1 + 1) * (30_000 + largest) + largest < sum(map(len, files.values())) / 8
+
+
+def test_batches_end_at_a_number_of_items_or_of_bytes(monkeypatch):
+    monkeypatch.setattr(threads, "available_cores", lambda: 2)
+    taken = 0
+
+    def items():
+        nonlocal taken
+        for number in range(1000):
+            taken += 1
+            yield number
+
+    for num_bytes, per_batch in ((0, threads.BATCH), (threads.BATCH_BYTES // 4, 4), (2 * threads.BATCH_BYTES, 1)):
+        taken = 0
+        for done, result in enumerate(threads.ordered(str, items(), num_bytes=lambda _, each=num_bytes: each)):
+            assert result == str(done) and taken - done <= (2 * 2 + 1) * per_batch

@@ -1,0 +1,302 @@
+import dataclasses
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common import spec
+from common.models import architectures
+from common.models.architectures import Architecture, BatchNorm, Conv, Dense, DepthwiseConv, Dropout, Flatten, MaxPool, Residual
+from common.spec import SpecError
+
+
+def num_values(architecture: Architecture, *, trainable_only: bool = False) -> int:
+    return sum(parameter.size for parameter in architecture.parameters() if parameter.trainable or not trainable_only)
+
+
+@pytest.mark.parametrize(
+    ("model", "num_classes", "image_size", "values", "trainable"),
+    [
+        ("mini_xception", 10, 32, 96_202, 94_474),
+        ("mini_xception", 100, 32, 96_202 + 90 * 65, 94_474 + 90 * 65),
+        # torchvision's documented 11,689,512 weights, and per BatchNorm channel a running mean and variance.
+        ("resnet18", 1000, 224, 11_689_512 + 2 * 4_800, 11_689_512),
+        ("resnet18", 10, 32, 11_689_512 + 2 * 4_800 - 990 * 513, 11_689_512 - 990 * 513),
+        # 3x3 convolutions 3-32-64-128-128, dense 2*2*128-128, dense 128-10, each with its biases.
+        (
+            "simple_cnn",
+            10,
+            32,
+            896 + 18_496 + 73_856 + 147_584 + 65_664 + 1_290,
+            896 + 18_496 + 73_856 + 147_584 + 65_664 + 1_290,
+        ),
+    ],
+)
+def test_each_model_has_as_many_values_as_published(
+    model: str, num_classes: int, image_size: int, values: int, trainable: int
+) -> None:
+    architecture = architectures.resolve(model, num_classes, image_size)
+    assert num_values(architecture) == values
+    assert num_values(architecture, trainable_only=True) == trainable
+
+
+@pytest.mark.parametrize(
+    ("model", "image_size", "message"),
+    [
+        ("simple_cnn", 32, None),
+        ("simple_cnn", 31, "data.image_size is too small for simple_cnn. Received: 31. Use 32 or more."),
+        ("simple_cnn", 257, None),
+        ("mini_xception", 32, None),
+        ("mini_xception", 33, "data.image_size must be 32 for mini_xception. Received: 33."),
+        ("resnet18", 32, None),
+        ("resnet18", 8, "data.image_size is too small for resnet18. Received: 8."),
+    ],
+)
+def test_an_image_size_is_taken_or_refused(model: str, image_size: int, message: str | None) -> None:
+    if message is None:
+        assert architectures.resolve(model, 10, image_size).image_size == image_size
+    else:
+        with pytest.raises(SpecError, match=message):
+            architectures.resolve(model, 10, image_size)
+
+
+@pytest.mark.parametrize("model", spec.MODELS)
+def test_the_layers_of_a_model_fit_each_other_and_give_one_logit_a_class(model: str) -> None:
+    for image_size in (32,) if model == "mini_xception" else (32, 33, 64, 100):
+        architecture = architectures.resolve(model, 7, image_size)
+        assert walk(architecture.layers, (image_size, image_size, 3)) == (7,)
+
+
+@pytest.mark.parametrize("model", spec.MODELS)
+def test_names_are_unique(model: str) -> None:
+    architecture = architectures.resolve(model, 10, 32)
+    for names in ([layer.name for layer in architecture.leaves()], [parameter.name for parameter in architecture.parameters()]):
+        assert len(names) == len(set(names))
+
+
+def test_resnet18_keeps_torchvisions_layer_names() -> None:
+    names = [layer.name for layer in architectures.resolve("resnet18", 10, 32).leaves()]
+    assert names[:4] == ["conv1", "bn1", "relu", "maxpool"]
+    assert {"layer2.0.downsample.0", "layer2.0.downsample.1", "layer4.1.conv2", "fc"} <= set(names)
+    assert "layer1.0.downsample.0" not in names
+
+
+def test_mini_xception_has_four_residual_blocks_around_two_separable_convolutions() -> None:
+    blocks = [layer for layer in architectures.resolve("mini_xception", 10, 32).layers if isinstance(layer, Residual)]
+    assert len(blocks) == 4
+    for block in blocks:
+        assert [type(layer).__name__ for layer in block.body] == [
+            *("DepthwiseConv", "Conv", "BatchNorm", "ReLU"),
+            *("DepthwiseConv", "Conv", "BatchNorm"),
+        ]
+        assert block.shortcut == ()
+        assert not block.relu
+
+
+def test_only_simple_cnn_drops_out_and_only_the_others_normalise() -> None:
+    models = {model: architectures.resolve(model, 10, 32) for model in spec.MODELS}
+    assert {model: len(architecture.dropouts) for model, architecture in models.items()} == {
+        "simple_cnn": 1,
+        "mini_xception": 0,
+        "resnet18": 0,
+    }
+    assert [model for model, architecture in models.items() if architecture.has_batch_norm] == ["mini_xception", "resnet18"]
+
+
+@pytest.mark.parametrize(
+    ("layer", "expected"),
+    [
+        (
+            Conv("c", 3, 8, 5, 1, architectures.no_padding, bias=True),
+            [("c.kernel", (5, 5, 3, 8), "glorot_uniform", 75, True), ("c.bias", (8,), "zeros", 75, True)],
+        ),
+        (
+            Conv("c", 3, 8, 1, 1, architectures.no_padding, bias=False, initializer="kaiming_normal_fan_out"),
+            [("c.kernel", (1, 1, 3, 8), "kaiming_normal_fan_out", 3, True)],
+        ),
+        (DepthwiseConv("d", 6, 3, 1, architectures.no_padding), [("d.kernel", (3, 3, 1, 6), "glorot_uniform", 9, True)]),
+        (
+            BatchNorm("b", 4),
+            [
+                ("b.gamma", (4,), "ones", 0, True),
+                ("b.beta", (4,), "zeros", 0, True),
+                ("b.mean", (4,), "zeros", 0, False),
+                ("b.variance", (4,), "ones", 0, False),
+            ],
+        ),
+        (
+            Dense("l", 5, 2, initializer="uniform_fan_in", bias_initializer="uniform_fan_in"),
+            [("l.kernel", (5, 2), "uniform_fan_in", 5, True), ("l.bias", (2,), "uniform_fan_in", 5, True)],
+        ),
+        (Dropout("o", 0.5, 9), []),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_layer_lists_its_parameters_in_the_canonical_layout(layer: architectures.Layer, expected: list[object]) -> None:
+    parameters = Architecture("any", 32, 10, (layer,)).parameters()
+    assert [dataclasses.astuple(parameter) for parameter in parameters] == expected
+
+
+def test_the_body_of_a_residual_comes_before_its_shortcut() -> None:
+    residual = Residual("r", (BatchNorm("body", 1),), (BatchNorm("shortcut", 1),))
+    assert [layer.name for layer in Architecture("any", 32, 10, (residual, BatchNorm("after", 1))).leaves()] == [
+        "body",
+        "shortcut",
+        "after",
+    ]
+
+
+@given(st.integers(1, 300), st.integers(1, 11), st.integers(1, 5))
+def test_same_padding_is_the_least_that_gives_every_stride_an_output(size: int, kernel_size: int, stride: int) -> None:
+    (before, after), columns = architectures.same_padding(size, kernel_size, stride)
+    assert columns == (before, after)
+    assert after - before in (0, 1)
+    wanted = math.ceil(size / stride)
+    # A kernel shorter than the stride leaves pixels over rather than padding negatively.
+    assert (size + before + after - kernel_size) // stride + 1 == wanted
+    if before + after:
+        assert (size + before + after - 1 - kernel_size) // stride + 1 < wanted
+
+
+@pytest.mark.parametrize(
+    ("size", "kernel_size", "stride", "expected"),
+    [(32, 3, 1, (1, 1)), (32, 3, 2, (0, 1)), (33, 3, 2, (1, 1)), (32, 2, 2, (0, 0)), (32, 1, 1, (0, 0)), (32, 4, 1, (1, 2))],
+)
+def test_same_padding_puts_the_odd_pixel_at_the_end(
+    size: int, kernel_size: int, stride: int, expected: tuple[int, int]
+) -> None:
+    assert architectures.same_padding(size, kernel_size, stride) == (expected, expected)
+
+
+# A user's own model.
+
+Module = Callable[[str], str]
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Module:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mine").mkdir()
+
+    def write(source: str) -> str:
+        (tmp_path / "mine" / "net.py").write_text(source, encoding="utf-8")
+        for name in ("mine.net", "mine"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        return "mine.net"
+
+    return write
+
+
+HEAD = "from common.models.architectures import Architecture, Conv, Dense, Flatten, GlobalAveragePool, ReLU, no_padding\n"
+
+
+def test_a_users_architecture_is_taken(module: Module) -> None:
+    name = module(
+        HEAD + "def architecture(num_classes, image_size):\n"
+        "    layers = (GlobalAveragePool('pool'), Dense('logits', 3, num_classes))\n"
+        "    return Architecture('mine.net', image_size, num_classes, layers)\n"
+    )
+    assert num_values(architectures.resolve(name, 5, 48)) == 20
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("x = 1", r"model mine\.net must define architecture\(num_classes, image_size\)"),
+        ("architecture = 3", r"model mine\.net must define architecture"),
+        ("def architecture(num_classes, image_size): return [1]", r"must return a .*Architecture. Received: list\."),
+        (
+            HEAD + "def architecture(n, s): return Architecture('mine.net', s, n, (ReLU('a'), Flatten('b'), ReLU('a')))",
+            r"layer names must be unique, dots read as underscores\. Received twice: a\. Rename them\.",
+        ),
+        (
+            "import a_library_that_is_not_there",
+            r"mine\.net cannot be imported \(No module named 'a_library_that_is_not_there'\)",
+        ),
+    ],
+)
+def test_a_users_module_that_breaks_the_contract_is_refused(module: Module, source: str, message: str) -> None:
+    name = module(source)
+    with pytest.raises(SpecError, match=message):
+        architectures.resolve(name, 10, 32)
+
+
+def test_a_module_that_is_not_there_is_refused() -> None:
+    with pytest.raises(
+        SpecError, match=r"nowhere\.net cannot be imported .*Use simple_cnn, mini_xception, resnet18, or a module"
+    ):
+        architectures.resolve("nowhere.net", 10, 32)
+
+
+Shape = tuple[int, ...]
+
+
+def walk(layers: tuple[architectures.Layer, ...], shape: Shape) -> Shape:
+    """The shape after these layers of one image, an independent reading of what each layer says of itself."""
+    for layer in layers:
+        if isinstance(layer, Conv | DepthwiseConv | MaxPool):
+            height, width, channels = shape
+            if isinstance(layer, Conv):
+                assert channels == layer.in_channels
+            elif isinstance(layer, DepthwiseConv):
+                assert channels == layer.channels
+            height, width = (
+                (size + sum(padding) - layer.kernel_size) // layer.stride + 1
+                for size, padding in zip((height, width), layer.padding, strict=True)
+            )
+            assert min(height, width) >= 1
+            shape = (height, width, layer.out_channels if isinstance(layer, Conv) else channels)
+        elif isinstance(layer, BatchNorm):
+            assert layer.channels == shape[-1]
+        elif isinstance(layer, architectures.GlobalAveragePool):
+            shape = shape[-1:]
+        elif isinstance(layer, Flatten):
+            shape = (math.prod(shape),)
+        elif isinstance(layer, Dense):
+            assert shape == (layer.in_features,)
+            shape = (layer.out_features,)
+        elif isinstance(layer, Dropout):
+            assert shape == (layer.units,)
+        elif isinstance(layer, Residual):
+            body = walk(layer.body, shape)
+            assert body == walk(layer.shortcut, shape)
+            shape = body
+    return shape
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        (
+            (architectures.GlobalAveragePool("pool"), architectures.Dense("d", 7, 10)),
+            r"d takes 7 features\. Received: values of shape \[3\]",
+        ),
+        ((architectures.BatchNorm("norm", 4),), r"norm takes 4 channels\. Received: values of shape \[12, 12, 3\]"),
+        ((architectures.Dense("d", 3, 10),), r"d takes 3 features\. Received: values of shape \[12, 12, 3\]"),
+        (
+            (architectures.Residual("r", (architectures.Conv("c", 3, 5, 1, 1, ((0, 0), (0, 0)), bias=True),)),),
+            r"r adds what differs in shape\. Received: \(12, 12, 5\) and \(12, 12, 3\)",
+        ),
+    ],
+)  # fmt: skip
+def test_layers_that_do_not_fit_are_refused_by_name(layers: tuple[architectures.Layer, ...], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        architectures.output_shape(layers, (12, 12, 3), "own.model")
+
+
+@pytest.mark.parametrize(("model", "size"), [("simple_cnn", 48), ("mini_xception", 32), ("resnet18", 64)])
+def test_the_suites_own_layers_fit(model: str, size: int) -> None:
+    layers = architectures.resolve(model, 7, size).layers
+    assert architectures.output_shape(layers, (size, size, 3), model) == (7,)
+
+
+def test_a_users_module_that_fails_is_refused_with_its_line(module: Module) -> None:
+    failing = module("def architecture(num_classes, image_size):\n    return 1 / 0\n")
+    with pytest.raises(SpecError, match=r"failed in architecture\(\): ZeroDivisionError: .* line 2\)"):
+        architectures.resolve(failing, 10, 32)
+    with pytest.raises(SpecError, match="cannot be imported: SyntaxError"):
+        architectures.resolve(module("def architecture(:\n"), 10, 32)

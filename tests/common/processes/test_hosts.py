@@ -1,0 +1,128 @@
+"""Ranks on other machines, for which `env` stands in that starts them here: only the two streams are between."""
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from common import spec
+from common.machine import machine, placement
+from common.processes import entry, hosts, supervisor
+from common.processes.hosts import Distant
+from common.processes.process_spec import Member
+from common.processes.supervisor import Failure, Watch
+
+LIMIT = 4.0
+
+PRELUDE = """
+import os, signal, sys, threading, time
+from common.processes import supervisor, watchdog
+rank = int(os.environ["RANK"])
+supervisor.die_with_parent()
+heartbeat.attach()
+heartbeat.reached()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(machine.PROJECT_ROOT))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # one that is killed leaves its folder
+    monkeypatch.setenv(hosts.SHELL_VARIABLE, "env")
+
+
+def member(rank: int, code: str, host: str | None = None) -> Member:
+    return Member(f"rank {rank}", [sys.executable, "-c", PRELUDE + textwrap.dedent(code)], {"RANK": str(rank)}, host=host)
+
+
+@pytest.mark.parametrize("others", ["threading.Event().wait()", "while True: heartbeat.stepped(); time.sleep(0.01)"])
+def test_a_host_that_is_lost_is_named_though_its_last_word_was_of_work(tmp_path: Path, others: str) -> None:
+    lost = """
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end: pass
+        os.kill(os.getppid(), signal.SIGSTOP)  # its host speaks no more, as where the wire is cut
+        while True: pass
+    """
+    members = [member(0, others), member(1, lost, "far")]
+    failure = supervisor.run_members(members, Watch(LIMIT, tmp_path, "threading"))
+    assert failure is not None
+    assert failure[:2] == (1, None)
+    assert failure.words.startswith("rank 1 of 2 on far is not heard of after step 0; rank 0 of 2 "), failure.words
+    assert (tmp_path / "stacks-rank1.txt").read_text() == "far did not answer: no stacks.\n"
+
+
+def test_a_rank_killed_on_a_host_is_named_though_it_is_told_later_than_what_came_of_it_here(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    killed = f"open({str(begun)!r}, 'w'); os.kill(os.getpid(), signal.SIGKILL)"
+    here = f"""
+        while not os.path.exists({str(begun)!r}): time.sleep(0.01)
+        sys.exit(1)  # as one that cannot read from its partner any more; the other host speaks twice a second
+    """
+    failure = supervisor.run_members([member(0, here), member(1, killed, "far")], Watch())
+    assert failure == Failure(1, -signal.SIGKILL, "rank 1 of 2 on far was ended by SIGKILL")
+
+
+@pytest.mark.parametrize(("shell", "code"), [("sh -c 'exit 255' sh", 255), ("true", 1)])
+def test_a_host_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch, shell: str, code: int) -> None:
+    monkeypatch.setenv(hosts.SHELL_VARIABLE, shell)
+    monkeypatch.setattr(supervisor, "_wait", partial(supervisor._wait, seconds=0.1))  # pyright: ignore[reportPrivateUsage]
+    words = f"rank 1 of 2 on far lost its connection, which ended with exit code {code}"
+    assert supervisor.run_members([member(0, "time.sleep(60)"), member(1, "", "far")], Watch()) == Failure(1, code, words)
+
+
+def test_what_the_shell_there_says_is_no_answer(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    greeting = """sh -c 'echo Welcome; echo 7; exec "$@"' sh"""
+    monkeypatch.setenv(hosts.SHELL_VARIABLE, greeting)
+    assert supervisor.run_members([member(0, ""), member(1, "print('done')", "far")], Watch()) is None
+    assert capfd.readouterr().err.splitlines() == ["Welcome", "7", "done"]
+
+
+def test_hosts_that_do_not_end_by_themselves_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(hosts.SHELL_VARIABLE, "sh -c 'exec sleep 600' sh")
+    monkeypatch.setattr(hosts, "ENDING_SECONDS", 1.5)
+    lost = [Distant(member(rank, "", "far"), LIMIT) for rank in range(4)]
+    begun = time.monotonic()
+    supervisor._end(lost)  # pyright: ignore[reportPrivateUsage]
+    assert time.monotonic() - begun < 2 * hosts.ENDING_SECONDS
+    assert None not in [each.poll() for each in lost]
+
+
+def test_what_is_asked_with_the_first_words_is_answered() -> None:
+    asked = {
+        "command": [sys.executable, "-c", "import time; time.sleep(60)"],
+        "environment": {},
+        "files": {},
+        "folder": "/",
+        "silence_seconds": 60.0,
+    }
+    command = [sys.executable, "-m", "common.processes.hosts"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=machine.PROJECT_ROOT) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{json.dumps(asked)}\n{json.dumps({'stacks': True})}\n".encode())
+        process.stdin.flush()
+        answers = (json.loads(line) for line in process.stdout)
+        assert next(answer["stacks"] for answer in answers if "stacks" in answer) == (
+            "It had not begun to answer yet: no stacks.\n"
+        )
+        process.stdin.close()
+
+
+def test_another_error_of_the_system_is_not_taken_for_a_wrong_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_members(*_: object) -> None:
+        raise FileNotFoundError("no ssh")
+
+    monkeypatch.setattr(supervisor, "run_members", run_members)
+    monkeypatch.setattr(machine, "hold_to", lambda _: None)
+    read = spec.build({"mode": "multi_process", "replicas": 2, "cores": 1, "hosts": ["a", "b"]})
+    arguments = argparse.Namespace(command="run", out=tmp_path)
+    environments = placement.environments(2, read.hosts)
+    with pytest.raises(FileNotFoundError, match="no ssh"):
+        entry._launch("pytorch", read, arguments, [], environments, "", 0.0)  # pyright: ignore[reportPrivateUsage]

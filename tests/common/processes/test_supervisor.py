@@ -1,0 +1,293 @@
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+
+from common.machine import machine
+from common.processes import supervisor
+from common.processes.process_spec import Local, Member
+from common.processes.supervisor import Failure, Watch
+from tests.ranks import run_ranks
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="a kernel's service of Linux")
+
+PRELUDE = """
+import os, pathlib, subprocess, sys, time
+rank = int(os.environ.get("RANK", "0"))
+def note(name):
+    pathlib.Path(str(name)).touch()
+def wait_for(count):
+    while len(os.listdir()) < count: time.sleep(0.005)
+"""
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """Gives back the signals that run_ranks takes for the rest of the process."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the ranks run, and where `note` leaves an empty file with a name that a test reads, mostly a pid."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(machine.PROJECT_ROOT))
+    return tmp_path
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", PRELUDE + textwrap.dedent(code)]
+
+
+def run(code: str, ranks: int) -> Failure | None:
+    return run_ranks(python(code), [{"RANK": str(rank)} for rank in range(ranks)])
+
+
+def noted(folder: Path, count: int) -> list[int]:
+    deadline = time.monotonic() + 20
+    while len(pids := [int(path.name) for path in folder.iterdir()]) < count:
+        assert time.monotonic() < deadline, "the processes did not start"
+        time.sleep(0.02)
+    return pids
+
+
+def assert_gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + 20
+    while alive := [pid for pid in pids if runs(pid)]:
+        assert time.monotonic() < deadline, f"still running: {alive}"
+        time.sleep(0.02)
+
+
+def runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_ranks_that_all_end_well_are_no_failure_and_each_has_its_own_environment(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHARED", "kept")
+    assert run("note(f'{rank} {os.environ[\"SHARED\"]}')", ranks=3) is None
+    assert sorted(path.name for path in folder.iterdir()) == ["0 kept", "1 kept", "2 kept"]
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "words"),
+    [("os.kill(os.getpid(), 9)", -9, "was ended by SIGKILL"), ("sys.exit(3)", 3, "ended with exit code 3")],
+)
+def test_the_first_rank_that_fails_ends_the_others_and_what_they_started(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, end: str, code: int, words: str
+) -> None:
+    monkeypatch.setattr(supervisor, "_wait", partial(supervisor._wait, seconds=0.1))  # pyright: ignore[reportPrivateUsage]
+    started = f"""
+        if rank == 1:
+            wait_for(4)
+            {end}
+        note(os.getpid())
+        note(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid)
+        time.sleep(60)
+    """
+    assert run(started, ranks=3) == Failure(1, code, f"rank 1 of 3 {words}")
+    assert_gone(noted(folder, 4))
+
+
+def test_what_a_killed_rank_started_is_ended_with_it(folder: Path) -> None:
+    code = """
+        note(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid)
+        if rank == 1:
+            wait_for(2)
+            os.kill(os.getpid(), 9)
+        time.sleep(60)
+    """
+    assert run(code, ranks=2) == Failure(1, -9, "rank 1 of 2 was ended by SIGKILL")
+    assert_gone(noted(folder, 2))
+
+
+def test_what_a_rank_left_running_is_ended_though_all_ended_well(folder: Path) -> None:
+    assert run('note(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid)', ranks=2) is None
+    assert_gone(noted(folder, 2))
+
+
+def test_the_stacks_of_those_that_a_dead_rank_leaves_behind_are_saved(folder: Path) -> None:
+    code = """
+        from common.processes import watchdog
+        heartbeat.attach()
+        note(os.getpid())
+        if rank == 1:
+            wait_for(2)
+            os.kill(os.getpid(), 9)
+        time.sleep(60)
+    """
+    saved = folder / "saved"
+    ranks = [Member(f"rank {rank}", python(code), {"RANK": str(rank)}) for rank in range(2)]
+    failure = supervisor.run_members(ranks, Watch(folder=saved))
+    assert failure == Failure(1, -9, "rank 1 of 2 was ended by SIGKILL; see stacks-rank0.txt, stacks-rank1.txt")
+    assert "most recent call first" in (saved / "stacks-rank0.txt").read_text()
+    assert (saved / "stacks-rank1.txt").read_text() == "It has ended.\n"
+
+
+def test_the_group_of_a_rank_is_ended_before_its_number_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[int] = []
+
+    def killpg(group: int, number: int) -> None:
+        assert psutil.Process(group).status() == psutil.STATUS_ZOMBIE
+        killed.append(group)
+
+    monkeypatch.setattr("common.processes.process_spec.os.killpg", killpg)
+    rank = Local(Member("rank 0", [sys.executable, "-c", "raise SystemExit(3)"], {}))
+    while (code := rank.poll()) is None:
+        time.sleep(0.01)
+    rank.kill()
+    assert (code, killed) == (3, [rank.pid])
+
+
+def test_where_all_fail_alike_the_first_rank_may_still_write_down_why(folder: Path) -> None:
+    code = """
+        if rank == 0:
+            wait_for(1)
+            time.sleep(0.4)
+        pathlib.Path(f"reason of {rank}").touch()
+        sys.exit(4)
+    """
+    failure = run(code, ranks=2)
+    assert failure is not None
+    assert failure.code == 4
+    assert (folder / "reason of 0").exists()
+
+
+def run_beside(companion: Member, command: list[str]) -> Failure | None:
+    """Two ranks and what they need beside them."""
+    ranks = [Member(f"rank {rank}", command, {"RANK": str(rank)}) for rank in range(2)]
+    return supervisor.run_members([*ranks, companion], Watch())
+
+
+def test_a_companion_is_started_before_the_ranks_known_to_the_first_and_ended_after_them(folder: Path) -> None:
+    companion = python("""
+        import signal
+        def leave(number, frame):
+            note(f"told {number}")
+            sys.exit()
+        signal.signal(signal.SIGTERM, leave)
+        note(f"companion {os.getpid()}")
+        time.sleep(60)
+    """)
+    code = "wait_for(1); note(f'{rank} {os.environ.get(\"CONVTWINS_COMPANION\")}'); wait_for(3)"
+    assert run_beside(Member("a server", companion, {}, trains=False), python(code)) is None
+    names = sorted(path.name for path in folder.iterdir())
+    (pid,) = [name.split()[1] for name in names if name.startswith("companion")]
+    assert names == [f"0 {pid}", "1 None", f"companion {pid}", f"told {signal.SIGTERM.value}"]
+    assert_gone([int(pid)])
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "words"),
+    [("os.kill(os.getpid(), 9)", -9, "was ended by SIGKILL"), ("sys.exit(0)", 0, "ended with exit code 0")],
+)
+def test_a_companion_that_ends_before_the_ranks_is_the_failure_and_ends_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, end: str, code: int, words: str
+) -> None:
+    monkeypatch.setattr(supervisor, "_wait", partial(supervisor._wait, seconds=0.1))  # pyright: ignore[reportPrivateUsage]
+    companion = Member("a server", python(f"wait_for(2); {end}"), {}, trains=False)
+    assert run_beside(companion, python("note(os.getpid()); time.sleep(60)")) == Failure(2, code, f"a server {words}")
+    assert_gone([int(path.name) for path in folder.iterdir()])
+
+
+@linux
+def test_the_signal_that_ended_one_rank_is_named_before_the_exit_code_that_it_caused(folder: Path) -> None:
+    code = """
+        if rank == 1:
+            note(os.getpid())
+            os.kill(os.getpid(), 15)
+        wait_for(1)
+        (other,) = os.listdir()
+        while pathlib.Path(f"/proc/{other}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.001)
+        os._exit(1)
+    """
+    assert run(code, ranks=2) == Failure(1, -15, "rank 1 of 2 was ended by SIGTERM")
+
+
+def test_ranks_that_run_are_ended_where_another_cannot_start() -> None:
+    before = psutil.Process().children()
+    program = Path(sys.executable)
+    with pytest.raises(FileNotFoundError):
+        run_ranks([program.name, "-c", "import time; time.sleep(60)"], [{"PATH": str(program.parent)}, {"PATH": "/nowhere"}])
+    assert psutil.Process().children() == before
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_to_the_launcher_ends_its_ranks(folder: Path, number: signal.Signals, code: int) -> None:
+    rank = python("note(os.getpid()); time.sleep(60)")
+    with subprocess.Popen(python(f"from tests.ranks import run_ranks; run_ranks({rank}, [{{}}, {{}}])")) as launcher:
+        pids = noted(folder, 2)
+        launcher.send_signal(number)
+    assert launcher.returncode == code
+    assert_gone(pids)
+
+
+@linux
+def test_a_grandchild_dies_with_a_parent_that_is_killed(folder: Path) -> None:
+    grandchild = python("from common.processes import supervisor; supervisor.die_with_parent(); note(os.getpid()); time.sleep(60)")
+    with subprocess.Popen(python(f"subprocess.run({grandchild})")) as parent:
+        (pid,) = noted(folder, 1)
+        assert runs(pid)
+        parent.kill()
+    assert_gone([pid])
+
+
+@linux
+@pytest.mark.parametrize(("parents", "code"), [((7, 7), 0), ((7, 1), 143)])
+def test_a_process_whose_parent_ended_meanwhile_leaves_at_once(folder: Path, parents: tuple[int, int], code: int) -> None:
+    process = f"""
+        from common.processes import supervisor
+        parents = iter({parents})
+        os.getppid = lambda: next(parents)
+        supervisor.die_with_parent()
+        note("lives on")
+    """
+    assert subprocess.run(python(process), check=False).returncode == code
+    assert (folder / "lives on").exists() == (code == 0)
+
+
+@pytest.mark.parametrize("count", [0, 1, 20])
+def test_free_ports_are_different_ones_that_can_be_listened_on(count: int) -> None:
+    ports = supervisor.free_ports(count)
+    assert len(set(ports)) == count
+    with ExitStack() as stack:
+        for port in ports:
+            listener = stack.enter_context(socket.socket())
+            listener.bind(("127.0.0.1", port))
+            listener.listen()
+
+
+@linux
+def test_the_meeting_place_is_given_to_nobody_before_rank_0_listens_there(folder: Path) -> None:
+    code = """
+        import errno, socket
+        from common.processes import rendezvous
+        with socket.socket() as stranger:
+            try:
+                stranger.bind(meeting.place())
+            except OSError as error:
+                assert error.errno == errno.EADDRINUSE
+            else:
+                sys.exit(1)
+        with meeting.listen(), socket.create_connection(meeting.place()) as reached:
+            assert reached.getsockname() != reached.getpeername()
+    """
+    environment = {"MASTER_ADDR": "127.0.0.1", "RANK": "0", "WORLD_SIZE": "1"}
+    assert run_ranks(python(code), [environment]) is None

@@ -1,0 +1,602 @@
+import json
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common import spec
+from common.machine import machine
+from common.spec import Spec, SpecError
+
+GROUPS = ("data", "optimizer", "schedule", "augmentation", "paths")
+OF_MODES = ("parameter_server", "pipeline", "hybrid")
+"""Groups that a word of --modes may set a field of."""
+
+
+# Valid specs, built so that every pair of fields that constrain each other fits.
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> dict[str, Any]:
+    word = draw(st.sampled_from(tuple(spec.VARIANTS)))
+    replicas = 1 if word == "serial" else draw(st.integers(2, 8))
+    given_input = draw(st.sampled_from(spec.INPUTS))
+    positive = st.floats(1e-9, 10, exclude_min=True)
+    length = draw(st.sampled_from(["epochs", "steps"]))
+    values = {
+        "model": draw(st.sampled_from((*spec.MODELS, "mine.net", "a.b.c"))),
+        "data": {
+            "source": draw(st.text(min_size=1)),
+            "image_size": draw(st.none() | st.integers(1, 4096)),
+            "limit": draw(st.none() | st.integers(1, 10**6)),
+            "seed": draw(st.none() | st.integers(0, 2**63 - 1)),
+        },
+        "optimizer": {
+            "name": draw(st.sampled_from(["sgd", "adam"])),
+            "learning_rate": draw(positive),
+            "momentum": draw(st.floats(0, 1, exclude_max=True)),
+            "beta_2": draw(st.floats(0, 1, exclude_max=True)),
+            "native": draw(st.booleans()) and word in ("serial", "data_parallel", "tensor_parallel"),
+        },
+        "schedule": {
+            "name": draw(st.sampled_from(["constant", "step", "exponential", "cosine"])),
+            "gamma": draw(st.floats(0, 1, exclude_min=True)),
+            "warmup_steps": draw(st.integers(0, 1000)),
+            "scaling": draw(st.sampled_from(["none", "linear", "sqrt"])),
+        },
+        "loss": draw(st.sampled_from(["sparse_categorical_crossentropy", "categorical_crossentropy"])),
+        length: draw(st.integers(1, 1000)),
+        "global_batch_size": replicas * draw(st.integers(1, 64)),
+        "precision": draw(st.sampled_from(["float32", "float64"])),
+        "input": given_input,
+        "workers": 0 if given_input == "inline" else draw(st.integers(1, 8)),
+        "cores": draw(st.integers(1, machine.available_cores())),
+        "seed": draw(st.integers(0, 2**63 - 1)),
+        "augmentation": {"horizontal_flip": draw(st.booleans()), "shift_px": draw(st.integers(0, 16))},
+        "batch_norm_statistics": draw(st.sampled_from(["per_replica", "synchronised"])),
+        "prefetch": draw(st.integers(1, 8)),
+        "switches": draw(st.sampled_from(spec.LEVELS)),
+        "framework_options": draw(st.dictionaries(st.text(), st.booleans() | st.integers() | st.text())),
+        "paths": {"cache_dir": draw(st.none() | st.text())},
+    }
+    return spec.with_variant(values, word, replicas)
+
+
+@pytest.mark.parametrize(("own", "divided_by"), [(None, 7), (0, 0), (3, 3)])
+def test_data_are_divided_by_their_own_seed_where_they_have_one(own: int | None, divided_by: int) -> None:
+    assert spec.build({"seed": 7, "data": {"seed": own}}).split_seed == divided_by
+
+
+@pytest.mark.parametrize("word", spec.VARIANTS)
+def test_a_word_of_modes_makes_a_run_of_that_variant(word: str) -> None:
+    made = spec.build(spec.with_variant({"global_batch_size": 24}, word, 3))
+    copies = {"serial": 1, "model_parallel": 1, "tensor_parallel": 1, "pipeline": 1}.get(made.mode, 3)
+    assert (made.variant, made.data_replicas, made.per_replica_batch_size) == (word, copies, 24 // copies)
+    assert made.replicas == (1 if word == "serial" else 6 if made.mode == "hybrid" else 3)
+    departs = word in ("parameter_server_async", "pipeline_async", "model_averaging")
+    assert (made.departs is not None) == departs
+
+
+@pytest.mark.parametrize("word", spec.VARIANTS)
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_a_word_of_modes_means_the_same_whatever_the_spec_has_set(word: str, schedule: str) -> None:
+    others = {"pipeline": {"schedule": schedule}, "parameter_server": {"updates": "asynchronous", "staleness": 2}}
+    made = spec.build(spec.with_variant(others, word, 2))
+    assert made.variant == word
+    assert (made.parameter_server.staleness is None) == (word == "parameter_server")
+
+
+def test_a_bound_of_staleness_is_for_the_asynchronous_row_of_all() -> None:
+    staleness = {"parameter_server": {"staleness": 2}}
+    found = {word: spec.build(spec.with_variant(staleness, word, 2)).parameter_server for word in spec.VARIANTS}
+    assert found["parameter_server_async"].staleness == 2 and found["parameter_server"].staleness is None
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"mode": "hybrid", "replicas": 2}, "replicas must be at least twice hybrid.inner_replicas in mode hybrid"),
+        ({"mode": "hybrid", "replicas": 5}, "Received: 5 and 2. Use 4."),
+        ({"mode": "parameter_server", "replicas": 2, "parameter_server": {"staleness": 1}}, "Set parameter_server.updates"),
+        ({"mode": "parameter_server", "replicas": 2, "optimizer": {"native": True}}, "optimizer.native is not for mode"),
+        ({"mode": "pipeline", "replicas": 2, "accumulation": 2}, "Use 1 (a pipeline has pipeline.micro_batches)."),
+        ({"mode": "model_averaging", "replicas": 2, "communication": {"compression": "int8"}}, "Received: int8"),
+        (
+            {
+                "mode": "parameter_server",
+                "replicas": 2,
+                "parameter_server": {"updates": "asynchronous"},
+                "communication": {"compression": "int8"},
+            },
+            "is for data_parallel, multi_process or parameter_server. Received: int8 in mode parameter_server_async. Use none.",
+        ),
+    ],
+)
+def test_fields_that_a_mode_cannot_use_are_refused(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(words)):
+        spec.build(values)
+
+
+@given(specs())
+def test_a_spec_survives_json(values: dict[str, Any]) -> None:
+    built = spec.build(values)
+    assert spec.from_json(built.to_json()) == built
+    assert spec.build(json.loads(built.to_json())) == built
+
+
+@given(specs())
+def test_a_spec_survives_yaml(values: dict[str, Any]) -> None:
+    built = spec.build(values)
+    assert spec.build(yaml.safe_load(yaml.safe_dump(built.model_dump(), allow_unicode=False))) == built
+
+
+@given(specs())
+def test_a_spec_holds_the_values_that_it_was_given(values: dict[str, Any]) -> None:
+    dumped = spec.build(values).model_dump()
+    for name, value in values.items():
+        assert (dumped[name] | value if name in (*GROUPS, *OF_MODES) else value) == dumped[name]
+
+
+@given(specs(), st.sampled_from([(), *((group,) for group in GROUPS)]), st.from_regex(r"[a-z_]{1,12}", fullmatch=True))
+def test_unknown_keys_are_refused_at_any_depth(values: dict[str, Any], parents: tuple[str, ...], key: str) -> None:
+    holder = values
+    known: Any = Spec
+    for parent in parents:
+        holder, known = holder[parent], known.model_fields[parent].annotation
+    if key in known.model_fields:
+        return
+    holder[key] = 1
+    with pytest.raises(SpecError, match=rf"(?m)^{'.'.join((*parents, key))} is not a field\. Received: 1\."):
+        spec.build(values)
+
+
+def test_the_smallest_spec_is_two_epochs_of_digits() -> None:
+    built = spec.build({})
+    assert (built.model, built.data.source, built.mode, built.epochs, built.steps) == (
+        "simple_cnn",
+        "digits",
+        "serial",
+        2,
+        None,
+    )
+    assert built.cores == machine.available_cores()
+    assert spec.build({"epochs": None, "steps": None}).epochs == 2
+    assert spec.build({"steps": 5}).epochs is None
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"model": "resnet18"},
+        {"model": "my_models.wide_net"},
+        {"epochs": 1},
+        {"steps": 1},
+        {"epochs": "3"},
+        {"mode": "data_parallel", "replicas": 2},
+        {"mode": "multi_process", "replicas": 3, "global_batch_size": 99},
+        {"input": "workers", "workers": 2},
+        {"cores": 1},
+        {"seed": 2**63 - 1},
+        {"data": {"source": "a folder/of images"}},
+        {"data": {"limit": 1, "image_size": 4096}},
+        {"optimizer": {"name": "adam", "learning_rate": 1e-3, "momentum": 0}},
+        {"schedule": {"gamma": 1.0}},
+        {"framework_options": {"anything": [1, "two"]}},
+    ],
+)
+def test_a_right_value_is_accepted(values: dict[str, Any]) -> None:
+    assert isinstance(spec.build(values), Spec)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"model": "simple_cn"}, "model is unknown. Received: 'simple_cn'. Use .*did you mean simple_cnn.*package.module"),
+        ({"model": "../net"}, "model is unknown"),
+        ({"mode": "seriel"}, r"mode is unknown. Received: 'seriel'. Use .* \(did you mean serial\?\)"),
+        ({"input": "worker"}, r"input is unknown. Received: 'worker'. .*did you mean workers"),
+        ({"model": 3}, "model is refused: .*string. Received: 3. Change model."),
+        ({"epochs": 1, "steps": 1}, "epochs and steps exclude each other. Received: 1 and 1. Set one of them."),
+        ({"epochs": 0}, "epochs is refused: .*greater than or equal to 1. Received: 0"),
+        ({"epochs": 1.5}, "epochs is refused"),
+        ({"steps": -1}, "steps is refused"),
+        ({"replicas": 2}, "replicas must be 1 in mode serial. Received: 2. Use 1, or a parallel mode."),
+        ({"mode": "data_parallel"}, "replicas must be at least 2 in mode data_parallel.*Received: 1. Use 2."),
+        (
+            {"mode": "data_parallel", "replicas": 3, "global_batch_size": 100},
+            "global_batch_size must divide evenly over replicas. Received: 100 over 3. Use 99 or 102.",
+        ),
+        ({"mode": "multi_process", "replicas": 4, "global_batch_size": 2}, "Received: 2 over 4. Use 4."),
+        ({"input": "workers"}, "workers must be at least 1 with input workers. Received: 0. Use 2."),
+        ({"workers": 1}, "workers must be 0 with input inline. Received: 1. Use 0, or input workers."),
+        ({"cores": 10**6}, "cores exceeds what this process may use. Received: 1000000. Use 1 to"),
+        ({"cores": 0}, "cores is refused"),
+        ({"seed": -1}, "seed is refused"),
+        ({"seed": 2**63}, "seed is refused"),
+        ({"global_batch_size": 0}, "global_batch_size is refused"),
+        ({"precision": "float16"}, "precision is refused: .*'float32' or 'float64'. Received: 'float16'"),
+        ({"loss": "crossentropy"}, "loss is refused"),
+        ({"batch_norm_statistics": "synchronized"}, "batch_norm_statistics is refused"),
+        ({"epoch": 3}, r"epoch is not a field. Received: 3. Did you mean epochs\? Fields here: model, data"),
+        (
+            {"data": {"sauce": "digits"}},
+            r"data.sauce is not a field. .*Did you mean source\? Fields here: source, image_size, limit",
+        ),
+        ({"data": {"source": ""}}, "data.source is refused"),
+        ({"data": {"limit": 0}}, "data.limit is refused"),
+        ({"data": "digits"}, r"data is a group of fields\."),
+        ({"optimizer": {"name": "adamw"}}, "optimizer.name is refused: .*'sgd' or 'adam'"),
+        ({"optimizer": {"learning_rate": 0}}, "optimizer.learning_rate is refused"),
+        ({"optimizer": {"learning_rate": math.inf}}, "optimizer.learning_rate is refused: .*finite"),
+        ({"optimizer": {"learning_rate": math.nan}}, "optimizer.learning_rate is refused"),
+        ({"optimizer": {"momentum": 1.0}}, "optimizer.momentum is refused"),
+        ({"optimizer": {"weight_decay": -1e-4}}, "optimizer.weight_decay is refused"),
+        ({"schedule": {"gamma": 1.1}}, "schedule.gamma is refused"),
+        ({"schedule": {"scaling": "square"}}, "schedule.scaling is refused"),
+        ({"augmentation": {"shift_px": -1}}, "augmentation.shift_px is refused"),
+        ({1: 2}, "1"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_field_value_and_fix(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        spec.build(values)
+
+
+def test_every_wrong_field_is_named_at_once() -> None:
+    with pytest.raises(SpecError) as caught:
+        spec.build({"epochs": 0, "data": {"limit": 0}, "sede": 1})
+    assert [line.split(" ")[0] for line in str(caught.value).splitlines()] == ["data.limit", "epochs", "sede"]
+
+
+def test_a_spec_cannot_be_changed() -> None:
+    built = spec.build({})
+    with pytest.raises(ValueError, match="frozen"):
+        built.seed = 1  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_with_fields_judges_again() -> None:
+    built = spec.build({"steps": 7})
+    assert built.with_fields(seed=3) == spec.build({"steps": 7, "seed": 3})
+    with pytest.raises(SpecError, match="replicas must be at least 2"):
+        built.with_fields(mode="data_parallel")
+
+
+def test_a_recorded_spec_may_name_more_cores_than_there_are() -> None:
+    text = spec.build({}).to_json().replace(f'"cores": {machine.available_cores()}', '"cores": 4096')
+    assert spec.from_json(text).cores == 4096
+    with pytest.raises(SpecError, match="cores exceeds"):
+        spec.build(json.loads(text))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"mode": "serial"', '{"sede": 1}', '{"mode": "seriel"}', b"\xff"])
+def test_a_torn_or_wrong_recorded_spec_is_refused(text: str | bytes) -> None:
+    with pytest.raises(SpecError):
+        spec.from_json(text)
+
+
+def test_per_replica_batch_size_is_the_global_one_over_the_replicas() -> None:
+    assert spec.build({"mode": "data_parallel", "replicas": 4, "global_batch_size": 64}).per_replica_batch_size == 16
+
+
+# Files, and what the command line adds.
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("s.yaml", "seed: 4\ndata: {source: digits, limit: 10}\n", {"seed": 4, "data": {"source": "digits", "limit": 10}}),
+        ("s.yml", "# nothing\n", {}),
+        ("s.json", '{"optimizer":\t{"learning_rate": 1e-3}}', {"optimizer": {"learning_rate": 0.001}}),
+    ],
+)
+def test_a_file_is_read_by_its_suffix(tmp_path: Path, name: str, text: str, expected: dict[str, Any]) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    assert spec.load(tmp_path / name) == spec.build(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("s.json", b"{'seed': 1}", "is not valid json"),
+        ("s.yaml", b"a: [1", "is not valid yaml"),
+        ("s.yaml", b"- 1\n- 2\n", "must hold a mapping of fields. Received: list."),
+        ("s.yaml", b"data: {1: 2}\n", "has a field without a name. Received: 1."),
+        ("s.yaml", b"data: &it {limit: *it}\n", "is not valid yaml"),
+        ("s.yaml", b"!!python/object/apply:os.getcwd []", "is not valid yaml"),
+        ("s.json", b"[" * 100_000, "is not valid json"),
+        ("s.yaml", b"\xff\xfe\xfd", "cannot be read"),
+        ("s.yaml", b"when: 2026-13-45", "is not valid yaml"),
+    ],
+)
+def test_a_broken_file_is_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(SpecError, match=message):
+        spec.load(tmp_path / name)
+
+
+def test_a_missing_file_or_a_folder_is_refused_by_name(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.yaml", tmp_path):
+        with pytest.raises(SpecError, match=f"cannot be read. Received: {path}"):
+            spec.load(path)
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("seed=3", {"seed": 3}),
+        ("optimizer.learning_rate=1e-3", {"optimizer.learning_rate": "1e-3"}),  # the field makes it a number
+        ("data.limit=null", {"data.limit": None}),
+        ("optimizer.native=true", {"optimizer.native": True}),
+        ("data.source=a=b", {"data.source": "a=b"}),
+        ("data.source=/tmp/x y.tar", {"data.source": "/tmp/x y.tar"}),
+        ("model=mini_xception", {"model": "mini_xception"}),
+    ],
+)
+def test_a_word_of_the_command_line_is_read_as_yaml(word: str, expected: dict[str, Any]) -> None:
+    assert spec.parse_assignments([word]) == expected
+
+
+@pytest.mark.parametrize("word", ["seed", "=3", "", "data.limit=[1"])
+def test_a_word_without_field_or_readable_value_is_refused(word: str) -> None:
+    with pytest.raises(SpecError, match="--set"):
+        spec.parse_assignments([word])
+
+
+def test_overlay_sets_dotted_fields_and_leaves_the_rest_and_the_original_alone() -> None:
+    values = {"seed": 1, "optimizer": {"name": "adam"}}
+    merged = spec.overlay(values, {"optimizer.learning_rate": 0.1, "data.source": "x", "seed": None, "epochs": 4})
+    assert merged == {"seed": None, "optimizer": {"name": "adam", "learning_rate": 0.1}, "data": {"source": "x"}, "epochs": 4}
+    assert values == {"seed": 1, "optimizer": {"name": "adam"}}
+
+
+def test_overlay_refuses_to_go_below_a_plain_field() -> None:
+    with pytest.raises(SpecError, match=r"seed\.x cannot be set: seed is not a group of fields\. Received: 1\."):
+        spec.overlay({"seed": 1}, {"seed.x": 2})
+
+
+# The learning rate, against formulas written from the papers and torch.optim's documentation.
+
+
+@dataclass(frozen=True)
+class Rate:
+    schedule: dict[str, Any]
+    expected: list[float]
+    replicas: int = 1
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Rate({}, [0.1] * 6),
+        Rate({"name": "step", "step_size": 1, "gamma": 0.5}, [0.1, 0.1, 0.05, 0.05, 0.025, 0.025]),
+        Rate({"name": "step", "step_size": 2, "gamma": 0.1}, [0.1, 0.1, 0.1, 0.1, 0.01, 0.01]),
+        Rate({"name": "exponential", "gamma": 0.9}, [0.1, 0.1, 0.09, 0.09, 0.081, 0.081]),
+        Rate({"name": "cosine"}, [0.1, 0.0933013, 0.075, 0.05, 0.025, 0.00669873]),
+        Rate({"warmup_steps": 4}, [0.025, 0.05, 0.075, 0.1, 0.1, 0.1]),
+        Rate({"warmup_steps": 2, "name": "exponential", "gamma": 0.5}, [0.05, 0.1, 0.05, 0.05, 0.025, 0.025]),
+        Rate({"scaling": "linear"}, [0.4] * 6, replicas=4),
+        Rate({"scaling": "sqrt"}, [0.2] * 6, replicas=4),
+        Rate({"scaling": "none"}, [0.1] * 6, replicas=4),
+        Rate({"scaling": "linear", "warmup_steps": 2}, [0.2, 0.4, 0.4, 0.4, 0.4, 0.4], replicas=4),
+    ],
+    ids=lambda case: json.dumps(case.schedule),
+)
+def test_the_learning_rate_follows_its_schedule(case: Rate) -> None:
+    built = spec.build(
+        {
+            "optimizer": {"learning_rate": 0.1},
+            "schedule": case.schedule,
+            "mode": "serial" if case.replicas == 1 else "data_parallel",
+            "replicas": case.replicas,
+        }
+    )
+    rates = [built.learning_rate(step, steps_per_epoch=2, total_steps=6) for step in range(6)]
+    assert rates == pytest.approx(case.expected, rel=1e-6)
+
+
+@given(st.integers(1, 50), st.integers(1, 500))
+def test_cosine_falls_at_every_step_and_ends_above_zero(steps_per_epoch: int, total_steps: int) -> None:
+    built = spec.build({"schedule": {"name": "cosine"}, "optimizer": {"learning_rate": 1.0}})
+    rates = [built.learning_rate(step, steps_per_epoch, total_steps) for step in range(total_steps)]
+    assert rates[0] == 1.0
+    assert rates == sorted(set(rates), reverse=True)
+    assert rates[-1] > 0
+
+
+# What only a framework can judge.
+
+DESCRIPTION: dict[str, Any] = {
+    "framework": "pytorch",
+    "modes": {
+        "serial": {
+            "available": True,
+            "reason": None,
+            "max_replicas": 1,
+            "resource": "processes",
+            "implementation": "one process",
+            "batch_norm_statistics": ["per_replica", "synchronised"],
+        },
+        "data_parallel": {
+            "available": True,
+            "reason": None,
+            "max_replicas": 2,
+            "resource": "CPU threads",
+            "implementation": "replicas in CPU threads",
+            "batch_norm_statistics": ["per_replica"],
+        },
+        "multi_process": {
+            "available": False,
+            "reason": "needs 2 CUDA devices, found 0",
+            "max_replicas": None,
+            "resource": "processes",
+            "implementation": "DistributedDataParallel",
+            "batch_norm_statistics": ["per_replica"],
+        },
+    },
+    "options": {"memory_format": {"values": ["contiguous", "channels_last"], "default": "contiguous", "help": "layout"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("values", "answer"),
+    [
+        ({}, None),
+        ({"batch_norm_statistics": "synchronised"}, None),
+        ({"framework_options": {"memory_format": "channels_last"}}, None),
+        ({"mode": "data_parallel", "replicas": 2}, None),
+        ({"mode": "data_parallel", "replicas": 4}, "not available: needs 4 CPU threads, found 2"),
+        (
+            {"mode": "data_parallel", "replicas": 2, "batch_norm_statistics": "synchronised"},
+            "not available: no synchronised BatchNorm in this mode (replicas in CPU threads)",
+        ),
+        ({"mode": "multi_process", "replicas": 2}, "not available: needs 2 CUDA devices, found 0"),
+    ],
+)
+def test_a_mode_that_this_machine_cannot_do_is_not_available(values: dict[str, Any], answer: str | None) -> None:
+    assert spec.check_against(spec.build(values), DESCRIPTION) == answer
+
+
+@pytest.mark.parametrize(("batch", "parts"), [(64, 4), (50, 2), (63, 3), (61, 1)])
+def test_a_pipeline_whose_batch_cannot_be_cut_is_none(batch: int, parts: int) -> None:
+    description = {**DESCRIPTION, "modes": {"pipeline": DESCRIPTION["modes"]["data_parallel"]}}
+    asked = spec.build({"mode": "pipeline", "replicas": 2, "global_batch_size": batch, "pipeline": {"micro_batches": 4}})
+    assert asked.parts() == parts
+    words = "not available: 61 examples cannot be cut into 2 to 4 equal micro-batches, and with one nothing overlaps"
+    assert spec.check_against(asked, description) == (f"{words} (model_parallel)" if parts == 1 else None)
+    assert (
+        spec.check_against(
+            asked.with_fields(mode="model_parallel"),
+            {**description, "modes": {"model_parallel": description["modes"]["pipeline"]}},
+        )
+        is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("replicas", "hosts", "here", "answer"),
+    [
+        (2, ("a", "b"), None, None),
+        (4, ("a", "b"), None, None),
+        (5, ("a", "b"), None, "not available: needs 3 CUDA devices, found 2"),
+        (4, (), None, "not available: needs 4 CUDA devices, found 2"),
+        (4, (), 2, None),
+        (4, (), 3, "not available: needs 3 CUDA devices, found 2"),
+    ],
+)
+def test_a_machine_needs_devices_for_its_own_replicas_alone(
+    replicas: int, hosts: tuple[str, ...], here: int | None, answer: str | None
+) -> None:
+    mode = {**DESCRIPTION["modes"]["data_parallel"], "resource": "CUDA devices"}
+    description = {**DESCRIPTION, "modes": {"multi_process": mode}}
+    over = spec.build({"mode": "multi_process", "replicas": replicas, "hosts": hosts, "global_batch_size": 60})
+    assert spec.check_against(over, description, here) == answer
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"memory_formt": 1},
+            r"memory_formt is unknown to pytorch. Received: 1. Use memory_format \(did you mean memory_format\?\).",
+        ),
+        ({"memory_format": "nchw"}, "memory_format has a value that pytorch does not know. .*Use contiguous or channels_last."),
+        ({"memory_format": ["contiguous"]}, "memory_format has a value"),
+    ],
+)
+def test_a_switch_that_the_framework_does_not_have_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        spec.check_against(spec.build({"framework_options": options}), DESCRIPTION)
+
+
+def test_a_switch_that_is_not_for_a_mode_makes_its_row_not_available() -> None:
+    anywhere = {**DESCRIPTION["modes"]["serial"], "max_replicas": None}
+    modes = ["serial", "parameter_server"]
+    option = {"values": [False, True], "default": False, "only": {"True": {"mode": modes}}}
+    description = {**DESCRIPTION, "modes": dict.fromkeys(spec.MODES, anywhere), "options": {"quick": option}}
+    for word in spec.VARIANTS:
+        asked = spec.build(spec.with_variant({"framework_options": {"quick": True}}, word, 2))
+        fits = asked.mode in modes
+        words = "not available: framework_options.quick=True is for mode serial or parameter_server, not for"
+        assert spec.check_against(asked, description) == (None if fits else f"{words} {asked.mode}")
+        assert spec.check_against(asked.with_fields(framework_options={"quick": False}), description) is None
+
+
+SWITCHES = {
+    "digits": {
+        "values": ["all", "few"],
+        "default": "all",
+        "elsewhere": {"some": "a CUDA device"},
+        "only": {"few": {"precision": ["float32"], "data.loading": ["cached"]}},
+        "reduced": ["few", "some"],
+    },
+    "memory": {"values": ["kept", "given back"], "default": "kept", "plain": "given back"},
+    "pace": {"values": ["slow", "quick"], "default": "slow", "plain": "quick", "only": {"quick": {"mode": ["serial"]}}},
+}
+
+
+@pytest.mark.parametrize(
+    ("values", "chosen"),
+    [
+        ({}, ("all", "kept", "slow")),
+        ({"switches": "best"}, ("all", "kept", "slow")),
+        ({"switches": "plain"}, ("all", "given back", "quick")),
+        ({"switches": "plain", "mode": "data_parallel", "replicas": 2}, ("all", "given back", "slow")),
+        ({"switches": "plain", "framework_options": {"memory": "kept", "digits": "few"}}, ("few", "kept", "quick")),
+    ],
+)
+def test_a_level_sets_the_switches_that_the_spec_does_not_name(values: dict[str, Any], chosen: tuple[str, ...]) -> None:
+    run = spec.build(values)
+    assert tuple(spec.resolved(run, SWITCHES).values()) == chosen
+    assert spec.reduced(run, SWITCHES) == (["digits=few"] if chosen[0] == "few" else [])
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"framework_options": {"digits": "some"}}, "not available: framework_options.digits=some needs a CUDA device"),
+        (
+            {"framework_options": {"digits": "few"}, "precision": "float64"},
+            "not available: framework_options.digits=few is for precision float32, not for float64",
+        ),
+        (
+            {"framework_options": {"digits": "few"}, "data": {"loading": "streaming"}},
+            "not available: framework_options.digits=few is for data.loading cached, not for streaming",
+        ),
+        ({"framework_options": {"digits": "few"}}, None),
+    ],
+)
+def test_a_switch_that_does_not_fit_run_or_machine_makes_its_row_not_available(
+    values: dict[str, Any], words: str | None
+) -> None:
+    assert spec.check_against(spec.build(values), DESCRIPTION | {"options": SWITCHES}) == words
+
+
+def test_a_framework_without_switches_says_so() -> None:
+    with pytest.raises(SpecError, match="Use nothing: there is none"):
+        spec.check_against(spec.build({"framework_options": {"x": 1}}), DESCRIPTION | {"options": {}})
+
+
+def test_micro_batches_have_no_statistics_in_common() -> None:
+    anywhere = {**DESCRIPTION["modes"]["serial"], "max_replicas": None}
+    description = {**DESCRIPTION, "modes": dict.fromkeys(spec.MODES, anywhere)}
+    refused: set[str] = set()
+    for word in spec.VARIANTS:
+        asked = spec.build(spec.with_variant({"batch_norm_statistics": "synchronised"}, word, 2))
+        assert spec.check_against(asked.with_fields(batch_norm_statistics="per_replica"), description) is None
+        if answer := spec.check_against(asked, description):
+            who = f"the micro-batches of a {word}" if "pipeline" in word else "workers that do not wait for each other"
+            assert answer == f"not available: {who} have BatchNorm statistics of their own"
+            refused.add(word)
+    assert refused == {"pipeline", "pipeline_1f1b", "pipeline_async", "hybrid_pipeline", "parameter_server_async"}
+
+
+def test_copies_of_a_pipeline_wait_for_each_other() -> None:
+    assert spec.build(spec.with_variant({"pipeline": {"schedule": "1f1b"}}, "hybrid_pipeline", 2)).variant == "hybrid_pipeline"
+    with pytest.raises(SpecError, match=r"pipeline.schedule must be synchronous in mode hybrid.* Use gpipe or 1f1b\."):
+        spec.build(spec.with_variant({"pipeline": {"schedule": "asynchronous"}}, "hybrid_pipeline", 2))

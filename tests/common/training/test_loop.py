@@ -1,0 +1,142 @@
+"""The run that both twins share, with an input made up by hand."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from common import spec
+from common.artifacts.results import EpochRecord, Metrics, RunResult
+from common.data.batches import Plan
+from common.data.sources import Dataset
+from common.machine import machine
+from common.machine.rates import DeviceRates
+from common.models.architectures import resolve
+from common.spec import Spec
+from common.training import loop
+from common.training.loop import Run
+from common.training.timing import Stopwatch
+from common.training.trainer import Batch, Trainer
+
+PAUSE_SECONDS = 0.01
+
+
+class Fed:
+    """A trainer whose input has made some batches before the first is asked for, and then makes one in a while."""
+
+    implementation = "made up"
+
+    def __init__(self, ready: int) -> None:
+        self._ready = ready
+        self.devices = ["cpu"]
+        self.threads: dict[str, int] = {}
+
+    def batches(self, first_epoch: int = 1) -> Iterator[Batch]:
+        for number in range(1000):
+            if number > self._ready:
+                time.sleep(PAUSE_SECONDS)
+            yield Batch(ids=np.zeros(0, np.int64), images=None, labels=None, masks=())
+
+    def total(self, values: Any) -> Any:
+        return values
+
+    def synchronize(self) -> None: ...
+
+
+@pytest.mark.parametrize(("workers", "epochs", "timed"), [(0, 2, [4, 5]), (1, 2, [2, 3]), (2, 3, [0, 5, 1]), (4, 2, [0, 0])])
+def test_the_input_alone_is_timed_at_its_steady_pace(workers: int, epochs: int, timed: list[int], tmp_path: Path) -> None:
+    fed = {"input": "workers", "workers": workers} if workers else {}
+    wanted = spec.build({"part": "input", "epochs": epochs, "global_batch_size": 10, **fed})
+    run = Run("made up", wanted, {}, tmp_path, 0, Stopwatch(lambda: None, time.time()))
+    plan = Plan(wanted, resolve("simple_cnn", 10, 32), 50)
+    run.train(cast(Trainer, Fed(ready=wanted.batches_ahead)), plan, cast(Dataset, None))
+    result = run.result("ok")
+    assert [record.timed_steps for record in result.epochs] == timed
+    assert [record.timed_images for record in result.epochs] == [10 * steps for steps in timed]
+    assert [record.images for record in result.epochs] == [50] * epochs
+    for record in result.epochs:
+        assert record.timed_seconds >= record.timed_steps * PAUSE_SECONDS  # no batch was free
+    assert result.phases is not None
+    assert result.phases.training_seconds >= sum(record.timed_seconds for record in result.epochs)
+
+
+@pytest.mark.parametrize("here", [1, 2])
+def test_what_others_used_is_known_where_all_ranks_are_on_one_machine(
+    here: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "LEAST_TIMED_SECONDS", 0.0)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(here))
+    wanted = spec.build({"part": "input", "epochs": 1, "global_batch_size": 10})
+    run = Run("made up", wanted, {}, tmp_path, 0, Stopwatch(lambda: None, time.time()))
+    run.train(cast(Trainer, Fed(ready=0)), Plan(wanted, resolve("simple_cnn", 10, 32), 50), cast(Dataset, None))
+    result = run.result("ok")
+    assert result.cores_used is not None
+    assert (result.cores_of_others is not None) == (here == 2)
+
+
+def test_what_others_took_of_the_run_is_what_was_done_on_its_own_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = {"own": 0.25, "held": 1.0, "stolen": 0.125, "whole": 3.0}
+    monkeypatch.setattr(loop, "LEAST_TIMED_SECONDS", 0.0)
+    monkeypatch.setattr(machine, "cpu_seconds", lambda: cores["own"] * time.monotonic())
+    monkeypatch.setattr(
+        machine, "busy_cpu_seconds", lambda cpus=None: cores["held" if cpus == [3] else "whole"] * time.monotonic()
+    )
+    monkeypatch.setattr(machine, "stolen_cpu_seconds", lambda cpus: cores["stolen"] * time.monotonic())
+    wanted = spec.build({"part": "input", "epochs": 10, "global_batch_size": 10})
+    run = Run("made up", wanted, {}, tmp_path, 0, Stopwatch(lambda: None, time.time()), [3])
+    run.train(cast(Trainer, Fed(ready=0)), Plan(wanted, resolve("simple_cnn", 10, 32), 50), cast(Dataset, None))
+    result = run.result("ok")
+    assert result.noise is not None
+    assert result.noise.cores_taken == pytest.approx(0.75, rel=0.2)
+    assert result.noise.cores_stolen == pytest.approx(0.125, rel=0.2)
+    assert result.cores_of_others == pytest.approx(2.75, rel=0.2)
+
+
+def test_a_device_is_rated_when_the_wall_time_has_ended_and_may_fail(tmp_path: Path) -> None:
+    wanted, ended = spec.build({"part": "input", "epochs": 1, "global_batch_size": 10}), list[RunResult]()
+
+    def on_a_cpu(asked: Spec) -> None:
+        return None
+
+    def on_a_gpu(asked: Spec) -> DeviceRates:
+        time.sleep(1.0)
+        return DeviceRates(matrix_gflops=1.0, copy_gb_per_second=2.0)
+
+    def on_a_full_one(asked: Spec) -> DeviceRates:
+        raise MemoryError
+
+    for rates in (on_a_cpu, on_a_gpu, on_a_full_one):
+        run = Run("made up", wanted, {}, tmp_path, 0, Stopwatch(lambda: None, time.time()))
+        run.train(cast(Trainer, Fed(ready=0)), Plan(wanted, resolve("simple_cnn", 10, 32), 50), cast(Dataset, None))
+        before = run.result("ok").phases
+        run.rate(rates)
+        ended.append(run.result("ok"))
+        after = ended[-1].phases
+        assert before is not None and after is not None
+        assert after.wall_seconds - before.wall_seconds < 1.0
+    assert [result.device_rates is not None for result in ended] == [False, True, False]
+
+
+def scored(epoch: int, num_correct: int, loss: float) -> EpochRecord:
+    score = Metrics(loss=loss, accuracy=num_correct / 10, num_correct=num_correct, num_examples=10)
+    return EpochRecord(
+        epoch=epoch, steps=1, images=1, epoch_images=1, learning_rate=0.1, train=score, validation=score, timed_seconds=1.0,
+        timed_steps=1, timed_images=1, input_wait_seconds=0.0, evaluation_seconds=0.0,
+    )  # fmt: skip
+
+
+def test_of_equal_epochs_the_earliest_is_the_best() -> None:
+    epochs = [scored(1, 4, 0.9), scored(2, 7, 0.8), scored(3, 7, 0.5), scored(4, 6, 0.5)]
+    assert loop.best_epoch(epochs, "accuracy") == 2
+    assert loop.best_epoch(epochs, "loss") == 3
+    assert loop.best_epoch(epochs[:1], "loss") == 1
+
+
+def test_a_part_of_the_training_has_no_best_epoch() -> None:
+    for best in ({"keep": True}, {"patience": 2}):
+        with pytest.raises(spec.SpecError, match="best_epoch is of the training"):
+            spec.build({"part": "input", "best_epoch": best})

@@ -1,0 +1,276 @@
+"""The commands beside a comparison: doctor, the rehearsal of a matrix, completion, the cache, and the notebook's view."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from common import spec
+from common.data import cache as store
+from compare import api, doctor
+from compare.__main__ import app
+from compare.comparison import estimate
+from compare.core.errors import FolderError
+from compare.execution import launch
+from compare.reporting import plots
+from tests.compare import made
+from tests.compare.conftest import behave
+
+QUICK = ("--frameworks", "left,right", "--cores", "2", "--no-proof", "--modes", "serial", "--limit", "256")
+
+
+def compare(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+# doctor
+
+
+def test_doctor_says_what_is_here_and_what_each_mode_needs(fake_twins: pytest.MonkeyPatch) -> None:
+    behave(fake_twins, left__data_parallel="unavailable")
+    done = compare("doctor", "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert [each["framework"] for each in found["frameworks"]] == ["left", "right"]
+    modes = {each["mode"]: each for each in found["frameworks"][0]["modes"]}
+    assert list(modes) == list(spec.VARIANTS)
+    assert modes["data_parallel"]["here"] == "not available: needs 2 CUDA devices, found 0"
+    assert (modes["serial"]["here"], modes["serial"]["cut_short"]) == ("yes", "goes on")
+    assert modes["pipeline"]["cut_short"] == "starts over"
+    assert {each["what"] for each in found["folders"]} >= {"results", "cache", "temporary files"}
+    assert all(each["free_mib"] > 0 for each in found["folders"])
+    assert found["threads"]["of_a_run"] == 4 and found["threads"]["physical_cores"] >= 1
+    assert found["cores_allowed"] == 4 and found["memory_mib"] >= found["memory_free_mib"] > 0
+    said = re.sub(r"\s+", " ", compare("doctor").stdout)
+    assert "threads: 4 in a run" in said and "not available:" in said and "MiB free" in said and found["allocator"] in said
+
+
+def test_doctor_fails_in_the_words_of_a_framework_that_cannot_start(fake_twins: pytest.MonkeyPatch) -> None:
+    launch.FRAMEWORKS["left"] = "no_such_module"
+    done = compare("doctor")
+    assert done.exit_code == 1
+    assert "left cannot describe itself" in done.stdout and "No module named" in done.stdout
+    assert "right: right 1.0" in done.stdout
+
+
+def test_doctor_has_a_word_for_every_mode() -> None:
+    assert tuple(doctor.NEEDS) == spec.MODES
+
+
+def test_doctor_warns_of_little_room(fake_twins: pytest.MonkeyPatch) -> None:
+    fake_twins.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2**20))
+    warnings = json.loads(compare("doctor", "--json").stdout)["warnings"]
+    assert any("(results) has 1 MiB free. Make it 2,048 at least." in warning for warning in warnings)
+
+
+# --dry-run
+
+
+def test_a_dry_run_measures_a_few_steps_and_leaves_nothing(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake_twins.chdir(tmp_path)
+    done = compare("run", *QUICK, "--repeats", "2", "--epochs", "10", "--dry-run", "--json")
+    assert done.exit_code == 0, done.output
+    plain = json.loads(done.stdout)
+    order = [(each["row"], each["repeat"]) for each in plain["runs"]]
+    rows = [f"{framework}-serial-{cores}" for cores in ("1core", "2cores") for framework in ("left", "right")]
+    assert order == [*((row, 0) for row in rows), *((row, 1) for row in reversed(rows))]
+    assert all(each["source"] == "8 steps measured now" for each in plain["runs"])
+    # A fake takes 1 s for an epoch of 20 steps and 1258 images on one core, `right` 2 s; here are 10 epochs of 256 images.
+    left, right = (next(each["seconds"] for each in plain["runs"] if each["row"] == row) for row in rows[:2])
+    paced = 10 * 256 / 1258
+    assert right - left == pytest.approx(paced, rel=1e-6)
+    assert plain["seconds"] == pytest.approx(sum(each["seconds"] for each in plain["runs"]))
+    assert plain["checkpoint_bytes"] > 0 and plain["num_bytes"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_counts_the_best_weights_and_says_what_it_does_not_count(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found: list[dict[str, Any]] = []
+    for keep in ("false", "true"):
+        done = compare("run", *QUICK, "--set", f"best_epoch.keep={keep}", "--profile", "--dry-run", "--json")
+        assert done.exit_code == 0, done.output
+        found.append(json.loads(done.stdout))
+    plain, kept = found
+    weights = kept["checkpoint_bytes"] - plain["checkpoint_bytes"]
+    assert weights > 0
+    assert kept["num_bytes"] - plain["num_bytes"] == pytest.approx(weights / 2 * len(plain["runs"]), rel=0.01)
+    shown = compare("run", *QUICK, "--profile", "--dry-run").stdout
+    assert "The profile after each run, and its trace, are not counted." in " ".join(shown.split())
+
+
+def test_a_dry_run_of_stored_results_measures_nothing_and_names_what_is_unknown(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    assert compare("run", *QUICK, "--out", out).exit_code == 0
+    behave(fake_twins, left__serial__1="crash", left__serial__2="crash", right__serial__1="crash", right__serial__2="crash")
+    done = compare("run", *QUICK, "--modes", "serial,data_parallel", "--dry-run", "--from", out)
+    assert done.exit_code == 0, done.output
+    said = re.sub(r"\s+", " ", done.stdout)
+    assert "6 runs: about 0:" in said and "and 2 of which nothing is known" in said
+    assert f"stored in {out}" in re.sub(r"\s+", "", said).replace("storedin", "stored in ")
+
+
+def test_stored_times_are_those_of_runs_of_the_same_kind_and_of_the_middle_one(tmp_path: Path) -> None:
+    stored = made.repeated()
+    known = estimate.stored(made.stored_in(stored, tmp_path))
+    row = stored.comparison.rows[0]
+    longer = row.model_copy(update={"spec": row.spec.with_fields(epochs=9, seed=1, data={"limit": 100})})
+    found = known(longer)
+    assert isinstance(found, tuple) and found[0].phases is not None and found[0].phases.wall_seconds == 3.5 + 2 * 4.0
+    for other in ({"data": {"image_size": 256}}, {"augmentation": {"rotation_degrees": 10.0}}, {"optimizer": {"name": "adam"}}):
+        assert known(row.model_copy(update={"spec": row.spec.with_fields(**other)})) == (
+            f"unknown: {tmp_path} has no run of this kind"
+        )
+
+
+def test_a_dry_run_of_a_folder_lists_what_is_missing(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    behave(fake_twins, right__serial__2="kill")
+    assert compare("run", *QUICK, "--out", out).exit_code == 1
+    before = sorted(path for path in out.rglob("*"))
+    plain = json.loads(compare("run", "--resume", out, "--dry-run", "--from", out, "--json").stdout)
+    assert [each["row"] for each in plain["runs"]] == ["right-serial-2cores"]
+    assert sorted(path for path in out.rglob("*")) == before
+
+
+def test_a_dry_run_whose_steps_fail_says_so(fake_twins: pytest.MonkeyPatch) -> None:
+    behave(fake_twins, left__serial__1="crash")
+    done = compare("run", *QUICK, "--dry-run")
+    assert done.exit_code == 1
+    assert "no more = memory" in re.sub(r"\s+", " ", done.stdout)
+
+
+def test_from_without_a_dry_run_is_refused(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    done = compare("run", *QUICK, "--from", tmp_path)
+    assert done.exit_code == 2 and "--from goes with --dry-run" in done.stderr
+
+
+def test_an_estimate_scales_steps_and_evaluation_and_leaves_what_comes_once() -> None:
+    row = made.row("pytorch")
+    like = made.good(row, seconds=4.0)  # 2 epochs of 640 images in 8 s, validation 0.1 s each, test 0.3 s, the rest 3 s
+    twice = row.model_copy(update={"spec": row.spec.with_fields(epochs=20)})
+    assert estimate.seconds(row, like, 640) == pytest.approx(2.0 + 0.5 + 0.25 + 0.25 + 8.0 + 0.5)
+    assert estimate.seconds(twice, like, 1280) == pytest.approx(3.0 + 8.0 * 20 + 2 * (20 * 0.1 + 0.3))
+
+
+# The shell
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("convtwins do", {"doctor"}),
+        ("convtwins run --dry", {"--dry-run"}),
+    ],
+)
+def test_bash_completes_the_words_of_the_command(tmp_path: Path, line: str, expected: set[str]) -> None:
+    (tmp_path / "convtwins.bash").write_text(compare("completion", "bash").stdout)
+    words = line.split(" ")
+    asked = f'COMP_WORDS=({" ".join(words[:-1])} "{words[-1]}"); COMP_CWORD={len(words) - 1}; _convtwins'
+    script = f'source convtwins.bash; complete -p convtwins; {asked}; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "--norc", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    registered, *replies = done.stdout.splitlines()
+    assert registered == "complete -o default -F _convtwins convtwins"
+    assert expected <= set(replies)
+    assert all(reply.startswith(words[-1]) for reply in replies)
+
+
+def test_the_command_of_the_shell_is_the_suite_from_anywhere(tmp_path: Path) -> None:
+    (tmp_path / "convtwins.bash").write_text(compare("completion", "bash").stdout)
+    done = subprocess.run(
+        ["bash", "--norc", "-c", "source convtwins.bash; convtwins cache --json --cache-dir none"],
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert json.loads(done.stdout)["items"] == []
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_get_a_script_of_their_own(shell: str) -> None:
+    script = compare("completion", shell).stdout
+    assert f"complete_{shell}" in script and sys.executable in script and str(launch.PROJECT_ROOT) in script
+
+
+# Caches
+
+
+def test_cache_folders_follow_the_conventions(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CONVTWINS_CACHE", "KERAS_HOME", "TORCH_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert str(store.keras_home()) == "/home/someone/.keras"
+    assert str(store.torch_home()) == "/home/someone/.cache/torch"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    assert (str(store.folder(None)), str(store.torch_home())) == ("/xdg/convtwins", "/xdg/torch")
+    monkeypatch.setenv("KERAS_HOME", "/keras")
+    monkeypatch.setenv("TORCH_HOME", "~/torch")
+    assert (str(store.keras_home()), str(store.torch_home())) == ("/keras", "/home/someone/torch")
+
+
+# A notebook
+
+
+@pytest.fixture
+def results(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> api.Results:
+    assert compare("run", *QUICK, "--out", tmp_path / "out").exit_code == 0
+    return api.load(tmp_path / "out")
+
+
+@pytest.mark.parametrize("folder", [5, None, b"out"])
+def test_a_folder_that_is_no_path_is_refused_in_words(folder: Any) -> None:
+    with pytest.raises(FolderError, match=r"folder must be a path\. Received: "):
+        api.load(folder)
+
+
+def test_a_notebook_gets_a_confusion_matrix_of_each_row(tmp_path: Path) -> None:
+    figure = api.plot_confusion(api.load(made.stored_in(made.hostile(3), tmp_path)))
+    assert [axis.get_title() for axis in figure.axes] == [
+        f"{framework} {mode}" for framework in ("pytorch", "tensorflow") for mode in ("serial, 2 cores", "data_parallel x2")
+    ]
+
+
+def test_a_notebook_gets_tidy_frames_and_figures(results: api.Results) -> None:
+    assert len(results.runs) == len(results.summaries) == 4 and len(results.epochs) == 12
+    seconds = results.epochs.groupby(["framework", "cores"]).seconds.median()
+    assert seconds["left", 2] < seconds["left", 1] < seconds["right", 2]
+    summary = results.summaries.set_index("name").loc["left serial, 2 cores"]
+    assert summary.epoch_seconds_median == pytest.approx(1 / 1.2) == 1 / summary.speedup_one_core_value
+    assert "Same data in all 4 runs that recorded it." in results.sentences
+    plotted = (api.plot_loss, api.plot_accuracy, api.plot_seconds, api.plot_speedup, api.plot_efficiency, api.plot_phases)
+    for draw in plotted:
+        assert draw(results)._repr_png_().startswith(b"\x89PNG")  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(ValueError, match=r"nothing to plot\. Received: images_per_second"):
+        api.plot_input(results)
+    with pytest.raises(ValueError, match=r"plot is unknown. Received: 'los'. Use one of loss, "):
+        api.plot(results, "los")
+    assert "loss" in plots.names()
+
+
+NOTEBOOK = launch.PROJECT_ROOT / "docs" / "notebook.ipynb"
+
+
+def test_the_notebook_runs_again_and_says_what_it_says(tmp_path: Path) -> None:
+    cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] or cell["source"][-1].startswith("results = ") for cell in cells), "it was never executed"
+    (tmp_path / "notebook.py").write_text("\n\n".join("".join(cell["source"]) for cell in cells))
+    done = subprocess.run(
+        [sys.executable, tmp_path / "notebook.py"],
+        cwd=NOTEBOOK.parent,
+        env={**os.environ, "PYTHONPATH": str(launch.PROJECT_ROOT), "MPLBACKEND": "agg"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    printed = [output for cell in cells for output in cell["outputs"] if output["output_type"] == "stream"]
+    assert done.stdout == "".join("".join(output["text"]) for output in printed)

@@ -1,0 +1,321 @@
+"""Scaling: the laws against numbers known beforehand, and whole runs of fake twins."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from common.artifacts.results import Noise
+from common.machine import machine
+from common.spec import SpecError
+from compare.__main__ import app
+from compare.comparison import scaling
+from compare.core.presets import Preset
+from compare.execution import store
+from compare.judgement import scaling_laws
+from compare.judgement.scaling_laws import Network
+from tests.compare.conftest import behave
+
+ARGUMENTS = ("scaling", "--frameworks", "left,right", "--modes", "multi_process", "--replicas", "1,2,4")
+
+
+def compare(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_amdahl_finds_the_serial_fraction_that_made_the_speedups() -> None:
+    points = [(replicas, 1.0 / (0.1 + 0.9 / replicas)) for replicas in (1, 2, 4, 8)]
+    found = scaling_laws.amdahl(points)
+    assert found is not None and found.value == pytest.approx(0.1) and found.n == 3
+    assert found.low == pytest.approx(0.1) and found.high == pytest.approx(0.1)
+    assert found.speedup(8) == pytest.approx(points[-1][1])
+
+
+def test_gustafson_finds_the_serial_fraction_that_made_the_speedups() -> None:
+    found = scaling_laws.gustafson([(replicas, replicas - 0.2 * (replicas - 1)) for replicas in (2, 3)])
+    assert found is not None and found.value == pytest.approx(0.2)
+    assert found.speedup(64) == pytest.approx(64 - 0.2 * 63)
+
+
+@pytest.mark.parametrize(("speedup", "told"), [(1.6, True), (0.8, False), (2.2, False)])
+def test_a_fraction_outside_of_zero_to_one_tells_nothing_of_more_replicas(speedup: float, told: bool) -> None:
+    fraction = scaling_laws.amdahl([(2, speedup)])
+    assert fraction is not None
+    law = scaling.Law(framework="pytorch", mode="multi_process", workers=0, fraction=fraction)
+    (row,) = scaling.laws_table(scaling.Scaling(points=[], laws=[law], checks=[], projected=[])).rows
+    assert ("speedup_64" in row) == told
+
+
+def test_the_interval_of_a_fraction_holds_the_truth_and_is_missing_for_a_single_point() -> None:
+    alone = scaling_laws.amdahl([(1, 1.0), (2, 1.8)])
+    assert alone is not None and alone.low is None and alone.high is None
+    noisy = scaling_laws.amdahl([(2, 1.80), (2, 1.84), (4, 3.05), (4, 3.10)])
+    assert noisy is not None and noisy.low is not None and noisy.high is not None
+    assert noisy.low < noisy.value < noisy.high
+    assert scaling_laws.amdahl([(1, 1.0)]) is None
+
+
+@pytest.mark.parametrize(
+    ("topology", "replicas", "messages", "volume"),
+    [
+        ("ring", 2, 2, 100.0),
+        ("ring", 4, 6, 150.0),
+        ("tree", 8, 6, 600.0),
+        ("tree", 5, 6, 600.0),
+        ("server", 3, 6, 600.0),
+        ("all_gather", 4, 3, 300.0),
+    ],
+)
+def test_an_exchange_sends_as_many_messages_and_bytes_as_its_formula(
+    topology: scaling_laws.Topology, replicas: int, messages: int, volume: float
+) -> None:
+    assert scaling_laws.exchange_terms(topology, replicas, 100.0) == (messages, pytest.approx(volume))
+    link = Network(name="", alpha_seconds=1.0, beta_seconds_per_byte=0.5)
+    assert scaling_laws.exchange_seconds(topology, replicas, 100.0, link) == pytest.approx(messages + volume / 2)
+    assert scaling_laws.exchange_seconds(topology, 1, 100.0, link) == 0.0
+
+
+def test_compute_and_link_are_found_again_from_what_they_make() -> None:
+    compute = scaling_laws.fit_compute([(batch, 0.01 + 0.002 * batch) for batch in (16, 32, 64)])
+    assert compute is not None
+    assert (compute.fixed_seconds, compute.image_seconds) == (pytest.approx(0.01), pytest.approx(0.002))
+    truth = Network(name="", alpha_seconds=1e-3, beta_seconds_per_byte=1e-8)
+    points = [(replicas, scaling_laws.exchange_seconds("ring", replicas, 4e6, truth)) for replicas in (2, 3, 5)]
+    link = scaling_laws.fit_link("ring", 4e6, points)
+    assert (link.alpha_seconds, link.beta_seconds_per_byte) == (pytest.approx(1e-3), pytest.approx(1e-8))
+
+
+def test_a_link_without_runs_costs_nothing() -> None:
+    assert scaling_laws.exchange_seconds("ring", 8, 1e6, scaling_laws.fit_link("ring", 1e6, [])) == 0.0
+
+
+def test_noise_below_zero_counts_in_the_fit_of_a_link() -> None:
+    # Half the noise is left out where what is faster than compute counts as nothing: 2e-3 too much in the mean.
+    noisy = [(2, 5e-3), (2, -3e-3), (2, 5e-3), (2, -3e-3)]
+    link = scaling_laws.fit_link("ring", 1e6, noisy)
+    assert scaling_laws.exchange_seconds("ring", 2, 1e6, link) == pytest.approx(1e-3)
+
+
+def test_of_one_number_of_replicas_all_is_taken_for_bandwidth() -> None:
+    # A ring of four sends three quarters over half as much of the payload: alpha alone would say three times the seconds.
+    link = scaling_laws.fit_link("ring", 1e6, [(2, 4e-3), (2, 6e-3)])
+    assert link.alpha_seconds == 0.0
+    assert scaling_laws.exchange_seconds("ring", 4, 1e6, link) == pytest.approx(1.5 * 5e-3)
+    assert scaling_laws.fit_link("ring", 1e6, [(2, -1e-3)]).beta_seconds_per_byte == 0.0
+
+
+@pytest.mark.parametrize("text", ["10gbit", "1e-5", "1e-5,-1e-9", "nan,1", "1,inf", ""])
+def test_a_network_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="--network takes 10Gbit, 100Gbit, nvlink, or ALPHA,BETA"):
+        scaling_laws.network(text)
+    assert scaling_laws.network("2e-5,1e-9").alpha_seconds == 2e-5
+
+
+def test_scaling_runs_every_size_with_its_serial_counterparts(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    done = compare(*ARGUMENTS, "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    rows = {row.id: row.spec for row in store.read_plan(tmp_path / "out").rows if row.framework == "left"}
+    parallel = {name: (row.replicas, row.cores, row.global_batch_size) for name, row in rows.items() if row.mode != "serial"}
+    assert parallel == {
+        "left-multi_process-2replicas-strong": (2, 2, 64),
+        "left-multi_process-2replicas-weak": (2, 2, 128),
+        "left-multi_process-4replicas-strong": (4, 4, 64),
+        "left-multi_process-4replicas-weak": (4, 4, 256),
+    }
+    serial = {(row.cores, row.global_batch_size) for row in rows.values() if row.mode == "serial"}
+    assert serial == {(1, 64), (1, 32), (1, 16), (2, 64), (2, 128), (4, 64), (4, 256)}
+    for folder, name in (
+        ("tables", "scaling.md"),
+        ("tables", "scaling_laws.csv"),
+        ("plots", "scaling.png"),
+        (".", "scaling.json"),
+    ):
+        assert (tmp_path / "out" / folder / name).exists()
+    assert "Amdahl" in done.stdout and "Projected" not in done.stdout
+
+
+def test_ratios_are_those_of_seconds_per_epoch_and_projections_are_apart_with_the_models_error(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    done = compare(*ARGUMENTS, "--out", out, "--json")
+    points = {point["id"]: point for point in json.loads(done.stdout)["points"]}
+    # The fake's seconds are 1 / (1 + 0.5 (replicas - 1) + 0.2 (cores - 1)).
+    two, four = points["left-multi_process-2replicas-strong"], points["left-multi_process-4replicas-weak"]
+    assert two["speedup_one_core"]["value"] == pytest.approx(1.7)
+    assert two["speedup_same_cores"]["value"] == pytest.approx(1.7 / 1.2)
+    assert two["efficiency_one_core"] == pytest.approx(0.85)
+    assert four["speedup_one_core"]["value"] == pytest.approx(3.1)
+    laws = {(law["framework"], law["fraction"]["law"]): law["fraction"] for law in json.loads(done.stdout)["laws"]}
+    assert laws["left", "Amdahl"]["n"] == 2 and laws["left", "Gustafson"]["low"] is not None
+    done = compare("scaling", "--stored", out, "--project", "8,128", "--network", "10Gbit", "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    by_size = {
+        (each["replicas"], each["topology"]): each
+        for each in found["projected"]
+        if (each["framework"], each["kind"]) == ("left", "strong")
+    }
+    assert by_size[128, "ring"]["speedup"] is None  # 64 images, 128 replicas
+    assert 0 < by_size[8, "ring"]["speedup"] < 8
+    assert {(check["framework"], check["mode"], check["replicas"]) for check in found["checks"]} == {
+        ("left", "multi_process", 4),
+        ("right", "multi_process", 4),
+    }
+    assert all(check["fitted_on"] == [2] and math.isfinite(check["error"]) for check in found["checks"])
+    assert "Projected, not measured" in (out / "tables" / "scaling_projected.md").read_text()
+
+
+@pytest.mark.slow
+def test_more_replicas_than_cores_are_run_and_marked_and_stand_in_no_law(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    done = compare(*ARGUMENTS, "--cores", "2", "--out", tmp_path / "out", "--json")
+    found = json.loads(done.stdout)
+    assert {(point["replicas"], point["oversubscribed"], point["status"]) for point in found["points"]} == {
+        (2, False, "ok"),
+        (4, True, "ok"),
+    }
+    assert {law["fraction"]["n"] for law in found["laws"]} == {1}
+    assert "oversubscribed" in (tmp_path / "out" / "tables" / "scaling.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("compression", "sent", "topologies"),
+    [
+        ("none", lambda replicas: 2 * (replicas - 1) * 1e9, {"ring", "tree", "server"}),
+        ("int8", lambda replicas: replicas * (replicas - 1) * 1e9, {"all_gather"}),
+    ],
+)
+def test_what_is_projected_is_what_the_runs_sent(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, compression: str, sent: Any, topologies: set[str]
+) -> None:
+    out = tmp_path / "out"
+    chosen = ("--set", f"communication.compression={compression}")
+    assert compare(*ARGUMENTS[:-1], "2", *chosen, "--kinds", "weak", "--out", out).exit_code == 0
+    stored = store.read(out)
+    for row in stored.comparison.rows:
+        for repeat, result in stored.runs[row.id].items():
+            moved = None if row.spec.mode == "serial" else sent(row.spec.replicas)
+            stored.runs[row.id][repeat] = result.model_copy(update={"bytes_per_step": moved})
+    wish = scaling.Wish((8,), Network(name="", alpha_seconds=0.0, beta_seconds_per_byte=1e-9))
+    found = {each.topology: each.step_seconds for each in scaling.read(stored, wish).projected if each.kind == "weak"}
+    assert set(found) == topologies
+    compute = {
+        topology: (seconds or 0.0) - scaling_laws.exchange_terms(topology, 8, 1.0)[1] for topology, seconds in found.items()
+    }
+    assert max(compute.values()) == pytest.approx(min(compute.values())) and min(compute.values()) > 0.0
+
+
+def test_points_and_projections_that_rest_on_disturbed_runs_say_so(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert compare(*ARGUMENTS[:-1], "2", "--out", out).exit_code == 0
+    stored = store.read(out)
+    wish = scaling.Wish((8,), scaling_laws.network("10Gbit"))
+    base = next(row.id for row in stored.comparison.rows if row.framework == "left" and row.spec.mode == "serial")
+    for repeat, result in stored.runs[base].items():
+        stored.runs[base][repeat] = result.model_copy(update={"noise": Noise(cores_stolen=0.9)})
+    found = scaling.read(stored, wish)
+    assert {point.in_doubt for point in found.points if point.framework == "left"} == {True}
+    assert {row["status"] for row in scaling.points_table(found).rows if row["framework"] == "left"} == {"in doubt"}
+    note = scaling.projected_table(found).note
+    assert "It rests on runs that are in doubt." in note and "the same model was off by" in note
+
+
+def test_a_first_host_that_is_not_this_machine_is_refused_before_anything_is_run(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    done = compare(*ARGUMENTS, "--hosts", "192.0.2.77,192.0.2.78", "--out", tmp_path / "out")
+    assert done.exit_code == 2 and not (tmp_path / "out").exists()
+    assert "hosts must begin with this machine. Received: 192.0.2.77, 192.0.2.78" in " ".join(done.stderr.split())
+
+
+def test_over_hosts_serial_has_the_first_and_fewer_replicas_fewer_hosts(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "available_cores", lambda: 2)
+    values = {"hosts": ("a", "b", "c"), "global_batch_size": 48}
+    settings = Preset(values, ("multi_process",), replicas=2)
+    rows = {row.id: row.spec for row in scaling.rows(settings, ["left"], sizes=(2, 6), kinds=("strong",))}
+    assert {name: (row.hosts, row.cores) for name, row in rows.items()} == {
+        "left-serial-1cores-batch48": ((), 1),
+        "left-multi_process-2replicas-strong": (("a", "b"), 2),
+        "left-serial-2cores-batch48": ((), 2),
+        "left-serial-1cores-batch24": ((), 1),
+        "left-multi_process-6replicas-strong": (("a", "b", "c"), 6),
+        "left-serial-1cores-batch8": ((), 1),
+    }
+
+
+@pytest.mark.slow
+def test_every_input_has_a_compute_and_a_check_of_its_own(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = compare(*ARGUMENTS, "--workers", "0,2", "--kinds", "weak", "--out", out, "--json")
+    assert done.exit_code == 0, done.output
+    checks = {(check["framework"], check["workers"], check["kind"]) for check in json.loads(done.stdout)["checks"]}
+    assert checks == {(framework, workers, "weak") for framework in ("left", "right") for workers in (0, 2)}
+    slower = store.read(out)
+    for row in slower.comparison.rows:
+        if row.spec.workers == 0:
+            for repeat, result in slower.runs[row.id].items():
+                epochs = [epoch.model_copy(update={"timed_seconds": 10 * epoch.timed_seconds}) for epoch in result.epochs]
+                slower.runs[row.id][repeat] = result.model_copy(update={"epochs": epochs})
+    wish = scaling.Wish((8,), scaling_laws.network("10Gbit"))
+    projected = {
+        (each.workers, each.framework): each.step_seconds
+        for each in scaling.read(slower, wish).projected
+        if (each.kind, each.topology) == ("weak", "ring")
+    }
+    inline, fed = projected[0, "left"], projected[2, "left"]
+    assert inline is not None and fed is not None and inline > 5 * fed
+
+
+@pytest.mark.slow
+def test_replicas_on_accelerators_take_no_turns_and_are_the_resource(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert compare(*ARGUMENTS, "--cores", "2", "--out", out).exit_code == 0
+    stored = store.read(out)
+    for repeats in stored.runs.values():
+        for repeat, result in repeats.items():
+            repeats[repeat] = result.model_copy(update={"device": "cuda: made up"})
+    points = {point.id: point for point in scaling.read(stored, scaling.Wish()).points}
+    four = points["left-multi_process-4replicas-strong"]
+    assert not four.oversubscribed and four.speedup_one_core is not None
+    assert four.efficiency_one_core == pytest.approx(four.speedup_one_core.value / 4)
+
+
+def test_a_run_that_fails_is_named_with_its_size_and_its_kind(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    behave(fake_twins, left__multi_process__4="crash")
+    done = compare(*ARGUMENTS[:-1], "1,4", "--out", tmp_path / "out")
+    for kind in ("strong", "weak"):
+        assert f"left-multi_process-4replicas-{kind}: failed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--replicas", "1,x"), "--replicas must be whole numbers"),
+        (("--kinds", "strongg"), "Did you mean strong?"),
+        (("--modes", "multi"), "--modes names something unknown"),
+        (("--project", "8", "--network", "1Gb"), "--network takes"),
+        (("--replicas", "3"), "Use 63 or 66."),
+    ],
+)
+def test_wrong_arguments_end_before_anything_is_run(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    done = compare(*ARGUMENTS, *arguments, "--out", tmp_path / "out")
+    assert (done.exit_code, words in done.stderr) == (2, True), done.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_without_parallel_runs_is_refused(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    compare("run", "--frameworks", "left", "--modes", "serial", "--no-proof", "--out", tmp_path / "out")
+    done = compare("scaling", "--stored", tmp_path / "out")
+    assert (done.exit_code, done.stderr) == (
+        2,
+        "The folder holds no parallel run. Choose one that compare scaling has filled.\n",
+    )

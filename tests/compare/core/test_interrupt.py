@@ -1,0 +1,90 @@
+"""What SIGINT and SIGTERM leave behind of commands that run nothing but short processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from compare.execution import launch
+
+HANGING = "tests.compare.twins.hanging"
+
+
+def started(tmp_path: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """A command with frameworks that write their process ids and then do nothing."""
+    script = textwrap.dedent(
+        f"""
+        from compare.execution import launch
+        from compare.__main__ import app
+        launch.FRAMEWORKS = {{"left": {HANGING!r}, "right": {HANGING!r}}}
+        app({[*arguments, "--frameworks", "left,right"]!r})
+        """
+    )
+    (tmp_path / "temporary").mkdir()
+    environment = {
+        **os.environ,
+        "TMPDIR": str(tmp_path / "temporary"),
+        "HANGING_PID": str(tmp_path / "pid"),
+        "CONVTWINS_CACHE": str(tmp_path / "cache"),
+    }
+    return subprocess.Popen([sys.executable, "-c", script], cwd=launch.PROJECT_ROOT, env=environment, stderr=subprocess.PIPE)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "command",
+    [("parity", "--no-remember", "--modes", "serial"), ("models", "--model", "simple_cnn"), ("run", "--modes", "serial")],
+)
+def test_an_interrupt_ends_the_twin_says_so_and_leaves_no_temporary_folder(
+    command: tuple[str, ...], number: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    process = started(tmp_path, *command)
+    pid = tmp_path / "pid"
+    deadline = time.monotonic() + 120
+    while not (pid.exists() and pid.read_text()) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    twin = int(pid.read_text())
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said.splitlines()[-1]) == (code, b"Interrupted.")
+    assert list((tmp_path / "temporary").glob("convtwins-*")) == []
+    assert not psutil.pid_exists(twin) or psutil.Process(twin).status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize(("package", "word"), [("typer", "--help"), ("optuna", "tune")])
+def test_an_interrupt_while_a_command_is_imported_ends_with_one_line(package: str, word: str, tmp_path: Path) -> None:
+    """The interrupt comes from a package that is imported: the first one, and one of a single command."""
+    (tmp_path / f"{package}.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "compare", word], cwd=launch.PROJECT_ROOT, env=environment, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"Interrupted.\n")
+
+
+def test_an_interrupt_where_a_command_has_nothing_to_tidy_up_ends_with_one_line(tmp_path: Path) -> None:
+    """It comes while the words of the command are read, by a spec file that nobody ever writes."""
+    pipe = tmp_path / "spec.yaml"
+    os.mkfifo(pipe)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "compare", "run", "--spec", str(pipe)],
+        cwd=launch.PROJECT_ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    while process.poll() is None:
+        try:
+            writing = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+            break
+        except OSError:  # nobody reads yet
+            time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    printed, said = process.communicate(timeout=60)
+    os.close(writing)
+    assert (process.returncode, printed, said) == (130, b"", b"Interrupted.\n")

@@ -1,0 +1,55 @@
+import io
+from unittest.mock import MagicMock, call
+
+import pytest
+from rich.console import Console
+
+from compare.core import progress
+from compare.core.progress import Display, Watchers
+from tests.compare import made
+
+
+@pytest.mark.parametrize(
+    ("jobs", "seconds", "left"),
+    [
+        ([], {"a": [1.0]}, 0.0),
+        (["a", "b"], {}, 0.0),
+        (["a", "a"], {"a": [2.0, 4.0]}, 6.0),
+        (["b"], {"a": [2.0, 4.0]}, 3.0),  # never run: the mean of what has run
+    ],
+)
+def test_the_time_left_is_by_row(jobs: list[str], seconds: dict[str, list[float]], left: float) -> None:
+    assert progress.time_left(jobs, seconds) == left
+
+
+def test_a_terminal_shows_epoch_loss_accuracy_and_time_left() -> None:
+    output = io.StringIO()
+    with progress.display(Console(file=output, force_terminal=True, width=120)) as shown:
+        shown.plan(["a", "b"])
+        shown.begin("a", "a")
+        shown.watch(
+            [{"event": "start", "total_epochs": 3}, {"event": "epoch", "epoch": 2, "train": {"loss": 0.5, "accuracy": 0.75}}]
+        )
+        shown._progress.refresh()
+        assert "about 0:00 left" in output.getvalue()  # known before the first run has ended
+        shown.end()
+        shown._progress.refresh()
+    assert "epoch 2/3  loss 0.5000  accuracy 0.7500" in output.getvalue()
+    assert "about 0:00 left" in output.getvalue()
+
+
+def test_a_pipe_shows_nothing() -> None:
+    output = io.StringIO()
+    with progress.display(Console(file=output)) as shown:
+        shown.say("anything")
+    assert output.getvalue() == ""
+
+
+def test_watchers_are_all_told_the_same_in_the_same_order() -> None:
+    told = [MagicMock(spec=Display), MagicMock(spec=Display)]
+    watchers = Watchers(*told)
+    result = made.good(made.row("pytorch"), 1.0)
+    calls = [call.say("proof"), call.plan(["a"]), call.begin("a", "a (1 of 1)"), call.watch([{}]), call.end(result)]
+    for name, arguments, _ in calls:
+        getattr(watchers, name)(*arguments)
+    assert [watcher.mock_calls for watcher in told] == [calls, calls]

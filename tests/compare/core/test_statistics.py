@@ -1,0 +1,214 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from compare.core import statistics
+from compare.core.statistics import Judged, Ratio, paired_ratio, spread, verdicts
+
+
+def test_spread_is_median_and_quartiles_of_the_finite_values() -> None:
+    found = spread([1.0, 2.0, 3.0, 4.0, 5.0, math.nan])
+    assert found is not None
+    assert (found.low, found.median, found.high, found.n) == (2.0, 3.0, 4.0, 5)
+
+
+def test_spread_of_nothing_is_none() -> None:
+    assert spread([]) is None
+    assert spread([math.nan, math.inf]) is None
+
+
+@pytest.mark.parametrize(("later", "quantiles"), [(0, (1.75, 2.5, 3.25)), (1, (2.0, 3.0, 4.0)), (2, None), (4, None)])
+def test_values_that_are_later_than_all_others_shift_the_quantiles(
+    later: int, quantiles: tuple[float, float, float] | None
+) -> None:
+    found = statistics.spread_with_later([4.0, 1.0, 3.0, 2.0], later)
+    assert (found and (found.low, found.median, found.high)) == quantiles
+    assert statistics.spread_with_later([], 3) is None
+
+
+def test_paired_ratio_is_the_t_interval_of_the_logarithms() -> None:
+    pairs = [(2.0, 1.0), (2.2, 1.0), (1.9, 1.0), (2.1, 1.0), (2.05, 1.0)]
+    found = paired_ratio(pairs)
+    logs = [math.log(a / b) for a, b in pairs]
+    low, high = stats.t.interval(0.95, 4, loc=sum(logs) / 5, scale=stats.sem(logs))
+    assert found is not None and found.low is not None and found.high is not None
+    assert found.value == pytest.approx(math.exp(sum(logs) / 5))
+    assert (found.low, found.high) == (pytest.approx(math.exp(low)), pytest.approx(math.exp(high)))
+
+
+def test_a_ratio_held_against_a_margin_is_that_of_pairs_so_much_closer() -> None:
+    pairs = [(1.2, 1.0), (1.1, 1.0), (1.3, 1.1), (1.2, 1.1), (1.15, 1.0)]
+    ratio, closer = statistics.paired_ratio(pairs), statistics.paired_ratio([(first, 1.05 * second) for first, second in pairs])
+    assert ratio is not None and closer is not None
+    held = statistics.held_against(ratio, 1.05)
+    assert held.n == closer.n and held.p != ratio.p
+    assert (held.value, held.low, held.high, held.p) == pytest.approx((closer.value, closer.low, closer.high, closer.p))
+
+
+def test_a_drift_that_meets_both_of_a_pair_leaves_their_ratio_alone() -> None:
+    found = paired_ratio([(2.0 * drift, 1.0 * drift) for drift in (1.0, 3.0, 10.0)])
+    assert found is not None
+    assert found.low == pytest.approx(2.0) and found.high == pytest.approx(2.0)
+
+
+def test_a_single_pair_has_no_interval() -> None:
+    assert paired_ratio([(3.0, 2.0)]) == Ratio(value=math.exp(math.log(1.5)), low=None, high=None, n=1, p=None)
+
+
+def test_pairs_that_are_not_positive_are_left_out() -> None:
+    assert paired_ratio([(math.nan, 1.0), (1.0, 0.0)]) is None
+
+
+def test_two_wild_repeats_have_a_finite_interval() -> None:
+    found = paired_ratio([(1e-200, 1.0), (1e200, 1.0)])
+    assert found is not None and found.high is not None and math.isfinite(found.high)
+    assert statistics.inverse(found).low is not None
+
+
+def test_p_is_that_of_the_paired_t_test_on_the_logarithms() -> None:
+    pairs = [(2.0, 1.9), (2.2, 2.0), (1.9, 1.95), (2.1, 2.0), (2.05, 1.97)]
+    found = paired_ratio(pairs)
+    expected = stats.ttest_rel([math.log(first) for first, _ in pairs], [math.log(second) for _, second in pairs])
+    assert found is not None
+    assert found.p == pytest.approx(expected.pvalue)
+    assert statistics.inverse(found).p == found.p
+
+
+@pytest.mark.parametrize(("pairs", "p"), [([(2.0, 2.0)] * 5, 1.0), ([(2.0, 1.0)] * 5, 0.0), ([(2.0, 1.0)], None)])
+def test_p_of_pairs_without_any_noise(pairs: list[tuple[float, float]], p: float | None) -> None:
+    found = paired_ratio(pairs)
+    assert found is not None and found.p == p
+
+
+@pytest.mark.parametrize(
+    ("p_values", "adjusted"),
+    [
+        ([], []),
+        ([0.03], [0.03]),
+        ([0.01, 0.04, 0.03, 0.005], [0.03, 0.06, 0.06, 0.02]),
+        ([0.6, 0.5], [1.0, 1.0]),
+        ([0.01, 0.01, 0.01], [0.03, 0.03, 0.03]),
+    ],
+)
+def test_holm_steps_down_and_never_falls(p_values: list[float], adjusted: list[float]) -> None:
+    assert statistics.holm(p_values) == pytest.approx(adjusted)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_holm_rejects_what_its_rule_rejects(p_values: list[float]) -> None:
+    """Holm's own words: from the smallest p on, as long as p <= level / (number of those left)."""
+    rejected: set[int] = set()
+    by_size = sorted(range(len(p_values)), key=lambda place: p_values[place])
+    for rank, place in enumerate(by_size):
+        if (len(p_values) - rank) * p_values[place] > 0.05:
+            break
+        rejected.add(place)
+    assert {place for place, p in enumerate(statistics.holm(p_values)) if p <= 0.05} == rejected
+
+
+def ratio(value: float, low: float | None, high: float | None, n: int, p: float | None = 0.01) -> Ratio:
+    return Ratio(value=value, low=low, high=high, n=n, p=p)
+
+
+def judged(*ratios: Ratio) -> Judged:
+    return verdicts([(f"ratio {number}", each) for number, each in enumerate(ratios)])[0]
+
+
+def test_a_difference_that_only_one_comparison_shows_is_none_among_many() -> None:
+    likely, weak = ratio(1.1, 1.05, 1.15, 5, p=0.004), ratio(1.1, 1.01, 1.2, 5, p=0.04)
+    assert [each.verdict for each in verdicts([("a", likely), ("b", weak)])] == ["above", "above"]
+    equal = ratio(1.0, 0.9, 1.1, 5, p=0.9)
+    many = verdicts([("a", likely), ("b", weak), ("c", equal)])
+    assert [(each.verdict, each.family) for each in many] == [
+        ("above", 3),
+        ("no difference shown", 3),
+        ("no difference shown", 3),
+    ]
+    assert [each.p for each in many] == pytest.approx([0.012, 0.08, 0.9])
+
+
+def test_comparisons_of_too_few_pairs_make_no_family_larger() -> None:
+    few = ratio(2.0, 1.9, 2.1, 4, p=1e-4)
+    found = verdicts([("few", few), ("enough", ratio(1.1, 1.01, 1.2, 5, p=0.04))])
+    assert [(each.name, each.verdict, each.p, each.family) for each in found] == [
+        ("few", "too few repeats to tell", None, 1),
+        ("enough", "above", 0.04, 1),
+    ]
+
+
+ONE, FEW = ratio(1.5, None, None, 1, p=None), ratio(0.5, 0.4, 0.6, 4)
+UNSHOWN, QUICK, SLOW = ratio(1.1, 0.9, 1.3, 5, p=0.21), ratio(1.5, 1.4, 1.6, 5), ratio(0.5, 0.4, 0.8, 9, p=1e-5)
+HARDLY = ratio(1.0035, 1.003, 1.004, 5)
+EQUAL = ratio(1.0, 0.9, 1.1, 5, p=0.9)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "words"),
+    [
+        ([ONE], "too few repeats to tell (1 of 5); a 1.50 times as fast as b here"),
+        ([FEW], "too few repeats to tell (4 of 5); b 2.00 times as fast as a here"),
+        ([UNSHOWN], "no difference shown between a and b: a 0.90 to 1.30 times as fast (p = 0.210)"),
+        ([QUICK], "a is 1.40 to 1.60 times as fast as b (p = 0.010)"),
+        ([SLOW], "b is 1.25 to 2.50 times as fast as a (p < 0.001)"),
+        ([HARDLY], "a is 1.003 to 1.004 times as fast as b, by less than 1% (p = 0.010)"),
+        ([statistics.inverse(HARDLY)], "b is 1.003 to 1.004 times as fast as a, by less than 1% (p = 0.010)"),
+        ([QUICK, EQUAL], "a is 1.40 to 1.60 times as fast as b (p = 0.020 among 2 comparisons)"),
+        (
+            [QUICK, EQUAL, EQUAL, EQUAL, EQUAL],
+            "no difference shown between a and b: a 1.40 to 1.60 times as fast "
+            "(p = 0.050 among 5 comparisons; 0.010 by itself)",
+        ),
+    ],
+)
+def test_a_verdict_is_never_stronger_than_its_data(ratios: list[Ratio], words: str) -> None:
+    assert statistics.faster(judged(*ratios), "a", "b") == words
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [(None, None), (FEW, "too few repeats to tell"), (QUICK, "pays"), (UNSHOWN, "no gain shown"), (SLOW, "does not pay")],
+)
+def test_a_mode_pays_only_where_the_interval_lies_above_one(found: Ratio | None, said: str | None) -> None:
+    assert statistics.pays(found and judged(found)) == said
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [(1.2, 1.3, "1.20 to 1.30"), (0.9, 1.1, "0.90 to 1.10"), (0.998, 1.001, "0.998 to 1.001"), (1.0, 1.0, "1.00 to 1.00")],
+)
+def test_a_range_has_the_digits_that_tell_its_bounds_from_one(low: float, high: float, said: str) -> None:
+    assert statistics.range_words(ratio(1.0, low, high, 5)) == said
+
+
+@pytest.mark.parametrize(("pairs", "comparisons"), [(5, 1), (5, 8), (6, 8), (30, 3)])
+def test_what_is_said_to_be_found_is_found_in_nine_of_ten_cases(pairs: int, comparisons: int) -> None:
+    error = 0.03 / math.sqrt(pairs)
+    least = statistics.least_found(error, pairs - 1, comparisons)
+    critical = stats.t.ppf(1 - 0.05 / 2 / comparisons, pairs - 1)
+    assert stats.nct.sf(critical, pairs - 1, least / error) == pytest.approx(0.9, abs=1e-6)
+
+
+def test_the_difference_that_a_family_finds_is_that_of_its_middle_ratio() -> None:
+    pairs = [[(1.0 + spread * sign, 1.0) for sign in (0, 1, -1, 2, -2)] for spread in (0.001, 0.01, 0.03)]
+    ratios = [found for each in pairs if (found := paired_ratio(each)) is not None]
+    logs = [math.log(first) for first, _ in pairs[1]]
+    expected = math.expm1(statistics.least_found(float(stats.sem(logs)), 4, 3))
+    assert statistics.resolution(ratios, 3) == pytest.approx(expected)
+    words = statistics.family_words(verdicts([(str(number), each) for number, each in enumerate(ratios)]))
+    assert words is not None and words.endswith(
+        f"a difference of {float(f'{100 * expected:.2g}'):g} % is found in 90% of cases."
+    )
+    assert statistics.resolution([ratio(1.0, None, None, 1)], 1) is None
+
+
+def test_the_size_of_the_family_is_said() -> None:
+    assert statistics.family_words(verdicts([("a", FEW)])) is None
+    one = statistics.family_words(verdicts([("a", FEW), ("b", QUICK)]))
+    assert one is not None and one.startswith("One comparison was tested, at 95%")
+    two = statistics.family_words(verdicts([("a", SLOW), ("b", QUICK)]))
+    assert two is not None and two.startswith(
+        "2 comparisons make one family: with 95% confidence no difference that it names is false"
+    )

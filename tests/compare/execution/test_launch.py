@@ -1,0 +1,203 @@
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from common.processes import watchdog
+from compare.core import errors
+from compare.execution import launch
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A twin named `scripted`, found in the working directory; write its code to the path."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launch, "FRAMEWORKS", {"scripted": "scripted_twin"})
+    launch.DESCRIPTIONS.clear()
+    return tmp_path / "scripted_twin.py"
+
+
+def test_describe_returns_what_the_twin_prints_and_asks_once(script: Path) -> None:
+    script.write_text('import os; print(\'{"framework": "scripted", "pid": \' + str(os.getpid()) + \'}\')')
+    first = launch.describe("scripted")
+    assert first["framework"] == "scripted"
+    assert launch.describe("scripted") == first
+
+
+def test_describe_names_the_exit_and_the_last_lines_of_a_twin_that_fails(script: Path) -> None:
+    script.write_text("raise ImportError('no such library')")
+    with pytest.raises(errors.LaunchError) as refused:
+        launch.describe("scripted")
+    assert "scripted cannot describe itself (exit code 1). Run: python -m scripted_twin describe" in str(refused.value)
+    assert str(refused.value).endswith("ImportError: no such library")
+
+
+@pytest.mark.parametrize("printed", ["not json", "[1]", ""])
+def test_describe_refuses_what_is_no_json_object(script: Path, printed: str) -> None:
+    script.write_text(f"print({printed!r})")
+    with pytest.raises(errors.LaunchError, match="must describe itself as a JSON object"):
+        launch.describe("scripted")
+
+
+def test_call_returns_the_exit_code_and_logs_both_streams(script: Path, tmp_path: Path) -> None:
+    script.write_text("import sys; print('out', sys.argv[1:]); print('err', file=sys.stderr); sys.exit(4)")
+    assert launch.call("scripted", ["run", "x y"], log=tmp_path / "deep" / "log.txt") == 4
+    assert sorted((tmp_path / "deep" / "log.txt").read_text().splitlines()) == ["err", "out ['run', 'x y']"]
+
+
+def test_call_returns_the_signal_that_ended_the_twin_as_a_negative_number(script: Path, tmp_path: Path) -> None:
+    script.write_text("import os; os.kill(os.getpid(), 9)")
+    assert launch.call("scripted", ["run"], log=tmp_path / "log.txt") == -9
+
+
+def test_a_twin_inherits_no_thread_or_rank_settings_of_the_shell(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [
+        "OMP_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "TF_CONFIG",
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "CONVTWINS_MEETING",
+        "MASTER_ADDR",
+        "KERAS_BACKEND",
+    ]
+    for name in names:
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("HARMLESS", "kept")
+    script.write_text(f"import os; print([n for n in {names} if n in os.environ], os.environ['HARMLESS'])")
+    launch.call("scripted", ["run"], log=tmp_path / "log.txt")
+    assert (tmp_path / "log.txt").read_text() == "[] kept\n"
+
+
+def test_the_project_is_found_from_any_working_directory_and_before_a_folder_of_the_same_name(
+    script: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common" / "__init__.py").write_text("raise ImportError('the wrong one')")
+    script.write_text("import common.spec, os; print(os.getcwd())")
+    assert launch.call("scripted", ["run"], log=tmp_path / "log.txt") == 0
+    assert (tmp_path / "log.txt").read_text() == f"{tmp_path}\n"
+
+
+_WITH_CHILDREN = """
+import subprocess, sys, time, pathlib, os, signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+pids = [subprocess.Popen([sys.executable, "-c", stubborn], start_new_session=own).pid for own in (False, True)]
+time.sleep(0.5)
+pathlib.Path("pids.tmp").write_text(" ".join(map(str, [os.getpid(), *pids])))
+os.replace("pids.tmp", "pids")
+time.sleep(600)
+"""
+
+
+def test_stop_ends_a_stubborn_twin_and_children_in_other_sessions(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_GRACE_SECONDS", 0.3)
+    script.write_text(_WITH_CHILDREN)
+    process = launch.start("scripted", ["run"], log=tmp_path / "log.txt")
+    pids = _wait_for_pids(tmp_path / "pids")
+    launch.stop(process)
+    assert process.returncode == -9
+    _assert_gone(pids)
+    launch.stop(process)  # does nothing twice
+
+
+def test_what_a_killed_twin_started_is_ended_though_it_leads_a_group(script: Path, tmp_path: Path) -> None:
+    script.write_text(
+        """
+import os, pathlib, signal, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], process_group=0)
+pathlib.Path("pids").write_text(str(child.pid))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    )
+    assert launch.call("scripted", ["run"], log=tmp_path / "log.txt") == -signal.SIGKILL
+    _assert_gone(_wait_for_pids(tmp_path / "pids"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a kernel's service of Linux")
+def test_a_twin_dies_with_a_parent_that_is_killed(script: Path, tmp_path: Path) -> None:
+    script.write_text("import time, os, pathlib; pathlib.Path('pids').write_text(str(os.getpid()) + ' '); time.sleep(600)")
+    parent = textwrap.dedent(
+        """
+        import time
+        from pathlib import Path
+        from compare.execution import launch
+        launch.FRAMEWORKS["scripted"] = "scripted_twin"
+        launch.start("scripted", ["run"], log=Path("log.txt"))
+        time.sleep(600)
+        """
+    )
+    environment = {**os.environ, "PYTHONPATH": str(launch.PROJECT_ROOT)}
+    process = subprocess.Popen([sys.executable, "-c", parent], env=environment)
+    pids = _wait_for_pids(tmp_path / "pids")
+    process.kill()
+    process.wait()
+    _assert_gone(pids)
+
+
+@pytest.mark.parametrize(("code", "words"), [(1, "exit code 1"), (-9, "killed by SIGKILL"), (-200, "killed by signal 200")])
+def test_exit_words_name_the_signal(code: int, words: str) -> None:
+    assert launch.exit_words(code) == words
+
+
+def _wait_for_pids(path: Path) -> list[int]:
+    deadline = time.monotonic() + 20
+    while not (path.exists() and path.read_text().strip()):
+        assert time.monotonic() < deadline, "the twin did not start"
+        time.sleep(0.05)
+    return [int(word) for word in path.read_text().split()]
+
+
+def _assert_gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + 10
+    while alive := [pid for pid in pids if _runs(pid)]:
+        assert time.monotonic() < deadline, f"still running: {alive}"
+        time.sleep(0.05)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.parametrize("source", ["import time; time.sleep(600)", "import subprocess as s; s.run(['sleep', '600'])"])
+def test_a_twin_that_uses_no_time_hangs(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    monkeypatch.setattr(watchdog, "LOADING_SECONDS", 1.0)
+    script.write_text(source)
+    log = tmp_path / "log.txt"
+    assert launch.call("scripted", ["run"], log=log, hang_seconds=1.0) in (-signal.SIGTERM, -signal.SIGKILL)
+    assert log.read_text() == "the process hangs: no progress for 0.9 s; see stacks-rank0.txt\n"
+    assert (tmp_path / "log.stacks" / "stacks-rank0.txt").read_text() == "It had not begun to answer yet: no stacks.\n"
+
+
+def test_a_twin_that_hangs_after_a_step_leaves_its_stacks(script: Path, tmp_path: Path) -> None:
+    script.write_text(
+        "import time; from common.machine import heartbeat; heartbeat.attach(); heartbeat.reached(); heartbeat.stepped()\n"
+        "def wait(): time.sleep(600)\nwait()"
+    )
+    log = tmp_path / "log.txt"
+    launch.call("scripted", ["run"], log=log, hang_seconds=1.0)
+    words = "the process hangs in wait (scripted_twin.py:2) after step 1: no progress for 0.9 s; see stacks-rank0.txt\n"
+    assert log.read_text() == words
+    assert "line 2 in wait" in (tmp_path / "log.stacks" / "stacks-rank0.txt").read_text()
+
+
+def test_a_twin_that_works_is_waited_for(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "LOADING_SECONDS", 1.0)
+    script.write_text("import time; end = time.time() + 4\nwhile time.time() < end: pass")
+    assert launch.call("scripted", ["run"], log=tmp_path / "log.txt", hang_seconds=1.0) == 0

@@ -1,0 +1,642 @@
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from common import spec
+from common.artifacts.results import Noise, RunResult, StepParts
+from common.machine.rates import DeviceRates, Rates
+from common.models.work import Work
+from compare.execution.matrix import Row
+from compare.execution.store import Stored
+from compare.judgement.findings import findings
+from compare.judgement.summary import (
+    Summary,
+    epoch_seconds,
+    images_per_second,
+    limit,
+    pairs_of_seconds,
+    summarize,
+    until_accuracy,
+)
+from compare.reporting import comparison_tables
+from compare.reporting.comparison_tables import limit_table, target_table
+from tests.compare import made
+
+MODES = ("serial-2", "data_parallel-2")
+
+
+def _by_id(summaries: list[Summary]) -> dict[str, Summary]:
+    return {summary.id: summary for summary in summaries}
+
+
+def test_speedups_are_given_against_one_core_and_the_same_cores() -> None:
+    rows = [made.row("pytorch", cores=1), made.row("pytorch"), made.row("pytorch", "multi_process")]
+    seconds = (8.0, 5.0, 4.0)
+    stored = made.repeated().model_copy(
+        update={
+            "comparison": made.comparison(rows),
+            "runs": {row.id: {0: made.good(row, each)} for row, each in zip(rows, seconds, strict=True)},
+        }
+    )
+    one, both, parallel = summarize(stored)
+    assert one.speedup_one_core is None and one.pays is None
+    assert both.speedup_one_core is not None and both.speedup_one_core.value == pytest.approx(1.6)
+    assert both.speedup_same_cores is None and both.pays is None
+    assert parallel.speedup_one_core is not None and parallel.speedup_one_core.value == pytest.approx(2.0)
+    assert parallel.speedup_same_cores is not None and parallel.speedup_same_cores.value == pytest.approx(1.25)
+    assert parallel.parallel_efficiency == pytest.approx(1.0)  # twice as fast on two cores
+
+
+def _of_two_batches() -> Stored:
+    """Serial and parallel rows, each of two global batches, in two frameworks, as a scaling lays them out."""
+    stored = made.repeated()
+    rows: list[Row] = []
+    runs: dict[str, dict[int, RunResult]] = {}
+    for row in stored.comparison.rows:
+        for batch, slower in ((64, 1.0), (128, 3.0)):
+            spec = row.spec.with_fields(global_batch_size=batch)
+            rows.append(row.model_copy(update={"id": f"{row.id}-batch{batch}", "spec": spec}))
+            runs[rows[-1].id] = {
+                repeat: made.good(rows[-1], slower * epoch_seconds(run), repeat) for repeat, run in stored.runs[row.id].items()
+            }
+    return stored.model_copy(update={"comparison": made.comparison(rows, 5), "runs": runs})
+
+
+def test_rows_of_other_batches_are_never_held_against_each_other() -> None:
+    stored = _of_two_batches()
+    summaries = summarize(stored)
+    found = findings(stored, summaries)
+    assert [each.name for each in found.verdicts] == [
+        *(
+            f"pytorch-{row} against tensorflow-{row}"
+            for row in [f"{each}-batch{batch}" for each in MODES for batch in (64, 128)]
+        ),
+        *(f"{name}-data_parallel-2-batch{batch}" for name in ("pytorch", "tensorflow") for batch in (64, 128)),
+    ]
+    speedups = [each.speedup_same_cores.value for each in summaries if each.speedup_same_cores]
+    assert speedups == pytest.approx([2.0, 2.0, 4.01 / 6.0, 4.01 / 6.0], rel=0.03)
+    assert found.frameworks[1].startswith("serial-2-batch128: no difference shown between")
+
+
+def test_on_accelerators_efficiency_counts_devices() -> None:
+    rows = [made.row("pytorch"), made.row("pytorch", "data_parallel")]
+    runs = {
+        row.id: {0: made.good(row, each).model_copy(update={"device": "cuda"})}
+        for row, each in zip(rows, (6.0, 4.0), strict=True)
+    }
+    stored = made.repeated().model_copy(update={"comparison": made.comparison(rows), "runs": runs})
+    assert summarize(stored)[1].parallel_efficiency == pytest.approx(0.75)
+
+
+def test_a_row_that_was_not_parallel_has_figures_but_no_speedup() -> None:
+    summary = _by_id(summarize(made.troubled()))["pytorch-data_parallel-2"]
+    assert summary.status == "not parallel"
+    assert summary.epoch_seconds is not None
+    assert summary.speedup_one_core is None and summary.speedup_same_cores is None and summary.pays is None
+
+
+def test_a_killed_row_keeps_its_epochs_but_counts_in_no_median() -> None:
+    summary = _by_id(summarize(made.troubled()))["pytorch-multi_process-2"]
+    assert (summary.status, summary.epochs_done, len(summary.epochs)) == ("killed", 1, 1)
+    assert summary.train.accuracy is None and summary.epoch_seconds is None
+
+
+def test_one_bad_repeat_marks_the_row_and_the_good_ones_count() -> None:
+    stored = made.repeated()
+    row = stored.comparison.rows[0]
+    stored.runs[row.id][3] = made.bad(row, "diverged", "loss is nan", epochs=1)
+    summary = summarize(stored)[0]
+    assert (summary.status, summary.reason) == ("diverged", "1 of 5 repeats: loss is nan")
+    assert summary.repeats_done == 4
+    assert summary.train.accuracy is not None and summary.train.accuracy.n == 4
+
+
+def test_the_first_step_difference_is_relative_and_the_largest_of_the_repeats() -> None:
+    stored = made.repeated()
+    row = stored.comparison.rows[0]
+    stored.runs[row.id][2] = made.good(row, 4.0, 2, first_step_loss=2.3 * (1 + 1e-6))
+    first, _, third, _ = summarize(stored)
+    assert first.first_step_difference == pytest.approx(1e-6, rel=1e-3)
+    assert third.first_step_difference == first.first_step_difference
+
+
+def test_a_framework_alone_has_no_first_step_difference() -> None:
+    rows = [made.row("pytorch")]
+    stored = made.repeated().model_copy(
+        update={"comparison": made.comparison(rows), "runs": {rows[0].id: {0: made.good(rows[0], 1.0)}}}
+    )
+    assert summarize(stored)[0].first_step_difference is None
+
+
+def test_the_input_alone_is_judged_by_all_its_images_over_all_its_seconds() -> None:
+    stored = made.input_only(timed_steps=20)
+    summaries = summarize(stored)
+    rate, seconds = summaries[2].images_per_second, summaries[2].epoch_seconds
+    assert rate is not None and rate.median == pytest.approx(20 * 64 / 4.001)  # the mean of its epochs' rates is 100 times that
+    assert seconds is not None and seconds.median == pytest.approx(640 * 4.001 / (20 * 64))
+    found = findings(stored, summaries)
+    assert len(found.frameworks) == 3 and found.troubles == []
+
+
+@pytest.mark.parametrize(("timed", "too_short"), [(16, []), (15, [2]), (7, [1, 2]), (3, [0, 1, 2])])
+def test_an_input_of_too_few_timed_batches_gets_a_caution_and_no_verdict(timed: int, too_short: list[int]) -> None:
+    stored = made.input_only(timed_steps=timed)
+    found = findings(stored, summarize(stored))
+    assert len(found.frameworks) == 3 - len(too_short)
+    said = [sentence.partition(": ")[2] for sentence in found.troubles if sentence.startswith("pytorch")]
+    needed = {0: 4, 1: 8, 2: 16}
+    assert said == [
+        f"{timed} timed batches, of {needed[workers]} that show a steady pace: rely on no rate of it, and make it longer with "
+        "--epochs."
+        for workers in too_short
+    ]
+
+
+def test_the_input_alone_says_nothing_of_weights_and_order() -> None:
+    stored = made.input_only()
+    sentences = findings(stored, summarize(stored)).sameness
+    assert "Same data in all 30 runs that recorded it." in sentences
+    assert not any("weights" in sentence or "order" in sentence for sentence in sentences)
+
+
+def test_runs_of_one_step_have_no_seconds_and_no_verdict() -> None:
+    stored = made.repeated()
+    for row in stored.comparison.rows:
+        for repeat, result in stored.runs[row.id].items():
+            epochs = [
+                epoch.model_copy(update={"timed_steps": 0, "timed_images": 0, "timed_seconds": 0.0}) for epoch in result.epochs
+            ]
+            stored.runs[row.id][repeat] = result.model_copy(update={"epochs": epochs})
+    summaries = summarize(stored)
+    assert all(summary.epoch_seconds is None and summary.speedup_same_cores is None for summary in summaries)
+    assert findings(stored, summaries).frameworks == []
+
+
+@pytest.mark.parametrize(("field", "what"), [("order_hash", "order of examples"), ("weights_hash", "initial weights")])
+def test_unequal_hashes_are_called_out(field: str, what: str) -> None:
+    stored = made.repeated()
+    row = stored.comparison.rows[1]
+    stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update={field: "another"})
+    sentences = findings(stored, summarize(stored)).sameness
+    assert f"NOT the same {what}: 2 different among 20 runs. Their figures do not compare." in sentences
+
+
+def test_the_order_is_that_of_runs_that_trained_as_long() -> None:
+    stored = made.repeated()
+    for row in stored.comparison.rows:
+        for repeat, result in stored.runs[row.id].items():
+            if row.framework == "tensorflow":
+                shorter = result.model_copy(update={"epochs": result.epochs[:1], "order_hash": "a shorter one"})
+                stored.runs[row.id][repeat] = shorter
+    found = findings(stored, summarize(stored))
+    said = "Same order of examples in all 20 runs that recorded it. Only runs that ended after the same number of epochs are"
+    assert found.comparable and any(sentence.startswith(said) for sentence in found.sameness)
+
+
+def test_a_diverged_run_leaves_nan_out_of_the_medians() -> None:
+    stored = made.repeated()
+    row = stored.comparison.rows[0]
+    record = made.epoch(1, 1.0, loss=math.nan)
+    stored.runs[row.id][0] = made.bad(row, "diverged", "loss is nan", 0).model_copy(update={"epochs": [record]})
+    loss = summarize(stored)[0].train.loss
+    assert loss is not None and math.isfinite(loss.median)
+
+
+@pytest.mark.parametrize(
+    ("cores", "others", "lost"), [(1, 1.0, 0.0), (1, 1.4, 0.4), (2, 0.1, 0.1), (2, 0.6, 0.6), (1, None, None)]
+)
+def test_work_of_others_counts_where_it_takes_from_the_budget(cores: int, others: float | None, lost: float | None) -> None:
+    rows = [made.row("pytorch", cores=cores)]
+    run = made.good(rows[0], 1.0).model_copy(update={"cores_of_others": others, "machine": {"logical_cores": 2}})
+    stored = made.repeated().model_copy(
+        update={"comparison": made.comparison(rows), "runs": {rows[0].id: dict.fromkeys(range(5), run)}}
+    )
+    (summary,) = summarize(stored)
+    assert summary.cores_lost == (None if lost is None else pytest.approx(lost))
+    expected = []
+    if lost and lost > 0.15:
+        name = f"pytorch serial, {cores} core{'s' if cores > 1 else ''}"
+        expected = [f"{name}: other work took {lost:.2f} cores of its budget of {cores}: rely on no time of it."]
+    assert findings(stored, [summary]).troubles == expected
+
+
+@pytest.mark.parametrize(
+    ("wait", "said"),
+    [
+        (0.05, []),
+        (0.3, ["pytorch serial, 2 cores: waits 30% of its training time for its input: both count."]),
+        (0.8, ["pytorch serial, 2 cores: waits 80% of its training time for its input: the input bounds it."]),
+    ],
+)
+def test_a_run_that_waits_for_its_input_is_told(wait: float, said: list[str]) -> None:
+    rows = [made.row("pytorch")]
+    run = made.good(rows[0], 1.0)
+    assert run.phases is not None
+    phases = run.phases.model_copy(update={"training_seconds": 10.0, "input_wait_seconds": 10.0 * wait})
+    stored = made.repeated().model_copy(
+        update={"comparison": made.comparison(rows), "runs": {rows[0].id: {0: run.model_copy(update={"phases": phases})}}}
+    )
+    assert findings(stored, summarize(stored)).bounds == said
+
+
+def test_verdicts_on_frameworks_and_modes_are_one_family() -> None:
+    stored = made.repeated()
+    found = findings(stored, summarize(stored))
+    assert [(each.name, each.verdict, each.family) for each in found.verdicts] == [
+        ("pytorch-serial-2 against tensorflow-serial-2", "no difference shown", 4),
+        ("pytorch-data_parallel-2 against tensorflow-data_parallel-2", "above", 4),
+        ("pytorch-data_parallel-2", "above", 4),
+        ("tensorflow-data_parallel-2", "below", 4),
+    ]
+    assert found.surety and found.surety[0].startswith("4 comparisons make one family")
+
+
+def test_a_gain_that_is_lost_among_many_comparisons_does_not_pay_in_the_table_either() -> None:
+    stored = made.repeated()
+    one, two = (row for row in stored.comparison.rows if row.framework == "pytorch")
+    seconds = (4.15, 4.02, 4.2, 4.05, 4.06)  # p = 0.03 against serial, by itself
+    serial = {repeat: made.good(one, each, repeat) for repeat, each in enumerate(seconds)}
+    parallel = {repeat: made.good(two, 4.0, repeat) for repeat in range(5)}
+    alone = stored.model_copy(update={"comparison": made.comparison([one, two], 5), "runs": {one.id: serial, two.id: parallel}})
+    assert [summary.pays for summary in summarize(alone)] == [None, "pays"]
+    among = stored.model_copy(update={"runs": stored.runs | {one.id: serial, two.id: parallel}})
+    summaries = summarize(among)
+    assert summaries[1].pays == "no gain shown"
+    (said,) = [sentence for sentence in findings(among, summaries).modes if sentence.startswith("pytorch")]
+    assert "no gain shown" in said and "among 4 comparisons" in said and "by itself" in said
+
+
+def _with_seeds(stored: Stored, seeds: tuple[int, ...]) -> Stored:
+    """The same runs, each repeat of another seed, with the weights, order, first loss and accuracy of its seed."""
+    plan = stored.comparison.model_copy(update={"seeds": list(seeds)})
+    for row in stored.comparison.rows:
+        for repeat, run in stored.runs[row.id].items():
+            seed = seeds[repeat % len(seeds)]
+            of_seed = {
+                "spec": plan.of_repeat(row, repeat).spec,
+                "weights_hash": f"weights {seed}",
+                "order_hash": f"order {seed}",
+                "first_step_loss": 2.0 + seed,
+                "test": made.score(0.7 + 0.02 * seed, 0.6),
+            }
+            stored.runs[row.id][repeat] = run.model_copy(update=of_seed)
+    return stored.model_copy(update={"comparison": plan})
+
+
+def test_runs_of_several_seeds_are_the_same_training_seed_by_seed() -> None:
+    stored = _with_seeds(made.repeated(6), (0, 1, 4))
+    summaries = summarize(stored)
+    found = findings(stored, summaries)
+    assert found.comparable and found.frameworks
+    assert [summary.first_step_difference for summary in summaries] == [0.0] * 4
+    assert "Same order of examples in all 24 runs that recorded it, within each of 3 seeds." in found.sameness
+
+
+@pytest.mark.parametrize("field", ["order_hash", "weights_hash", "first_step_loss"])
+def test_a_run_that_parts_from_its_seeds_others_makes_figures_incomparable(field: str) -> None:
+    stored = _with_seeds(made.repeated(), (0, 1, 2, 3, 4))
+    row = stored.comparison.rows[1]
+    stored.runs[row.id][2] = stored.runs[row.id][2].model_copy(update={field: 9.0 if field.endswith("loss") else "another"})
+    found = findings(stored, summarize(stored))
+    assert not found.comparable and found.frameworks == []
+
+
+def test_other_data_of_another_seed_make_figures_incomparable() -> None:
+    stored = _with_seeds(made.repeated(), (0, 1, 2, 3, 4))
+    for row in stored.comparison.rows:
+        stored.runs[row.id][2] = stored.runs[row.id][2].model_copy(update={"data_hash": "another split"})
+    found = findings(stored, summarize(stored))
+    assert not found.comparable
+    assert "NOT the same data: 2 different among 20 runs. Their figures do not compare." in found.sameness
+
+
+def test_accuracy_over_seeds_counts_each_seed_once() -> None:
+    stored = _with_seeds(made.repeated(5), (0, 2))  # seed 0 three times, seed 2 twice
+    summary = summarize(stored)[0]
+    over = summary.test_accuracy_over_seeds
+    assert over is not None
+    assert (summary.seeds, over.n, over.median) == (2, 2, pytest.approx(0.72))
+    assert summary.test.accuracy is not None and summary.test.accuracy.median == 0.7
+
+
+def test_one_seed_has_no_accuracy_over_seeds() -> None:
+    stored = made.repeated()
+    summaries = summarize(stored)
+    assert all(summary.test_accuracy_over_seeds is None and summary.seeds == 1 for summary in summaries)
+    assert findings(stored, summaries).scores == []
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "until"),
+    [(0.5, (4.25, 1)), (0.75, (8.25, 2)), (0.76, None)],
+)
+def test_time_to_accuracy_counts_the_first_step_and_no_evaluation(accuracy: float, until: tuple[float, int] | None) -> None:
+    assert until_accuracy(made.good(made.row("pytorch"), 4.0), accuracy) == until
+
+
+def test_repeats_that_never_reach_the_accuracy_are_counted() -> None:
+    stored = made.repeated()
+    row = stored.comparison.rows[0]
+    slow = stored.runs[row.id][1]
+    stored.runs[row.id][1] = slow.model_copy(update={"epochs": slow.epochs[:1]})
+    stored = stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"target_accuracy": 0.75})})
+    summaries = summarize(stored)
+    target = summaries[0].target
+    assert target is not None and target.seconds is not None
+    assert (target.reached, target.seconds.n, summaries[0].repeats_done) == (4, 5, 5)
+    said = findings(stored, summaries).scores
+    assert said[0].startswith(
+        "pytorch serial, 2 cores: validation accuracy 0.75 after 8.25 s (8.17 to 8.33) and 2 epochs, in 4 of"
+    )
+    (table,) = target_table(summaries)
+    assert [row["reached"] for row in table.rows] == ["4 of 5", "5 of 5", "5 of 5", "5 of 5"]
+
+
+def test_repeats_that_diverge_before_the_accuracy_are_counted_too() -> None:
+    stored = made.repeated()
+    row = stored.comparison.rows[0]
+    for repeat in (1, 2, 4):
+        stored.runs[row.id][repeat] = made.bad(row, "diverged", "the loss is not finite", 1)
+    stored = stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"target_accuracy": 0.75})})
+    target = summarize(stored)[0].target
+    assert target is not None and (target.reached, target.repeats, target.seconds) == (2, 5, None)
+
+
+def _begun(stored: Stored, row: Row, seconds: float) -> None:
+    """All repeats of a row begin so long after midnight, and each of them an hour after the one before."""
+    midnight = datetime(2026, 1, 1, tzinfo=UTC)
+    for repeat, run in stored.runs[row.id].items():
+        at = midnight + timedelta(hours=repeat, seconds=seconds)
+        stored.runs[row.id][repeat] = run.model_copy(update={"started_at": at.isoformat()})
+
+
+@pytest.mark.parametrize(("apart", "paired"), [(0, True), (100, True), (7200, False)])
+def test_runs_that_were_not_made_in_turn_are_no_pairs(apart: float, paired: bool) -> None:
+    stored = made.repeated()
+    first, *others = stored.comparison.rows
+    _begun(stored, first, 0)
+    for other in others:
+        _begun(stored, other, apart)
+    pairs = pairs_of_seconds(stored, slow=first, fast=others[0])
+    assert len(pairs) == (5 if paired else 0)
+    said = (
+        "Repeats 1, 2, 3, 4, 5: not all runs were made in turn, up to 2.0 hours lie between them. Runs so far apart are in no "
+    )
+    troubles = findings(stored, summarize(stored)).troubles
+    assert any(sentence.startswith(said) for sentence in troubles) == (not paired)
+
+
+def test_a_few_quick_repeats_do_not_pass_for_all() -> None:
+    stored = made.repeated()
+    row = stored.comparison.rows[0]
+    for repeat in (1, 2, 4):
+        run = stored.runs[row.id][repeat]
+        stored.runs[row.id][repeat] = run.model_copy(update={"epochs": run.epochs[:1]})
+    stored = stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"target_accuracy": 0.75})})
+    summaries = summarize(stored)
+    target = summaries[0].target
+    assert target is not None and (target.reached, target.seconds, target.epochs) == (2, None, None)
+    assert findings(stored, summaries).scores[0] == (
+        "pytorch serial, 2 cores: validation accuracy 0.75 was reached in 2 of 5 repeats, which leaves no median; 4.00 s per "
+        "epoch."
+    )
+
+
+def test_the_phases_of_a_row_are_those_of_one_repeat_and_add_up() -> None:
+    stored = made.repeated()
+    row = stored.comparison.rows[0]
+    for repeat, (build, training) in enumerate([(1.0, 9.0), (9.0, 2.0), (5.0, 8.0), (2.0, 2.0), (8.0, 1.0)]):
+        run = stored.runs[row.id][repeat]
+        assert run.phases is not None
+        wall = run.phases.wall_seconds - 0.5 - run.phases.training_seconds + build + training
+        parts = {"build_seconds": build, "training_seconds": training, "wall_seconds": wall}
+        stored.runs[row.id][repeat] = run.model_copy(update={"phases": run.phases.model_copy(update=parts)})
+    summary = summarize(stored)[0]
+    phases = summary.phases
+    assert phases is not None and (phases.build_seconds, phases.training_seconds) == (1.0, 9.0)
+    six = ("import", "build", "first_step", "training", "evaluation", "other")
+    assert sum(getattr(phases, f"{name}_seconds") for name in six) == pytest.approx(phases.wall_seconds)
+    assert summary.wall_seconds is not None and summary.wall_seconds.median == phases.wall_seconds
+
+
+def _noisy(noise: Noise) -> list[str]:
+    """The cautions on the first of four rows, when one of its repeats met this noise."""
+    stored = made.repeated()
+    quiet = Noise(load_start=1.0, load_end=2.0, frequency_start_mhz=2000.0, frequency_end_mhz=3000.0, cores_stolen=0.0)
+    for row in stored.comparison.rows:
+        for repeat, run in stored.runs[row.id].items():
+            stored.runs[row.id][repeat] = run.model_copy(update={"noise": quiet})
+    first = stored.runs[stored.comparison.rows[0].id]
+    first[3] = first[3].model_copy(update={"noise": noise})
+    plan = stored.comparison.model_copy(update={"machine": {"logical_cores": 2}})
+    stored = stored.model_copy(update={"comparison": plan})
+    return findings(stored, summarize(stored)).troubles
+
+
+@pytest.mark.parametrize(
+    ("noise", "said"),
+    [
+        (Noise(), []),
+        (Noise(load_start=3.9, frequency_end_mhz=2800.0, cores_stolen=0.1), []),
+        (Noise(cores_stolen=0.4), ["the hypervisor took 0.40 cores of its budget of 2: rely on no time of it."]),
+        (Noise(load_start=7.25), ["began at a load average of 7.2 on 2 logical cores."]),
+        (
+            Noise(frequency_end_mhz=2000.0),
+            ["its CPUs ended at 2000 MHz, those of another row at 3000: their times do not compare well."],
+        ),
+    ],
+)
+def test_a_noisy_run_says_so(noise: Noise, said: list[str]) -> None:
+    assert _noisy(noise) == [f"pytorch serial, 2 cores: {sentence}" for sentence in said]
+
+
+def test_work_on_the_very_cpus_of_a_run_counts_though_others_were_free() -> None:
+    rows = [made.row("pytorch", cores=2)]
+    taken = {"cores_of_others": 1.0, "machine": {"logical_cores": 8}, "noise": Noise(cores_taken=0.9)}
+    run = made.good(rows[0], 1.0).model_copy(update=taken)
+    (summary,) = summarize(
+        made.repeated().model_copy(update={"comparison": made.comparison(rows), "runs": {rows[0].id: {0: run}}})
+    )
+    assert summary.cores_lost == 0.9 and summary.disturbed
+
+
+def test_a_budget_of_threads_that_share_cores_is_said() -> None:
+    stored = made.repeated()
+    first, second, *_ = (row.id for row in stored.comparison.rows)
+    for row, cpus, physical in ((first, [0, 1], 1), (second, [0, 2], 2)):
+        for repeat, run in stored.runs[row].items():
+            machine = {"cpus": cpus, "physical_cores": physical}
+            stored.runs[row][repeat] = run.model_copy(update={"machine": machine})
+    (said,) = (each for each in findings(stored, summarize(stored)).troubles if "hardware threads" in each)
+    assert said == (
+        "A budget of 2 cores was 2 hardware threads of 1 physical core: two threads of a core do less than two cores."
+    )
+
+
+def test_time_to_an_accuracy_holds_the_first_steps_until_then_and_no_later_ones() -> None:
+    run = made.good(made.row("pytorch"), 4.0)
+    first, second = run.epochs
+    epochs = [
+        first.model_copy(update={"first_step_seconds": 1.0}),
+        second.model_copy(update={"first_step_seconds": 8.0}),  # of the process that went on
+    ]
+    assert run.phases is not None
+    phases = run.phases.model_copy(update={"first_step_seconds": 9.0})
+    run = run.model_copy(update={"epochs": epochs, "phases": phases, "resumes": 1})
+    assert until_accuracy(run, 0.5) == (5.0, 1)
+    assert until_accuracy(run, 0.75) == (17.0, 2)
+
+
+def test_stolen_time_takes_the_verdicts_reliability() -> None:
+    stored = made.repeated()
+    row = stored.comparison.rows[0]
+    stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update={"noise": Noise(cores_stolen=0.5)})
+    found = findings(stored, summarize(stored))
+    assert found.frameworks[0].endswith("Other work disturbed it: do not rely on this.")
+    doubts = {sentence.split()[0]: "disturbed" in sentence for sentence in found.modes}
+    assert doubts == {"pytorch": True, "tensorflow": False}  # whose serial row, and whose not
+
+
+def test_a_row_is_held_against_the_rates_of_its_cores_and_precision() -> None:
+    stored = made.repeated()
+    counted = Work(forward_flops=10**9, backward_flops=2 * 10**9, values_moved=10**6, weights=0)
+    rates = {2: Rates(cores=2, float32_gflops=960.0, float64_gflops=480.0, copy_gb_per_second=1.28)}
+    plan = stored.comparison.model_copy(update={"work": counted, "rates": rates})
+    stored = stored.model_copy(update={"comparison": plan})
+    found = summarize(stored)[0].limit  # 160 images a second
+    assert found is not None
+    assert (found.gflop_per_image, found.gflops, found.matrix_fraction) == (3.0, pytest.approx(480.0), pytest.approx(0.5))
+    assert (found.mb_per_image, found.gb_per_second, found.copy_fraction) == (4.0, pytest.approx(0.64), pytest.approx(0.5))
+    (table,) = limit_table(summarize(stored))
+    assert table.rows[0]["matrix_fraction"] == pytest.approx(0.5)
+    run = stored.comparison.rows[0].spec
+    assert limit(plan, run.with_fields(precision="float64"), "cpu", 160.0).matrix_fraction == 1.0  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("device", "cores"), [("cuda", 2), ("cpu", 1), (None, 2)])
+def test_what_is_not_known_of_a_device_is_left_out(device: str | None, cores: int) -> None:
+    counted = Work(forward_flops=10**9, backward_flops=2 * 10**9, values_moved=10**6, weights=0)
+    rates = {2: Rates(cores=2, float32_gflops=960.0, float64_gflops=480.0, copy_gb_per_second=1.28)}
+    plan = made.repeated().comparison.model_copy(update={"work": counted, "rates": rates})
+    found = limit(plan, plan.rows[0].spec.with_fields(cores=cores), device, 160.0)
+    assert found is not None and found.gflops == pytest.approx(480.0)
+    assert found.matrix_fraction is None and found.copy_fraction is None
+    assert limit(plan, plan.rows[0].spec, device, math.nan) is None
+
+
+@pytest.mark.parametrize(("schedule", "compared"), [("gpipe", True), ("asynchronous", False)])
+def test_the_first_loss_of_an_asynchronous_pipeline_is_of_no_untrained_model(schedule: str, compared: bool) -> None:
+    settings = {"mode": "pipeline", "replicas": 2, "cores": 2, "epochs": 2, "pipeline": {"schedule": schedule}}
+    rows = [Row(id=f"{name}-pipeline", framework=name, spec=spec.build(settings)) for name in ("pytorch", "tensorflow")]
+    runs = {row.id: {0: made.good(row, 4.0, first_step_loss=2.3 + 1e-3 * number)} for number, row in enumerate(rows)}
+    stored = Stored(comparison=made.comparison(rows), runs=runs, set_aside=[])
+    found = summarize(stored)
+    assert [summary.first_step_difference is not None for summary in found] == [compared] * 2
+    assert findings(stored, found).comparable != compared
+
+
+def test_a_gpu_is_held_to_its_own_rates_times_the_replicas() -> None:
+    stored = made.repeated()
+    counted = Work(forward_flops=10**9, backward_flops=2 * 10**9, values_moved=10**6, weights=0)
+    plan = stored.comparison.model_copy(update={"work": counted})
+    run = next(row.spec for row in stored.comparison.rows if row.spec.replicas == 2)
+    plain = limit(plan, run, "cuda: made up", 160.0)
+    own = limit(plan, run, "cuda: made up", 160.0, DeviceRates(matrix_gflops=50.0, copy_gb_per_second=25.0))
+    assert plain is not None and own is not None and plain.matrix_fraction is None
+    assert own.matrix_fraction == pytest.approx(own.gflops / 100.0)
+    assert own.copy_fraction == pytest.approx(own.gb_per_second / 50.0)
+
+
+def test_images_per_second_are_those_of_the_seconds_that_speedups_are_made_of() -> None:
+    row = made.row("pytorch")
+    run = made.good(row, 1.0).model_copy(update={"epochs": [made.epoch(1, 1.0), made.epoch(2, 4.0)]})
+    assert epoch_seconds(run) == 2.5
+    assert images_per_second(run) == 640 / 2.5
+
+
+def test_rows_that_would_share_a_name_are_named_by_their_ids() -> None:
+    stored = made.repeated(1)
+    (serial,) = [row for row in stored.comparison.rows if row.id == "pytorch-serial-2"]
+    other = serial.model_copy(update={"id": "pytorch-serial-2-batch32", "spec": serial.spec.with_fields(global_batch_size=32)})
+    rows = [*stored.comparison.rows, other]
+    runs = stored.runs | {other.id: {0: made.good(other, 1.0)}}
+    both = stored.model_copy(update={"comparison": made.comparison(rows), "runs": runs})
+    names = {each.id: each.name for each in summarize(both)}
+    assert names[serial.id] == serial.id and names[other.id] == other.id
+    assert names["tensorflow-serial-2"] == "tensorflow serial, 2 cores"
+
+
+@pytest.mark.parametrize(
+    ("word", "fields", "expected"),
+    [
+        ("pipeline", {}, 1 / 5),
+        ("pipeline_1f1b", {"pipeline": {"micro_batches": 8}}, 1 / 9),
+        ("model_parallel", {}, 1 / 2),
+        # Each copy's two stages cut its 31 examples in no parts.
+        ("hybrid_pipeline", {"global_batch_size": 62}, 1 / 2),
+        ("pipeline_async", {}, None),
+        ("multi_process", {}, None),
+        ("hybrid_tensor", {}, None),
+    ],
+)
+def test_the_idle_part_of_a_step_that_the_formula_expects_is_that_of_its_stages_and_micro_batches(
+    word: str, fields: dict[str, Any], expected: float | None
+) -> None:
+    wanted = spec.build(spec.with_variant({"cores": 2, "epochs": 2, **fields}, word, 2))
+    row = Row(id="it", framework="pytorch", spec=wanted)
+    parts = StepParts(steps=3, step_seconds=0.5, compute_seconds=0.375, idle_seconds=0.125)
+    runs = {"it": {0: made.good(row, 1.0).model_copy(update={"step_parts": parts})}}
+    (found,) = summarize(made.repeated(1).model_copy(update={"comparison": made.comparison([row]), "runs": runs}))
+    assert found.expected_idle == (None if expected is None else pytest.approx(expected))
+    (table,) = comparison_tables.step_table([found])
+    shown = "expected_idle_milliseconds" in [column.key for column in table.columns]
+    assert shown == (expected is not None)
+    assert not shown or table.rows[0]["expected_idle_milliseconds"] == pytest.approx(500 * (expected or 0.0))
+
+
+def test_a_run_too_short_to_know_of_other_work_says_so() -> None:
+    stored = made.repeated()
+    row = stored.comparison.rows[0]
+    short = {repeat: run.model_copy(update={"cores_used": None}) for repeat, run in stored.runs[row.id].items()}
+    stored = stored.model_copy(update={"runs": stored.runs | {row.id: short}})
+    told = "pytorch serial, 2 cores: too short to tell whether other work disturbed it: rely on no time of it."
+    found = findings(stored, summarize(stored))
+    assert found.troubles.count(told) == 1
+    doubted = [said for said in found.frameworks + found.modes if "Too short to tell whether other work disturbed it" in said]
+    assert doubted and all("serial, 2 cores" in said or "data_parallel" in said for said in doubted)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "losses", "said"),
+    [
+        ((0.5, 0.9, 0.85), (1.0, 0.3, 0.4), None),  # wavers
+        ((0.5, 0.9, 0.1), (1.0, 0.3, 9.0), "validation accuracy 0.9000 at epoch 2, 0.1000 at the last, 3"),
+        ((0.1, 0.1, 0.1), (2.3, 2.2, 2.4), None),  # has never learnt
+        ((0.1, 0.1, 0.1), (2.3, 2.2, 50.0), "training loss 2.2000 at epoch 2, 50.0000 at the last, 3"),
+        ((0.5, 0.9, 0.9), (1.0, 0.01, 0.1), None),  # ten times nothing
+    ],
+)
+def test_a_training_that_breaks_down_in_the_end_gets_a_caution(
+    accuracies: tuple[float, ...], losses: tuple[float, ...], said: str | None
+) -> None:
+    stored = made.repeated(3)
+    row = stored.comparison.rows[0]
+    scores = zip(accuracies, losses, strict=True)
+    epochs = [made.epoch(number, 1.0, accuracy, loss) for number, (accuracy, loss) in enumerate(scores, start=1)]
+    for repeat in (0, 2):
+        stored.runs[row.id][repeat] = stored.runs[row.id][repeat].model_copy(update={"epochs": epochs})
+    expected = f"pytorch serial, 2 cores: broke down in 2 of 3 repeats: {said}. Its scores are those of the end: "
+    troubles = findings(stored, summarize(stored)).troubles
+    assert troubles == ([] if said is None else [f"{expected}try a smaller learning rate."])
+
+
+def test_a_run_without_a_validation_split_that_breaks_down_gets_a_caution_too() -> None:
+    stored = made.repeated(1)
+    row = stored.comparison.rows[0]
+    epochs = [made.epoch(number, 1.0, accuracy) for number, accuracy in ((1, 0.9), (2, 0.2))]
+    epochs = [epoch.model_copy(update={"validation": None}) for epoch in epochs]
+    stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update={"epochs": epochs})
+    (caution,) = findings(stored, summarize(stored)).troubles
+    assert "broke down: training accuracy 0.9000 at epoch 1, 0.2000 at the last, 2." in caution

@@ -1,0 +1,153 @@
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from common.machine import machine
+from compare.__main__ import app
+from compare.regression import history
+from tests.compare import kept, made
+
+FIRST, SECOND = "1" * 40, "2" * 40
+
+
+def compare(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, ["history", *map(str, arguments)], env={"COLUMNS": "200"})
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Path:
+    """Two commits of a comparison and of a benchmark, the later commit measured first."""
+    for name, commit, day, seconds in (("x", SECOND, 1, 2.0), ("y", FIRST, 2, 4.0)):
+        at = f"2026-01-0{day}T00:00:00+00:00"
+        kept.folder(tmp_path / name, {"pytorch": seconds}, created_at=at, machine={"commit": commit, "dirty": day == 2})
+    for number, commit in ((1, FIRST), (2, SECOND)):
+        kept.benchmark_file(
+            tmp_path / ".benchmarks" / f"000{number}_x.json",
+            {"test_step[pytorch]": [0.01 * number] * 5},
+            commit=commit,
+            measured_at=f"2026-01-0{number}T00:00:00+00:00",
+            keep=False,
+        )
+    return tmp_path
+
+
+def test_a_metric_is_shown_over_commits_as_table_and_plot(measured: Path, tmp_path: Path) -> None:
+    done = compare(measured, "--out", tmp_path / "plots")
+    assert done.exit_code == 0, done.output
+    lines = [line.split() for line in done.stdout.splitlines()]
+    rows = [line for line in lines if "11111111*" in line or "22222222" in line or "11111111" in line]
+    name = ["pytorch", "serial,", "2", "cores:", "simple_cnn", "on", "digits,", "batch", "64"]
+    assert [row[: len(name) + 2] for row in rows[:2]] == [[*name, "22222222", "2.00"], [*name, "11111111*", "4.00"]]
+    assert [row[:3] for row in rows[2:]] == [
+        ["test_step[pytorch]", "11111111", "0.0100"],
+        ["test_step[pytorch]", "22222222", "0.0200"],
+    ]
+    files = sorted((tmp_path / "plots").iterdir())
+    assert len(files) == 4 and {path.suffix for path in files} == {".png", ".svg"}
+    with Image.open(files[0]) as plot:
+        assert len(np.unique(np.asarray(plot.convert("L")))) > 10
+    text = next(path for path in files if path.name.startswith("history-epoch_seconds") and path.suffix == ".svg").read_text()
+    assert "11111111*" in text and "Some CPU, 2 logical cores" in text
+
+
+def test_points_stand_in_the_order_of_commits_where_git_knows_it(measured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository = measured / "repository"
+    repository.mkdir()
+
+    def git(*words: str, date: str = "") -> str:
+        environment = {"GIT_COMMITTER_DATE": date, "GIT_AUTHOR_DATE": date, "PATH": "/usr/bin:/bin"}
+        settings = ("-c", "user.name=Somebody", "-c", "user.email=nobody@example.org")
+        return subprocess.run(
+            ["git", *settings, *words], cwd=repository, env=environment, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    git("init", "-q")
+    for day in (3, 4):
+        git("commit", "-q", "--allow-empty", "-m", "x", date=f"2025-01-0{day}T00:00:00+00:00")
+    later, earlier = git("rev-parse", "HEAD"), git("rev-parse", "HEAD~1")
+    monkeypatch.setattr(machine, "PROJECT_ROOT", repository)
+    kept.folder(measured / "x", {"pytorch": 2.0}, created_at="2026-01-01T00:00:00+00:00", machine={"commit": later})
+    kept.folder(measured / "y", {"pytorch": 4.0}, created_at="2026-01-02T00:00:00+00:00", machine={"commit": earlier})
+    found, _ = history.points(measured, ["epoch_seconds"])
+    assert [point.commit for point in found] == [earlier, later]
+    assert [str(point.committed_at)[:10] for point in found] == ["2025-01-03", "2025-01-04"]
+
+
+def test_other_machines_devices_and_work_are_other_lines(tmp_path: Path) -> None:
+    kept.folder(tmp_path / "a", {"pytorch": 4.0})
+    kept.folder(tmp_path / "b", {"pytorch": 4.0}, machine={"processor": "Another CPU"})
+    kept.folder(tmp_path / "c", {"pytorch": 4.0}, changed={"device": "cuda"})
+    kept.folder(tmp_path / "d", {"pytorch": 4.0}, data_hash="other")
+    row = made.row("pytorch")
+    larger = row.model_copy(update={"spec": row.spec.model_copy(update={"global_batch_size": 128})})
+    kept.folder(tmp_path / "e", {"pytorch": 4.0}, rows=[larger])
+    found, left_out = history.points(tmp_path, ["epoch_seconds"])
+    assert left_out == []
+    assert [table.title.partition(" on ")[2] for table in history.history_tables(found)] == [
+        "Another CPU, 2 logical cores",
+        "Some CPU, 2 logical cores",
+        "Some CPU, 2 logical cores, cuda",
+    ]
+    names = {point.name for point in found if point.machine == "Some CPU, 2 logical cores"}
+    assert len(names) == 3 and "pytorch serial, 2 cores: simple_cnn on digits, batch 128" in names
+
+
+def test_times_of_disturbed_runs_are_left_out_and_a_copy_is_no_second_point(tmp_path: Path) -> None:
+    kept.folder(tmp_path / "a", {"pytorch": 2.0})
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    disturbed = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}}
+    kept.folder(tmp_path / "b", {"pytorch": 9.0}, changed=disturbed, created_at="2026-01-02T00:00:00+00:00")
+    found, left_out = history.points(tmp_path, ["epoch_seconds", "test_accuracy"])
+    assert [point.value.median for point in found if point.metric == "epoch_seconds"] == [2.0]
+    assert len([point for point in found if point.metric == "test_accuracy"]) == 2
+    (said,) = left_out
+    assert str(tmp_path / "b") in said and "other work disturbed all of its runs" in said
+
+
+def test_two_hosts_of_one_kind_are_two_lines(tmp_path: Path) -> None:
+    for number, host in enumerate(("a" * 32, "b" * 32, "a" * 32)):
+        at = f"2026-01-01T00:00:0{number}+00:00"
+        kept.folder(tmp_path / str(number), {"pytorch": 2.0}, machine={"host": host}, created_at=at)
+    found, _ = history.points(tmp_path, ["epoch_seconds"])
+    assert [point.machine for point in found] == [
+        "Some CPU, 2 logical cores, machine 1 (host aaaaaaaa)",
+        "Some CPU, 2 logical cores, machine 1 (host aaaaaaaa)",
+        "Some CPU, 2 logical cores, machine 2 (host bbbbbbbb)",
+    ]
+
+
+@pytest.mark.parametrize("hostile", ["--output=owned", "$(touch owned)", "x\x1b[31m"])
+def test_a_commit_is_whatever_a_file_says_and_git_is_asked_for_ids_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hostile: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kept.benchmark_file(tmp_path / "a.json", {"test_step": [1.0] * 5}, commit=hostile)
+    done = compare(tmp_path)
+    assert done.exit_code == 0 and "\x1b" not in done.stdout
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".png", ".svg"}
+
+
+def test_what_cannot_be_read_is_told_and_nothing_at_all_is_an_error(tmp_path: Path) -> None:
+    assert compare(tmp_path / "none").exit_code == 2
+    empty = compare(tmp_path)
+    assert empty.exit_code == 2 and "holds no measurement of epoch_seconds, seconds" in empty.stderr
+    kept.folder(tmp_path / "good", {"pytorch": 4.0})
+    kept.folder(tmp_path / "bad", {"pytorch": 4.0})
+    (tmp_path / "bad" / "compare.json").write_text("{")
+    (tmp_path / "other.json").write_text('{"benchmarks": 1}')  # not of pytest-benchmark
+    done = compare(tmp_path, "--json")
+    assert done.exit_code == 0
+    assert done.stderr.startswith(f"Left out: {tmp_path / 'bad' / 'compare.json'} cannot be read")
+    (point,) = json.loads(done.stdout)
+    assert point["source"] == str(tmp_path / "good") and point["value"]["n"] == 5
+    assert compare(tmp_path, "--metric", "seconds").exit_code == 2
+    assert compare(tmp_path, "--only", "tensorflow*").exit_code == 2
+    wrong = compare(tmp_path, "--metric", "epoch_second")
+    assert wrong.exit_code == 2 and "Did you mean epoch_seconds?" in wrong.stderr

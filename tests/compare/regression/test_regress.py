@@ -1,0 +1,514 @@
+"""Regressions in stored measurements: what counts as one, and what is never taken for the lack of one."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from typer.testing import CliRunner
+
+from common.artifacts import results
+from compare.__main__ import app
+from compare.core import errors, statistics
+from compare.execution import store
+from compare.judgement import measurements
+from compare.regression import judging, regress
+from compare.regression.judging import Criteria, Judgement
+from tests.compare import kept, made
+
+EPOCH = made.epoch(1, 4.0).model_copy(update={"epoch_images": 639})
+BOTH = {"pytorch": 4.0, "tensorflow": 5.0}
+
+
+def judge(before: Path, now: Path | None, **criteria: Any) -> Judgement:
+    return regress.judge_stored(before, now, Criteria(**criteria))
+
+
+def compare(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, ["regress", *map(str, arguments)], env={"COLUMNS": "200"})
+
+
+def verdicts(judged: Judgement, metric: str = "epoch_seconds") -> list[str]:
+    return [change.verdict for change in judged.changes if change.metric == metric]
+
+
+def test_an_estimate_is_that_of_the_textbook_tests() -> None:
+    draw = np.random.default_rng(1)
+    first, second = draw.normal(0.0, 1.0, 7), draw.normal(0.3, 2.0, 7)
+    for estimate, oracle in (
+        (
+            statistics.of_differences([now - before for before, now in zip(first, second, strict=True)]),
+            stats.ttest_rel(second, first),
+        ),
+        (statistics.of_samples(first, second[:5]), stats.ttest_ind(second[:5], first, equal_var=False)),
+    ):
+        interval = oracle.confidence_interval(0.95)
+        assert estimate.p == pytest.approx(oracle.pvalue)
+        assert estimate.mean - estimate.half == pytest.approx(interval.low)
+        assert estimate.mean + estimate.half == pytest.approx(interval.high)
+
+
+def test_values_without_spread_are_equal_or_surely_different() -> None:
+    same, other = [512.0] * 5, [513.0] * 5
+    assert statistics.of_samples(same, same).p == statistics.of_differences([0.0] * len(same)).p == 1.0
+    assert statistics.of_samples(same, other).p == statistics.of_differences([1.0] * len(same)).p == 0.0
+
+
+def test_one_sample_has_no_interval() -> None:
+    assert math.isinf(statistics.of_differences([1.0]).half) and math.isinf(statistics.of_samples([1.0], [2.0, 3.0]).half)
+
+
+def test_what_rounding_hides_is_in_the_error_of_equal_differences() -> None:
+    estimate = statistics.of_differences([0.01] * 5, rounding=0.01)
+    assert estimate.error == pytest.approx(0.01 / math.sqrt(6 * 5)) and 0.001 < estimate.p < 0.01
+
+
+def test_two_samples_of_the_same_machine_are_called_different_once_in_twenty_times() -> None:
+    draw = np.random.default_rng(2)
+    calls = [statistics.of_samples(*draw.normal(0.0, 0.02, (2, 5))).p < 0.05 for _ in range(4000)]
+    assert 0.035 <= np.mean(calls) <= 0.055  # Welch's test errs on the safe side at n = 5
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict", "code"),
+    [
+        (1.0, "no change shown", 0),
+        (1.04, "worse, within the threshold", 0),
+        (1.2, "regression", 3),
+        (0.8, "better", 0),
+    ],
+)
+def test_a_regression_is_larger_than_the_threshold_and_significant(
+    tmp_path: Path, factor: float, verdict: str, code: int
+) -> None:
+    before = kept.folder(tmp_path / "before", BOTH)
+    now = kept.folder(tmp_path / "now", {"pytorch": 4.0 * factor, "tensorflow": 5.0})
+    judged = judge(before, now)
+    assert verdicts(judged) == [verdict, "no change shown"]
+    assert judged.exit_code == code
+    assert judged.changes[0].change.value == pytest.approx(factor)
+    assert judged.tested == 2  # seconds of two rows: first step and memory are the same number in every run
+    assert not judged.paired and [change.method for change in judged.changes] == ["Welch", "none", "none"] * 2
+    assert {change.verdict for change in judged.changes if change.method == "none"} == {"no change shown"}
+
+
+def test_a_slowdown_within_the_noise_is_no_regression_but_not_ruled_out(tmp_path: Path) -> None:
+    noise = (1.0, 1.3, 0.8, 1.1, 0.9)
+    before = kept.folder(tmp_path / "before", BOTH, noise=noise)
+    judged = judge(before, kept.folder(tmp_path / "now", {**BOTH, "pytorch": 4.4}, noise=noise))
+    assert verdicts(judged)[0] == "no change shown" and judged.changes[0].not_ruled_out
+    assert judged.exit_code == 0
+    (said,) = (sentences for title, sentences in regress.sections(judged) if "not ruled out" in title)
+    assert said[0].startswith("pytorch serial, 2 cores: seconds per epoch: 1.100 (")
+
+
+DISTURBED = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}}
+
+
+@pytest.mark.parametrize("changed", [DISTURBED, {"cores_used": None}])
+@pytest.mark.parametrize("side", [0, 1])
+def test_times_of_disturbed_runs_are_neither_a_pass_nor_a_regression(
+    tmp_path: Path, side: int, changed: dict[str, Any]
+) -> None:
+    """A baseline that was measured beside another job would let every later slowdown pass."""
+    folders = [
+        kept.folder(tmp_path / str(number), {"pytorch": 4.0 if number else 6.0}, changed=changed if number == side else None)
+        for number in (0, 1)
+    ]
+    judged = judge(*folders)
+    assert verdicts(judged) == [] and judged.exit_code == 2
+    assert {fact.what for fact in judged.facts if fact.verdict == "cannot tell"} == {"seconds per epoch", "first step seconds"}
+    assert verdicts(judged, "peak_memory_mib") == ["no change shown"]
+    said, _ = judged.cautions
+    assert said.startswith(f"pytorch serial, 2 cores: 5 of 5 runs of the {('baseline', 'candidate')[side]} were disturbed")
+
+
+def test_a_disturbed_run_among_enough_others_is_left_out(tmp_path: Path) -> None:
+    noise = (*kept.NOISE, 9.0)
+    before = kept.folder(tmp_path / "before", {"pytorch": 4.0}, noise=noise)
+    spoilt = store.run_folder(before, "pytorch-serial-2", 5)
+    results.save(results.load(spoilt / results.RESULT_FILE).model_copy(update=DISTURBED), spoilt)
+    judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.8}))
+    assert verdicts(judged) == ["regression"] and judged.exit_code == 3
+    (change,) = (change for change in judged.changes if change.metric == "epoch_seconds")
+    assert change.change.value == pytest.approx(1.2) and change.baseline.n == 5
+
+
+def test_a_metric_that_was_asked_for_and_not_measured_is_no_pass(tmp_path: Path) -> None:
+    before, now = (kept.folder(tmp_path / name, {"pytorch": 4.0}) for name in ("before", "now"))
+    assert judge(before, now).exit_code == 0
+    judged = judge(before, now, metrics=("epoch_seconds", "device_peak_memory_mib"))
+    assert judged.exit_code == 2
+    assert [fact.what for fact in judged.facts if fact.verdict == "cannot tell"] == ["device memory MiB"]
+    nothing = judge(before, kept.folder(tmp_path / "zero", {"pytorch": 4.0}, changed={"peak_memory_mib": 0.0}))
+    assert nothing.exit_code == 2
+    benchmarks = [kept.benchmark_file(tmp_path / f"{name}.json", {"test_step": list(kept.NOISE)}) for name in "ab"]
+    done = compare(*benchmarks, "--metrics", "epoch_seconds")
+    assert done.exit_code == 2 and "holds seconds alone. Received: --metrics epoch_seconds" in done.stderr
+
+
+def test_one_low_p_among_many_figures_is_no_regression(tmp_path: Path) -> None:
+    noise = (1.0, 1.06, 0.94, 1.03, 0.97)
+    before = kept.folder(tmp_path / "before", BOTH, noise=noise)
+    now = kept.folder(tmp_path / "now", {**BOTH, "pytorch": 4.0 * 1.077}, noise=noise)
+    alone = judge(before, now, metrics=("epoch_seconds", "wall_seconds"), only="pytorch*")
+    assert verdicts(alone) == ["no change shown"] and alone.tested == 2
+    (change,) = (change for change in alone.changes if change.metric == "epoch_seconds")
+    assert change.change.p is not None and change.change.p < 0.05 < (change.adjusted_p or 0.0)
+
+
+@pytest.mark.parametrize(
+    ("repeats", "verdict", "code"), [(5, "regression", 3), (4, "too few to tell", 2), (1, "too few to tell", 2)]
+)
+def test_too_few_repeats_are_an_error_not_a_pass(tmp_path: Path, repeats: int, verdict: str, code: int) -> None:
+    before = kept.folder(tmp_path / "before", BOTH)
+    now = kept.folder(tmp_path / "now", {"pytorch": 8.0, "tensorflow": 10.0}, noise=kept.NOISE[:repeats])
+    judged = judge(before, now)
+    assert set(verdicts(judged)) == {verdict} and judged.exit_code == code
+    assert judged.changes[0].change.value == pytest.approx(2.0, rel=0.01)
+    if code == 2:
+        assert regress.headline(judged) == "CANNOT TELL whether there is a regression."
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "verdict", "code"),
+    [
+        ("proved", "proved", "no change shown", 0),
+        ("proved", "not proved", "regression", 3),
+        ("proved", "not claimed", "regression", 3),
+        ("proved", None, "cannot tell", 2),
+        ("not proved", "proved", "better", 0),
+        ("not proved", "not proved", "no change shown", 0),
+        (None, "not proved", "cannot tell", 2),
+        ("not claimed", "not proved", "cannot tell", 2),
+        (None, "proved", "no change shown", 0),
+    ],
+)
+def test_a_proof_that_is_lost_is_a_regression_at_any_speed(
+    tmp_path: Path, before: str | None, now: str | None, verdict: str, code: int
+) -> None:
+    first = kept.folder(tmp_path / "before", {"pytorch": 4.0}, verdict=before)
+    judged = judge(first, kept.folder(tmp_path / "now", {"pytorch": 2.0}, verdict=now))
+    assert [fact.verdict for fact in judged.facts if fact.what.startswith("same training")] == [verdict]
+    assert judged.exit_code == code
+
+
+def test_first_losses_that_no_longer_agree_are_a_regression(tmp_path: Path) -> None:
+    before = kept.folder(tmp_path / "before", BOTH)
+    judged = judge(before, kept.folder(tmp_path / "now", BOTH, first_losses={"tensorflow": 2.4}))
+    assert {(fact.baseline, fact.candidate, fact.verdict) for fact in judged.facts if "first loss" in fact.what} == {
+        ("agrees", "does not agree", "regression")
+    }
+    assert judged.exit_code == 3
+
+
+def test_a_copy_of_the_baseline_is_no_candidate(tmp_path: Path) -> None:
+    at = "2026-01-01T00:00:00+00:00"
+    before = kept.folder(tmp_path / "before", BOTH, changed={"started_at": at})
+    shutil.copytree(before, tmp_path / "copy")
+    with pytest.raises(errors.FolderError, match=r"copy holds the runs of .*before themselves\. Name another measurement"):
+        judge(before, tmp_path / "copy")
+
+
+def test_what_became_of_the_candidates_proof_is_said(tmp_path: Path) -> None:
+    before = kept.folder(tmp_path / "before", BOTH)
+    judged = judge(before, kept.folder(tmp_path / "now", BOTH, verdict="not claimed"))
+    assert judged.cautions == ["The candidate's proof: not claimed: Losses agree."]
+
+
+def test_that_nothing_was_proved_is_said(tmp_path: Path) -> None:
+    before, now = (kept.folder(tmp_path / name, BOTH) for name in ("before", "now"))
+    assert judge(before, now).cautions == [judging.UNPROVED]
+    assert judging.UNPROVED not in judge(before, kept.folder(tmp_path / "later", BOTH, verdict="proved")).cautions
+
+
+def test_first_losses_that_do_not_agree_and_were_not_recorded_before_are_no_pass(tmp_path: Path) -> None:
+    before = kept.folder(tmp_path / "before", BOTH, changed={"first_step_loss": None})
+    judged = judge(before, kept.folder(tmp_path / "now", BOTH, first_losses={"tensorflow": 2.4}))
+    assert {fact.verdict for fact in judged.facts if "first loss" in fact.what} == {"cannot tell"}
+    assert judged.exit_code == 2
+
+
+def test_the_headline_says_that_a_slowdown_may_be_hidden(tmp_path: Path) -> None:
+    noise = (1.0, 1.3, 0.8, 1.2, 0.9)
+    before = kept.folder(tmp_path / "before", {"pytorch": 4.0}, noise=noise)
+    judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.4}, noise=noise[::-1]), metrics=("epoch_seconds",))
+    assert judged.exit_code == 0
+    said = regress.headline(judged)
+    assert said.startswith("No regression shown: ") and said.endswith("; 1 of them may be, and more repeats would tell.")
+
+
+SEEDS = (0, 1, 2, 3, 4)
+SPREAD = (0.0, 0.004, -0.004, 0.002, -0.002)
+
+
+@pytest.mark.parametrize(
+    ("lost", "verdict", "code"),
+    [(0.0, "no change shown", 0), (0.005, "worse, within the threshold", 0), (0.05, "regression", 3)],
+)
+def test_accuracy_is_tested_over_seeds(tmp_path: Path, lost: float, verdict: str, code: int) -> None:
+    """Paired by seed: that some seeds are better than others, by much more than is lost, is in both."""
+    of_seed = [0.7, 0.9, 0.75, 0.8, 0.85]
+    now = [accuracy - lost + chance / 2 for accuracy, chance in zip(of_seed, SPREAD, strict=True)]
+    before = kept.folder(tmp_path / "before", {"pytorch": 4.0}, accuracy=of_seed, seeds=SEEDS)
+    judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.0}, accuracy=now, seeds=SEEDS))
+    assert verdicts(judged, "test_accuracy") == [verdict] and judged.exit_code == code
+    (change,) = (change for change in judged.changes if change.metric == "test_accuracy")
+    assert change.change.value == pytest.approx(-lost) and (change.method, change.change.n) == ("paired by seed", 5)
+    (said,) = (sentences for title, sentences in regress.sections(judged) if title == "How it was judged")
+    assert any("paired by seed" in sentence for sentence in said)
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "verdict", "code"), [(0.695, "not tested", 0), (0.6, "cannot tell", 2), (0.8, "not tested", 0)]
+)
+def test_repeats_of_one_seed_are_one_training_and_no_test_of_accuracy(
+    tmp_path: Path, accuracy: float, verdict: str, code: int
+) -> None:
+    before = kept.folder(tmp_path / "before", {"pytorch": 4.0})
+    judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.0}, accuracy=accuracy))
+    assert verdicts(judged, "test_accuracy") == [] and judged.exit_code == code
+    (fact,) = judged.facts
+    assert (fact.what, fact.verdict) == ("test accuracy", verdict)
+    assert fact.candidate == f"{accuracy:.4f}, of 1 seed of the 5 that a verdict needs"
+    (said,) = (sentences for title, sentences in regress.sections(judged) if title == "How it was judged")
+    assert any("Rounding alone moves the accuracy" in sentence for sentence in said)
+
+
+def test_equal_predictions_are_no_change_and_nothing_is_left_unsure(tmp_path: Path) -> None:
+    same = {"predictions_hash": "p"}
+    before = kept.folder(tmp_path / "before", {"pytorch": 4.0}, changed=same)
+    judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.0}, changed=same))
+    (fact,) = judged.facts
+    assert (fact.candidate, fact.verdict) == ("0.7000, by equal predictions", "no change shown")
+    assert not any("not ruled out" in title for title, _ in regress.sections(judged))
+
+
+def test_accuracies_of_other_seeds_do_not_compare(tmp_path: Path) -> None:
+    before = kept.folder(tmp_path / "before", {"pytorch": 4.0}, seeds=SEEDS)
+    judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.0}, seeds=(5, 6, 7, 8, 9)))
+    assert [(fact.candidate, fact.verdict) for fact in judged.facts] == [("of seeds 5, 6, 7, 8, 9", "cannot tell")]
+
+
+def test_a_run_that_fails_now_is_a_regression_and_one_that_is_missing_cannot_be_told(tmp_path: Path) -> None:
+    before = kept.folder(tmp_path / "before", BOTH)
+    failed = kept.folder(tmp_path / "failed", BOTH, changed={"status": "failed", "reason": "exit code 1"})
+    judged = judge(before, failed)
+    assert judged.exit_code == 3
+    assert {(fact.what, fact.candidate) for fact in judged.facts if fact.verdict == "regression"} == {
+        ("ended", "failed: 5 of 5 repeats: exit code 1")
+    }
+    fewer = judge(before, kept.folder(tmp_path / "fewer", {"pytorch": 4.0}))
+    assert fewer.missing == ["tensorflow serial, 2 cores"] and fewer.exit_code == 2
+    more = judge(tmp_path / "fewer", before)
+    assert more.added == ["tensorflow serial, 2 cores"] and more.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("machine", "said"),
+    [
+        ({"processor": "Another CPU"}, "different machines: processor was Some CPU and is Another CPU"),
+        ({"logical_cores": 4}, "different machines: logical cores was 2 and is 4"),
+        ({"host": "b", "gpus": ["H100"]}, "different machines: host was a and is b"),
+        ({"gpus": ["H200"]}, "different machines: gpus was ['H100'] and is ['H200']"),
+        ({"processor": ""}, "does not say its processor"),
+        ({"logical_cores": None}, "does not say its logical cores"),
+    ],
+)
+def test_another_machine_is_an_error(tmp_path: Path, machine: dict[str, Any], said: str) -> None:
+    before = kept.folder(tmp_path / "before", BOTH, machine={"host": "a", "gpus": ["H100"]})
+    done = compare(before, kept.folder(tmp_path / "now", BOTH, machine={"host": "a"} | machine))
+    assert done.exit_code == 2 and said in done.stderr and done.stdout == ""
+
+
+def test_other_versions_are_compared_and_told(tmp_path: Path) -> None:
+    before = kept.folder(tmp_path / "before", BOTH)
+    versions = {"pytorch": {"torch": "2.5"}, "tensorflow": {"tensorflow": "2.1"}}
+    judged = judge(before, kept.folder(tmp_path / "now", BOTH, versions=versions, machine={"dirty": True}))
+    assert judged.exit_code == 0
+    assert judged.cautions == [
+        "torch was 2.0 and is 2.5.",
+        "The candidate was measured with changes that are in no commit.",
+        judging.UNPROVED,
+    ]
+
+
+def test_other_work_or_data_or_another_device_is_an_error(tmp_path: Path) -> None:
+    before = kept.folder(tmp_path / "before", {"pytorch": 4.0})
+    row = made.row("pytorch")
+    larger = row.model_copy(update={"spec": row.spec.model_copy(update={"global_batch_size": 128})})
+    fewer = row.model_copy(update={"spec": row.spec.with_fields(data={"limit": 100})})
+    for number, (options, said) in enumerate(
+        [
+            ({"rows": [larger]}, "did other work: global_batch_size was 64 and is 128"),
+            ({"rows": [fewer], "data_hash": "of 100"}, "did other work: data.limit was None and is 100"),
+            ({"data_hash": "other"}, "their data has other content. Received: digits and digits"),
+            ({"changed": {"data_hash": "decoded otherwise"}}, "other work: content of the data: data before, decoded othe now"),
+            ({"changed": {"epochs": [EPOCH]}}, "did other work: images of an epoch: 640 before, 639 now"),
+            ({"changed": {"device": "cuda"}}, "ran on another device: cpu before, cuda now"),
+        ]
+    ):
+        done = compare(before, kept.folder(tmp_path / str(number), {"pytorch": 4.0}, **options))
+        assert done.exit_code == 2 and said in done.stderr
+
+
+def test_another_cache_or_limit_of_a_hang_is_the_same_work(tmp_path: Path) -> None:
+    before = kept.folder(tmp_path / "before", {"pytorch": 4.0})
+    row = made.row("pytorch")
+    elsewhere = row.model_copy(update={"spec": row.spec.model_copy(update={"hang_seconds": 300.0})})
+    assert judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.0}, rows=[elsewhere])).exit_code == 0
+
+
+def test_other_initial_weights_are_told(tmp_path: Path) -> None:
+    before = kept.folder(tmp_path / "before", {"pytorch": 4.0})
+    judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.0}, changed={"weights_hash": "others"}))
+    assert judged.cautions == [
+        "pytorch serial, 2 cores: another initial weights than before: the change alters what a run computes.",
+        judging.UNPROVED,
+    ]
+
+
+def test_a_missing_or_unreadable_baseline_is_an_error(tmp_path: Path) -> None:
+    now, later = (kept.folder(tmp_path / name / name, BOTH) for name in ("now", "later"))
+    (tmp_path / "torn.json").write_text('{"benchmarks": [')
+    (tmp_path / "other.json").write_text("[]")
+    for arguments, said in (
+        ((), "There is no baseline"),
+        ((tmp_path / "none", now), "There is no baseline at"),
+        ((now, tmp_path / "none"), "There is no candidate at"),
+        ((tmp_path, now), "holds no comparison"),
+        ((tmp_path / "torn.json", now), "is no whole file of pytest-benchmark"),
+        ((tmp_path / "other.json", now), "is no whole file of pytest-benchmark"),
+        ((now,), "holds nothing newer that measured the same"),
+        ((now, now), "holds the runs of"),
+        ((now, later, "--only", "jax*"), "no rows in common that match jax*"),
+        ((now, now, "--threshold", "five"), "--threshold must be a part of at least 0. Received: 'five'"),
+        ((now, now, "--metrics", "epoch_second"), "Did you mean epoch_seconds?"),
+        ((now, now, "--pairs", "3", "--set", "seed=1"), "--pairs, --set say what --interleaved is to run"),
+        ((now, "--interleaved", "HEAD"), "--interleaved measures both sides itself"),
+    ):
+        done = compare(*arguments)
+        assert done.exit_code == 2 and said in done.stderr and done.stdout == "", (arguments, done.stderr)
+
+
+def test_without_a_candidate_the_newest_later_one_that_measured_the_same_is_taken(tmp_path: Path) -> None:
+    before = kept.folder(tmp_path / "b", BOTH, created_at="2026-01-02T00:00:00+00:00")
+    kept.folder(tmp_path / "earlier", BOTH, created_at="2026-01-01T00:00:00+00:00")
+    kept.folder(tmp_path / "a", {"pytorch": 8.0, "tensorflow": 5.0}, created_at="2026-01-04T00:00:00+00:00")
+    kept.folder(tmp_path / "c", BOTH, created_at="2026-01-03T00:00:00+00:00")
+    kept.folder(tmp_path / "other", {"jax": 8.0}, created_at="2026-01-05T00:00:00+00:00")
+    done = compare(before, "--json")
+    found = json.loads(done.stdout)
+    assert found["candidate"]["source"] == str(tmp_path / "a") and found["exit_code"] == done.exit_code == 3
+
+
+def test_a_newer_measurement_that_is_torn_is_named_and_no_older_one_is_taken_for_it(tmp_path: Path) -> None:
+    before = kept.folder(tmp_path / "b", BOTH, created_at="2026-01-02T00:00:00+00:00")
+    kept.folder(tmp_path / "c", BOTH, created_at="2026-01-03T00:00:00+00:00")
+    torn = kept.folder(tmp_path / "d", BOTH, created_at="2026-01-04T00:00:00+00:00") / store.PLAN_FILE
+    torn.write_bytes(torn.read_bytes()[:-20])
+    done = compare(before)
+    assert done.exit_code == 2 and str(torn) in "".join(done.stderr.split()), done.output
+    assert "move it away, or name the candidate" in " ".join(done.stderr.split())
+
+
+def benchmarks(folder: Path, seconds: float, noise: tuple[float, ...] = kept.NOISE, **rest: Any) -> Path:
+    """A folder of benchmark files, one a process: each has its own layout in memory, which all of its rounds meet."""
+    for number, factor in enumerate(noise):
+        rounds = [seconds * factor * (1.0 + 0.001 * index) for index in range(30)]
+        kept.benchmark_file(folder / "Linux" / f"000{number}_x.json", {"test_step": rounds, "test_input": rounds}, **rest)
+    return folder
+
+
+def test_rounds_of_one_process_are_one_sample(tmp_path: Path) -> None:
+    """Thirty rounds that hardly differ, of two processes that do: by rounds alone, a sure regression of equal code."""
+    first = kept.benchmark_file(tmp_path / "0001_a.json", {"test_step": [0.0100 + 1e-5 * each for each in range(30)]})
+    rounds = {"test_step": [0.0106 + 1e-5 * each for each in range(30)]}
+    second = kept.benchmark_file(tmp_path / "0002_b.json", rounds, measured_at="2026-01-02T00:00:00+00:00")
+    done = compare(first)
+    assert done.exit_code == 2 and done.stdout.startswith("CANNOT TELL") and str(second) in done.stdout
+    assert "test_step: seconds: 1 of the 5 benchmark files that a verdict needs; 1.059 times." in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(("factor", "verdict", "code"), [(1.0, "no change shown", 0), (1.2, "regression", 3)])
+def test_folders_of_benchmark_files_are_compared_file_by_file(tmp_path: Path, factor: float, verdict: str, code: int) -> None:
+    before = benchmarks(tmp_path / "before", 0.01)
+    now = benchmarks(tmp_path / "now", 0.01 * factor, noise=kept.NOISE[::-1])
+    judged = judge(before, now)
+    assert verdicts(judged, "seconds") == [verdict] * 2 and judged.exit_code == code
+    assert {change.change.n for change in judged.changes} == {5}
+    fewer = judge(before, benchmarks(tmp_path / "fewer", 0.02, noise=(1.0,) * 4))
+    assert fewer.exit_code == 2
+    benchmarks(tmp_path / "fewer", 0.01, noise=(1.0,), commit="b" * 40)
+    with pytest.raises(errors.FolderError, match="holds benchmarks of more than one commit"):
+        judge(before, tmp_path / "fewer")
+
+
+def test_a_benchmark_file_of_another_project_or_without_a_machine_or_of_another_kind(tmp_path: Path) -> None:
+    before = benchmarks(tmp_path / "a", 0.01)
+    bare = benchmarks(tmp_path / "b", 0.01, keep=False)
+    foreign = benchmarks(tmp_path / "c", 0.01, machine={"cpu": {"brand_raw": "Some CPU", "count": 2}})
+    silent = benchmarks(tmp_path / "d", 0.01, machine={})
+    assert compare(before, bare).exit_code == 0  # the statistics hold all that counts
+    assert compare(before, foreign).exit_code == 0  # of any project, by what pytest-benchmark itself says of the machine
+    assert "does not say its processor" in compare(before, silent).stderr
+    other_kind = compare(before, kept.folder(tmp_path / "folder", BOTH))
+    assert other_kind.exit_code == 2 and "Name two of a kind" in other_kind.stderr
+
+
+def test_two_sides_measured_in_turn_are_judged_by_pairs(tmp_path: Path) -> None:
+    drift = (1.0, 1.2, 1.4, 1.6, 1.8)  # of the machine, which pairs leave out
+    seconds = {"pytorch": 4.0}
+    kept.folder(tmp_path / "base", seconds, noise=drift)
+    kept.folder(
+        tmp_path / "head", {"pytorch": 4.4}, noise=[each * jitter for each, jitter in zip(drift, kept.NOISE, strict=True)]
+    )
+    assert judge(tmp_path / "base", tmp_path / "head").exit_code == 0
+    (tmp_path / "interleaved.json").write_text("{}")
+    for judged in (judge(tmp_path / "base", tmp_path / "head"), judge(tmp_path, None)):
+        assert judged.paired and verdicts(judged) == ["regression"] and judged.exit_code == 3
+    assert not judge(tmp_path / "head", tmp_path / "base").paired
+
+
+def test_the_report_says_the_verdict_first_on_the_terminal_and_in_markdown(tmp_path: Path) -> None:
+    before = kept.folder(tmp_path / "before", BOTH, verdict="proved")
+    now = kept.folder(tmp_path / "now", {"pytorch": 4.8, "tensorflow": 5.0}, verdict="proved")
+    summary = tmp_path / "summary.md"
+    summary.write_text("# Before\n")
+    done = compare(before, now, "--markdown", summary)
+    assert done.exit_code == 3
+    lines = done.stdout.splitlines()
+    assert lines[0] == "REGRESSION in 1 of 12 figures."
+    assert any(line.split()[:5] == ["pytorch", "serial,", "2", "cores", "seconds"] and "regression" in line for line in lines)
+    (said,) = (line for line in lines if line.startswith("  pytorch serial, 2 cores: seconds per epoch: 1.200 ("))
+    assert said.endswith(") times, p < 0.001.")
+    text = summary.read_text()
+    assert text.startswith("# Before\n## REGRESSION in 1 of 12 figures.\n")
+    assert "### Regressions\n\n- pytorch serial, 2 cores: seconds per epoch: 1.200 (" in text
+    assert "| run | metric | verdict | times (95 % interval) | p, Holm |" in text
+    assert measurements.read(now).commit_name == "aaaaaaaa"
+
+
+def test_of_runs_that_went_on_from_a_checkpoint_no_phase_and_no_memory_is_judged(tmp_path: Path) -> None:
+    whole, resumed = (
+        measurements.read(kept.folder(tmp_path / str(resumes), {"pytorch": 1.0}, changed={"resumes": resumes})).subjects
+        for resumes in (0, 1)
+    )
+    ((before, now),) = zip(whole.values(), resumed.values(), strict=True)
+    lost = {"import", "build", "first_step", "evaluation", "wall"}
+    assert before.samples.keys() - now.samples.keys() == {*(f"{name}_seconds" for name in lost), "peak_memory_mib"}
+    assert {"epoch_seconds", "test_accuracy"} <= now.samples.keys()
+
+
+def test_where_there_is_no_verdict_the_markdown_says_why(tmp_path: Path) -> None:
+    summary = tmp_path / "summary.md"
+    assert compare(tmp_path / "nowhere", "--markdown", summary).exit_code == 2
+    assert summary.read_text().startswith("## No verdict\n\nThere is no baseline at ")
+
+
+def test_a_row_that_was_not_run_before_is_not_better_for_being_run() -> None:
+    assert [judging._status_verdict(before, "ok") for before in ("not run", "failed")] == ["cannot tell", "better"]

@@ -1,0 +1,307 @@
+"""Two revisions in turn: which runs come when, what the base is given, and that nothing of it stays behind."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from common import spec
+from common.artifacts import results
+from common.artifacts.results import RunResult
+from common.machine import machine
+from compare.__main__ import app
+from compare.comparison import run
+from compare.core.interrupt import Interrupted
+from compare.execution import executor, launch, store
+from compare.execution.executor import Code
+from compare.execution.matrix import Row
+from compare.regression import revisions
+from compare.regression.revisions import RevisionError
+from tests.compare import made
+
+SPEC_MODULE = "class Spec:\n    def to_json(self):\n        return {!r}\n"
+
+
+def git(folder: Path, *words: str) -> str:
+    settings = ("-c", "user.name=Somebody", "-c", "user.email=nobody@example.org", "-c", "commit.gpgsign=false")
+    return subprocess.run(["git", *settings, *words], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def commit(folder: Path, what: str, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", what)
+
+
+def spec_module(*without: str) -> str:
+    """A base's `common/spec.py`: this one's fields, without some."""
+    values = json.loads(spec.Spec().to_json())
+    for dotted in without:
+        group, _, leaf = dotted.rpartition(".")
+        del (values[group] if group else values)[leaf]
+    return SPEC_MODULE.format(json.dumps(values))
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository of two commits, `before` and the one that is checked out, in the place of the suite's own."""
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "main")
+    commit(folder, "before", {"requirements.lock": "torch==1\n", "state": "before", "common/spec.py": spec_module()})
+    git(folder, "tag", "before")
+    commit(folder, "now", {"state": "now"})
+    monkeypatch.setattr(machine, "PROJECT_ROOT", folder)
+    return folder
+
+
+def worktrees(repository: Path) -> int:
+    return len(git(repository, "worktree", "list").splitlines())
+
+
+def test_base_and_head_take_turns_and_so_do_the_rows() -> None:
+    first, second = made.row("pytorch"), made.row("tensorflow")
+    jobs = [(row.framework, pair, side) for row, pair, side in revisions.order([first, second], 2)]
+    assert jobs == [
+        ("pytorch", 0, "base"), ("pytorch", 0, "head"), ("tensorflow", 0, "base"), ("tensorflow", 0, "head"),
+        ("tensorflow", 1, "head"), ("tensorflow", 1, "base"), ("pytorch", 1, "head"), ("pytorch", 1, "base"),
+    ]  # fmt: skip
+
+
+def test_another_revision_stands_beside_this_one_and_is_gone_afterwards(repository: Path) -> None:
+    with revisions.checked_out("before") as base:
+        assert (base.root / "state").read_text() == "before" and (repository / "state").read_text() == "now"
+        assert base.commit == git(repository, "rev-parse", "before")
+        assert worktrees(repository) == 2
+    assert not base.root.parent.exists() and worktrees(repository) == 1
+
+
+@pytest.mark.parametrize("interruption", [Interrupted(signal.SIGINT), RuntimeError("broken")])
+def test_whatever_breaks_off_leaves_no_checkout_behind(repository: Path, interruption: BaseException) -> None:
+    with pytest.raises(type(interruption)), revisions.checked_out("before") as base:
+        raise interruption
+    assert not base.root.parent.exists() and worktrees(repository) == 1
+
+
+def test_ctrl_c_leaves_no_checkout_behind(repository: Path, tmp_path: Path) -> None:
+    program = (
+        "import sys, time, pathlib\n"
+        "from common.machine import machine\n"
+        "from compare.regression import revisions\n"
+        "from compare.core.interrupt import Interrupted, interruptible\n"
+        "machine.PROJECT_ROOT = pathlib.Path(sys.argv[1])\n"
+        "try:\n"
+        "    with interruptible(), interleave.checked_out('before') as base:\n"
+        "        print(base.root, flush=True)\n"
+        "        time.sleep(60)\n"
+        "except Interrupted as interruption:\n"
+        "    sys.exit(interruption.exit_code)\n"
+    )
+    command = [sys.executable, "-c", program, str(repository)]
+    process = subprocess.Popen(command, cwd=launch.PROJECT_ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    root = Path(process.stdout.readline().strip())
+    assert (root / "state").exists()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=20) == 130
+    process.stdout.close()
+    assert not root.parent.exists() and worktrees(repository) == 1
+
+
+def test_what_cannot_be_measured_in_turn_is_refused_with_what_to_do(repository: Path, tmp_path: Path) -> None:
+    def said(revision: str) -> str:
+        with pytest.raises(RevisionError) as refused, revisions.checked_out(revision):
+            pass
+        assert worktrees(repository) == 1
+        return str(refused.value)
+
+    assert "git knows no revision 'origin/main'. Fetch it first" in said("origin/main")
+    assert "git knows no revision '--all'" in said("--all")
+    (repository / "untracked").write_text("")
+    with revisions.checked_out("before"):
+        pass  # files that git does not know change nothing that was committed
+    (repository / "state").write_text("changed")
+    assert "changes that are in no commit (M state)" in said("before")
+    commit(repository, "other packages", {"requirements.lock": "torch==2\n"})
+    assert "requirements.lock is not the same in before and here" in said("before")
+    shutil.rmtree(repository / ".git")
+    with pytest.raises(RevisionError, match="is no git checkout"), revisions.checked_out("before"):
+        pass
+
+
+def test_what_git_tells_its_hooks_does_not_lead_elsewhere(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as hook:
+        hook.setenv("GIT_DIR", "/nowhere")
+        with revisions.checked_out("before") as base:
+            assert (base.root / "state").read_text() == "before"
+    assert worktrees(repository) == 1
+
+
+@pytest.fixture
+def rows() -> list[Row]:
+    """What is run; a test may put others in."""
+    return [made.row("pytorch"), made.row("tensorflow")]
+
+
+@pytest.fixture
+def stand_in(repository: Path, rows: list[Row], monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
+    """Runs that take no time, half as slow again as before; gives (state of the code, row, repeat) of each."""
+    done: list[tuple[str, str, int]] = []
+    here = {"processor": "Some CPU", "logical_cores": 2, "commit": git(repository, "rev-parse", "HEAD"), "dirty": False}
+
+    def judged(request: run.Request, shown: Any) -> store.Comparison:
+        own = {"machine": here, "seeds": list(request.settings.seeds)}
+        return made.comparison(rows, request.settings.repeats).model_copy(update=own)
+
+    def execute(row: Row, repeat: int, folder: Path, watch: Any, code: Code) -> RunResult:
+        state = (code.root / "state").read_text()
+        done.append((state, row.id, repeat))
+        directory = store.run_folder(folder, row.id, repeat)
+        results.write_atomically(directory / "spec.json", code.spec_json(row))
+        seconds = (2.0 if state == "before" else 3.0) * (1 + 0.01 * (repeat % 3))
+        made_up = made.good(row, seconds, repeat)
+        results.save(made_up, directory)
+        return made_up
+
+    monkeypatch.setattr(run, "judged", judged)
+    monkeypatch.setattr(executor, "execute", execute)
+    return done
+
+
+def regress(*words: str | Path) -> Any:
+    return CliRunner().invoke(app, ["regress", *map(str, words)], env={"COLUMNS": "200"})
+
+
+def test_a_slowdown_between_two_revisions_is_a_regression(
+    repository: Path, stand_in: list[tuple[str, str, int]], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    done = regress("--interleaved", "before", "--set", "seed=7", "--out", out)
+    assert done.exit_code == 3, done.output
+    assert done.stdout.startswith("REGRESSION in 2 of ")
+    warm, measured = stand_in[:4], stand_in[4:]
+    pytorch, tensorflow = "pytorch-serial-2", "tensorflow-serial-2"
+    assert warm == [(state, row, 0) for row in (pytorch, tensorflow) for state in ("before", "now")]
+    assert [state for state, row, _ in measured if row == pytorch] == ["before", "now", "now", "before"] * 3
+    assert len(measured) == 2 * 2 * 6
+    kept = json.loads((out / "regress.json").read_text())
+    assert kept["paired"] and kept["exit_code"] == 3
+    assert [kept[side]["commit"] for side in ("baseline", "candidate")] == [
+        git(repository, "rev-parse", revision)[:8] for revision in ("before", "HEAD")
+    ]
+    assert (out / "regress.md").read_text().startswith("## REGRESSION")
+    for side in ("base", "head"):  # each pair has a seed of its own, the same in both
+        runs = store.read(out / side).runs[pytorch]
+        assert {repeat: run.spec.seed for repeat, run in runs.items()} == {repeat: repeat + 7 for repeat in range(6)}
+        assert json.loads((out / side / "runs" / f"{pytorch}-r3" / "spec.json").read_text())["seed"] == 10
+    assert store.read_plan(out / "base").machine["commit"] == git(repository, "rev-parse", "before")
+    assert regress(out).exit_code == 3  # judged again from what is stored
+    assert worktrees(repository) == 1
+    again = regress("--interleaved", "before", "--out", out)
+    assert again.exit_code == 2 and "is not empty" in again.stderr
+
+
+def test_too_few_pairs_are_an_error_not_a_pass(stand_in: list[tuple[str, str, int]], tmp_path: Path) -> None:
+    done = regress("--interleaved", "before", "--pairs", "3", "--out", tmp_path / "out")
+    assert done.exit_code == 2 and done.stdout.startswith("CANNOT TELL")
+
+
+def test_the_base_is_given_the_fields_that_it_knows(
+    repository: Path, stand_in: list[tuple[str, str, int]], tmp_path: Path
+) -> None:
+    commit(repository, "older", {"common/spec.py": spec_module("hang_seconds", "optimizer.native"), "state": "before"})
+    git(repository, "tag", "older")
+    commit(repository, "newer", {"common/spec.py": spec_module(), "state": "now"})
+    assert regress("--interleaved", "older", "--out", tmp_path / "out").exit_code == 3
+    specs = [
+        json.loads((tmp_path / "out" / side / "runs/pytorch-serial-2-r0/spec.json").read_text()) for side in ("base", "head")
+    ]
+    assert "hang_seconds" not in specs[0] and "native" not in specs[0]["optimizer"]
+    assert specs[1]["hang_seconds"] == 60.0 and specs[1] == json.loads(made.row("pytorch").spec.to_json())
+
+
+def test_a_field_that_the_base_does_not_know_is_refused(
+    repository: Path, rows: list[Row], stand_in: list[tuple[str, str, int]], tmp_path: Path
+) -> None:
+    commit(repository, "older", {"common/spec.py": spec_module("optimizer.weight_decay")})
+    git(repository, "tag", "older")
+    commit(repository, "broken", {"common/spec.py": "raise ImportError('no spec')"})
+    git(repository, "tag", "broken")
+    commit(repository, "now", {"common/spec.py": spec_module()})
+    row = rows[0]
+    optimizer = row.spec.optimizer.model_copy(update={"weight_decay": 0.1})
+    rows[0] = row.model_copy(update={"spec": row.spec.model_copy(update={"optimizer": optimizer})})
+    for revision, said in (
+        ("older", "older has no field optimizer.weight_decay, which is 0.1 in pytorch-serial-2. Leave it at 0.0, or"),
+        ("broken", "broken cannot say what its runs are made of (ImportError: no spec)"),
+    ):
+        done = regress("--interleaved", revision, "--out", tmp_path / revision)
+        assert done.exit_code == 2 and said in done.stderr
+    assert stand_in == [] and worktrees(repository) == 1
+
+
+def test_a_base_that_cannot_do_a_run_is_told_before_anything_is_measured(
+    stand_in: list[tuple[str, str, int]], repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(row: Row, repeat: int, *rest: Any) -> RunResult:
+        return made.bad(row, "failed", "exit code 2: mode is unknown", epochs=0)
+
+    monkeypatch.setattr(executor, "execute", fail)
+    done = regress("--interleaved", "before", "--out", tmp_path / "out")
+    assert done.exit_code == 2
+    assert "before cannot do pytorch-serial-2 (failed: exit code 2: mode is unknown)" in done.stderr
+    assert worktrees(repository) == 1
+
+
+def test_an_interruption_keeps_what_was_measured_and_says_where(
+    repository: Path, stand_in: list[tuple[str, str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = executor.execute
+
+    def interrupted(row: Row, repeat: int, *rest: Any) -> RunResult:
+        if repeat == 2:
+            raise Interrupted(signal.SIGTERM)
+        return whole(row, repeat, *rest)
+
+    monkeypatch.setattr(executor, "execute", interrupted)
+    done = regress("--interleaved", "before", "--out", tmp_path / "out")
+    assert done.exit_code == 143 and f"what was measured is in {tmp_path / 'out'}" in done.stderr
+    assert worktrees(repository) == 1
+    judged = regress(tmp_path / "out")
+    assert judged.exit_code == 2 and judged.stdout.startswith("CANNOT TELL")
+
+
+def test_data_named_by_a_relative_path_is_found_from_every_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "images").mkdir()
+    monkeypatch.chdir(tmp_path)
+    whole = revisions._with_whole_path({"data": {"source": "images", "limit": 5}, "seed": 1})
+    assert whole == {"data": {"source": str(tmp_path / "images"), "limit": 5}, "seed": 1}
+    for values in ({}, {"data": {"source": "digits"}}, {"data": {"source": "leaves:images=10"}}):
+        assert revisions._with_whole_path(values) == values
+
+
+def test_a_program_that_does_not_end_is_told_as_such(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def never(command: list[str], **options: Any) -> None:
+        raise subprocess.TimeoutExpired(command, options["timeout"])
+
+    monkeypatch.setattr(subprocess, "run", never)
+    with pytest.raises(RevisionError, match="git status took more than 300 s"):
+        revisions.git("status")
+    with pytest.raises(RevisionError, match="main did not say within 300 s"):
+        revisions._fields(revisions.Checkout(tmp_path, "a" * 40), "main")
+
+
+def test_what_git_sets_for_its_hooks_is_not_passed_on_but_its_configuration_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GIT_DIR", "GIT_OBJECT_DIRECTORY", "GIT_CONFIG_COUNT"):
+        monkeypatch.setenv(name, "0")
+    kept = {name for name in machine.git_environment() if name.startswith("GIT_")}
+    assert "GIT_CONFIG_COUNT" in kept and not kept & {"GIT_DIR", "GIT_OBJECT_DIRECTORY"}

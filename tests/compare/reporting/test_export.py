@@ -1,0 +1,113 @@
+import struct
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from compare.__main__ import app
+from compare.execution import store
+from tests.compare import made
+
+
+def compare(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def records(path: Path) -> Iterator[bytes]:
+    """The records of an event file: length, its check sum, content, its check sum."""
+    from tensorboardX.crc32c import crc32c
+
+    data = path.read_bytes()
+    while data:
+        (length,) = struct.unpack("<Q", data[:8])
+        content = data[12 : 12 + length]
+        for part, written in ((data[:8], data[8:12]), (content, data[12 + length : 16 + length])):
+            value = crc32c(part)
+            masked = ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
+            assert struct.unpack("<I", written) == (masked,)
+        yield content
+        data = data[16 + length :]
+
+
+@pytest.mark.skipif(not find_spec("tensorboardX"), reason="tensorboardX is not installed")
+def test_tensorboard_reads_back_every_epoch_of_every_run(tmp_path: Path) -> None:
+    a = made.stored_in(made.troubled(), tmp_path / "a")
+    done = compare("export", a, "--to", "tensorboard", "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert done.stdout == f"6 runs written. Look at them with: tensorboard --logdir {tmp_path / 'out'}\n"
+    assert not {"tensorflow", "torch"} & sys.modules.keys()
+    from tensorboardX.proto.event_pb2 import Event  # not before: it would bring torch
+
+    for row_id, repeats in store.read(a).runs.items():
+        for repeat, run in repeats.items():
+            (file,) = (tmp_path / "out" / f"{row_id}-r{repeat}").iterdir()
+            read = {
+                (value.tag, event.step): value.simple_value
+                for event in map(Event.FromString, records(file))
+                for value in event.summary.value
+                if not value.HasField("metadata")
+            }
+            expected: dict[tuple[str, int], float] = {}
+            for epoch in run.epochs:
+                assert epoch.train and epoch.validation
+                for split, scores in (("train", epoch.train), ("validation", epoch.validation)):
+                    expected[f"{split}/loss", epoch.epoch] = scores.loss
+                    expected[f"{split}/accuracy", epoch.epoch] = scores.accuracy
+                expected["learning_rate", epoch.epoch] = epoch.learning_rate
+                expected["seconds_per_epoch", epoch.epoch] = epoch.seconds
+                expected["images_per_second", epoch.epoch] = epoch.images_per_second
+            if run.test:
+                expected["test/loss", 2], expected["test/accuracy", 2] = run.test.loss, run.test.accuracy
+            assert read == pytest.approx(expected)
+
+
+@pytest.mark.skipif(not find_spec("mlflow"), reason="mlflow is not installed")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what MLflow does with SQLAlchemy
+def test_mlflow_reads_back_params_metrics_and_how_runs_ended(tmp_path: Path) -> None:
+    from mlflow.tracking import MlflowClient
+
+    a = made.stored_in(made.troubled(), tmp_path / "a")
+    done = compare("export", a, "--to", "mlflow", "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'out' / 'mlflow.db'}")
+    (experiment,) = (each for each in client.search_experiments() if each.name == "simple_cnn on digits")
+    runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+    assert len(runs) == 6
+    good, killed = runs["pytorch-serial-1-r0"], runs["pytorch-multi_process-2-r0"]
+    assert (good.info.status, killed.info.status, killed.data.tags["status"]) == ("FINISHED", "FAILED", "killed")
+    assert good.data.params["optimizer.name"] == "sgd" and good.data.params["mode"] == "serial"
+    history = client.get_metric_history(good.info.run_id, "train/loss")
+    assert [(metric.step, metric.value) for metric in history] == [(1, 1.0), (2, 0.5)]
+    assert good.data.metrics["test/accuracy"] == 0.7
+
+
+@pytest.mark.parametrize(("to", "module"), [("tensorboard", "tensorboardX"), ("mlflow", "mlflow")])
+def test_a_package_that_is_missing_is_named_with_the_line_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str, module: str
+) -> None:
+    class Missing:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name.partition(".")[0] == module:
+                raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    for name in [name for name in sys.modules if name.partition(".")[0] == module]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
+    done = compare("export", made.stored_in(made.repeated(1), tmp_path / "a"), "--to", to, "--out", tmp_path / "out")
+    assert done.exit_code == 2
+    assert done.stderr == (
+        f"--to {to} needs {module}, which is not installed. Install the extras for tracking: "
+        ".venv/bin/python -m pip install -r requirements-tracking.txt\n"
+    )
+
+
+def test_another_tool_and_a_folder_that_is_not_empty_are_refused(tmp_path: Path) -> None:
+    a = made.stored_in(made.repeated(1), tmp_path / "a")
+    unknown = compare("export", a, "--to", "wandb", "--out", tmp_path / "out")
+    assert unknown.exit_code == 2 and "Received: 'wandb'. Use tensorboard or mlflow." in unknown.stderr
+    full = compare("export", a, "--to", "tensorboard", "--out", a)
+    assert full.exit_code == 2 and "is not empty" in full.stderr

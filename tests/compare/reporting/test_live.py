@@ -1,0 +1,115 @@
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compare.reporting import live
+from compare.reporting.live import SECONDS, Live
+from tests.compare import made
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def an_epoch(number: int, loss: float) -> dict[str, Any]:
+    scores = {"loss": loss, "accuracy": 1 - loss}
+    timed = {"timed_seconds": 2.0, "timed_images": 50, "epoch_images": 75}  # 3 s an epoch at this pace
+    return {"event": "epoch", "epoch": number, "train": scores, "validation": scores, **timed}
+
+
+def text_of(path: Path) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", path.read_text("utf-8").partition("</style>")[2]))
+
+
+def test_the_page_is_drawn_at_most_once_in_so_many_seconds(tmp_path: Path) -> None:
+    clock = Clock()
+    shown = Live(tmp_path, "T", clock=clock)
+    shown.plan(["a", "b"])
+    shown.begin("a", "a (1 of 2)")
+    for second in range(21):
+        clock.now = float(second)
+        shown.watch([an_epoch(1, 0.5)])
+    assert shown._drawings == 1 + 20 // SECONDS
+    assert "Keeping it up to date has taken" in text_of(tmp_path / live.PAGE_FILE)
+
+
+def test_the_page_shows_progress_curves_and_the_time_left_and_then_points_to_the_report(tmp_path: Path) -> None:
+    clock = Clock()
+    shown = Live(tmp_path, "T", clock=clock)
+    shown.say("Before the runs.")
+    assert "Runs not begun Elapsed 0:00" in text_of(tmp_path / live.PAGE_FILE)
+    shown.plan(["a", "a", "b"])
+    assert "Before the runs." not in text_of(tmp_path / live.PAGE_FILE)
+    shown.begin("a", "a (1 of 2)")
+    shown.watch([{"event": "start"}, an_epoch(1, 0.5)])
+    clock.now = 60.0
+    shown.end(made.good(made.row("pytorch"), 2.0))
+    shown.begin("a", "a (2 of 2)")
+    path = tmp_path / live.PAGE_FILE
+    page = path.read_text("utf-8")
+    assert 'points="0.0,0.0 600.0,220.0 "' in page and '<meta http-equiv="refresh" content="5">' in page
+    assert "Runs 1 of 3 Elapsed 1:00 Left, about 2:00" in text_of(path)
+    assert "a (1 of 2) ok 2 0.5000 0.7500 2.00 60.0" in text_of(path)
+    shown.end(made.bad(made.row("pytorch"), "killed", "interrupted", 1))
+    shown.say("report")
+    shown.finish("Interrupted.")
+    assert "report " not in text_of(path).partition("Interrupted.")[0]
+    assert "refresh" not in path.read_text("utf-8") and 'href="report.html"' in path.read_text("utf-8")
+    assert "Interrupted." in text_of(path) and "a (2 of 2) killed" in text_of(path)
+
+
+def test_where_no_report_was_written_the_page_points_to_none_and_loads_itself_no_more(tmp_path: Path) -> None:
+    shown = Live(tmp_path, "T")
+    shown.finish("Broken off by an error.", reported=False)
+    page = (tmp_path / live.PAGE_FILE).read_text("utf-8")
+    assert "Broken off by an error." in page and "report.html" not in page and 'http-equiv="refresh"' not in page
+
+
+def test_before_the_first_epoch_the_page_says_so_and_shows_no_empty_plot_or_table(tmp_path: Path) -> None:
+    clock = Clock()
+    shown = Live(tmp_path, "T", clock=clock)
+    path = tmp_path / live.PAGE_FILE
+    said = "No epoch has ended yet: curves begin with the first one."
+    shown.plan(["a"])
+    assert said in text_of(path) and "<table" not in path.read_text("utf-8")
+    clock.now = SECONDS
+    shown.begin("a", "a")
+    assert said in text_of(path) and "a running" in text_of(path)
+    clock.now = 2 * SECONDS
+    shown.watch([{"event": "start"}, an_epoch(1, 0.5)])
+    assert said not in text_of(path) and "over 1 epoch " in text_of(path)
+
+
+def test_a_part_alone_has_no_curves_and_no_page_where_none_is_wanted(tmp_path: Path) -> None:
+    shown = Live(tmp_path, "T", clock=Clock())
+    shown.plan(["a"])
+    shown.begin("a", "a")
+    shown.watch([{"event": "epoch", "epoch": 1, "train": None, "validation": None, "timed_seconds": 2.0}])
+    shown.finish("All runs have ended.")
+    assert "<polyline" not in (tmp_path / live.PAGE_FILE).read_text("utf-8")
+    nowhere = Live(None, "T")
+    nowhere.plan(["a"])
+    nowhere.finish("")
+    assert nowhere._drawings == 0
+
+
+def test_a_page_that_cannot_be_written_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, content: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("compare.reporting.live.results.write_atomically", full)
+    shown = Live(tmp_path, "T")
+    shown.plan(["a"])
+    shown.finish("All runs have ended.")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_epochs_seconds_are_those_of_the_report_for_all_its_images() -> None:
+    assert live._epoch_seconds(an_epoch(1, 0.5)) == 3.0
+    assert live._epoch_seconds({"timed_seconds": 2.0, "timed_images": 0, "epoch_images": 75}) is None

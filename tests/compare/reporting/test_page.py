@@ -1,0 +1,184 @@
+import base64
+import hashlib
+import re
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import matplotlib as mpl
+import pytest
+from matplotlib.figure import Figure
+
+from common.artifacts.results import Noise
+from compare.execution.store import Stored
+from compare.judgement.findings import findings
+from compare.judgement.summary import summarize
+from compare.reporting import content, page, report, svg
+from compare.reporting.content import Report
+from compare.reporting.plots import SETTINGS
+from tests.compare import made
+
+TEMPLATES = Path(page.__file__).parent / "templates"
+
+
+def of(stored: Stored) -> Report:
+    summaries = summarize(stored)
+    return Report(stored, summaries, findings(stored, summaries))
+
+
+class Reader(HTMLParser):
+    """What a page is made of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self.within: dict[str, str] = {}
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if self.tags[-1:] in (["style"], ["script"]):
+            self.within.setdefault(self.tags[-1], data)
+
+
+def read(html: str) -> Reader:
+    reader = Reader()
+    reader.feed(html)
+    return reader
+
+
+def test_the_policy_allows_the_pages_own_style_and_script_by_their_digests_and_nothing_else() -> None:
+    reader = read(page.to_html(of(made.hostile()), Path("out"), {}))
+    policy = next(value for name, value in reader.attributes if name == "content" and "default-src" in (value or ""))
+    digests = {
+        tag: base64.b64encode(hashlib.sha256(reader.within[tag].encode()).digest()).decode() for tag in ("style", "script")
+    }
+    assert policy == (
+        f"default-src 'none'; style-src 'sha256-{digests['style']}'; script-src 'sha256-{digests['script']}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def test_a_page_without_a_script_allows_none() -> None:
+    html = page.render("beside.html.jinja", scripted=False, **BESIDE)
+    assert "script-src" not in html and "<script" not in html
+
+
+def test_text_from_outside_adds_no_element_and_no_attribute_that_acts() -> None:
+    kind, plain = (read(page.to_html(of(stored), Path("out"), {})) for stored in (made.hostile(), made.profiled()))
+    assert set(kind.tags) - set(plain.tags) <= {"section", "details", "summary", "h3"}
+    assert kind.tags.count("script") == kind.tags.count("style") == 1 and "img" not in kind.tags
+    assert not [name for name, _ in kind.attributes if name.startswith("on") or name in ("style", "src")]
+    assert {value[0] for name, value in kind.attributes if name == "href" and value} == {"#", "d"}  # the empty icon is data:,
+    assert "{{ 7 * 7 }}{% raw %}" in kind.text
+
+
+def test_what_a_template_is_not_given_is_an_error_and_no_gap() -> None:
+    with pytest.raises(jinja2.UndefinedError, match="'command' is undefined"):
+        page.render("beside.html.jinja", **{name: value for name, value in BESIDE.items() if name != "command"})
+
+
+def test_nothing_but_our_own_style_script_and_pictures_is_left_unescaped() -> None:
+    safe = re.findall(r"\{\{ ?(\w+)\|safe", "".join(path.read_text() for path in TEMPLATES.glob("*.jinja")))
+    assert sorted(safe) == ["plot", "script", "style"]
+
+
+def test_the_verdict_stands_before_every_table() -> None:
+    html = page.to_html(of(made.repeated()), Path("out"), {})
+    assert html.index("Which framework is faster?") < html.index("<table")
+    assert html.index("data_parallel x2: pytorch is ") < html.index("<table")
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, '<b class="good">comparable</b>'),
+        ({"cores_of_others": 1.5, "machine": {"logical_cores": 2}}, '<b class="warn">times in doubt in 1 of 4 rows</b>'),
+        ({"noise": Noise(cores_stolen=0.5)}, '<b class="warn">times in doubt in 1 of 4 rows</b>'),
+        ({"cores_used": None}, '<b class="warn">times in doubt in 1 of 4 rows</b>'),
+        ({"data_hash": "other", "cores_used": None}, '<b class="bad">not comparable</b>'),
+    ],
+)
+def test_runs_whose_times_are_in_doubt_are_not_called_comparable(changed: dict[str, Any], said: str) -> None:
+    stored = made.repeated(1)
+    row = stored.comparison.rows[0]
+    stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update=changed)
+    html = page.to_html(of(stored), Path("out"), {})
+    assert f"<span>Timed runs</span>{said}" in html
+
+
+def test_the_certificate_shows_difference_step_and_tolerance() -> None:
+    text = re.sub(r"\s+", " ", read(page.to_html(of(made.hostile()), Path("out"), {})).text)
+    assert "4.0e-16 7 50 1.0e-12 passed" in text and "inf 7 50 0.0e+00 failed" in text
+
+
+def test_confusion_is_coloured_by_the_share_of_its_row() -> None:
+    stored = made.repeated(1)
+    for repeats in stored.runs.values():
+        repeats[0] = repeats[0].model_copy(update={"confusion": [[9, 1], [0, 0]]})
+    html = page.to_html(of(stored), Path("out"), {})
+    assert '<tr><th scope="row">0</th><td class="s9">9</td><td class="s1">1</td></tr>' in html
+    assert '<tr><th scope="row">1</th><td></td><td></td></tr>' in html
+
+
+def test_the_picture_of_the_confusion_stands_beside_the_page_and_its_tables_in_it(tmp_path: Path) -> None:
+    made_report = of(made.hostile())
+    assert report.write(made_report, tmp_path) is None
+    assert 'aria-label="confusion"' not in (tmp_path / "report.html").read_text("utf-8")
+    assert "![confusion](plots/confusion.png)" in (tmp_path / "report.md").read_text("utf-8")
+    assert {path.name for path in (tmp_path / "plots").glob("confusion.*")} == {"confusion.png", "confusion.svg"}
+    assert {path.suffix for path in (tmp_path / "tables").glob("confusion.*")} == {".csv", ".md", ".tex"}
+
+
+def test_the_matrices_of_all_repeats_are_added_up() -> None:
+    stored = made.repeated(3)
+    for repeats in stored.runs.values():
+        for repeat in repeats:
+            repeats[repeat] = repeats[repeat].model_copy(update={"confusion": [[repeat, 1], [2, 3]]})
+    assert summarize(stored)[0].confusion == [[3, 3], [6, 9]]
+
+
+def test_commands_are_quoted_for_the_shell() -> None:
+    commands = dict(content.commands(of(made.hostile()), Path("a folder; rm -r x")))
+    line = commands["The comparison:"].removeprefix(".venv/bin/python -m compare ")
+    assert line != commands["The comparison:"] and line.isprintable()
+    said = subprocess.run(["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, text=True, check=True).stdout
+    assert said.split("\0")[:-1] == ["run", "--data", *made.HOSTILE]
+    assert commands["This report, from the stored results:"] == ".venv/bin/python -m compare report 'a folder; rm -r x'"
+    assert content.run_commands(of(made.repeated()), Path("out"))[0] == (
+        ".venv/bin/python -m pytorch_impl run out/runs/pytorch-serial-2-r0/spec.json --out again/pytorch-serial-2"
+    )
+
+
+def test_a_plot_brings_no_style_of_its_own_and_no_id_twice(tmp_path: Path) -> None:
+    path = tmp_path / "a.svg"
+    with mpl.rc_context(SETTINGS):
+        figure = Figure()
+        axis = figure.subplots()
+        axis.bar([1, 2], [3, 4], hatch="//", edgecolor="white", label="<b>")
+        axis.set_title("<script>&")
+        figure.legend()
+        figure.savefig(path)
+    one, two = (svg.svg(path.read_text(), name) for name in ("one", "two words"))
+    reader = read(one)
+    assert not {"style", "script", "metadata"} & set(reader.tags) and "style" not in dict(reader.attributes)
+    assert "<script>&" in reader.text and "<b>" in reader.text
+    ids = re.findall(r' id="([^"]+)"', one + two)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r"(?:url\(|href=\")#([^)\"]+)", one + two)) <= set(ids)
+    drawing, hatches = one.partition("<pattern")[::2]
+    assert not {"#000000", "#ffffff"} & set(re.findall(r"#\w+", drawing)) and "var(--card)" in drawing
+    assert "#ffffff" in hatches  # seen on the bar's colour, light or dark
+
+
+BESIDE = {
+    "title": "T", "overline": "", "facts": [], "marks": [], "said": [], "grids": [],
+    "differences": {"title": "", "note": "", "headings": [], "rows": []}, "command": "c",
+}  # fmt: skip

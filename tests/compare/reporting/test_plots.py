@@ -1,0 +1,149 @@
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from PIL import Image
+
+from compare.judgement.summary import Summary, summarize
+from compare.reporting import plots
+from tests.compare import made
+
+NAMES = ("loss", "accuracy", "seconds_per_epoch", "speedup", "phases")
+
+
+@pytest.mark.parametrize(("kind", "more"), [("troubled", ("efficiency",)), ("repeated", ())])  # efficiency: against one core
+def test_every_plot_is_written_as_png_and_svg(tmp_path: Path, kind: str, more: tuple[str, ...]) -> None:
+    files = plots.write(summarize(getattr(made, kind)()), tmp_path)
+    assert {path.name for path in files} == {f"{name}.{suffix}" for name in NAMES + more for suffix in ("png", "svg")}
+    with Image.open(tmp_path / "loss.png") as image:
+        assert image.width > 1000
+        assert len(image.convert("RGB").getcolors(image.width * image.height) or []) > 10  # something is drawn
+
+
+def test_the_input_alone_is_drawn_against_its_workers_and_no_score_is(tmp_path: Path) -> None:
+    files = plots.write(summarize(made.input_only()), tmp_path)
+    assert {path.stem for path in files} == {"seconds_per_epoch", "images_per_second", "phases"}
+    drawn = (tmp_path / "images_per_second.svg").read_text()
+    assert all(f">{word}<" in drawn for word in ("inline", "1", "2", "pytorch serial, 2 cores", "tensorflow serial, 2 cores"))
+
+
+def test_failed_and_missing_rows_are_left_out_by_name(tmp_path: Path) -> None:
+    summaries = summarize(made.troubled())
+    plots.write(summaries, tmp_path)
+    drawn = (tmp_path / "seconds_per_epoch.svg").read_text()
+    assert "pytorch serial, 1 core" in drawn and ">pytorch multi_process x2<" not in drawn
+    assert "Left out: pytorch multi_process x2 (killed), tensorflow serial, 2 cores (failed)" in drawn
+
+
+@pytest.mark.parametrize("draw", [plots._seconds, plots._speedup])
+def test_every_value_stands_within_the_axes(draw: Callable[[Figure, Sequence[Summary]], bool]) -> None:
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    assert draw(figure, summarize(made.repeated()))
+    canvas.draw()
+    (axis,) = figure.axes
+    texts = [text for text in axis.texts if text.get_text()]
+    assert texts
+    assert max(text.get_window_extent().x1 for text in texts) <= axis.bbox.x1
+
+
+def test_the_phases_are_stacked_to_the_wall_time_with_the_wait_for_input_inside_the_training() -> None:
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    summaries = summarize(made.repeated(1))
+    assert plots._phases(figure, summaries)
+    (axis,) = figure.axes
+    bars = {str(container.get_label()): container for container in axis.containers[:7]}  # those of the first row
+    places = {name: (bar.patches[0].get_x(), bar.patches[0].get_width()) for name, bar in bars.items()}
+    assert places["training"] == (2.75, 8.0 - 0.125) and places["training: wait for input"] == (10.625, 0.125)
+    assert sum(places["other"]) == summaries[0].phases.wall_seconds == 11.5
+
+
+def test_many_rows_make_a_taller_plot() -> None:
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    (summary,) = summarize(made.repeated(1))[:1]
+    assert plots._seconds(figure, [summary] * 40) and figure.get_figheight() == pytest.approx(14)
+
+
+@pytest.mark.parametrize(
+    ("values", "written"),
+    [
+        ((1.0, 2000.0), {"1", "10", "100", "1000"}),
+        ((0.01, 1.0), {"0.01", "0.1", "1"}),
+        ((1e4, 1e6), {"10000", "100000", "1e+06"}),
+        ((3.0, 8.0), {"3", "4", "6"}),
+        ((0.21, 0.25), {"0.22", "0.24"}),
+    ],
+)
+def test_ticks_of_logarithmic_axes_stand_as_numbers(values: tuple[float, float], written: set[str], tmp_path: Path) -> None:
+    def draw(figure: Figure) -> bool:
+        axis = figure.subplots()
+        axis.plot([1, 2], values)
+        axis.set(yscale="log", xticks=[])
+        return True
+
+    plots.write_all({"x": draw}, tmp_path)
+    drawn = (tmp_path / "x.svg").read_text()
+    assert "math" not in drawn and "$" not in drawn
+    texts = re.findall(r"<text[^>]*>([^<]+)<", drawn)
+    assert written <= set(texts) and len(set(texts)) == len(texts)
+
+
+def test_the_same_figures_make_the_same_file(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        plots.write(summarize(made.repeated()), tmp_path / folder)
+    for name in NAMES:
+        assert (tmp_path / "a" / f"{name}.svg").read_bytes() == (tmp_path / "b" / f"{name}.svg").read_bytes()
+
+
+def test_a_comparison_of_failures_alone_has_no_plots(tmp_path: Path) -> None:
+    rows = [made.row("pytorch")]
+    stored = made.repeated().model_copy(
+        update={"comparison": made.comparison(rows), "runs": {rows[0].id: {0: made.bad(rows[0], "failed", "why", 1)}}}
+    )
+    assert plots.write(summarize(stored), tmp_path) == []
+
+
+@pytest.mark.parametrize("num_classes", [3, len(made.HOSTILE), 120])
+def test_a_confusion_matrix_of_each_row_is_drawn_under_the_names_of_its_classes(tmp_path: Path, num_classes: int) -> None:
+    stored = made.hostile(num_classes)
+    files = plots.write(summarize(stored), tmp_path, stored.comparison.class_names)
+    assert {path.name for path in files} >= {"confusion.png", "confusion.svg"}
+    with Image.open(tmp_path / "confusion.png") as image:
+        assert min(image.size) > 500 and max(image.size) < 8000
+    drawn = (tmp_path / "confusion.svg").read_text()
+    assert drawn.count("serial, 2 cores<") == 2 and drawn.count("data_parallel x2<") == 2
+    assert ("javascript:alert(1)" in drawn) == (len(made.HOSTILE) <= num_classes < 50)
+    assert (">3<" in drawn) == (num_classes <= 15)
+
+
+def test_seven_matrices_stand_in_two_lines_each_column_with_its_classes_below() -> None:
+    figure = Figure(layout="constrained")
+    (summary,) = summarize(made.hostile(3))[:1]
+    seven = [summary.model_copy(update={"id": f"row {number}", "shares_name": True}) for number in range(7)]
+    assert plots.draw(plots.CONFUSION, figure, seven, ["a", "b", "c"])
+    FigureCanvasAgg(figure).draw()
+    below = [[label.get_text() for label in axis.get_xticklabels()] for axis in figure.axes]
+    assert below == [[], [], [], *[["a", "b", "c"]] * 4]
+
+
+def test_a_plot_with_nothing_left_to_show_is_removed_and_other_files_stay(tmp_path: Path) -> None:
+    plots.write(summarize(made.troubled()), tmp_path)
+    (tmp_path / "scaling.png").touch()
+    plots.write(summarize(made.repeated()), tmp_path)
+    assert {path.stem for path in tmp_path.iterdir()} == {*NAMES, "scaling"}
+
+
+def test_a_plot_that_does_not_fit_on_the_disk_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plots.write(summarize(made.repeated()), tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        plots.write(summarize(made.troubled()), tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

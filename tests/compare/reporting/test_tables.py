@@ -1,0 +1,294 @@
+"""Printed tables as whole text. To renew it after a wanted change: UPDATE_GOLDEN=1 pytest tests/compare/reporting/test_tables.py."""
+
+import csv
+import io
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from sklearn.metrics import precision_recall_fscore_support
+
+from common.machine.rates import DeviceRates
+from common.training import metrics
+from compare.core import wording
+from compare.execution.store import Stored
+from compare.judgement.findings import findings
+from compare.judgement.summary import summarize
+from compare.reporting import comparison_tables, report, tables
+from compare.reporting.content import Report
+from tests.compare import made
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("kind", ["troubled", "repeated"])
+def test_the_terminal_shows_good_failed_and_missing_rows(kind: str, width: int) -> None:
+    output = io.StringIO()
+    report.print_to(Console(file=output, width=width, highlight=False), _report(getattr(made, kind)()))
+    printed = "".join(f"{line.rstrip()}\n" for line in output.getvalue().splitlines())
+    assert max(map(len, printed.splitlines())) <= width
+    _assert_golden(f"{kind}_{width}.txt", printed)
+
+
+@pytest.mark.parametrize("kind", ["troubled", "repeated"])
+def test_markdown_shows_every_column_with_spreads(kind: str) -> None:
+    written = "\n".join(
+        tables.to_markdown(table) for table in comparison_tables.documents(_report(getattr(made, kind)()).summaries)
+    )
+    _assert_golden(f"{kind}.md", written)
+
+
+def test_csv_keeps_full_precision_and_low_and_high() -> None:
+    _assert_golden("repeated_speedup.csv", tables.to_csv(comparison_tables.speedup_table(_report(made.repeated()).summaries)))
+
+
+def test_csv_runs_no_formula_and_keeps_every_row_on_its_line() -> None:
+    hostile = ['=HYPERLINK("x")', "+1", "-1", "@SUM(A1)", "\t=1", "a\nb", "\x1b[31mred", "cat;=1+1", 'dog,"@x', "\uff1d1"]
+    table = tables.Table("t", "T", (tables.Column("a", "a"),), [{"a": text} for text in hostile])
+    header, *read = [cells[0] for cells in csv.reader(io.StringIO(tables.to_csv(table)))]
+    assert header == "a"
+    assert read == ['\'=HYPERLINK("x")', "'+1", "'-1", "'@SUM(A1)", "'=1", "a b", "red", "cat;'=1+1", "dog,\"'@x", "'\uff1d1"]
+    where_semicolons_part = list(csv.reader(io.StringIO(tables.to_csv(table)), delimiter=";"))
+    assert not any(cell.startswith(("=", "+", "-", "@")) for cells in where_semicolons_part for cell in cells)
+
+
+def test_csv_leaves_negative_numbers_alone() -> None:
+    assert tables.to_csv(tables.Table("t", "T", (tables.Column("a", "a"),), [{"a": -1.5}, {"a": None}])) == '"a"\n-1.5\n""\n'
+
+
+def test_frames_run_no_formula_either_and_keep_numbers() -> None:
+    frame = pd.DataFrame({"text": ["=1+1", "@x\t", "plain"], "number": [-1.5, 0.1, float("nan")]})
+    assert tables.frame_to_csv(frame) == '"text","number"\n"\'=1+1",-1.5\n"\'@x",0.1\n"plain",""\n'
+    assert tables.frame_to_csv(pd.DataFrame([])) == "\n"
+
+
+def test_latex_writes_intervals_and_numbers_as_a_paper_does() -> None:
+    _assert_golden("repeated_speedup.tex", tables.to_latex(comparison_tables.speedup_table(_report(made.repeated()).summaries)))
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("50 % of a_b & #1 {x}", r"50 \% of a\_b \& \#1 \{x\}"),
+        (r"\input{/etc/passwd}$x^2$~", r"\textbackslash{}input\{/etc/passwd\}\$x\textasciicircum{}2\$\textasciitilde{}"),
+        ('<b> | "q" `', r"\textless{}b\textgreater{} \textbar{} \textquotedbl{}q\textquotedbl{} \textasciigrave{}"),
+        ("[2cm] * --epochs ''", r"{[}2cm{]} {*} -{}-epochs '{}'"),
+        ("1 (2 to 3)\n\x1b[31m", "1 (2 to 3)"),  # text is no interval
+    ],
+)
+def test_latex_takes_no_command_from_outside(text: str, written: str) -> None:
+    table = tables.Table("t", "T", (tables.Column("a", "a"),), [{"a": text}])
+    assert f"\n{written} \\\\\n" in tables.to_latex(table)
+
+
+@given(st.text())
+def test_latex_has_no_special_letter_that_is_not_escaped(text: str) -> None:
+    written = tables.escaped_latex(text)
+    left = re.sub(r"\\text\w+\{\}|\\[&%$#_{}]|\{[][*]\}|(?<=[-',])\{\}", "", written)
+    assert not set(left) & set('\\&%$#_{}~^<>|"`\n\r\t') and not re.search("--|''|,,", written)
+
+
+def test_precision_and_recall_are_those_of_scikit_learn() -> None:
+    stored = made.repeated(2)
+    labels, predictions = [0, 0, 0, 1, 1, 3], [0, 1, 0, 1, 0, 1]
+    counts = metrics.confusion(np.array(labels), np.array(predictions), 4)
+    for repeats in stored.runs.values():
+        for repeat, run in repeats.items():
+            repeats[repeat] = run.model_copy(update={"confusion": counts})
+    (table,) = comparison_tables.class_table(summarize(stored), ["a", "b", "c"])
+    precision, recall, f1, support = precision_recall_fscore_support(
+        labels * 2, predictions * 2, labels=range(4), zero_division=np.nan
+    )
+    for row, *expected in zip(table.rows[:4], precision, recall, f1, strict=True):
+        wanted = [None if np.isnan(value) else pytest.approx(value) for value in expected]
+        assert [row["precision"], row["recall"], row["f1"]] == wanted
+    assert [row["class"] for row in table.rows[:4]] == ["a", "b", "c", "3"]
+    assert [row["examples"] for row in table.rows[:4]] == support.tolist()
+
+
+def test_a_confusion_matrix_is_a_row_of_numbers_for_each_true_class_under_safe_names() -> None:
+    stored = made.repeated(2)
+    for repeats in stored.runs.values():
+        for repeat, run in repeats.items():
+            repeats[repeat] = run.model_copy(update={"confusion": [[3, 1, 0], [0, 2, 0], [0, 0, 0]]})
+    (table,) = comparison_tables.confusion_table(summarize(stored), ["=cat", "a,b"])
+    lines = tables.to_csv(table).splitlines()
+    assert lines[0] == '"framework","run","class","predicted =cat","predicted a,b","predicted 2"'
+    assert lines[1:4] == [
+        '"pytorch","serial, 2 cores","\'=cat",6,2,0',
+        '"pytorch","serial, 2 cores","a,b",0,4,0',
+        '"pytorch","serial, 2 cores","2",0,0,0',
+    ]
+    assert len(lines) == 1 + 3 * len(stored.comparison.rows)
+    assert comparison_tables.confusion_table(summarize(made.repeated(1)), ["a"]) == []
+
+
+def test_a_proof_of_nothing_has_no_table() -> None:
+    assert comparison_tables.proof_tables({"rungs": [], "mode_verdicts": {}, "not_claimed": {}}) == []
+
+
+def test_markdown_and_terminal_take_no_markup_from_outside() -> None:
+    table = tables.Table("t", "T", (tables.Column("a", "a"),), [{"a": "[red]x[/red] | <b>\n"}])
+    assert "| \\[red\\]x\\[/red\\] \\| \\<b\\> |" in tables.to_markdown(table)
+    output = io.StringIO()
+    Console(file=output, width=80).print(tables.to_rich(table, 80))
+    assert "[red]x[/red] | <b>" in output.getvalue()
+
+
+def test_titles_and_notes_take_no_markup_and_no_escape_sequence_from_outside_either() -> None:
+    hostile = "Error: <img src=x>\n# $x$ &lt; ~~b~~ \x1b[31mred \u200f\u061ca\u200bb http://x www.x.de"
+    table = tables.Table("t", hostile, (tables.Column("a", "a"),), [{"a": hostile}], note=hostile)
+    expected = r"Error: \<img src=x\> \# \$x\$ \&lt; \~\~b\~\~  red  a b http\://x www\.x.de"
+    assert tables.to_markdown(table) == f"### {expected}\n\n| a |\n| --- |\n| {expected} |\n\n{expected}\n"
+    output = io.StringIO()
+    tables.print_all(Console(file=output, width=200), [table], where="report.md")
+    assert "\x1b" not in output.getvalue() and "<img src=x> # $x$ &lt; ~~b~~  red  a b" in output.getvalue()
+
+
+def test_joiners_that_scripts_are_written_with_stay() -> None:
+    assert wording.one_line("\u0645\u06cc\u200c\u0631\u0648\u062f \U0001f469\u200d\U0001f33e") == (
+        "\u0645\u06cc\u200c\u0631\u0648\u062f \U0001f469\u200d\U0001f33e"
+    )
+
+
+def test_json_has_null_where_a_number_is_none() -> None:
+    table = tables.Table("t", "T", (tables.Column("a", "a"),), [{"a": float("nan")}])
+    assert tables.to_plain(table)["rows"] == [{"a": None}]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_terminal_shows_where_a_steps_time_goes(width: int) -> None:
+    (table,) = comparison_tables.step_table(summarize(made.profiled()))
+    output = io.StringIO()
+    Console(file=output, width=width, highlight=False).print(tables.to_rich(table, width))
+    printed = "".join(f"{line.rstrip()}\n" for line in [*output.getvalue().splitlines(), table.note])
+    assert max(map(len, printed.splitlines()[:-1])) <= width
+    _assert_golden(f"profiled_{width}.txt", printed)
+
+
+def test_markdown_and_json_show_where_a_steps_time_goes() -> None:
+    stored = made.profiled()
+    (table,) = [table for table in comparison_tables.documents(summarize(stored)) if table.name == "step_parts"]
+    _assert_golden("profiled.md", tables.to_markdown(table))
+    (plain,) = [table for table in report.to_plain(_report(stored))["tables"] if table["name"] == "step_parts"]
+    assert plain["rows"][1]["communication_exposed_milliseconds"] == 6.25
+    assert plain["rows"][3]["not_separable"] == "the framework computes and sends in one"
+    assert (plain["rows"][1]["backward_milliseconds"], plain["rows"][3]["pieces"]) == (14.5, "sent in between")
+    said = "Not separable: why a part that is missing (-) cannot be timed by itself."
+    assert said in table.note
+    separable = [summary for summary in summarize(stored) if summary.framework == "pytorch"]
+    assert said not in comparison_tables.step_table(separable)[0].note
+
+
+def test_parts_that_add_up_to_more_than_their_whole_are_remarked_on() -> None:
+    stored = made.profiled()
+    (plain,) = comparison_tables.step_table(summarize(stored))
+    assert "longer than the step" not in plain.note and "add up to more" not in plain.note  # 1 % is rounding
+    (run,) = stored.runs["pytorch-data_parallel-2"].values()
+    assert run.step_parts is not None
+    longer = run.step_parts.model_copy(update={"compute_seconds": 0.04, "forward_seconds": 0.03})
+    stored.runs["pytorch-data_parallel-2"][0] = run.model_copy(update={"step_parts": longer})
+    (table,) = comparison_tables.step_table(summarize(stored))
+    assert table.note.removeprefix(plain.note) == (
+        " Compute is longer than the step in pytorch data_parallel x2 (1.28 times): that is noise, and exposed is told as 0. "
+        "Pieces add up to more than compute in pytorch data_parallel x2 (1.18 times): each is waited for by itself, outside "
+        "the step and at another moment. Read them as shares."
+    )
+
+
+def test_rates_above_the_machines_measured_ones_are_remarked_on() -> None:
+    stored = made.observed()
+    (plain,) = comparison_tables.limit_table(summarize(stored))
+    assert "Above the matrix rate" not in plain.note  # 1.00 is not above
+    slow = {2: stored.comparison.rates[2].model_copy(update={"float32_gflops": 640.0})}
+    stored = stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"rates": slow})})
+    (table,) = comparison_tables.limit_table(summarize(stored))
+    assert "Above the matrix rate: pytorch data_parallel x2 (1.50 times): the framework's own library" in table.note
+    assert "Above the copy rate: pytorch data_parallel x2 (1.02 times): bytes came from caches" in table.note
+    assert "Not measured" not in table.note
+
+
+@pytest.mark.parametrize("rates", [None, DeviceRates(matrix_gflops=1e3, copy_gb_per_second=1e2)])
+def test_rows_on_a_gpu_are_held_to_its_own_rates_or_said_to_have_none(rates: DeviceRates | None) -> None:
+    stored = made.observed()
+    row = stored.comparison.rows[0]
+    for repeat, run in stored.runs[row.id].items():
+        stored.runs[row.id][repeat] = run.model_copy(update={"device": "cuda", "device_rates": rates})
+    (table,) = comparison_tables.limit_table(summarize(stored))
+    assert table.note.endswith("Not measured: pytorch serial, 2 cores.") == (rates is None)
+    assert ("Of a GPU: the framework's own in the run's arithmetic" in table.note) == (rates is not None)
+    assert (table.rows[0]["matrix_fraction"] is None) == (rates is None)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_terminal_shows_the_longest_operations_of_both_frameworks_side_by_side(width: int) -> None:
+    (table,) = comparison_tables.operation_tables(summarize(made.profiled()))
+    output = io.StringIO()
+    Console(file=output, width=width, highlight=False).print(tables.to_rich(table, width))
+    printed = "".join(f"{line.rstrip()}\n" for line in output.getvalue().splitlines())
+    assert max(map(len, printed.splitlines())) <= width
+    _assert_golden(f"operations_{width}.txt", printed)
+
+
+def test_each_mode_has_a_table_of_its_longest_operations() -> None:
+    stored = made.profiled()
+    (table,) = [table for table in comparison_tables.documents(summarize(stored)) if table.name.startswith("operations")]
+    assert table.name == "operations_data_parallel-2"
+    _assert_golden("operations.md", tables.to_markdown(table))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_terminal_shows_seeds_a_target_and_the_limit(width: int) -> None:
+    report_of = _report(made.observed())
+    output = io.StringIO()
+    console = Console(file=output, width=width, highlight=False)
+    for table in comparison_tables.on_terminal(report_of.summaries):
+        if table.name in ("accuracy", "time_to_accuracy", "limit"):
+            console.print(tables.to_rich(table, width))
+    for sentence in report_of.findings.scores:
+        console.print(sentence)
+    _assert_golden(f"observed_{width}.txt", "".join(f"{line.rstrip()}\n" for line in output.getvalue().splitlines()))
+
+
+def test_markdown_shows_seeds_a_target_the_limit_and_noise() -> None:
+    wanted = ("accuracy", "time_to_accuracy", "limit", "noise")
+    made_tables = [table for table in comparison_tables.documents(summarize(made.observed())) if table.name in wanted]
+    _assert_golden("observed.md", "\n".join(map(tables.to_markdown, made_tables)))
+
+
+def test_many_epochs_are_thinned_on_the_terminal_with_first_and_last_kept() -> None:
+    stored = made.repeated(1)
+    for repeats in stored.runs.values():
+        repeats[0] = repeats[0].model_copy(update={"epochs": [made.epoch(number + 1, 1.0) for number in range(20)]})
+    table = comparison_tables.on_terminal(summarize(stored))[-1]
+    assert [column.heading for column in table.columns[2:]] == [f"epoch {number}" for number in (1, 5, 9, 12, 16, 20)]
+    assert table.note == "6 of 20 epochs; all of them in the report."
+
+
+def test_the_input_alone_has_no_columns_of_nothing() -> None:
+    summaries = summarize(made.input_only())
+    assert [table.name for table in comparison_tables.on_terminal(summaries)] == ["comparison", "phases", "epoch_seconds"]
+    documents = comparison_tables.documents(summaries)
+    assert [table.name for table in documents] == ["comparison", "seconds", "phases", "epoch_seconds", "epochs"]
+    keys = {column.key for table in documents for column in table.columns}
+    assert "images_per_second" in keys and not [key for key in keys if "accuracy" in key or "loss" in key or "parity" in key]
+
+
+def _report(stored: Stored) -> Report:
+    summaries = summarize(stored)
+    return Report(stored, summaries, findings(stored, summaries))
+
+
+def _assert_golden(name: str, text: str) -> None:
+    path = GOLDEN / name
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")

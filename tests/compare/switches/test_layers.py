@@ -1,0 +1,123 @@
+"""The layers of a model against the machine's limits, of frameworks whose times are made up."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from common.machine import machine
+from common.models.architectures import resolve
+from common.training import layers
+from common.training.layers import Measured
+from compare.__main__ import app
+from compare.execution import launch
+
+UNITS = layers.units(resolve("mini_xception", 10, 32))
+BATCH = 16
+
+
+class Twins:
+    """What the frameworks would have measured: every layer takes a millisecond, in `right` two, BatchNorm ten times that."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.failing: str | None = None
+        self.cores_of_others = 0.0
+
+    def call(self, framework: str, arguments: Sequence[str], *, log: Path, **_: Any) -> int:
+        self.asked.append(framework)
+        if self.failing is not None:
+            log.write_text(f"Traceback\n{self.failing}\n", "utf-8")
+            return 2 if "Leave it out" in self.failing else 1
+        drift = 1.0 + 0.01 * len(self.asked)
+        seconds = [drift * self.slower(framework) * 1e-3 * (10 if unit.kind == "BatchNorm" else 1) for unit in UNITS]
+        made = Measured(
+            seconds=seconds,
+            whole_seconds=0.25,
+            device="cpu",
+            versions={framework: "1.0"},
+            cores_of_others=self.cores_of_others,
+        )
+        layers.save(made, Path(arguments[3]))
+        return 0
+
+    def slower(self, framework: str) -> float:
+        return 2.0 if framework == "right" else 1.0
+
+
+@pytest.fixture
+def twins(fake_twins: pytest.MonkeyPatch) -> Twins:
+    made = Twins()
+    fake_twins.setattr(launch, "call", made.call)
+    return made
+
+
+def ask(*words: str) -> Any:
+    size = ["--set", "data.image_size=32", "--batch-size", str(BATCH), "--cores", "2"]
+    return CliRunner().invoke(app, ["layers", "--model", "mini_xception", *size, *words])
+
+
+def table(done: Any, name: str) -> dict[str, dict[str, Any]]:
+    assert done.exit_code == 0, done.output
+    (found,) = [each for each in json.loads(done.stdout)["tables"] if each["name"] == name]
+    return {row["layers"]: row for row in found["rows"]}
+
+
+def test_kinds_of_layers_stand_beside_what_the_machine_allows(twins: Twins) -> None:
+    rows = table(ask("--framework", "left,right", "--json"), "layer-kinds")
+    assert twins.asked == ["left", "right", "right", "left", "left", "right"]
+    assert next(iter(rows)) == "BatchNorm" and list(rows)[-1] == "all of them"
+    norms = rows["BatchNorm"]
+    assert norms["number"] == 12 and norms["bound"] == "memory"
+    assert norms["left_ms"]["median"] == pytest.approx(12 * 10 * 1.04)  # of 1.01, 1.04 and 1.05
+    assert norms["right_ms"]["median"] == pytest.approx(12 * 10 * 2 * 1.03)
+    # Five are moved of each value: in and out, backward the output's gradient, the input and its gradient; 20 GB/s.
+    values = 32 * 32 * (32 + 64 + 8 * 64 + 2 * 128)
+    moved = 4 * (5 * values * BATCH + 3 * 2 * (32 + 64 + 8 * 64 + 2 * 128))
+    assert norms["limit_ms"] == pytest.approx(1e3 * moved / 20e9)
+    assert norms["left_times"] == pytest.approx(norms["left_ms"]["median"] / norms["limit_ms"])
+    whole = sum(row["left_ms"]["median"] for name, row in rows.items() if name != "all of them")
+    assert rows["all of them"]["left_ms"]["median"] == pytest.approx(whole)
+    assert norms["left_share"] == pytest.approx(100 * norms["left_ms"]["median"] / whole)
+    convolutions = rows["convolutions"]  # 3x3, of which the first needs no gradient of the image; 200 GFLOP/s
+    flops = 2 * 9 * 32 * 32 * (2 * 3 * 32 + 3 * 32 * 64) * BATCH
+    moved = 4 * BATCH * 32 * 32 * ((3 + 32 + 32 + 3) + (32 + 64 + 64 + 32 + 32)) + 4 * 3 * (9 * 3 * 32 + 32 + 9 * 32 * 64 + 64)
+    assert convolutions["bound"] in ("operations", "memory and operations")
+    assert convolutions["limit_ms"] >= max(1e3 * flops / 200e9, 1e3 * moved / 20e9) * 0.999
+
+
+def test_layers_that_are_alike_are_one_row(twins: Twins) -> None:
+    rows = table(ask("--framework", "left", "--repeats", "1", "--json"), "layers")
+    assert len(rows) == len(UNITS) + 1
+    assert rows["DepthwiseConv 3x3, 32x32x64"]["number"] == 9
+    assert rows["MaxPool 3x3/2, 32x32x128 to 16x16x128"]["number"] == 1
+    assert rows["Conv 3x3, 32x32x3 to 32x32x32, first"]["number"] == 1
+
+
+def test_what_disturbed_it_is_said_and_tables_are_written(
+    twins: Twins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "describe", lambda: {"processor": "made up", "logical_cores": 4})
+    twins.cores_of_others = 2.5  # of four cores, of which two are the budget
+    done = ask("--framework", "left", "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    words = " ".join(done.stdout.split())
+    assert "left: other work took up to 0.50 cores. Other work disturbed it: do not" in words and "do not rely on this" in words
+    assert "the model as a whole 250.0 ms" in words
+    assert {path.name for path in tmp_path.iterdir()} >= {"layers.csv", "layer-kinds.md"}
+
+
+def test_what_cannot_be_timed_is_refused_in_a_line(twins: Twins) -> None:
+    assert (
+        "layers times one replica. Received: mode data_parallel"
+        in ask("--framework", "left", "--set", "mode=data_parallel", "--set", "replicas=2").stderr
+    )
+    twins.failing = "Layers are timed with framework_options.digits all. Received: few. Leave it out."
+    done = ask("--framework", "left")
+    assert (done.exit_code, done.stderr.strip().splitlines()[-1]) == (2, f"left: {twins.failing}")
+    twins.failing = "MemoryError"
+    done = ask("--framework", "left")
+    assert (done.exit_code, done.stderr.strip().splitlines()[-1]) == (1, "left: MemoryError")

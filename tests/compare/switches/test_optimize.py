@@ -1,0 +1,336 @@
+"""The search for the fastest switches, on a framework whose paces and losses are made up."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from typer.testing import CliRunner
+
+from common.artifacts import results
+from common.artifacts.results import Phases, RunResult
+from common.spec import Spec, from_json
+from compare.__main__ import app
+from compare.core.interrupt import Interrupted
+from compare.core.statistics import Ratio
+from compare.execution import best_switches, executor, launch, matrix, store
+from compare.execution.matrix import Row
+from compare.switches.search import is_surely_faster
+from tests.compare.twins import fake
+
+OPTIONS = {
+    "digits": {"values": ["all", "few", "fewest"], "default": "all", "help": ""},
+    "order": {"values": ["rows", "columns"], "default": "rows", "help": ""},
+    "graph": {"values": ["none", "compiled", "broken"], "default": "none", "help": ""},
+    "memory": {
+        "values": ["kept", "given_back", "lost", "slow", "poor"],
+        "default": "kept",
+        "plain": "given_back",
+        "help": "",
+    },
+    "ranks": {"values": [1, 2], "default": 1, "help": "", "only": {"2": {"mode": ["multi_process"]}}},
+}
+FACTORS = {
+    "few": 2.0,
+    "fewest": 3.0,
+    "columns": 0.9,
+    "compiled": 1.3,
+    "broken": 1.0,
+    "given_back": 0.4,
+    "lost": 0.02,
+    "slow": 0.3,
+    "poor": 0.6,
+    2: 9.0,
+}
+COMPILE_SECONDS = 30.0
+FAIR_PACE = 100.0
+
+
+class Twin:
+    """What a framework would have measured, and how often it was asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.runs: list[tuple[str, int]] = []
+        self.cut_after: int | None = None
+        self.rounding = 0.0
+        self.factors: dict[Any, float] = FACTORS
+        self.unsteady: str | None = None
+        self.fails_from: tuple[str, int] | None = None
+        self.cores_of_others = 0.0
+        monkeypatch.setattr(executor, "execute", self.execute)
+        monkeypatch.setattr(launch, "call", self.call)
+
+    def execute(self, row: Any, repeat: int, folder: Path, watch: Any) -> RunResult:
+        if self.cut_after is not None and len(self.runs) == self.cut_after:
+            raise Interrupted(2)
+        self.runs.append((row.id, repeat))
+        broken = "broken" in row.spec.framework_options.values()
+        out_of_memory = self.fails_from is not None and row.id.endswith(self.fails_from[0]) and repeat >= self.fails_from[1]
+        slow = not {"lost", "slow"}.isdisjoint(row.spec.framework_options.values())
+        made = RunResult(
+            framework=row.framework, spec=row.spec, repeat=repeat, device="cpu",
+            status="failed" if broken or out_of_memory else "ok",
+            reason="no compiler" if broken else "no memory" if out_of_memory else None,
+            epochs=[fake.epoch(1, 1258 / self.pace(row.spec, repeat))],
+            phases=phases(row.spec), cores_of_others=self.cores_of_others, machine={"logical_cores": 2},
+        )  # fmt: skip
+        if slow:  # its epochs are watched as they come; who is not patient ends it
+            made = made.model_copy(update={"epochs": []})
+            for number in range(1, 8):
+                made.epochs.append(fake.epoch(number, 1258 / self.pace(row.spec, repeat)))
+                try:
+                    watch([{"event": "start"}, *({"event": "epoch", **epoch.model_dump()} for epoch in made.epochs)])
+                except BaseException:
+                    made = made.model_copy(update={"status": "killed", "reason": "interrupted", "phases": None})
+                    results.save(made, store.run_folder(folder, row.id, repeat))
+                    raise
+        results.save(made, store.run_folder(folder, row.id, repeat))
+        return made
+
+    def pace(self, run: Spec, repeat: int) -> float:
+        """Columns pay where few digits are read; the machine drifts, and each run has its own noise of a thousandth."""
+        values = [*run.framework_options.values()] or (["given_back"] if run.switches == "plain" else [])
+        factor = float(np.prod([self.factors[value] for value in values]))
+        factor *= 1.5 if {"few", "columns"} <= set(values) else 1.0
+        factor *= (0.7, 1 / 0.7)[repeat % 2] if self.unsteady in values else 1.0
+        return FAIR_PACE * factor * (1.0 + 0.05 * repeat) * (1.0 + 1e-3 * np.sin(17.0 * repeat + 5.0 * factor))
+
+    def call(self, framework: str, arguments: Sequence[str], **_: Any) -> int:
+        run = from_json(Path(arguments[1]).read_text(encoding="utf-8"))
+        given = "few" if run.switches == "plain" and launch.DESCRIPTIONS["left"]["options"]["digits"].get("plain") else "all"
+        off = {"few": 1e-2, "fewest": 0.5}.get(run.framework_options.get("digits", given), 0.0)
+        off = self.rounding if run.precision == "float64" else off
+        safetensors.numpy.save_file({"loss": np.linspace(2.0, 1.0, 20) * (1.0 + off)}, arguments[3])
+        return 0
+
+
+def phases(run: Spec) -> Phases:
+    first = 0.5 + (COMPILE_SECONDS if "compiled" in run.framework_options.values() else 0.0)
+    return Phases(
+        import_seconds=1, build_seconds=1, first_step_seconds=first, training_seconds=3, input_wait_seconds=0,
+        evaluation_seconds=0, other_seconds=0, wall_seconds=5 + first,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def twin(fake_twins: pytest.MonkeyPatch) -> Twin:
+    launch.DESCRIPTIONS["left"] = {**fake.describe("left", {}), "options": OPTIONS}
+    return Twin(fake_twins)
+
+
+def optimize(folder: Path, *words: str) -> Any:
+    cache = f"paths.cache_dir={folder.parent / 'cache'}"
+    command = ["optimize", "--model", "simple_cnn", "--framework", "left", "--cores", "2", "--set", cache, "--out", str(folder)]
+    return CliRunner().invoke(app, [*command, *words])
+
+
+def ladder(done: Any) -> dict[str, dict[str, Any]]:
+    assert done.exit_code == 0, done.output
+    return {step["name"]: step for step in json.loads(done.stdout)["frameworks"]["left"]["ladder"]}
+
+
+def test_switches_are_tried_alone_and_then_together_as_long_as_that_is_surely_faster(twin: Twin, tmp_path: Path) -> None:
+    done = optimize(tmp_path / "out", "--json")
+    steps = ladder(done)
+    assert list(steps) == [
+        "fair", "plain", "digits-few", "digits-fewest", "order-columns", "graph-compiled", "graph-broken", "memory-given_back",
+        "memory-lost", "memory-slow", "memory-poor",
+        "digits-few.graph-compiled", "digits-few.graph-compiled.order-columns",
+    ]  # fmt: skip
+    assert [name for name, step in steps.items() if step["taken"]] == ["digits-few.graph-compiled.order-columns"]
+    found = json.loads(done.stdout)["frameworks"]["left"]["best"]
+    assert found["options"] == {"digits": "few", "graph": "compiled", "order": "columns"}
+    assert found["ratio"]["value"] == pytest.approx(2.0 * 1.3 * 0.9 * 1.5, rel=5e-3)
+    assert steps["digits-few"]["ratio"]["low"] < 2.0 < steps["digits-few"]["ratio"]["high"]
+    assert steps["digits-few"]["price"] == pytest.approx(1e-2)
+    assert steps["digits-fewest"]["price"] == pytest.approx(0.5)  # the fastest by itself, and too dear
+    assert steps["graph-broken"]["status"] == "failed" and steps["graph-broken"]["reason"] == "failed: no compiler"
+    assert steps["memory-given_back"]["status"] == "dropped" and steps["plain"]["status"] == "measured"
+    for name, factor, epochs in (("memory-lost", 0.02, 1), ("memory-slow", 0.3, 3)):
+        assert steps[name]["status"] == "dropped" and steps[name]["reason"] is None
+        assert steps[name]["ratio"]["value"] == pytest.approx(factor, rel=5e-3)
+        assert steps[name]["first_step_seconds"] is steps[name]["compile_seconds"] is None
+        stopped = results.load(store.run_folder(tmp_path / "out" / "left", f"left-{name}", 0) / results.RESULT_FILE)
+        assert (stopped.status, len(stopped.epochs)) == ("killed", epochs)
+    rounds = {name: sum(row == f"left-{name}" for row, _ in twin.runs) for name in steps}
+    assert rounds["memory-given_back"] == rounds["graph-broken"] == 1
+    assert steps["memory-poor"]["status"] == "dropped" and rounds["memory-poor"] == 2  # once it might have been other work
+    assert rounds["plain"] == rounds["digits-few.graph-compiled.order-columns"] == 5
+
+
+@pytest.mark.parametrize(
+    ("value", "p", "tests", "faster"),
+    [(1.1, 0.03, 1, True), (1.1, 0.03, 2, False), (1.1, 0.004, 12, True), (0.9, 1e-6, 1, False), (1.1, None, 1, False)],
+)
+def test_what_is_called_faster_was_one_of_several_that_might_have_been(
+    value: float, p: float | None, tests: int, faster: bool
+) -> None:
+    assert is_surely_faster(Ratio(value=value, low=None, high=None, n=5, p=p), tests) == faster
+
+
+def test_rounds_are_interleaved_and_turn_round(twin: Twin, tmp_path: Path) -> None:
+    optimize(tmp_path / "out", "--only", "order", "--rounds", "3")
+    names = ["left-fair", "left-plain", "left-order-columns"]
+    assert twin.runs == [(name, 0) for name in names] + [(name, 1) for name in names[::-1]] + [(name, 2) for name in names]
+
+
+def test_compiling_stands_apart_and_is_paid_back_after_epochs(twin: Twin, tmp_path: Path) -> None:
+    step = ladder(optimize(tmp_path / "out", "--only", "graph", "--json"))["graph-compiled"]
+    assert step["first_step_seconds"] == 0.5 + COMPILE_SECONDS
+    assert step["compile_seconds"] == COMPILE_SECONDS
+    images = 1257  # of the digits' training split
+    saved = images / 110.0 - images / 143.0  # a median epoch, the machine having drifted by a tenth
+    assert step["paid_back_epochs"] == pytest.approx(COMPILE_SECONDS / saved, rel=2e-2)
+    assert step["matrix_fraction"] > 0
+
+
+def test_the_price_is_of_every_digit_where_a_newcomer_gets_fewer(twin: Twin, tmp_path: Path) -> None:
+    digits = {"values": ["all", "few"], "default": "all", "plain": "few", "reduced": ["few"], "help": ""}
+    launch.DESCRIPTIONS["left"]["options"] = OPTIONS | {"digits": digits}
+    steps = ladder(optimize(tmp_path / "out", "--only", "digits,order", "--json"))
+    assert [steps[name]["price"] for name in ("fair", "order-columns")] == [0.0, 0.0]
+    assert steps["plain"]["price"] == steps["digits-few"]["price"] == pytest.approx(1e-2)
+    full = from_json((tmp_path / "out" / "left" / "losses" / "full.json").read_text())
+    assert (full.switches, full.framework_options) == ("plain", {"digits": "all"})
+
+
+@pytest.mark.parametrize(
+    ("device", "part", "epochs", "limit"), [("auto", "training", 3, None), ("cpu", "compute", None, 5 * 64)]
+)
+def test_on_an_accelerator_whole_epochs_are_measured_with_their_input(
+    twin: Twin, tmp_path: Path, device: str, part: str, epochs: int | None, limit: int | None
+) -> None:
+    gpu = {"kind": "gpu", "name": "made up"}
+    launch.DESCRIPTIONS["left"]["devices"] = [gpu]
+    optimize(tmp_path / "out", "--only", "order", "--set", f"device={device}")
+    found = results.load(store.run_folder(tmp_path / "out" / "left", "left-fair", 0) / results.RESULT_FILE)
+    assert (found.spec.part, found.spec.epochs, found.spec.data.limit) == (part, epochs, limit)
+
+
+@pytest.mark.parametrize(("rounding", "taken"), [(0.0, "digits-few"), (0.2, "digits-few"), (0.3, "digits-fewest")])
+def test_a_price_that_rounding_alone_may_have_keeps_no_switch_from_being_taken(
+    twin: Twin, tmp_path: Path, rounding: float, taken: str
+) -> None:
+    twin.rounding = rounding
+    done = optimize(tmp_path / "out", "--only", "digits", "--json")
+    steps = ladder(done)
+    assert [name for name, step in steps.items() if step["taken"]] == [taken]
+    assert steps["digits-few"]["rounding"] is None
+    assert steps["digits-fewest"]["rounding"] == pytest.approx(rounding)
+    assert f"part from those in float64 by {rounding:.1e}" in (tmp_path / "out" / "left" / "ladder.md").read_text()
+
+
+def test_a_switch_that_is_not_sure_by_itself_is_tried_on_top_of_a_slower_one_that_is(twin: Twin, tmp_path: Path) -> None:
+    twin.factors = FACTORS | {"compiled": 2.5}
+    twin.unsteady = "compiled"
+    steps = ladder(optimize(tmp_path / "out", "--only", "digits,graph", "--json"))
+    assert steps["graph-compiled"]["ratio"]["value"] > steps["digits-few"]["ratio"]["value"]
+    assert [name for name, step in steps.items() if step["taken"]] == ["digits-few.graph-compiled"]
+
+
+def test_what_fails_once_is_not_the_best(twin: Twin, tmp_path: Path) -> None:
+    twin.fails_from = ("digits-few", 5)  # in the rounds in which others are tried on top of it
+    steps = ladder(optimize(tmp_path / "out", "--only", "digits,order", "--json"))
+    assert [name for name, step in steps.items() if step["taken"]] == ["fair"]
+    assert (steps["digits-few"]["status"], steps["digits-few"]["reason"]) == ("failed", "failed: no memory")
+
+
+def test_runs_that_other_work_disturbed_are_told(twin: Twin, tmp_path: Path) -> None:
+    words = ("--only", "order", "--rounds", "2")
+    assert "in doubt" not in optimize(tmp_path / "quiet", *words).stdout
+    twin.cores_of_others = 1.0
+    assert "Times of 6 runs are in doubt" in optimize(tmp_path / "busy", *words).stdout
+
+
+def test_threads_that_were_found_with_other_cores_are_left_at_fair(twin: Twin, tmp_path: Path) -> None:
+    launch.DESCRIPTIONS["left"]["options"] = {"digits": OPTIONS["digits"] | {"found_for": ["cores", "mode"]}}
+    optimize(tmp_path / "out", "--rounds", "5")
+    found = from_json((tmp_path / "out" / "left" / "losses" / "plain.json").read_text()).with_fields(switches="best")
+    description = launch.DESCRIPTIONS["left"]
+    assert best_switches.options(found, "left", description) == {"digits": "few"}
+    assert best_switches.options(found.with_fields(cores=1), "left", description) == {}
+    assert best_switches.options(found.with_fields(mode="multi_process", replicas=2), "left", description) == {}
+
+
+def test_a_price_may_be_allowed(twin: Twin, tmp_path: Path) -> None:
+    steps = ladder(optimize(tmp_path / "out", "--only", "digits", "--max-price", "1", "--json"))
+    assert [name for name, step in steps.items() if step["taken"]] == ["digits-fewest"]
+
+
+def test_where_nothing_is_faster_that_is_stored(twin: Twin, tmp_path: Path) -> None:
+    done = optimize(tmp_path / "out", "--only", "order")
+    assert done.exit_code == 0 and "nothing is surely faster than fair" in done.stdout
+    assert best_switches.load("left", "simple_cnn", launch.DESCRIPTIONS["left"], str(tmp_path / "cache")).options == {}
+
+
+def test_a_search_that_was_cut_short_goes_on_without_measuring_anything_twice(twin: Twin, tmp_path: Path) -> None:
+    twin.cut_after = 9
+    done = optimize(tmp_path / "out")
+    assert done.exit_code == 130 and f"The same command with --out {tmp_path / 'out'} goes on." in done.stderr
+    twin.cut_after = None
+    again = ladder(optimize(tmp_path / "out", "--json"))
+    assert len(twin.runs) == len(set(twin.runs))
+    assert again == ladder(optimize(tmp_path / "whole", "--json"))
+    assert optimize(tmp_path / "out").exit_code == 0
+
+
+def test_a_folder_serves_one_search(twin: Twin, tmp_path: Path) -> None:
+    assert optimize(tmp_path / "out", "--only", "order", "--rounds", "2").exit_code == 0
+    other = optimize(tmp_path / "out", "--only", "order", "--rounds", "3")
+    assert other.exit_code == 2 and "holds another search: its rounds differs" in other.stderr
+    (tmp_path / "else").mkdir()
+    (tmp_path / "else" / "letter.txt").touch()
+    assert "holds files that are no search's (letter.txt)" in optimize(tmp_path / "else").stderr
+    with store.locked(tmp_path / "held"):
+        held = optimize(tmp_path / "held")
+    assert held.exit_code == 2 and "Another command works in" in held.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--only", "colour"), "--only names something unknown. Received: 'colour'"),
+        (("--set", "precision=float64"), "optimize searches with precision float32. Received: float64"),
+        (("--set", "switches=plain"), "optimize searches with switches fair"),
+        (("--set", "framework_options.order=columns"), "optimize searches framework_options"),
+    ],
+)
+def test_what_the_search_has_the_say_of_is_refused(twin: Twin, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    done = optimize(tmp_path / "out", *words)
+    assert done.exit_code == 2 and said in done.stderr
+    assert twin.runs == []
+
+
+def test_run_takes_the_best_switches_that_fit_its_rows_and_those_that_it_names_itself(twin: Twin, tmp_path: Path) -> None:
+    cache = f"paths.cache_dir={tmp_path / 'cache'}"
+    command = ["run", "--frameworks", "left", "--modes", "serial", "--no-proof", "--switches", "best", "--set", cache]
+    refused = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "refused")])
+    assert refused.exit_code == 2
+    assert "Run: python -m compare optimize --model simple_cnn --framework left" in refused.stderr
+    optimize(tmp_path / "out", "--rounds", "2")
+    assert CliRunner().invoke(app, [*command, "--out", str(tmp_path / "run")]).exit_code == 0
+    ran = store.read_plan(tmp_path / "run").rows
+    assert all(row.spec.framework_options == {"digits": "few", "graph": "compiled", "order": "columns"} for row in ran)
+    narrower = {**OPTIONS, "order": {**OPTIONS["order"], "only": {"columns": {"mode": ["multi_process"]}}}}
+    (judged,) = matrix.judge(
+        [Row(id="row", framework="left", spec=ran[0].spec.with_fields(framework_options={"digits": "all"}))],
+        {"left": {**launch.DESCRIPTIONS["left"], "options": narrower}},
+    )
+    assert judged.spec.framework_options == {"digits": "all", "graph": "compiled"} and judged.unavailable is None
+
+
+def test_what_is_stored_is_refused_where_it_was_changed_or_is_of_other_versions(twin: Twin, tmp_path: Path) -> None:
+    optimize(tmp_path / "out", "--only", "digits", "--rounds", "2")
+    description, cache = launch.DESCRIPTIONS["left"], str(tmp_path / "cache")
+    newer = {**description, "versions": {"left": "2.0"}}
+    with pytest.raises(ValueError, match=r"other versions of left \(left 1.0\). Here: left 2.0. Run: python -m compare opti"):
+        best_switches.load("left", "simple_cnn", newer, cache)
+    with pytest.raises(ValueError, match="nothing is stored"):
+        best_switches.load("left", "mini_xception", description, cache)
+    path = best_switches.path("left", "simple_cnn", description, cache)
+    path.write_text(path.read_text(encoding="utf-8").replace("few", "all"), encoding="utf-8")
+    with pytest.raises(ValueError, match="was changed since it was written"):
+        best_switches.load("left", "simple_cnn", description, cache)

@@ -1,0 +1,122 @@
+"""Spaces of a tuning: what may be written, and what is said of the rest."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+from common.spec import SpecError
+from compare.tuning import search_space
+
+
+def judged(ranges: dict[str, Any], **values: Any) -> search_space.Space:
+    return search_space.judged(ranges, values, "space.yaml")
+
+
+def test_every_kind_of_field_has_its_distribution_and_one_choice_is_fixed() -> None:
+    space = judged(
+        {
+            "optimizer.learning_rate": {"low": "1e-4", "high": 1e-1, "log": True},
+            "optimizer.momentum": {"low": 0, "high": 0.9, "step": 0.3},
+            "global_batch_size": {"low": 16, "high": 70, "step": 16},
+            "optimizer.native": {"choices": [True, False]},
+            "schedule.gamma": {"choices": ["1e-1", 0.5]},
+            "schedule.name": {"choices": ["step"]},
+        }
+    )
+    assert space.distributions == {
+        "optimizer.learning_rate": FloatDistribution(1e-4, 1e-1, log=True),
+        "optimizer.momentum": FloatDistribution(0.0, 0.9, step=0.3),
+        "global_batch_size": IntDistribution(16, 64, step=16),
+        "optimizer.native": CategoricalDistribution([True, False]),
+        "schedule.gamma": CategoricalDistribution([0.1, 0.5]),
+    }
+    assert space.fixed == {"schedule.name": "step"}
+
+
+@pytest.mark.parametrize(
+    ("ranges", "said"),
+    [
+        ({}, "is empty"),
+        ({"optimizer.learning_rat": {"low": 1, "high": 2}}, "optimizer.learning_rat is not a field. Received: 1. Did"),
+        (
+            {"optimizer.learning_rate": {"low": 0, "high": 1}},
+            "optimizer.learning_rate is refused: Input should be",
+        ),
+        ({"optimizer.learning_rate": {"low": 1e-4, "hihg": 1}}, "optimizer.learning_rate.high: Field required"),
+        ({"optimizer.learning_rate": {"low": 1e-4, "high": 1, "lg": True}}, "optimizer.learning_rate.lg: Extra inputs"),
+        ({"optimizer.learning_rate": 0.1}, "optimizer.learning_rate needs a range. Received: 0.1"),
+        ({"optimizer.learning_rate": {"low": 1, "high": 0.5}}, "low must be below high"),
+        ({"optimizer.momentum": {"low": 0, "high": 0.5, "log": True}}, "log needs low above 0"),
+        ({"optimizer.momentum": {"low": 0, "high": 0.5, "step": 0.6}}, "step must be above 0 and fit"),
+        ({"global_batch_size": {"low": 16, "high": 64, "step": 0.5}}, "so must its step be"),
+        ({"global_batch_size": {"low": 16.5, "high": 64}}, "global_batch_size is refused"),
+        ({"optimizer.name": {"low": 0, "high": 1}}, "optimizer.name is refused"),
+        ({"optimizer.name": {"choices": ["sgd", "adm"]}}, "optimizer.name is refused"),
+        ({"optimizer.name": {"choices": ["sgd", "sgd"]}}, "names a choice twice"),
+        ({"optimizer.name": {"choices": []}}, "has no choices"),
+        ({"optimizer.name": {"choices": ["sgd"]}}, "leaves nothing to search"),
+        ({"optimizer": {"choices": [{"name": "sgd"}]}}, "optimizer.choices.0"),
+        ({"cores": {"low": 1, "high": 2}}, "cores cannot be tuned: it says where and how a trial runs"),
+        ({"epochs": {"low": 1, "high": 2}, "steps": {"low": 1, "high": 9}}, "epochs and steps exclude each other"),
+        (
+            {"data.seed": {"low": 1, "high": 2}},
+            "data.seed cannot be tuned: it changes the images that",
+        ),
+    ],
+)
+def test_what_is_refused_names_the_file_the_field_and_the_value(ranges: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        judged(ranges)
+    assert str(refused.value).startswith("space space.yaml")
+    assert said in str(refused.value)
+
+
+def test_a_file_is_read_as_specs_are(tmp_path: Path) -> None:
+    path = tmp_path / "space.yaml"
+    path.write_text("optimizer.learning_rate: {low: 1e-4, high: 1e-1, log: true}\n")
+    assert judged(search_space.read(path)).distributions == {"optimizer.learning_rate": FloatDistribution(1e-4, 1e-1, log=True)}
+    path.write_text("a: [")
+    with pytest.raises(SpecError, match="is not valid yaml"):
+        search_space.read(path)
+    path.write_text("1: {low: 1, high: 2}\n")
+    with pytest.raises(SpecError, match="a field without a name"):
+        search_space.read(path)
+    with pytest.raises(SpecError, match="space file cannot be read"):
+        search_space.read(tmp_path / "missing.yaml")
+
+
+def test_the_default_space_is_one_of_the_spec() -> None:
+    space = judged(search_space.DEFAULT)
+    assert list(space.distributions) == [
+        "optimizer.name", "optimizer.learning_rate", "optimizer.momentum", "optimizer.weight_decay", "schedule.step_size",
+        "global_batch_size",
+    ]  # fmt: skip
+
+
+def test_a_grid_has_every_point_once_in_an_order_of_its_seed() -> None:
+    space = judged(
+        {
+            "optimizer.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True},
+            "optimizer.momentum": {"low": 0, "high": 0.9, "step": 0.45},
+            "global_batch_size": {"choices": [32, 64]},
+            "schedule.step_size": {"low": 1, "high": 2},
+        }
+    )
+    points = search_space.grid(space, 3)
+    assert len(points) == 3 * 3 * 2 * 2 == len(set(map(repr, points)))
+    assert {round(point["optimizer.learning_rate"], 9) for point in points} == {1e-4, 1e-3, 1e-2}
+    assert {point["optimizer.momentum"] for point in points} == {0.0, 0.45, 0.9}
+    assert points == search_space.grid(space, 3) != search_space.grid(space, 4)
+
+
+def test_a_step_of_one_is_a_step_and_a_grid_without_end_is_refused() -> None:
+    space = judged({"schedule.step_size": {"low": 1, "high": 5, "step": 1}, "global_batch_size": {"low": 1, "high": 9}})
+    points = search_space.grid(space, 0)
+    assert {point["schedule.step_size"] for point in points} == {1, 2, 3, 4, 5}
+    assert {point["global_batch_size"] for point in points} == {1, 5, 9}
+    assert search_space.grid_size(space) == len(points) == 15
+    endless = judged({name: {"low": 1, "high": 10**6, "step": 1} for name in ("schedule.step_size", "global_batch_size")})
+    with pytest.raises(SpecError, match=r"at most 100,000 points. Received: 1,000,000,000,000"):
+        search_space.grid(endless, 0)

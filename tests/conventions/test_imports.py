@@ -1,0 +1,332 @@
+"""Holds every import of the project against the design's table, without importing anything."""
+
+import ast
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+
+GENERAL = frozenset(
+    {"numpy", "pandas", "PIL", "pooch", "platformdirs", "filelock", "safetensors"}
+    | {"dask", "distributed", "simplejpeg"}
+    | {"sklearn", "scipy", "psutil", "optuna", "sqlalchemy"}
+    | {"pydantic", "yaml", "typer", "rich", "matplotlib", "jinja2"}
+)
+TRACKING = frozenset(["tensorboardX", "mlflow"])
+"""Optional, pinned in a file of their own, imported by the one command that needs them."""
+TESTING = frozenset(["hypothesis", "pytest", "tests"])
+TABLE: dict[str, frozenset[str]] = {
+    "common": GENERAL | {"common"},
+    "pytorch_impl": GENERAL | {"common", "pytorch_impl", "torch", "torchvision"},
+    "tensorflow_impl": GENERAL | {"common", "tensorflow_impl", "tensorflow", "keras"},
+    "compare": GENERAL | TRACKING | {"common", "compare"},
+    # These share a process, and TensorFlow followed by torchvision in one process crashes.
+    "tests/conventions": frozenset(["pytest"]),
+    "tests/common": GENERAL | TESTING | {"common"},
+    "tests/compare": GENERAL | TRACKING | TESTING | {"common", "compare"},
+    "tests/browser": GENERAL | TESTING | {"common", "compare"},
+    # Like tests/twins, tests/planted stays out of here: its processes import one framework each.
+    "tests/parity": GENERAL | TESTING | {"common", "compare"},
+}
+"""What each package may import besides the standard library."""
+
+OPAQUE = {
+    ("common/models/architectures.py", "importlib.import_module"): "a user's own model module, named in the spec",
+    ("compare/__main__.py", "importlib.import_module"): "a command's own module, one of those listed there",
+}
+"""Imports of a name that is only known when the program runs, each with its reason."""
+
+LOADERS = {
+    "__import__",
+    "builtins.__import__",
+    "importlib.__import__",
+    "importlib.import_module",
+    "importlib.util.find_spec",
+    "pkgutil.resolve_name",
+    "pytest.importorskip",
+    "runpy.run_module",
+}
+INTERPRETERS = {"exec", "eval", "builtins.exec", "builtins.eval", "runpy.run_path"}
+FRAMEWORK_NAMES = {"pytorch", "tensorflow"}
+
+
+class Finding(NamedTuple):
+    """One thing in one file that the table forbids."""
+
+    file: str
+    line: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.what}"
+
+
+def forbidden(root: Path, package: str, allowed: frozenset[str]) -> list[Finding]:
+    """Every import in `package` of something that is neither allowed nor in the standard library."""
+    return [
+        Finding(file, line, f"imports {module}, which {package} may not")
+        for file, tree in _trees(root, package)
+        for line, module in _imports(tree, Path(file).parent.parts)
+        if module.partition(".")[0] not in allowed | sys.stdlib_module_names
+    ]
+
+
+def opaque(root: Path, package: str) -> list[Finding]:
+    """Every use of an importing function with something else than a literal name, so that no reader can tell what comes in."""
+    return [
+        Finding(file, line, f"{loader} loads a module that only shows when it runs")
+        for file, tree in _trees(root, package)
+        for line, loader in _opaque_loads(tree)
+        if (file, loader) not in OPAQUE
+    ]
+
+
+def branches_on_framework(root: Path, package: str) -> list[Finding]:
+    """Every comparison with a framework's name: what only a framework can judge it says itself through `describe`."""
+    return [
+        Finding(file, node.lineno, f"branches on the framework: {ast.unparse(node)}")
+        for file, tree in _trees(root, package)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Compare, ast.MatchValue))
+        if any(isinstance(part, ast.Constant) and part.value in FRAMEWORK_NAMES for part in ast.iter_child_nodes(node))
+    ]
+
+
+def _trees(root: Path, package: str) -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted((root / package).rglob("*.py")):
+        yield path.relative_to(root).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _imports(tree: ast.Module, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+    """(line, absolute module) of each import statement and each literal dynamic import, at any depth."""
+    aliases = _aliases(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            # `from .x import y` in a/b/c.py means a.b.x; each further dot goes up one package, past the top to anywhere.
+            parents = package[: max(len(package) - node.level + 1, 0)] if node.level else ()
+            for alias in node.names:
+                yield node.lineno, ".".join((*parents, *filter(None, [node.module]), alias.name))
+        elif isinstance(node, ast.Call) and _dotted(node.func, aliases) in LOADERS:
+            name = _literal_module(node)
+            if name is not None:
+                yield node.lineno, name
+
+
+def _opaque_loads(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    aliases = _aliases(tree)
+    plain = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call) and _literal_module(node) is not None}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            function = _dotted(node, aliases)
+            if function in INTERPRETERS or (function in LOADERS and id(node) not in plain):
+                yield node.lineno, function
+
+
+def _literal_module(call: ast.Call) -> str | None:
+    given = call.args[:1] or [keyword.value for keyword in call.keywords if keyword.arg in ("name", "mod_name", "modname")]
+    match given:
+        case [ast.Constant(value=str(name))] if not name.startswith("."):
+            return name
+        case _:
+            return None
+
+
+def _aliases(tree: ast.Module) -> dict[str, str]:
+    """What each imported name stands for: {"load": "importlib.import_module"}."""
+    aliases: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            aliases |= {alias.asname: alias.name for alias in node.names if alias.asname}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            aliases |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    return aliases
+
+
+def _dotted(node: ast.expr, aliases: dict[str, str]) -> str | None:
+    if isinstance(node, ast.Name):
+        return aliases.get(node.id, node.id)
+    if isinstance(node, ast.Attribute):
+        parent = _dotted(node.value, aliases)
+        return parent and f"{parent}.{node.attr}"
+    return None
+
+
+# The house itself.
+
+
+@pytest.mark.parametrize("package", TABLE)
+def test_packages_import_only_what_the_table_allows(package: str) -> None:
+    findings = forbidden(PROJECT, package, TABLE[package]) + opaque(PROJECT, package)
+    assert not findings, "\n".join(map(str, findings))
+
+
+@pytest.mark.parametrize("package", ["common", "compare"])
+def test_shared_packages_do_not_branch_on_the_framework(package: str) -> None:
+    findings = branches_on_framework(PROJECT, package)
+    assert not findings, "\n".join(map(str, findings))
+
+
+@pytest.mark.parametrize("package", TABLE)
+def test_every_package_of_the_table_holds_code(package: str) -> None:
+    assert list((PROJECT / package).rglob("*.py")), f"{package} is empty or gone, so nothing was checked"
+
+
+def test_every_package_of_the_project_is_in_the_table() -> None:
+    packages = {path.parent.name for path in PROJECT.glob("*/__init__.py")}
+    assert packages <= TABLE.keys()
+
+
+def test_every_opaque_import_in_the_list_is_still_there() -> None:
+    for file, loader in OPAQUE:
+        assert loader in [found for _, found in _opaque_loads(ast.parse((PROJECT / file).read_text(encoding="utf-8")))]
+
+
+def test_every_general_library_and_framework_is_pinned_and_every_pin_is_used() -> None:
+    names = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
+    used = {names.get(module, module) for module in frozenset().union(*TABLE.values()) - {"tests", *TABLE} - TRACKING}
+    used |= {"pyright[nodejs]", "pytest-benchmark", "pytest-xdist", "ruff"}  # run by the Makefile
+    assert {name.lower() for name in _pinned("requirements.txt")} == used
+    assert _pinned("requirements-tracking.txt") == TRACKING
+
+
+def _pinned(file: str) -> set[str]:
+    lines = (PROJECT / file).read_text(encoding="utf-8").splitlines()
+    return {line.partition("==")[0] for line in lines if line and not line.startswith("#")}
+
+
+def test_every_general_library_is_imported_somewhere() -> None:
+    imported = {
+        module.partition(".")[0]
+        for package in TABLE
+        for file, tree in _trees(PROJECT, package)
+        for _, module in _imports(tree, Path(file).parent.parts)
+    }
+    assert imported >= GENERAL | TRACKING
+
+
+# The checks themselves, on small planted trees.
+
+
+Plant = Callable[..., Path]
+
+
+@pytest.fixture
+def plant(tmp_path: Path) -> Plant:
+    def write(source: str, file: str = "common/deep/module.py") -> Path:
+        path = tmp_path / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source, encoding="utf-8")
+        return tmp_path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("source", "module"),
+    [
+        ("import torch", "torch"),
+        ("import torch.nn as nn", "torch.nn"),
+        ("from tensorflow import keras", "tensorflow.keras"),
+        ("import numpy, keras", "keras"),
+        ("def late():\n    import torchvision", "torchvision"),
+        ("try:\n    import torch\nexcept ImportError:\n    torch = None", "torch"),
+        ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch", "torch"),
+        ("import importlib\nimportlib.import_module('torch.nn')", "torch.nn"),
+        ("import importlib as il\nil.import_module(name='torch')", "torch"),
+        ("from importlib import import_module as load\nload('torch')", "torch"),
+        ("__import__('torch')", "torch"),
+        ("import runpy\nrunpy.run_module('pytorch_impl')", "pytorch_impl"),
+        ("import compare.execution.launch", "compare.execution.launch"),
+        ("from pytorch_impl import train", "pytorch_impl.train"),
+        ("from ...pytorch_impl import train", "pytorch_impl.train"),
+        ("from ... import compare", "compare"),
+        ("import a_library_that_nobody_pinned", "a_library_that_nobody_pinned"),
+    ],
+)
+def test_a_forbidden_import_is_found(plant: Plant, source: str, module: str) -> None:
+    (finding,) = forbidden(plant(source), "common", TABLE["common"])
+    assert f"imports {module}, which common may not" in str(finding)
+    assert finding.file == "common/deep/module.py"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import numpy as np\nfrom sklearn import metrics",
+        "import json, os.path\nfrom collections.abc import Iterator",
+        "from common import spec\nimport common.artifacts.results",
+        "from . import neighbour\nfrom .neighbour import torch\nfrom .. import spec\nfrom ..spec import Spec",
+        "import importlib\nimportlib.import_module('numpy')",
+        "text = 'import torch'  # import torch",
+        "importlib = 3\nmodel.eval()",
+    ],
+)
+def test_an_allowed_import_is_let_through(plant: Plant, source: str) -> None:
+    root = plant(source)
+    assert forbidden(root, "common", TABLE["common"]) == []
+    assert opaque(root, "common") == []
+
+
+@pytest.mark.parametrize(
+    ("package", "module", "allowed"),
+    [
+        ("common", "torch", False),
+        ("common", "compare", False),
+        ("pytorch_impl", "torch", True),
+        ("pytorch_impl", "torchvision", True),
+        ("pytorch_impl", "keras", False),
+        ("pytorch_impl", "tensorflow", False),
+        ("pytorch_impl", "tensorflow_impl", False),
+        ("pytorch_impl", "compare", False),
+        ("tensorflow_impl", "keras", True),
+        ("tensorflow_impl", "tensorflow", True),
+        ("tensorflow_impl", "torch", False),
+        ("tensorflow_impl", "pytorch_impl", False),
+        ("compare", "common", True),
+        ("compare", "pytorch_impl", False),
+        ("compare", "tensorflow_impl", False),
+        ("compare", "torch", False),
+        ("tests/common", "tensorflow", False),
+        ("tests/compare", "pytorch_impl", False),
+        ("tests/conventions", "common", False),
+    ],
+)
+def test_each_package_has_its_own_row(plant: Plant, package: str, module: str, allowed: bool) -> None:
+    root = plant(f"import {module}", f"{package}/module.py")
+    assert (forbidden(root, package, TABLE[package]) == []) is allowed
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import importlib\nimportlib.import_module('tor' + 'ch')",
+        "import importlib\nname = 'torch'\nimportlib.import_module(name)",
+        "from importlib import import_module\nload = import_module\nload('torch')",
+        "exec('import torch')",
+        "eval(\"__import__('torch')\")",
+        "import importlib\nimportlib.import_module('.nn', package='torch')",
+        "import runpy\nrunpy.run_path('pytorch_impl/__main__.py')",
+    ],
+)
+def test_an_import_that_only_shows_at_run_time_is_found(plant: Plant, source: str) -> None:
+    assert len(opaque(plant(source), "common")) == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ("if framework == 'pytorch': pass", 1),
+        ("x = 1 if 'tensorflow' != run.framework else 2", 1),
+        ("match framework:\n    case 'pytorch': pass\n    case 'tensorflow': pass", 2),
+        ("MODULES = {'pytorch': 'pytorch_impl', 'tensorflow': 'tensorflow_impl'}", 0),
+        ("if framework not in MODULES: raise KeyError('pytorch')", 0),
+    ],
+)
+def test_a_branch_on_the_framework_is_found(plant: Plant, source: str, count: int) -> None:
+    assert len(branches_on_framework(plant(source), "common")) == count
