@@ -1,0 +1,1 @@
+"""What is written and read back: results, events, checkpoints, trained models."""

@@ -1,0 +1,1 @@
+"""Architectures as data: initial weights, cuts into stages and shards, operations counted."""

@@ -1,0 +1,1 @@
+"""The processes of one run: started, joined and watched."""

@@ -1,0 +1,1 @@
+"""The training loop that both twins share, and what it measures."""

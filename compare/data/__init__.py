@@ -1,0 +1,1 @@
+"""What is in a data set: exploration, duplicates, statistics, the cache."""

@@ -1,0 +1,1 @@
+"""Trained models: final scores, conversion, prediction and inference times."""

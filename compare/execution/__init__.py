@@ -1,0 +1,1 @@
+"""Twins started as processes, and their results stored in a folder."""

@@ -1,0 +1,1 @@
+"""Did a change make training slower? Revisions, stored results and history."""

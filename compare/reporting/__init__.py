@@ -1,0 +1,1 @@
+"""Reports for people and programs: tables, plots, pages, frames and exports."""

@@ -1,0 +1,1 @@
+"""The fastest settings of each framework on this machine."""

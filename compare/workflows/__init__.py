@@ -1,0 +1,1 @@
+"""Many steps as one command: a study, or a published report reproduced."""

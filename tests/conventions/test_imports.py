@@ -1,8 +1,9 @@
 """Holds every import of the project against the design's table, without importing anything."""
 
 import ast
+import graphlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +34,29 @@ TABLE: dict[str, frozenset[str]] = {
     "tests/parity": GENERAL | TESTING | {"common", "compare"},
 }
 """What each package may import besides the standard library."""
+
+FOLDERS: dict[str, tuple[str, ...]] = {
+    "common": ("published", "processes", "training", "data", "artifacts", "models", "spec", "machine"),
+    "compare": (
+        "workflows",
+        "papers",
+        "evaluation",
+        "tuning",
+        "regression",
+        "switches",
+        "comparison",
+        "data",
+        "proof",
+        "reporting",
+        "judgement",
+        "execution",
+        "core",
+    ),
+}
+"""The folders of a package, from the top down: a file may import from its own folder and from those below it.
+
+Files beside the folders stand above all of them.
+"""
 
 OPAQUE = {
     ("common/models/architectures.py", "importlib.import_module"): "a user's own model module, named in the spec",
@@ -73,6 +97,48 @@ def forbidden(root: Path, package: str, allowed: frozenset[str]) -> list[Finding
         for line, module in _imports(tree, Path(file).parent.parts)
         if module.partition(".")[0] not in allowed | sys.stdlib_module_names
     ]
+
+
+def upward(root: Path, package: str, folders: Sequence[str]) -> list[Finding]:
+    """Every import in a folder of `package` of something that stands above it, or that is in no folder of the list."""
+    found: list[Finding] = []
+    for file, tree in _trees(root, package):
+        own = Path(file).parts[1]
+        if own not in folders:
+            continue
+        for line, module in _imports(tree, Path(file).parent.parts):
+            top, _, rest = module.partition(".")
+            folder = rest.partition(".")[0]
+            if top == package and (folder not in folders or folders.index(folder) < folders.index(own)):
+                found.append(Finding(file, line, f"imports {module}, which stands above {package}/{own}"))
+    return found
+
+
+def cycles(root: Path, package: str) -> list[list[str]]:
+    """Modules of `package` that import each other in a circle, type checkers' imports left out."""
+    modules = {
+        file.removesuffix(".py").replace("/", ".").removesuffix(".__init__"): tree for file, tree in _trees(root, package)
+    }
+    imported = {
+        name: {
+            known
+            for _, module in _imports(_without_type_checking(tree), tuple(name.split(".")))
+            for known in (module, module.rpartition(".")[0])
+            if known in modules and known != name and not name.startswith(f"{known}.")
+        }
+        for name, tree in modules.items()
+    }
+    sorter = graphlib.TopologicalSorter(imported)
+    try:
+        sorter.prepare()
+    except graphlib.CycleError as error:
+        return [error.args[1]]
+    return []
+
+
+def _without_type_checking(tree: ast.Module) -> ast.Module:
+    body = [node for node in tree.body if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")]
+    return ast.Module(body, [])
 
 
 def opaque(root: Path, package: str) -> list[Finding]:
@@ -164,6 +230,26 @@ def _dotted(node: ast.expr, aliases: dict[str, str]) -> str | None:
 def test_packages_import_only_what_the_table_allows(package: str) -> None:
     findings = forbidden(PROJECT, package, TABLE[package]) + opaque(PROJECT, package)
     assert not findings, "\n".join(map(str, findings))
+
+
+@pytest.mark.parametrize("package", FOLDERS)
+def test_imports_run_from_the_upper_folders_to_the_lower_ones(package: str) -> None:
+    findings = upward(PROJECT, package, FOLDERS[package])
+    assert not findings, "\n".join(map(str, findings))
+
+
+@pytest.mark.parametrize("package", TABLE)
+def test_no_modules_import_each_other_in_a_circle(package: str) -> None:
+    if not package.startswith("tests"):
+        assert cycles(PROJECT, package) == []
+
+
+@pytest.mark.parametrize("package", FOLDERS)
+def test_every_folder_of_a_package_is_in_the_list_and_says_its_subject(package: str) -> None:
+    folders = {path.parent for path in (PROJECT / package).glob("*/*.py")}
+    assert {folder.name for folder in folders} == set(FOLDERS[package])
+    for folder in folders:
+        assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))), f"{folder} says nothing"
 
 
 @pytest.mark.parametrize("package", ["common", "compare"])
@@ -330,3 +416,27 @@ def test_an_import_that_only_shows_at_run_time_is_found(plant: Plant, source: st
 )
 def test_a_branch_on_the_framework_is_found(plant: Plant, source: str, count: int) -> None:
     assert len(branches_on_framework(plant(source), "common")) == count
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ("from common.machine import machine", 0),
+        ("from common.spec import Spec", 0),
+        ("from common.training.loop import Run", 1),
+        ("import common.processes.watchdog", 1),
+        ("from common import training", 1),
+        ("def later():\n    from common.data import cache", 1),
+    ],
+)
+def test_an_import_of_an_upper_folder_is_found(plant: Plant, source: str, count: int) -> None:
+    root = plant(source, "common/spec/module.py")
+    assert len(upward(root, "common", FOLDERS["common"])) == count
+
+
+def test_a_circle_of_imports_is_found(plant: Plant) -> None:
+    root = plant("from common.spec import two", "common/spec/one.py")
+    (root / "common/spec/two.py").write_text("from common.spec.one import three")
+    assert [sorted(set(circle)) for circle in cycles(root, "common")] == [["common.spec.one", "common.spec.two"]]
+    (root / "common/spec/two.py").write_text("import json")
+    assert cycles(root, "common") == []

@@ -1,1 +1,1 @@
-"""What happens to data once: decoded arrays are kept on disk and shared by every process."""
+"""What happens to data once: statistics, normalisation, affine maps."""

@@ -448,9 +448,9 @@ def counted(*arguments, **more):
     time.sleep(0.5)
     original(*arguments, **more)
 decode.decode_all = counted
-print(datasets.load(Data(source={str(pets)!r}), seed=0, cache_dir={str(tmp_path / "cache")!r}).content_hash)
+print(sources.load(Data(source={str(pets)!r}), seed=0, cache_dir={str(tmp_path / "cache")!r}).content_hash)
 """
-    project = Path(__file__).parents[2]
+    project = Path(__file__).parents[3]
     processes = [
         subprocess.Popen([sys.executable, "-c", script], cwd=project, stdout=subprocess.PIPE, text=True) for _ in range(3)
     ]

@@ -23,7 +23,8 @@ LIMIT = 4.0
 
 PRELUDE = """
 import os, signal, sys, threading, time
-from common.processes import supervisor, watchdog
+from common.machine import heartbeat
+from common.processes import supervisor
 rank = int(os.environ["RANK"])
 supervisor.die_with_parent()
 heartbeat.attach()

@@ -164,7 +164,7 @@ RANK = """
 import os, signal
 import numpy as np, psutil
 from common.machine import machine; from common.processes import parameter_server
-from tests.common.test_parameter_server import settings
+from tests.common.processes.test_parameter_server import settings
 rank = int(os.environ["RANK"])
 server = parameter_server.join(settings(), rank, "here")
 server.load(np.full(3, 2.0, np.float32), [3])

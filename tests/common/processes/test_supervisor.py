@@ -124,7 +124,7 @@ def test_what_a_rank_left_running_is_ended_though_all_ended_well(folder: Path) -
 
 def test_the_stacks_of_those_that_a_dead_rank_leaves_behind_are_saved(folder: Path) -> None:
     code = """
-        from common.processes import watchdog
+        from common.machine import heartbeat
         heartbeat.attach()
         note(os.getpid())
         if rank == 1:
@@ -241,7 +241,9 @@ def test_a_signal_to_the_launcher_ends_its_ranks(folder: Path, number: signal.Si
 
 @linux
 def test_a_grandchild_dies_with_a_parent_that_is_killed(folder: Path) -> None:
-    grandchild = python("from common.processes import supervisor; supervisor.die_with_parent(); note(os.getpid()); time.sleep(60)")
+    grandchild = python(
+        "from common.processes import supervisor; supervisor.die_with_parent(); note(os.getpid()); time.sleep(60)"
+    )
     with subprocess.Popen(python(f"subprocess.run({grandchild})")) as parent:
         (pid,) = noted(folder, 1)
         assert runs(pid)
@@ -278,15 +280,16 @@ def test_free_ports_are_different_ones_that_can_be_listened_on(count: int) -> No
 def test_the_meeting_place_is_given_to_nobody_before_rank_0_listens_there(folder: Path) -> None:
     code = """
         import errno, socket
+        from common.machine import placement
         from common.processes import rendezvous
         with socket.socket() as stranger:
             try:
-                stranger.bind(meeting.place())
+                stranger.bind(placement.place())
             except OSError as error:
                 assert error.errno == errno.EADDRINUSE
             else:
                 sys.exit(1)
-        with meeting.listen(), socket.create_connection(meeting.place()) as reached:
+        with rendezvous.listen(), socket.create_connection(placement.place()) as reached:
             assert reached.getsockname() != reached.getpeername()
     """
     environment = {"MASTER_ADDR": "127.0.0.1", "RANK": "0", "WORLD_SIZE": "1"}

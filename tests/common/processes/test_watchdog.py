@@ -20,7 +20,7 @@ LIMIT = 2.0
 
 PRELUDE = """
 import os, queue, signal, sys, threading, time
-from common.processes import watchdog
+from common.machine import heartbeat
 rank = int(os.environ.get("RANK", "0"))
 heartbeat.attach()
 heartbeat.reached()
@@ -211,7 +211,7 @@ def test_a_launcher_at_work_is_not_taken_for_the_rank_that_hangs_below_it() -> N
     launcher = f"""
         from common.processes import supervisor
         from tests.ranks import run_ranks
-        failure = run_ranks({python("steps(1); time.sleep(60)")}, [{{}}], processes.Watch({3 * LIMIT}))
+        failure = run_ranks({python("steps(1); time.sleep(60)")}, [{{}}], supervisor.Watch({3 * LIMIT}))
         sys.exit(0 if failure is not None and failure.code is None else 1)
     """
     assert run(launcher, 1) is None

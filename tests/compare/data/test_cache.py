@@ -20,7 +20,7 @@ from compare.__main__ import app
 from compare.data import cache
 from tests.common.made_up_data import tree, write_folder
 
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[3]
 FOLDERS = [f"{split}/{kind}" for split in ("train", "val", "test") for kind in ("cat", "dog")]
 
 
@@ -115,7 +115,7 @@ import sys
 from common.data import sources
 from common.spec import Data
 data = Data(source={str(pets)!r}, loading={loading!r}, limit={limit!r})
-dataset = datasets.load(data, seed=0, cache_dir={str(root)!r})
+dataset = sources.load(data, seed=0, cache_dir={str(root)!r})
 print("ready", flush=True)
 sys.stdin.readline()
 import pickle, numpy

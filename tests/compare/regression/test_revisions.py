@@ -100,7 +100,7 @@ def test_ctrl_c_leaves_no_checkout_behind(repository: Path, tmp_path: Path) -> N
         "from compare.core.interrupt import Interrupted, interruptible\n"
         "machine.PROJECT_ROOT = pathlib.Path(sys.argv[1])\n"
         "try:\n"
-        "    with interruptible(), interleave.checked_out('before') as base:\n"
+        "    with interruptible(), revisions.checked_out('before') as base:\n"
         "        print(base.root, flush=True)\n"
         "        time.sleep(60)\n"
         "except Interrupted as interruption:\n"

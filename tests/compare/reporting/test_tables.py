@@ -1,4 +1,4 @@
-"""Printed tables as whole text. To renew it after a wanted change: UPDATE_GOLDEN=1 pytest tests/compare/reporting/test_tables.py."""
+"""Printed tables as whole text. To renew it after a wanted change: UPDATE_GOLDEN=1 pytest <this file>."""
 
 import csv
 import io

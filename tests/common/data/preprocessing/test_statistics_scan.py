@@ -17,7 +17,7 @@ from common.data.sources import DataRefused, Encoded, load_files
 from common.spec import Data
 from tests.common.data.preprocessing.made_up_scan import jpeg, packed, png, repeated
 
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[4]
 
 
 @pytest.fixture

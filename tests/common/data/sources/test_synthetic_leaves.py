@@ -97,11 +97,11 @@ def test_equal_seeds_give_equal_bytes_on_any_number_of_cores_and_others_do_not(t
     for folder, seed in (("a", 5), ("b", 6)):
         synthetic_leaves.write(tmp_path / folder, classes=5, images_per_class=9, size_px=48, seed=seed)
     script = (
-        f"from pathlib import Path; from common.data.sources import leaves; "
-        f"leaves.write(Path({str(tmp_path / 'c')!r}), classes=5, images_per_class=9, size_px=48, seed=5)"
+        f"from pathlib import Path; from common.data.sources import synthetic_leaves; "
+        f"synthetic_leaves.write(Path({str(tmp_path / 'c')!r}), classes=5, images_per_class=9, size_px=48, seed=5)"
     )
     one_core = [sys.executable, "-c", f"import os; os.sched_setaffinity(0, [{min(os.sched_getaffinity(0))}]); {script}"]
-    subprocess.run(one_core, cwd=Path(__file__).parents[2], check=True, timeout=120)
+    subprocess.run(one_core, cwd=Path(__file__).parents[4], check=True, timeout=120)
     a, b, c = (files(tmp_path / folder) for folder in "abc")
     assert a == c
     assert a.keys() == b.keys() and all(a[name] != b[name] for name in a)
