@@ -29,7 +29,7 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
             {name: {"values": [...], "default": ..., "help": str}}, the default being what `fair` has, and where it applies
             "plain": what that level has; "elsewhere": {value: what it needs that this machine lacks};
             "only": {value: {dotted field of the spec: [the values that it is for]}}; "reduced": values with which the
-            arithmetic has fewer digits than the precision says; "process": values that are resolved when a process starts;
+            arithmetic has fewer digits than the precision says; "process": values that are settled when a process starts;
             "found_for": fields of the spec for whose values alone a value that was found the fastest is that.
             Values that are keys stand there as strings. `on_cpu`: see `of_device`.
 
@@ -108,7 +108,7 @@ def resolved(spec: Spec, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_per_process(spec: Spec, options: dict[str, Any], framework: str) -> None:
-    """Hold a trial, which shares its process with others, to switches that are not resolved when a process starts.
+    """Hold a trial, which shares its process with others, to switches that are not settled when a process starts.
 
     Args:
         spec: of the trial.
@@ -121,7 +121,7 @@ def refuse_per_process(spec: Spec, options: dict[str, Any], framework: str) -> N
     for name, value in resolved(spec, options).items():
         if value in options[name].get("process", ()):
             raise SpecError(
-                f"framework_options.{name} of {framework} is resolved when a process starts, and one process serves many "
+                f"framework_options.{name} of {framework} is settled when a process starts, and one process serves many "
                 f"trials. Received: {value!r} (switches: {spec.switches}). Use {options[name]['default']!r}."
             )
 

@@ -39,7 +39,7 @@ SPACE = {
 VALUES: dict[str, Any] = {"epochs": 2, "data": {"limit": 128}, "cores": 1, "global_batch_size": 128}
 SECONDS = 120
 
-DRIVER = Path(__file__).parent / "twins" / "tune.py"
+DRIVER = Path(__file__).parents[1] / "twins" / "tune.py"
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -213,7 +213,7 @@ def test_a_folder_in_which_nothing_was_done_yet_is_free_for_another_study(file: 
 
 def test_other_code_does_not_go_on_in_the_folder_of_a_study(file: Path, steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
     walk(file)
-    monkeypatch.setattr(walking.parity, "code_digest", lambda frameworks, model: "other")
+    monkeypatch.setattr(walking.ladder, "code_digest", lambda frameworks, model: "other")
     done = walk(file)
     assert done.exit_code == 2 and "the code has been changed since" in done.stderr
 
