@@ -19,12 +19,12 @@ from rich.text import Text
 from common import spec
 from common.data import cache as store
 from common.machine import machine
-from compare.core import exits, wording
+from compare.core import exits, terminal, wording
 from compare.core.errors import LaunchError
 from compare.core.interrupt import interruptible
 from compare.data import cache
 from compare.execution import launch, matrix
-from compare.reporting import report, tables
+from compare.reporting import tables
 from compare.reporting.tables import Column, Table
 
 EXIT_LACKING = 1
@@ -56,7 +56,7 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="Print everythi
     if as_json:
         typer.echo(json.dumps(found, indent=1))
     else:
-        print_to(report.console(), found)
+        print_to(terminal.stdout(), found)
     raise typer.Exit(EXIT_LACKING if any(each["error"] for each in found["frameworks"]) else 0)
 
 

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from common.artifacts import results
 from common.artifacts.results import RunResult
+from compare.core import wording
 from compare.execution import executor, store
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
@@ -189,7 +190,7 @@ def print_to(console: Console, plain: dict[str, Any]) -> None:
     about = (
         f"about {minutes}:{rest:02d} min{unknown}; {disk}" if plain["unknown"] < number else "nothing is known of their time"
     )
-    said = f"{number} run{'s' if number != 1 else ''}: {about}.{proof}{profile}"
+    said = f"{wording.count(number, 'run')}: {about}.{proof}{profile}"
     console.print(Text(said), soft_wrap=True)
     console.print(Text("No results folder was touched."), soft_wrap=True)
 

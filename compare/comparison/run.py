@@ -23,7 +23,7 @@ from common.models import architectures, work
 from common.processes import supervisor
 from common.spec import SpecError
 from compare.comparison import estimate
-from compare.core import exits, presets
+from compare.core import exits, presets, terminal
 from compare.core.errors import LaunchError
 from compare.core.interrupt import SIGNALLED, Interrupted, interruptible
 from compare.core.option_parsing import names, numbers, variants
@@ -272,7 +272,7 @@ def rehearse(request: Request, *, as_json: bool, like: Path | None) -> int:
     if as_json:
         typer.echo(json.dumps(plain, indent=1))
     else:
-        estimate.print_to(report.console(), plain)
+        estimate.print_to(terminal.stdout(), plain)
     return exits.RUN_FAILED if like is None and plain["unknown"] else 0
 
 

@@ -24,7 +24,7 @@ from common.data import sources
 from common.spec import SpecError
 from common.training.compression import SUMMABLE
 from compare.comparison import run
-from compare.core import exits, wording
+from compare.core import exits, terminal, wording
 from compare.core.errors import FolderError
 from compare.core.option_parsing import chosen, names, numbers, variants
 from compare.core.presets import Preset
@@ -285,7 +285,7 @@ def show(made: Report, folder: Path, wish: Wish, *, as_json: bool) -> int:
     if as_json:
         typer.echo(json.dumps(plain, indent=1, allow_nan=False))
         return made.exit_code
-    console = report.console()
+    console = terminal.stdout()
     for table in shown:
         console.print()
         console.print(tables.to_rich(table, console.width))

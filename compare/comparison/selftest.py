@@ -19,7 +19,7 @@ from scipy import special
 
 from common import spec
 from compare.comparison import run
-from compare.core import exits, statistics
+from compare.core import exits, statistics, terminal
 from compare.core.interrupt import SIGNALLED
 from compare.core.option_parsing import chosen, names
 from compare.core.presets import Preset
@@ -28,7 +28,7 @@ from compare.execution import launch
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement.summary import epoch_seconds, measured, ratio_of_seconds
-from compare.reporting import report, tables
+from compare.reporting import tables
 from compare.reporting.report import Report
 from compare.reporting.tables import Column, Table
 
@@ -210,7 +210,7 @@ def show(made: Selftest, *, as_json: bool) -> None:
     cells: list[dict[str, tables.Cell]] = [
         check.model_dump() | {"passed": "yes" if check.passed else "NO"} for check in made.checks
     ]
-    console = report.console()
+    console = terminal.stdout()
     console.print(tables.to_rich(Table("selftest", "Can the verdicts be relied on?", columns, cells), console.width))
     for sentence in made.sentences:
         console.print(Text(sentence))

@@ -24,3 +24,8 @@ def shortened(text: str, length: int) -> str:
 def one_line(text: str) -> str:
     """Text from outside (a log's last line) without line breaks, escape sequences and direction marks."""
     return _CONTROL.sub(" ", text).strip()
+
+
+def count(number: int, noun: str) -> str:
+    """`1 core`, `2 cores`; for nouns whose plural ends in s."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 import time
@@ -19,7 +18,7 @@ from rich.text import Text
 
 from common.data import cache
 from common.data.sources import cifar10, fashion_mnist, synthetic_leaves
-from compare.core import exits, wording
+from compare.core import exits, terminal, wording
 from compare.reporting import tables
 from compare.reporting.tables import Column, Table
 
@@ -30,7 +29,6 @@ _ENTRIES = {"decoded": "decoded images", "scanned": "checked files", "divided": 
 _SMALL = {"hashes": "content hashes", "statistics": "means and deviations", "proofs": "proofs", "best": "best switches"}
 _DOWNLOADS = (cifar10.BINARY.name, cifar10.PYTHON.name, cifar10.BINARY.folder, cifar10.PYTHON.folder, fashion_mnist.FOLDER)
 _HOUR, _DAY = 3_600.0, 86_400.0
-_WIDTH_WITHOUT_TERMINAL = 120
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +64,7 @@ def command(
     if as_json:
         typer.echo(json.dumps(to_plain(root, items), indent=1))
     else:
-        console = Console(highlight=False)
-        if not console.is_terminal and "COLUMNS" not in os.environ:
-            console = Console(highlight=False, width=_WIDTH_WITHOUT_TERMINAL)
+        console = terminal.stdout()
         print_to(console, root, items)
 
 

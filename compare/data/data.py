@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,7 +15,7 @@ from common import spec
 from common.artifacts import results
 from common.data.sources import DataRefused, Dataset, Manifest, synthetic_leaves
 from common.spec import SpecError
-from compare.core import exits, wording
+from compare.core import exits, terminal, wording
 from compare.core.errors import FolderError
 from compare.core.interrupt import interruptible
 from compare.core.progress import display
@@ -28,7 +27,6 @@ from compare.reporting import image_grid, plots, tables
 
 RESULTS_FILE, REPORT_FILE, FILES_FILE = "data.json", "report.md", "files.csv"
 
-_WIDTH_WITHOUT_TERMINAL = 120
 _FILE_COLUMNS = {
     "paths": "path",
     "splits": "split",
@@ -101,9 +99,7 @@ def run(wanted: spec.Spec, out: Path | None, *, as_json: bool) -> int:
     if as_json:
         typer.echo(json.dumps(to_plain(exploration), indent=1))
     else:
-        console = Console(highlight=False)
-        if not console.is_terminal and "COLUMNS" not in os.environ:
-            console = Console(highlight=False, width=_WIDTH_WITHOUT_TERMINAL)
+        console = terminal.stdout()
         data_report.print_to(console, exploration)
         if out is not None:
             console.print(Text(f"Report: {out / REPORT_FILE}"), soft_wrap=True)

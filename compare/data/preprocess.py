@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics as python_statistics
 import tempfile
 from collections import Counter
@@ -30,7 +29,7 @@ from common.data.preprocessing.sums import Sums
 from common.data.sources import Files
 from common.machine import machine
 from common.spec import Spec, SpecError
-from compare.core import exits, wording
+from compare.core import exits, terminal, wording
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen, names, numbers
 from compare.core.progress import Display, display
@@ -45,7 +44,6 @@ NAME = "preprocess"
 
 _LOGS = "logs"
 
-_WIDTH_WITHOUT_TERMINAL = 120
 _REASON_LENGTH = 300
 
 
@@ -275,9 +273,7 @@ def show(outcome: Outcome, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(to_plain(outcome), indent=1, allow_nan=False))
         return
-    console = Console(highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console = Console(highlight=False, width=_WIDTH_WITHOUT_TERMINAL)
+    console = terminal.stdout()
     made = table(outcome)
     console.print(tables.to_rich(made, console.width))
     console.print(Text(tables.note_on_terminal(made, console.width, tables.ELSEWHERE), style="dim"))
@@ -367,7 +363,7 @@ def _row(engine: str, workers: int, cluster_workers: int | None, cluster_cores: 
     if own and cluster_workers is not None and workers > cluster_workers:
         row.status, row.reason = (
             "not available",
-            f"the cluster has {cluster_workers} worker{'s' if cluster_workers != 1 else ''}",
+            f"the cluster has {wording.count(cluster_workers, 'worker')}",
         )
     return row
 

@@ -12,14 +12,13 @@ from rich.text import Text
 from common import spec
 from common.data import sources
 from compare.comparison import run
-from compare.core import exits, presets
+from compare.core import exits, presets, terminal
 from compare.core.interrupt import Interrupted, interruptible
 from compare.core.option_parsing import names
 from compare.core.progress import display
 from compare.evaluation import evaluation_report, final_training
 from compare.evaluation.final_training import Evaluation
 from compare.execution import launch, store
-from compare.reporting import report
 
 EPOCHS, PATIENCE = 30, 5
 """Of a final training, unless it is said otherwise."""
@@ -75,7 +74,7 @@ def command(
         if as_json:
             typer.echo(evaluation_report.to_json(made))
         else:
-            console = report.console()
+            console = terminal.stdout()
             evaluation_report.print_to(console, made)
             files = f"Report: {folder / evaluation_report.REPORT_FILE}; training: {folder / final_training.TRAINING_FOLDER}"
             console.print(Text(files), soft_wrap=True)

@@ -24,7 +24,7 @@ from common.models import weights
 from common.spec import SpecError
 from common.training import inference
 from common.training.inference import BatchTimes, Latencies
-from compare.core import errors, exits, statistics
+from compare.core import errors, exits, statistics, terminal, wording
 from compare.core.errors import FolderError
 from compare.core.interrupt import Interrupted, interruptible
 from compare.core.option_parsing import chosen, names, numbers
@@ -35,7 +35,7 @@ from compare.execution.twin_client import OwnModel
 from compare.judgement.findings import DISTURBED
 from compare.judgement.summary import DISTURBED_FROM, cores_lost
 from compare.proof import ladder
-from compare.reporting import document, plots, report, tables
+from compare.reporting import document, plots, tables
 from compare.reporting.tables import Cell, Column, Table
 
 SCHEMA_VERSION = 1
@@ -152,7 +152,7 @@ def command(
         if as_json:
             typer.echo(json.dumps(to_plain(made), indent=1, allow_nan=False))
         else:
-            console = report.console()
+            console = terminal.stdout()
             print_to(console, made)
             console.print(Text(f"Report: {folder / REPORT_FILE}"), soft_wrap=True)
     raise typer.Exit(made.exit_code)
@@ -441,7 +441,7 @@ def _inferred(
             for first, second in combinations(settings.frameworks, 2):
                 sides = [by_place.get((framework, cores, size), {}) for framework in (first, second)]
                 pairs = [(_p50(sides[1][repeat]), _p50(sides[0][repeat])) for repeat in sides[0] if repeat in sides[1]]
-                place = f"{cores} core{'s' if cores > 1 else ''}, batch {size}"
+                place = f"{wording.count(cores, 'core')}, batch {size}"
                 if (ratio := paired_ratio(pairs)) is not None:
                     ratios.append((f"{place}: {first} and {second}", ratio))
     known = machine.describe()
@@ -487,4 +487,4 @@ def _p50(times: BatchTimes) -> float:
 
 
 def _cell_name(framework: str, cores: int) -> str:
-    return f"{framework}, {cores} core{'s' if cores > 1 else ''}"
+    return f"{framework}, {wording.count(cores, 'core')}"

@@ -18,12 +18,12 @@ from common.data.dataset import BadFile, listed_below
 from common.data.decoding import decode
 from common.data.sources import DataRefused
 from common.training import scores
-from compare.core import exits
+from compare.core import exits, terminal
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen
 from compare.execution import launch, twin_client
 from compare.execution.twin_client import OwnModel
-from compare.reporting import report, tables
+from compare.reporting import tables
 from compare.reporting.tables import Cell, Column, Table
 
 MAX_BYTES = 256 * 2**20
@@ -57,7 +57,7 @@ def command(
     if as_json:
         typer.echo(json.dumps(to_plain(made, checkpoint), indent=1))
     else:
-        console = report.console()
+        console = terminal.stdout()
         tables.print_all(console, [table(made, top)], where="--json")
 
 

@@ -12,7 +12,7 @@ from common.data.batches import Plan
 from common.data.sources import Dataset
 from common.models import architectures
 from common.spec import Spec
-from compare.core import option_parsing
+from compare.core import option_parsing, wording
 from compare.execution import best_switches, launch
 
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
@@ -108,7 +108,7 @@ def _not_parallel(run: Spec, description: dict[str, Any]) -> str | None:
     on_cpu = all(device["kind"] == "cpu" for device in description["devices"])
     if run.mode == "serial" or not on_cpu or run.cores >= run.replicas:
         return None
-    return f"not parallel: {run.replicas} replicas would take turns on {run.cores} core{'s' if run.cores > 1 else ''}"
+    return f"not parallel: {run.replicas} replicas would take turns on {wording.count(run.cores, 'core')}"
 
 
 def check_data(made: Sequence[Row], dataset: Dataset) -> None:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from common.artifacts.results import RunResult
 from common.training.loop import relative_difference
-from compare.core import statistics
+from compare.core import statistics, wording
 from compare.core.statistics import Judged, interval_words
 from compare.execution.store import ProofRecord, Stored
 from compare.judgement import inexact_modes
@@ -219,7 +219,7 @@ def _modes(stored: Stored, summaries: Sequence[Summary], judged: Family) -> list
 
 
 def _pays(summary: Summary, speedup: Judged, serial: Summary) -> str:
-    cores = f"{summary.cores} core{'s' if summary.cores > 1 else ''}"
+    cores = f"{wording.count(summary.cores, 'core')}"
     times = f"{interval_words(speedup.ratio)} times serial on {cores}"
     doubt = doubt_of(summary, serial)
     return f"{summary.name}: {statistics.pays(speedup)}; {times}{statistics.surety(speedup)}.{doubt}"

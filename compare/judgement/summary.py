@@ -18,6 +18,7 @@ from common.machine.rates import DeviceRates
 from common.models.stages import idle_fraction
 from common.spec import Spec
 from common.training.loop import relative_difference
+from compare.core import wording
 from compare.core.statistics import Judged, Ratio, Spread, paired_ratio, pays, spread, spread_with_later, verdicts
 from compare.execution import matrix
 from compare.execution.matrix import Row
@@ -187,7 +188,7 @@ class Summary(_Frozen):
     def fed_name(self) -> str:
         """What its rows with other numbers of input workers share of the name."""
         if self.mode == "serial":
-            return f"{self.framework} serial, {self.cores} core{'s' if self.cores > 1 else ''}"
+            return f"{self.framework} serial, {wording.count(self.cores, 'core')}"
         return f"{self.framework} {self.mode} x{self.replicas}"
 
     @property

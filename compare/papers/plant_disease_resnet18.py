@@ -15,7 +15,7 @@ from common.artifacts.results import RunResult
 from common.data import sources
 from common.machine import machine
 from common.training.loop import relative_difference
-from compare.core import statistics
+from compare.core import statistics, wording
 from compare.core.statistics import Judged, Ratio
 from compare.data import preprocess
 from compare.data.data_report import counted
@@ -592,7 +592,7 @@ def _loaders_scale_better(here: Here) -> tuple[Verdict, list[str]]:
     ]
     return "cannot be told here" if untold else verdict, [
         *untold,
-        f"With {most} workers on {cores} core{'s' if cores > 1 else ''}: {medians}; the report had 4 cores.",
+        f"With {most} workers on {wording.count(cores, 'core')}: {medians}; the report had 4 cores.",
         sentence(words),
         f"What scales from a slower start gains more: {', '.join(paces)}.",
     ]
@@ -623,7 +623,7 @@ def _workers_beyond_cores(here: Here) -> tuple[Verdict, list[str]]:
             here, _FAITHFUL, (base, _worker_row(count)), _no_gain(ratios.get(count), judged.get(count))
         )
         verdicts.append(verdict)
-        evidence.append(f"{count} workers against {within[-1]} on {cores} core{'s' if cores > 1 else ''}: {words}.")
+        evidence.append(f"{count} workers against {within[-1]} on {wording.count(cores, 'core')}: {words}.")
     silent = [count for count in run if not _warned(here, _worker_row(count))]
     if run:
         evidence.append(

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict
 from rich.text import Text
 
 from common.machine import machine
-from compare.core import exits, wording
+from compare.core import exits, terminal, wording
 from compare.core.errors import FolderError
 from compare.core.option_parsing import chosen, names
 from compare.core.statistics import Spread, spread
@@ -31,7 +31,7 @@ from compare.judgement import measurements
 from compare.judgement.measurements import METRICS, SECONDS, TIMES, Measured, Subject
 from compare.regression import revisions
 from compare.regression.revisions import RevisionError
-from compare.reporting import plots, report, tables
+from compare.reporting import plots, tables
 from compare.reporting.plots import COLOURS, MARKERS
 from compare.reporting.tables import Column, Table
 
@@ -87,7 +87,7 @@ def command(
     if as_json:
         typer.echo(json.dumps([point.model_dump(mode="json") for point in found], indent=1, allow_nan=False))
         return
-    console = report.console()
+    console = terminal.stdout()
     for table in history_tables(found):
         console.print(tables.to_rich(table, console.width))
         console.print(Text(tables.note_on_terminal(table, console.width, "--json"), style="dim"))

@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from common.machine import machine
+from compare.core import wording
 from compare.core.errors import FolderError
 from compare.core.statistics import SIGNIFICANCE, VERDICT_PAIRS, Ratio, Spread, exp, holm, of_differences, of_samples, spread
 from compare.judgement.measurements import METRICS, SECONDS, TIMES, Kind, Measured, Subject
@@ -407,7 +408,7 @@ def _accuracies(before: Subject, now: Subject, criteria: Criteria) -> tuple[str,
     if all(first == second for first, second in by_seed.values()):
         same = {*before.predictions.values()} == {*now.predictions.values()} != set()
         return f"{was:.4f}", f"{is_:.4f}{', by equal predictions' if same else ''}", "no change shown"
-    seeds = f"{len(by_seed)} seed{'s' if len(by_seed) > 1 else ''} of the {VERDICT_PAIRS} that a verdict needs"
+    seeds = f"{wording.count(len(by_seed), 'seed')} of the {VERDICT_PAIRS} that a verdict needs"
     verdict: Verdict = "cannot tell" if was - is_ > criteria.accuracy_threshold else "not tested"
     return f"{was:.4f}", f"{is_:.4f}, of {seeds}", verdict
 

@@ -19,7 +19,7 @@ from common.artifacts import results
 from common.data.sources import DataRefused
 from common.spec import SpecError
 from compare.comparison import run
-from compare.core import exits, presets, wording
+from compare.core import exits, presets, terminal, wording
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import Interrupted, interruptible
 from compare.core.option_parsing import chosen, names, variants
@@ -33,7 +33,7 @@ from compare.judgement.measurements import METRICS, MORE_IS_BETTER, SECONDS, Mea
 from compare.regression import judging, revisions
 from compare.regression.judging import ACCURACY, EXIT_OK, EXIT_REGRESSION, JUDGED, UNTOLD, Change, Criteria, Judgement
 from compare.regression.revisions import BASE, HEAD, MARK_FILE
-from compare.reporting import report, tables
+from compare.reporting import tables
 from compare.reporting.tables import Column, Table
 
 JSON_FILE, MARKDOWN_FILE = "regress.json", "regress.md"
@@ -113,7 +113,7 @@ def command(
         if as_json:
             typer.echo(to_json(judged))
         else:
-            print_to(report.console(), judged)
+            print_to(terminal.stdout(), judged)
         code = judged.exit_code
         if markdown is not None and (unwritten := _append(markdown, to_markdown(judged))):
             typer.echo(unwritten, err=True)

@@ -76,7 +76,7 @@ def heading(report: Report) -> str:
     spec = comparison.rows[0].spec
     count, unit = (spec.epochs, "epoch") if spec.epochs is not None else (spec.steps, "step")
     length = f"{count} {unit}" if count == 1 else f"{count} {unit}s"
-    repeats = f"{comparison.repeats} repeat{'s' if comparison.repeats > 1 else ''}"
+    repeats = f"{wording.count(comparison.repeats, 'repeat')}"
     cores = max(row.spec.cores for row in comparison.rows)
     seeds = f"seeds {', '.join(map(str, comparison.seeds))}" if comparison.seeds else f"seed {spec.seed}"
     part = {"training": "", "input": "; the input path alone", "compute": "; the model alone, on one batch"}[spec.part]

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter
 
+from compare.core import wording
 from compare.reporting import tables
 from compare.reporting.tables import Table
 
@@ -23,7 +24,7 @@ def ground(machine: Mapping[str, Any], versions: Mapping[str, Mapping[str, str]]
         versions: of packages, by framework.
         cores: of the budget; None: nothing is said of one.
     """
-    budget = "" if cores is None else f", budget of {cores} core{'s' if cores > 1 else ''}"
+    budget = "" if cores is None else f", budget of {wording.count(cores, 'core')}"
     packages = ", ".join(f"{package} {version}" for each in versions.values() for package, version in each.items())
     return f"{machine.get('processor') or 'unknown processor'}{budget}; {packages}"
 

@@ -49,7 +49,7 @@ def command(
     except OSError as error:
         typer.echo(f"{out} cannot be written ({error}). Free space, or choose another --out.", err=True)
         raise typer.Exit(exits.USAGE) from None
-    typer.echo(f"{count} run{'s' if count != 1 else ''} written. Look at them with: {_VIEWERS[to].format(out=out)}")
+    typer.echo(f"{wording.count(count, 'run')} written. Look at them with: {_VIEWERS[to].format(out=out)}")
 
 
 def export(stored: Stored, to: str, out: Path) -> int:

@@ -115,7 +115,7 @@ class Live:
         running = 0.0 if finished or not self._runs or self._runs[-1].seconds is not None else now - self._run_started
         left = max(time_left(self._jobs, self._seconds) - running, 0.0)
         done = self._total - len(self._jobs)
-        cost = f"{self._cost_seconds:.2f} s of CPU in {self._drawings} drawing{'s' if self._drawings != 1 else ''}"
+        cost = f"{self._cost_seconds:.2f} s of CPU in {wording.count(self._drawings, 'drawing')}"
         marks = [
             {"what": "Runs", "said": f"{done} of {self._total}" if self._total else "not begun", "tone": ""},
             {"what": "Elapsed", "said": _clock(now - self._started), "tone": ""},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from common.artifacts import results
-from compare.core import exits
+from compare.core import exits, terminal
 from compare.core.errors import FolderError
 from compare.execution import store
 from compare.reporting import comparison_tables, content, dataframes, document, page, plots, side_by_side, tables
@@ -25,8 +24,6 @@ RESULTS_FILE = "results.json"
 
 _FRAMES = {"runs": dataframes.runs, "epochs": dataframes.epochs}
 """Written beside the tables, for other tools."""
-
-_WIDTH_WITHOUT_TERMINAL = 120
 
 
 def command(
@@ -62,7 +59,7 @@ def _two(folder: Path, other: Path, out: Path | None, *, as_json: bool) -> int:
     if as_json:
         typer.echo(document.to_json(side_by_side.to_plain(pair)))
     else:
-        shown = console()
+        shown = terminal.stdout()
         side_by_side.print_to(shown, pair)
         if out and not unwritten:
             shown.print(Text(f"Report: {out / side_by_side.REPORT_FILE}, {side_by_side.PAGE_FILE}"), soft_wrap=True)
@@ -128,18 +125,10 @@ def show(report: Report, folder: Path, *, as_json: bool) -> None:
     if as_json:
         typer.echo(document.to_json(to_plain(report)))
         return
-    shown = console()
+    shown = terminal.stdout()
     print_to(shown, report)
     if (folder / REPORT_FILE).exists():
         shown.print(Text(f"Report: {folder / REPORT_FILE}, {PAGE_FILE}"), soft_wrap=True)
-
-
-def console() -> Console:
-    """For tables on stdout: as wide as the terminal, or as a page where there is none."""
-    made = Console(highlight=False)
-    if made.is_terminal or "COLUMNS" in os.environ:
-        return made
-    return Console(highlight=False, width=_WIDTH_WITHOUT_TERMINAL)
 
 
 def print_to(console: Console, report: Report) -> None:

@@ -22,7 +22,7 @@ from common.models.architectures import Conv, DepthwiseConv, MaxPool
 from common.spec import Spec, SpecError
 from common.training import layers
 from common.training.layers import Measured, Unit
-from compare.core import exits, wording
+from compare.core import exits, terminal, wording
 from compare.core.errors import LaunchError
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen, names
@@ -31,7 +31,7 @@ from compare.core.statistics import Spread, spread
 from compare.execution import launch, twin_client
 from compare.judgement.findings import DISTURBED
 from compare.judgement.summary import DISTURBED_FROM, cores_lost
-from compare.reporting import document, report, tables
+from compare.reporting import document, tables
 from compare.reporting.tables import Cell, Column, Table
 
 
@@ -129,7 +129,7 @@ def command(
         if as_json:
             typer.echo(json.dumps(_plain(timed, made), indent=1, allow_nan=False))
             return
-        console = report.console()
+        console = terminal.stdout()
         versions = {name: found[0].versions for name, found in timed.found.items()}
         console.print(Text(document.ground(machine.describe(), versions, cores=timed.spec.cores)))
         tables.print_all(console, made, where="--json")

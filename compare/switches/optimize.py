@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from common.machine import machine, rates
 from common.machine.rates import Rates
 from common.models import architectures, work
 from common.spec import Spec, SpecError
-from compare.core import exits, wording
+from compare.core import exits, terminal, wording
 from compare.core.errors import FolderError
 from compare.core.interrupt import Interrupted, interruptible
 from compare.core.option_parsing import chosen, names
@@ -38,8 +37,6 @@ from compare.switches.search import ACCELERATOR_EPOCHS, FAIR, PARTED, PLAIN, PRI
 RECORD_FILE = "optimize.json"
 LADDER = "ladder"
 """Name of the files with the ladder of each framework, in its folder."""
-
-_WIDTH_WITHOUT_TERMINAL = 160
 
 
 class Record(BaseModel):
@@ -110,9 +107,7 @@ def show(outcomes: list[Outcome], folder: Path, *, as_json: bool) -> None:
         plain = {outcome.framework: _plain(outcome) for outcome in outcomes}
         typer.echo(json.dumps({"folder": str(folder), "frameworks": plain}, indent=1))
         return
-    console = Console(highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console = Console(highlight=False, width=_WIDTH_WITHOUT_TERMINAL)
+    console = terminal.stdout(width=160)
     for outcome in outcomes:
         made = table(outcome)
         console.print(tables.to_rich(made, console.width))

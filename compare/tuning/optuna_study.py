@@ -26,6 +26,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from common import spec
 from common.machine import machine
 from common.spec import SpecError
+from compare.core import wording
 from compare.core.errors import LaunchError
 from compare.core.progress import Display
 from compare.tuning import search_space
@@ -154,7 +155,7 @@ class Wanted:
 
     @property
     def name(self) -> str:
-        return f"{self.framework} {self.layout.jobs} job{'s' if self.layout.jobs > 1 else ''}"
+        return f"{self.framework} {wording.count(self.layout.jobs, 'job')}"
 
     @property
     def direction(self) -> Literal["minimize", "maximize"]:

@@ -11,7 +11,7 @@ import optuna
 from optuna.distributions import BaseDistribution
 
 from common.training.loop import relative_difference
-from compare.core import statistics
+from compare.core import statistics, wording
 from compare.core.statistics import VERDICT_PAIRS, Judged, Ratio, Spread, interval_words, paired_ratio, spread
 from compare.judgement.findings import DISTURBED
 from compare.judgement.summary import DISTURBED_FROM, cores_lost
@@ -154,7 +154,7 @@ def field_words(fields: dict[str, object]) -> str:
 
 def jobs_words(count: int) -> str:
     """`1 job`, `2 jobs`."""
-    return f"{count} job{'s' if count > 1 else ''}"
+    return f"{wording.count(count, 'job')}"
 
 
 def _pairs(few: Sequence[Searched], many: Sequence[Searched]) -> list[tuple[Searched, Searched]]:
@@ -172,8 +172,8 @@ def _bests(tuned: Tuned) -> list[str]:
             said.append(f"{framework}: no trial was trained to its end, of {count} so far.")
             continue
         scores = f"validation loss {top.trial.loss:.4f}, accuracy {top.trial.accuracy:.4f}"
-        chosen = f"the best of {count} trial{'s' if count > 1 else ''}"
-        epochs = f"{top.trial.epochs} epoch{'s' if top.trial.epochs > 1 else ''}"
+        chosen = f"the best of {wording.count(count, 'trial')}"
+        epochs = f"{wording.count(top.trial.epochs, 'epoch')}"
         said.append(f"{framework}: {scores} after {epochs}, {chosen}: {field_words(top.fields)}.")
     if tuned.best_trials:
         said.append(
@@ -335,7 +335,7 @@ def _cautions(tuned: Tuned) -> list[str]:
         said.append(f"{len(waiting)} of {len(tuned.searches)} searches are not done, and stand in no ratio.")
     over = [jobs for jobs in settings.jobs if jobs > budget]
     if over:
-        said.append(f"{', '.join(map(str, over))} jobs took turns on {budget} core{'s' if budget > 1 else ''}.")
+        said.append(f"{', '.join(map(str, over))} jobs took turns on {wording.count(budget, 'core')}.")
     for jobs in sorted(settings.jobs):
         if jobs <= budget and budget % jobs:
             said.append(

@@ -15,6 +15,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
+from compare.core import wording
 from compare.core.statistics import Spread, spread
 from compare.reporting import plots
 from compare.tuning import search_space, tuning_findings
@@ -78,7 +79,7 @@ def _best(
             xs, spreads = curve(told)
             points = [(x, value) for x, value in zip(xs, spreads, strict=True) if value is not None]
             colour = plots.COLOURS[index % len(plots.COLOURS)]
-            name = f"{jobs} job{'s' if jobs > 1 else ''}"
+            name = f"{wording.count(jobs, 'job')}"
             axis.step([x for x, _ in points], [each.median for _, each in points], where="post", color=colour, label=name)
             axis.fill_between(
                 [x for x, _ in points],
@@ -119,7 +120,7 @@ def _seconds(figure: Figure, tuned: Tuned, found: Findings) -> bool:
         )
     axis.set_xticks(range(len(ticks)), [str(jobs) for jobs in ticks])
     cores = tuned.plan.budget
-    title = f"Seconds of a search, on {cores} core{'s' if cores > 1 else ''} in all (median; whiskers: 25 % to 75 % quantile)"
+    title = f"Seconds of a search, on {wording.count(cores, 'core')} in all (median; whiskers: 25 % to 75 % quantile)"
     axis.set(title=title, xlabel=f"jobs ({settings.backend})", ylabel="seconds", ylim=(0, None))
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
     return any(search.done for search in tuned.searches)

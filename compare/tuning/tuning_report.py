@@ -11,9 +11,9 @@ import typer
 from rich.text import Text
 
 from common.artifacts import results
-from compare.core import statistics, wording
+from compare.core import statistics, terminal, wording
 from compare.core.statistics import VERDICT_PAIRS, Judged, paired_ratio, spread
-from compare.reporting import content, document, page, report, svg, tables
+from compare.reporting import content, document, page, svg, tables
 from compare.reporting.tables import Cell, Column, Table
 from compare.tuning import search_space, tuning_findings, tuning_plots
 from compare.tuning.optuna_study import Searched, State
@@ -83,7 +83,7 @@ def jobs_table(tuned: Tuned) -> Table:
     fewest = min(settings.jobs)
     return Table(
         "tuning",
-        f"Searches by {settings.backend}, on {tuned.plan.budget} core{'s' if tuned.plan.budget > 1 else ''} in all",
+        f"Searches by {settings.backend}, on {wording.count(tuned.plan.budget, 'core')} in all",
         columns,
         rows,
         note=f"Seconds: {repeats}, from the first trial's begin to the last one's end; the frameworks' import stands apart. "
@@ -242,7 +242,7 @@ def show(tuned: Tuned, folder: Path | None, *, as_json: bool) -> None:
         typer.echo(json.dumps(to_plain(tuned), indent=1, allow_nan=False))
         return
     found = tuning_findings.find(tuned)
-    shown = report.console()
+    shown = terminal.stdout()
     for line in heading(tuned):
         shown.print(Text(wording.one_line(line)))
     tables.print_all(shown, [jobs_table(tuned), *quality_table(tuned, found), best_table(tuned)], where=REPORT_FILE)

@@ -18,7 +18,7 @@ from common.data import cache, sources
 from common.data.sources import DataRefused
 from common.machine import machine
 from compare.comparison import estimate, run
-from compare.core import exits
+from compare.core import exits, wording
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen
 from compare.core.presets import Preset
@@ -417,7 +417,7 @@ def _whole(subject: Reproduction, record: Record, done: list[Done], steps: int) 
 
 def _devices(subject: Reproduction) -> str:
     cores, gpus = machine.available_cores(), subject.setting.gpus
-    return f"{cores} core{'s' if cores > 1 else ''}, {gpus or 'no'} GPU{'' if gpus == 1 else 's'}"
+    return f"{wording.count(cores, 'core')}, {gpus or 'no'} GPU{'' if gpus == 1 else 's'}"
 
 
 def _counts(parts: list[Part]) -> Iterator[tuple[str, str, str]]:

@@ -18,12 +18,12 @@ from rich.text import Text
 from common.artifacts import results
 from common.data.sources import DataRefused
 from common.machine import machine
-from compare.core import wording
+from compare.core import terminal, wording
 from compare.core.errors import FolderError
 from compare.core.interrupt import Interrupted
 from compare.execution import store
 from compare.proof import ladder
-from compare.reporting import content, document, report, sections, tables
+from compare.reporting import content, document, sections, tables
 from compare.reporting.sections import Part, Whole
 from compare.reporting.tables import Column, Table
 
@@ -295,7 +295,7 @@ def _show(whole: Whole, folder: Path, *, as_json: bool) -> None:
         }
         typer.echo(document.to_json(plain))
         return
-    console: Console = report.console()
+    console: Console = terminal.stdout()
     console.print(Text(whole.title, style="bold"))
     tables.print_sections(console, [(wording.one_line(title), said) for title, said in whole.conclusions])
     console.print(Text(f"Report: {folder / REPORT_FILE}, {PAGE_FILE}"), soft_wrap=True)
