@@ -30,6 +30,7 @@ from compare.core.option_parsing import names, numbers, variants
 from compare.core.presets import Preset
 from compare.core.progress import Display, Watchers, display
 from compare.execution import executor, launch, matrix, store
+from compare.execution.interleaving import turn
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
 from compare.proof import ladder
@@ -317,7 +318,7 @@ def order(rows: Sequence[Row], repeats: int) -> list[tuple[Row, int]]:
     for row in runnable:
         if row not in ordered:
             ordered += [row, *(other for other in runnable if matrix.differ_by_framework(row, other))]
-    return [(row, repeat) for repeat in range(repeats) for row in (ordered if repeat % 2 == 0 else reversed(ordered))]
+    return [(row, repeat) for repeat in range(repeats) for row in turn(ordered, repeat)]
 
 
 def settings(preset: str | None, spec_file: Path | None, options: dict[str, Any], assignments: list[str]) -> Preset:

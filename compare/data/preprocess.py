@@ -34,6 +34,7 @@ from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen, names, numbers
 from compare.core.progress import Display, display
 from compare.execution import launch, store
+from compare.execution.interleaving import turn
 from compare.reporting import plots, tables
 from compare.reporting.tables import Cell, Column, Table
 
@@ -153,7 +154,7 @@ def run(request: Request, shown: Display, out: Path | None) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="convtwins-") as temporary:
         folder = Path(temporary)
         job.save(files.train.encoded, files.image_size, folder / "job.npz")
-        turns = [row for repeat in range(request.repeats) for row in (rows if repeat % 2 == 0 else reversed(rows))]
+        turns = [row for repeat in range(request.repeats) for row in turn(rows, repeat)]
         shown.plan([row.name for row in turns])
         for row in turns:
             shown.begin(row.name, row.name)

@@ -31,6 +31,7 @@ from compare.core.option_parsing import chosen, names, numbers
 from compare.core.progress import Display, display
 from compare.core.statistics import Judged, Ratio, Spread, paired_ratio, spread
 from compare.execution import launch, store, twin_client
+from compare.execution.interleaving import turn
 from compare.execution.twin_client import OwnModel
 from compare.judgement.findings import DISTURBED
 from compare.judgement.summary import DISTURBED_FROM, cores_lost
@@ -180,11 +181,7 @@ def measure(settings: Settings, checkpoint: Path, model: Trained, folder: Path, 
     with store.locked(folder):
         _claim(settings, model, folder)
         cells = [(framework, cores) for cores in settings.cores for framework in settings.frameworks]
-        turns = [
-            (framework, cores, repeat)
-            for repeat in range(settings.repeats)
-            for framework, cores in (cells if repeat % 2 == 0 else reversed(cells))
-        ]
+        turns = [(framework, cores, repeat) for repeat in range(settings.repeats) for framework, cores in turn(cells, repeat)]
         found: dict[tuple[str, int, int], Latencies] = {}
         failures: dict[str, str] = {}
         shown.plan([_cell_name(framework, cores) for framework, cores, _ in turns])

@@ -25,6 +25,7 @@ from compare.core import errors
 from compare.core.progress import Display, Watchers
 from compare.execution import executor, launch, store
 from compare.execution.executor import Code
+from compare.execution.interleaving import turn
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
 
@@ -90,12 +91,7 @@ def checked_out(revision: str) -> Generator[Checkout]:
 
 def order(rows: Sequence[Row], pairs: int) -> list[tuple[Row, int, str]]:
     """The runs in the order in which they are made: of each row base and head next to each other, A B, then B A."""
-    return [
-        (row, pair, side)
-        for pair in range(pairs)
-        for row in (rows if pair % 2 == 0 else reversed(rows))
-        for side in ((BASE, HEAD) if pair % 2 == 0 else (HEAD, BASE))
-    ]
+    return [(row, pair, side) for pair in range(pairs) for row in turn(rows, pair) for side in turn((BASE, HEAD), pair)]
 
 
 def measure(revision: str, request: Request, out: Path, shown: Display) -> None:

@@ -29,6 +29,7 @@ from compare.core.option_parsing import chosen, names
 from compare.core.progress import Display, display
 from compare.core.statistics import Spread, spread
 from compare.execution import launch, twin_client
+from compare.execution.interleaving import turn
 from compare.judgement.findings import DISTURBED
 from compare.judgement.summary import DISTURBED_FROM, cores_lost
 from compare.reporting import document, tables
@@ -158,7 +159,7 @@ def measure(wanted: Spec, frameworks: list[str], repeats: int, calls: int, shown
         path, out = folder / "spec.json", folder / "layers.json"
         path.write_text(wanted.to_json(), encoding="utf-8")
         for repeat in range(repeats):
-            for framework in frameworks if repeat % 2 == 0 else reversed(frameworks):
+            for framework in turn(frameworks, repeat):
                 shown.say(f"{framework}, process {repeat + 1} of {repeats}")
                 words = ["layers", str(path), "--out", str(out), "--calls", str(calls)]
                 log = folder / f"{framework}.txt"

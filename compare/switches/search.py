@@ -26,6 +26,7 @@ from common.spec import Spec
 from compare.core import errors
 from compare.core.statistics import SIGNIFICANCE, Ratio, Spread, paired_ratio, spread
 from compare.execution import executor, launch, store
+from compare.execution.interleaving import turn
 from compare.execution.matrix import Row
 from compare.judgement.summary import images_per_second, times_in_doubt
 
@@ -254,7 +255,7 @@ class Search:
         Raises:
             LaunchError: `fair` itself cannot be run.
         """
-        for each in configurations if number % 2 == 0 else reversed(configurations):
+        for each in turn(configurations, number):
             if each.hopeful:
                 self._told(f"{self._framework}, {each.name}, round {number + 1}")
                 result = self._result(each, number)

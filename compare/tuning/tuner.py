@@ -24,6 +24,7 @@ from compare.core.interrupt import Interrupted
 from compare.core.option_parsing import chosen
 from compare.core.progress import Display, display
 from compare.execution import launch, matrix, store
+from compare.execution.interleaving import turn
 from compare.execution.matrix import Row
 from compare.proof import ladder
 from compare.tuning import optuna_study, search_space, servers
@@ -317,7 +318,7 @@ def _searches(wanted: _Judged, plan: Plan) -> list[Wanted]:
     pairs = [(jobs, framework) for jobs in settings.jobs for framework in settings.frameworks]
     made: list[Wanted] = []
     for repeat in range(plan.settings.repeats):
-        for jobs, framework in pairs if repeat % 2 == 0 else reversed(pairs):
+        for jobs, framework in turn(pairs, repeat):
             name = f"{framework}-{settings.backend}-{jobs}jobs-r{repeat}"
             made.append(
                 Wanted(

@@ -35,6 +35,7 @@ from compare.core.presets import Preset
 from compare.core.statistics import VERDICT_PAIRS, Estimate, Ratio, interval_words, of_differences, paired_ratio
 from compare.execution import launch
 from compare.execution.best_switches import Best
+from compare.execution.interleaving import turn
 from compare.execution.store import Stored
 from compare.judgement.summary import epoch_seconds, images_per_second, ratio_of_seconds, summarize
 from compare.switches.search import EPOCH_STEPS, FAIR, Step
@@ -323,7 +324,7 @@ def _best_over_fair(best: Best, rounds: int, runs: Runs) -> Ratio | None:
     found: list[tuple[float, float]] = []
     for number in range(rounds):
         ways = ({}, best.options)
-        turns = ways if number % 2 == 0 else reversed(ways)
+        turns = turn(ways, number)
         seconds = [epoch_seconds(runs.ran(best.framework, values | {"framework_options": options})) for options in turns]
         found.append((seconds[number % 2], seconds[1 - number % 2]))
     return paired_ratio(found)
@@ -362,7 +363,7 @@ def _streaming(framework: str, rounds: int, runs: Runs) -> Ratio | None:
     parts: list[dict[str, Any]] = [{}, decoding, decoding | inline, {"part": "compute"} | inline]
     found: list[tuple[float, float]] = []
     for number in range(rounds):
-        turns = range(len(parts)) if number % 2 == 0 else reversed(range(len(parts)))
+        turns = turn(range(len(parts)), number)
         paces = {turn: images_per_second(runs.ran(framework, values | parts[turn])) for turn in turns}
         found.append((paces[0], min(max(paces[1], paces[2]), paces[3])))
     return paired_ratio(found)

@@ -19,6 +19,7 @@ from common.data import sources
 from common.data.batches import Plan
 from common.machine import machine
 from common.models import architectures
+from compare.execution.interleaving import turn
 from tests.benchmarks.sealed import Runs
 
 TRAINED = (1_000, 100_000)
@@ -53,7 +54,7 @@ def of_framework(framework: str, rounds: int, runs: Runs, cache: Path) -> Pairs:
         ("input alone, cached", ENTRIES, "cached", {"part": "input", "steps": INPUT_STEPS}),
     ):
         for number in range(rounds):
-            turns = sizes if number % 2 == 0 else tuple(reversed(sizes))
+            turns = turn(sizes, number)
             told = {images: _run(runs, framework, images, loading, fields | fields_of_all) for images in turns}
             seconds, memory = ([measure(told[images]) for images in sizes] for measure in (_seconds_for_an_image, _memory))
             found.setdefault(f"{what}: seconds", []).append((seconds[0], seconds[1]))
@@ -71,7 +72,7 @@ def of_the_suite(rounds: int, cache: Path) -> Pairs:
     few, many = ENTRIES
     found: Pairs = {}
     for number in range(1 + rounds):
-        told = {images: _prepared(images, cache) for images in (ENTRIES if number % 2 else reversed(ENTRIES))}
+        told = {images: _prepared(images, cache) for images in turn(ENTRIES, number + 1)}
         for what in told[few]:
             if (what == "reading in") == (number == 0):
                 found.setdefault(what, []).append((told[few][what], told[many][what]))

@@ -26,6 +26,7 @@ from common.data.preprocessing.sums import Sums
 from common.data.sources import Encoded, load_files
 from common.machine.machine import available_cores
 from common.spec import Data
+from compare.execution.interleaving import turn
 
 HERE = Path(__file__).parent
 ARCHIVE = "tomato-leaf-subset.tar"
@@ -115,7 +116,7 @@ class Scans:
             }
             rates: dict[str, list[float]] = {name: [] for name in turns}
             for number in range(rounds):
-                for name in turns if number % 2 == 0 else reversed(turns):
+                for name in turn(turns, number):
                     rates[name].append(turns[name]())
         if len(found) != 1:
             raise RuntimeError(f"The scans found different sums: {found}.")
