@@ -14,7 +14,7 @@ from compare.core.interrupt import SIGNALLED, Interrupted, ended_at_once, interr
 
 with ended_at_once():
     import typer
-    from typer.core import TyperGroup
+    from typer.core import TyperCommand, TyperGroup
     from typer.main import get_command
 
     from compare import completion
@@ -42,9 +42,32 @@ MODULES = {
 }
 """Name: the module whose function `command` it is; in the order of `--help`."""
 
+RENAMED = {
+    "predict": {"--framework": "--frameworks"},
+    "layers": {"--framework": "--frameworks"},
+    "optimize": {"--framework": "--frameworks", "--rounds": "--repeats"},
+    "regress": {"--metrics": "--metric", "--pairs": "--repeats", "--prove": "--proof"},
+    "data": {"--allow-duplicates": "--duplicates=allow"},
+}
+"""Options of version 0.1 by command: they work until version 0.3, with a notice."""
+
 EXIT_UNWRITTEN = 1
 EXIT_UNREAD = SIGNALLED + signal.SIGPIPE
 """The reader of the output has gone, as `head` does: no failure, and no verdict either that 0 would be."""
+
+
+class _Command(TyperCommand):
+    """Takes an option by its former name too, and says on stderr what it is called now."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        renamed = RENAMED.get(self.name or "", {})
+        end = args.index("--") if "--" in args else len(args)
+        for place, word in enumerate(args[:end]):
+            option, equals, value = word.partition("=")
+            if option in renamed:
+                print(f"{option} is called {renamed[option]} now. The old name works until version 0.3.", file=sys.stderr)
+                args[place] = f"{renamed[option]}{equals}{value}"
+        return super().parse_args(ctx, args)
 
 
 class _Commands(TyperGroup):
@@ -59,7 +82,7 @@ class _Commands(TyperGroup):
                 only = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
                 with ended_at_once():
                     module = importlib.import_module(MODULES[name])
-                only.command(name)(module.command)
+                only.command(name, cls=_Command)(module.command)
                 self.commands[name] = get_command(only)
         return self.commands.get(cmd_name)
 

@@ -48,7 +48,7 @@ def command(
     on_bad: Annotated[
         Literal["strict", "skip"], typer.Option(help="Refuse data with files that are no usable images, or leave these out.")
     ] = "strict",
-    allow_duplicates: Annotated[bool, typer.Option("--allow-duplicates", help="Let splits share equal images.")] = False,
+    duplicates: Annotated[str, typer.Option(help="Equal images in two splits: refuse or allow.")] = "refuse",
     limit: Annotated[int | None, typer.Option(help="Training examples to keep.")] = None,
     image_size: Annotated[int | None, typer.Option(help="Resize images to this many pixels.")] = None,
     seed: Annotated[int, typer.Option(help="Of the splits that are drawn and of the limit.")] = 0,
@@ -64,7 +64,7 @@ def command(
                 "data": {
                     "source": data,
                     "on_bad": on_bad,
-                    "duplicates": "allow" if allow_duplicates else "refuse",
+                    "duplicates": duplicates,
                     "limit": limit,
                     "image_size": image_size,
                 },

@@ -26,7 +26,7 @@ SCHEMA_VERSION = 1
 
 _SPLITS = ("train", "validation", "test")
 _FALLBACK_PX = 64
-_OPTIONS = {"on_bad=skip": "--on-bad skip", "duplicates=allow": "--allow-duplicates", "image_size=64": "--image-size 64"}
+_OPTIONS = {"on_bad=skip": "--on-bad skip", "duplicates=allow": "--duplicates allow", "image_size=64": "--image-size 64"}
 
 
 @dataclass(frozen=True, kw_only=True)

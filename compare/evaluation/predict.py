@@ -44,7 +44,7 @@ class Predictions:
 def command(
     checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="A trained model (best.safetensors of a run).")],
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="JPEG, PNG and other image files.")],
-    framework: Annotated[
+    frameworks: Annotated[
         str | None, typer.Option(help=f"{' or '.join(launch.FRAMEWORKS)}. Default: the one that trained it.")
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="Labels of each image that the table shows.")] = 3,
@@ -53,7 +53,7 @@ def command(
 ) -> None:
     """Label images with a trained model, and say how probable it holds each class."""
     with exits.told(), interruptible():
-        made = predict(checkpoint, images, framework, own_model=model)
+        made = predict(checkpoint, images, frameworks, own_model=model)
     if as_json:
         typer.echo(json.dumps(to_plain(made, checkpoint), indent=1))
     else:
@@ -80,7 +80,7 @@ def predict(
         LaunchError: the framework fails.
     """
     found = trained.load(checkpoint, own_model)
-    (chosen_framework,) = chosen("--framework", [framework or found.card.framework], tuple(launch.FRAMEWORKS))
+    (chosen_framework,) = chosen("--frameworks", [framework or found.card.framework], tuple(launch.FRAMEWORKS))
     pixels = read_images(paths, found.card.image_size)
     logits = twin_client.logits(chosen_framework, checkpoint, found, pixels)
     return Predictions(chosen_framework, found, paths, scores.probabilities(logits))

@@ -71,7 +71,7 @@ def load(framework: str, model: str, description: Mapping[str, Any], cache_dir: 
     """
     where = path(framework, model, description, cache_dir)
     held = f" --set device={device}" if device != "auto" else ""
-    again = f"Run: python -m compare optimize --model {model} --framework {framework}{held}"
+    again = f"Run: python -m compare optimize --model {model} --frameworks {framework}{held}"
     try:
         values = results.parsed(where.read_bytes())
         if not results.is_unchanged(values):

@@ -152,7 +152,7 @@ def judge(baseline: Measured, candidate: Measured, criteria: Criteria, *, paired
     _refuse_another_machine(baseline, candidate)
     if baseline.kind == "benchmarks" and criteria.metrics is not None:
         raise FolderError(
-            f"{baseline.source} holds seconds alone. Received: --metrics {','.join(criteria.metrics)}. Leave it out, or name "
+            f"{baseline.source} holds seconds alone. Received: --metric {','.join(criteria.metrics)}. Leave it out, or name "
             "results folders."
         )
     ids, theirs = (

@@ -48,13 +48,13 @@ _CHOICES = tuple(name for name in METRICS if name not in MORE_IS_BETTER)
 
 
 _OF_INTERLEAVED = {
-    "pairs": "--pairs",
+    "repeats": "--repeats",
     "preset": "--preset",
     "spec_file": "--spec",
     "frameworks": "--frameworks",
     "modes": "--modes",
     "assignments": "--set",
-    "prove": "--prove",
+    "proof": "--proof",
     "out": "--out",
 }
 
@@ -69,7 +69,7 @@ def command(
     ] = None,
     threshold: Annotated[str, typer.Option(help="Part by which seconds or MiB must grow.")] = "5%",
     accuracy_threshold: Annotated[str, typer.Option(help="Accuracy, of 100%, that must be lost.")] = "1%",
-    metrics: Annotated[
+    metric: Annotated[
         str | None,
         typer.Option(help=f"Which, with commas, of {', '.join(_CHOICES)}. Default: {', '.join(JUDGED)}, where measured."),
     ] = None,
@@ -77,13 +77,13 @@ def command(
     revision: Annotated[
         str | None, typer.Option("--interleaved", metavar="REV", help="Measure this revision and the checked-out one in turn.")
     ] = None,
-    pairs: Annotated[int, typer.Option(min=1, help="Interleaved: runs of each row and revision; a verdict needs 5.")] = PAIRS,
+    repeats: Annotated[int, typer.Option(min=1, help="Interleaved: runs of each row and revision; a verdict needs 5.")] = PAIRS,
     preset: Annotated[str | None, typer.Option(help=f"Interleaved: {', '.join(presets.PRESETS)}.")] = None,
     spec_file: Annotated[Path | None, typer.Option("--spec", help="Interleaved: a spec file (.yaml or .json).")] = None,
     frameworks: Annotated[str, typer.Option(help="Interleaved: which, with commas.")] = ",".join(launch.FRAMEWORKS),
     modes: Annotated[str, typer.Option(help="Interleaved: which, with commas; or all.")] = "serial",
     assignments: Annotated[list[str] | None, typer.Option("--set", help="Interleaved: field=value of the spec.")] = None,
-    prove: Annotated[bool, typer.Option("--prove", help="Interleaved: prove the checked-out revision's training too.")] = False,
+    proof: Annotated[bool, typer.Option("--proof", help="Interleaved: prove the checked-out revision's training too.")] = False,
     out: Annotated[Path | None, typer.Option(help="Interleaved: results folder. Default: results/<time>-regress.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Append the report to this file, e.g. $GITHUB_STEP_SUMMARY.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
@@ -93,7 +93,7 @@ def command(
         criteria = Criteria(
             threshold=part("--threshold", threshold),
             accuracy_threshold=part("--accuracy-threshold", accuracy_threshold),
-            metrics=None if metrics is None else tuple(chosen("--metrics", names(metrics), _CHOICES)),
+            metrics=None if metric is None else tuple(chosen("--metric", names(metric), _CHOICES)),
             only=only,
         )
         if revision is None:
@@ -107,9 +107,9 @@ def command(
             settings = run.settings(preset, spec_file, {} if preset or spec_file else {"epochs": _EPOCHS}, assignments or [])
             first = settings.values.get("seed") or 0
             settings = run.with_seeds(
-                replace(settings, modes=tuple(variants(modes)), repeats=pairs), tuple(range(first, first + pairs)), pairs
+                replace(settings, modes=tuple(variants(modes)), repeats=repeats), tuple(range(first, first + repeats)), repeats
             )
-            judged = _interleaved(revision, settings, names(frameworks), out, criteria, prove=prove)
+            judged = _interleaved(revision, settings, names(frameworks), out, criteria, prove=proof)
         if as_json:
             typer.echo(to_json(judged))
         else:

@@ -102,7 +102,7 @@ class Timed:
 
 def command(
     model: Annotated[str, typer.Option(help=f"{', '.join(spec.MODELS)}, or package.module of your own.")],
-    framework: Annotated[str, typer.Option(help="Which, with commas.")] = ",".join(launch.FRAMEWORKS),
+    frameworks: Annotated[str, typer.Option(help="Which, with commas.")] = ",".join(launch.FRAMEWORKS),
     data: Annotated[
         str, typer.Option(help=f"{', '.join(sources.NAMES)}, or an image folder or archive: it gives classes and size.")
     ] = "digits",
@@ -116,7 +116,7 @@ def command(
 ) -> None:
     """Time each layer of a model by itself, forward and backward, and hold it against what the machine allows."""
     with exits.told():
-        named = chosen("--framework", names(framework), tuple(launch.FRAMEWORKS))
+        named = chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
         fields: dict[str, Any] = {"model": model, "data.source": data, "global_batch_size": batch_size, "cores": cores}
         wanted = spec.from_options(fields, assignments)
         if wanted.mode != "serial":

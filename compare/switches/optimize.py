@@ -67,11 +67,11 @@ class Outcome:
 
 def command(
     model: Annotated[str, typer.Option(help=f"{', '.join(spec.MODELS)}, or package.module of your own.")],
-    framework: Annotated[str, typer.Option(help="Which, with commas.")] = ",".join(launch.FRAMEWORKS),
+    frameworks: Annotated[str, typer.Option(help="Which, with commas.")] = ",".join(launch.FRAMEWORKS),
     data: Annotated[str, typer.Option(help=f"{', '.join(sources.NAMES)}, or an image folder or archive.")] = "digits",
     batch_size: Annotated[int | None, typer.Option(min=1, help="Images of a step. Default: 64.")] = None,
     only: Annotated[str | None, typer.Option(help="Switches to try, with commas. Default: all.")] = None,
-    rounds: Annotated[int, typer.Option(min=2, help="Runs of each configuration, in turns.")] = 5,
+    repeats: Annotated[int, typer.Option(min=2, help="Runs of each configuration, in turns.")] = 5,
     steps: Annotated[
         int, typer.Option(min=1, help=f"Timed steps of each run; on a GPU it takes {ACCELERATOR_EPOCHS} epochs.")
     ] = 30,
@@ -85,13 +85,13 @@ def command(
 ) -> None:
     """Search the switches that make training fastest here, and store them for `run --switches best`."""
     with exits.told():
-        named = chosen("--framework", names(framework), tuple(launch.FRAMEWORKS))
+        named = chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
         fields: dict[str, Any] = {"model": model, "data.source": data, "global_batch_size": batch_size, "cores": cores}
         base = spec.from_options(fields, assignments)
         _check(base)
         folder = out or store.new_folder("optimize", model)
         switches = None if only is None else names(only)
-        request = Request(spec=base, switches=switches, rounds=rounds, steps=steps, max_price=max_price)
+        request = Request(spec=base, switches=switches, rounds=repeats, steps=steps, max_price=max_price)
         with interruptible(), display(Console(stderr=True)) as shown:
             try:
                 outcomes = _search(request, named, folder, shown)

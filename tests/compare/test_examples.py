@@ -39,12 +39,12 @@ def test_every_command_of_the_workflow_exists_with_its_options() -> None:
 
 def test_the_workflow_has_the_history_the_summary_and_the_artifact() -> None:
     (measure,) = (shlex.split(step["run"]) for step in steps() if "regress" in step.get("run", ""))
-    measure.remove("--prove")
+    measure.remove("--proof")
     options = dict(zip(measure[4::2], measure[5::2], strict=True))
     assert options["--interleaved"] == "$BASE" and options["--markdown"] == "$GITHUB_STEP_SUMMARY"
     (base,) = (step["env"]["BASE"] for step in steps() if "env" in step)
     assert base == "HEAD^1"  # the branch itself may have moved since the merge was made
-    assert int(options["--pairs"]) >= 5
+    assert int(options["--repeats"]) >= 5
     by_action = {step["uses"].partition("@")[0]: step for step in steps() if "uses" in step}
     assert by_action["actions/checkout"]["with"]["fetch-depth"] == 0
     assert by_action["actions/upload-artifact"]["with"]["path"] == options["--out"]

@@ -174,8 +174,8 @@ def test_exact_duplicates_are_grouped_with_those_across_splits_first(tmp_path: P
     }
     folder = write_folder(tmp_path / "leaves", DIVIDED | copies)
     done = explore(folder)
-    assert done.exit_code == 4 and "or let them pass with `--allow-duplicates`" in done.stderr
-    exact = explored(folder, "--allow-duplicates")["exact"]
+    assert done.exit_code == 4 and "or let them pass with `--duplicates allow`" in done.stderr
+    exact = explored(folder, "--duplicates", "allow")["exact"]
     assert (exact["groups"], exact["images"], exact["groups_across_splits"], exact["groups_across_classes"]) == (2, 5, 1, 1)
     assert sorted(exact["named"][0]) == ["train/Tomato_Rust/3.png", "valid/Tomato_Rust/b.png", "valid/Tomato_healthy/c.png"]
 

@@ -308,7 +308,7 @@ def test_predict_says_every_probability_and_both_frameworks_say_the_same(
     for each in said["images"]:
         assert sum(each["probabilities"].values()) == pytest.approx(1.0)
         assert each["probability"] == max(each["probabilities"].values()) == each["probabilities"][each["label"]]
-    other = json.loads(compare("predict", checkpoint, *images, *own, "--framework", "right", "--json").stdout)
+    other = json.loads(compare("predict", checkpoint, *images, *own, "--frameworks", "right", "--json").stdout)
     assert other == {**said, "framework": "right"}
     table = compare("predict", checkpoint, *images, *own, "--top", "2").stdout
     assert re.search(r"b\.png +\S+ +0\.\d{4} +\S+ 0\.\d{4}", table)

@@ -147,7 +147,7 @@ def test_a_metric_that_was_asked_for_and_not_measured_is_no_pass(tmp_path: Path)
     nothing = judge(before, kept.folder(tmp_path / "zero", {"pytorch": 4.0}, changed={"peak_memory_mib": 0.0}))
     assert nothing.exit_code == 2
     benchmarks = [kept.benchmark_file(tmp_path / f"{name}.json", {"test_step": list(kept.NOISE)}) for name in "ab"]
-    done = compare(*benchmarks, "--metrics", "epoch_seconds")
+    done = compare(*benchmarks, "--metric", "epoch_seconds")
     assert done.exit_code == 2 and "holds seconds alone. Received: --metrics epoch_seconds" in done.stderr
 
 
@@ -387,8 +387,8 @@ def test_a_missing_or_unreadable_baseline_is_an_error(tmp_path: Path) -> None:
         ((now, now), "holds the runs of"),
         ((now, later, "--only", "jax*"), "no rows in common that match jax*"),
         ((now, now, "--threshold", "five"), "--threshold must be a part of at least 0. Received: 'five'"),
-        ((now, now, "--metrics", "epoch_second"), "Did you mean epoch_seconds?"),
-        ((now, now, "--pairs", "3", "--set", "seed=1"), "--pairs, --set say what --interleaved is to run"),
+        ((now, now, "--metric", "epoch_second"), "Did you mean epoch_seconds?"),
+        ((now, now, "--repeats", "3", "--set", "seed=1"), "--repeats, --set say what --interleaved is to run"),
         ((now, "--interleaved", "HEAD"), "--interleaved measures both sides itself"),
     ):
         done = compare(*arguments)

@@ -53,7 +53,7 @@ def regress(clone: Path, *words: str) -> tuple[int, dict[str, Any]]:
 
 @pytest.mark.slow
 def test_work_planted_in_one_twin_is_a_regression_of_that_twin_alone(clone: Path, tmp_path: Path) -> None:
-    code, found = regress(clone, "before", "--pairs", "5", "--out", str(tmp_path / "out"))
+    code, found = regress(clone, "before", "--repeats", "5", "--out", str(tmp_path / "out"))
     assert code == found["exit_code"] == 3
     slower = {change["id"]: change for change in found["changes"] if change["metric"] == "epoch_seconds"}
     (pytorch,) = (change for name, change in slower.items() if name.startswith("pytorch"))
@@ -70,7 +70,7 @@ def test_work_planted_in_one_twin_is_a_regression_of_that_twin_alone(clone: Path
 
 @pytest.mark.slow
 def test_a_revision_against_itself_in_three_pairs_is_no_regression_and_no_pass(clone: Path, tmp_path: Path) -> None:
-    settings = ("--pairs", "3", "--set", "steps=20", "--frameworks", "pytorch")
+    settings = ("--repeats", "3", "--set", "steps=20", "--frameworks", "pytorch")
     code, found = regress(clone, "HEAD", *settings, "--out", str(tmp_path / "out"))
     assert code == found["exit_code"] == 2 and found["paired"]
     assert {change["verdict"] for change in found["changes"]} == {"too few to tell"}

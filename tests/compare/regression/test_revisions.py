@@ -211,7 +211,7 @@ def test_a_slowdown_between_two_revisions_is_a_regression(
 
 
 def test_too_few_pairs_are_an_error_not_a_pass(stand_in: list[tuple[str, str, int]], tmp_path: Path) -> None:
-    done = regress("--interleaved", "before", "--pairs", "3", "--out", tmp_path / "out")
+    done = regress("--interleaved", "before", "--repeats", "3", "--out", tmp_path / "out")
     assert done.exit_code == 2 and done.stdout.startswith("CANNOT TELL")
 
 

@@ -67,7 +67,7 @@ def table(done: Any, name: str) -> dict[str, dict[str, Any]]:
 
 
 def test_kinds_of_layers_stand_beside_what_the_machine_allows(twins: Twins) -> None:
-    rows = table(ask("--framework", "left,right", "--json"), "layer-kinds")
+    rows = table(ask("--frameworks", "left,right", "--json"), "layer-kinds")
     assert twins.asked == ["left", "right", "right", "left", "left", "right"]
     assert next(iter(rows)) == "BatchNorm" and list(rows)[-1] == "all of them"
     norms = rows["BatchNorm"]
@@ -90,7 +90,7 @@ def test_kinds_of_layers_stand_beside_what_the_machine_allows(twins: Twins) -> N
 
 
 def test_layers_that_are_alike_are_one_row(twins: Twins) -> None:
-    rows = table(ask("--framework", "left", "--repeats", "1", "--json"), "layers")
+    rows = table(ask("--frameworks", "left", "--repeats", "1", "--json"), "layers")
     assert len(rows) == len(UNITS) + 1
     assert rows["DepthwiseConv 3x3, 32x32x64"]["number"] == 9
     assert rows["MaxPool 3x3/2, 32x32x128 to 16x16x128"]["number"] == 1
@@ -102,7 +102,7 @@ def test_what_disturbed_it_is_said_and_tables_are_written(
 ) -> None:
     monkeypatch.setattr(machine, "describe", lambda: {"processor": "made up", "logical_cores": 4})
     twins.cores_of_others = 2.5  # of four cores, of which two are the budget
-    done = ask("--framework", "left", "--out", str(tmp_path))
+    done = ask("--frameworks", "left", "--out", str(tmp_path))
     assert done.exit_code == 0, done.output
     words = " ".join(done.stdout.split())
     assert "left: other work took up to 0.50 cores. Other work disturbed it: do not" in words and "do not rely on this" in words
@@ -113,11 +113,11 @@ def test_what_disturbed_it_is_said_and_tables_are_written(
 def test_what_cannot_be_timed_is_refused_in_a_line(twins: Twins) -> None:
     assert (
         "layers times one replica. Received: mode data_parallel"
-        in ask("--framework", "left", "--set", "mode=data_parallel", "--set", "replicas=2").stderr
+        in ask("--frameworks", "left", "--set", "mode=data_parallel", "--set", "replicas=2").stderr
     )
     twins.failing = "Layers are timed with framework_options.digits all. Received: few. Leave it out."
-    done = ask("--framework", "left")
+    done = ask("--frameworks", "left")
     assert (done.exit_code, done.stderr.strip().splitlines()[-1]) == (2, f"left: {twins.failing}")
     twins.failing = "MemoryError"
-    done = ask("--framework", "left")
+    done = ask("--frameworks", "left")
     assert (done.exit_code, done.stderr.strip().splitlines()[-1]) == (1, "left: MemoryError")

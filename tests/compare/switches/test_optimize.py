@@ -123,7 +123,19 @@ def twin(fake_twins: pytest.MonkeyPatch) -> Twin:
 
 def optimize(folder: Path, *words: str) -> Any:
     cache = f"paths.cache_dir={folder.parent / 'cache'}"
-    command = ["optimize", "--model", "simple_cnn", "--framework", "left", "--cores", "2", "--set", cache, "--out", str(folder)]
+    command = [
+        "optimize",
+        "--model",
+        "simple_cnn",
+        "--frameworks",
+        "left",
+        "--cores",
+        "2",
+        "--set",
+        cache,
+        "--out",
+        str(folder),
+    ]
     return CliRunner().invoke(app, [*command, *words])
 
 
@@ -172,7 +184,7 @@ def test_what_is_called_faster_was_one_of_several_that_might_have_been(
 
 
 def test_rounds_are_interleaved_and_turn_round(twin: Twin, tmp_path: Path) -> None:
-    optimize(tmp_path / "out", "--only", "order", "--rounds", "3")
+    optimize(tmp_path / "out", "--only", "order", "--repeats", "3")
     names = ["left-fair", "left-plain", "left-order-columns"]
     assert twin.runs == [(name, 0) for name in names] + [(name, 1) for name in names[::-1]] + [(name, 2) for name in names]
 
@@ -239,7 +251,7 @@ def test_what_fails_once_is_not_the_best(twin: Twin, tmp_path: Path) -> None:
 
 
 def test_runs_that_other_work_disturbed_are_told(twin: Twin, tmp_path: Path) -> None:
-    words = ("--only", "order", "--rounds", "2")
+    words = ("--only", "order", "--repeats", "2")
     assert "in doubt" not in optimize(tmp_path / "quiet", *words).stdout
     twin.cores_of_others = 1.0
     assert "Times of 6 runs are in doubt" in optimize(tmp_path / "busy", *words).stdout
@@ -247,7 +259,7 @@ def test_runs_that_other_work_disturbed_are_told(twin: Twin, tmp_path: Path) -> 
 
 def test_threads_that_were_found_with_other_cores_are_left_at_fair(twin: Twin, tmp_path: Path) -> None:
     launch.DESCRIPTIONS["left"]["options"] = {"digits": OPTIONS["digits"] | {"found_for": ["cores", "mode"]}}
-    optimize(tmp_path / "out", "--rounds", "5")
+    optimize(tmp_path / "out", "--repeats", "5")
     found = from_json((tmp_path / "out" / "left" / "losses" / "plain.json").read_text()).with_fields(switches="best")
     description = launch.DESCRIPTIONS["left"]
     assert best_switches.options(found, "left", description) == {"digits": "few"}
@@ -278,8 +290,8 @@ def test_a_search_that_was_cut_short_goes_on_without_measuring_anything_twice(tw
 
 
 def test_a_folder_serves_one_search(twin: Twin, tmp_path: Path) -> None:
-    assert optimize(tmp_path / "out", "--only", "order", "--rounds", "2").exit_code == 0
-    other = optimize(tmp_path / "out", "--only", "order", "--rounds", "3")
+    assert optimize(tmp_path / "out", "--only", "order", "--repeats", "2").exit_code == 0
+    other = optimize(tmp_path / "out", "--only", "order", "--repeats", "3")
     assert other.exit_code == 2 and "holds another search: its rounds differs" in other.stderr
     (tmp_path / "else").mkdir()
     (tmp_path / "else" / "letter.txt").touch()
@@ -310,7 +322,7 @@ def test_run_takes_the_best_switches_that_fit_its_rows_and_those_that_it_names_i
     refused = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "refused")])
     assert refused.exit_code == 2
     assert "Run: python -m compare optimize --model simple_cnn --framework left" in refused.stderr
-    optimize(tmp_path / "out", "--rounds", "2")
+    optimize(tmp_path / "out", "--repeats", "2")
     assert CliRunner().invoke(app, [*command, "--out", str(tmp_path / "run")]).exit_code == 0
     ran = store.read_plan(tmp_path / "run").rows
     assert all(row.spec.framework_options == {"digits": "few", "graph": "compiled", "order": "columns"} for row in ran)
@@ -323,7 +335,7 @@ def test_run_takes_the_best_switches_that_fit_its_rows_and_those_that_it_names_i
 
 
 def test_what_is_stored_is_refused_where_it_was_changed_or_is_of_other_versions(twin: Twin, tmp_path: Path) -> None:
-    optimize(tmp_path / "out", "--only", "digits", "--rounds", "2")
+    optimize(tmp_path / "out", "--only", "digits", "--repeats", "2")
     description, cache = launch.DESCRIPTIONS["left"], str(tmp_path / "cache")
     newer = {**description, "versions": {"left": "2.0"}}
     with pytest.raises(ValueError, match=r"other versions of left \(left 1.0\). Here: left 2.0. Run: python -m compare opti"):
