@@ -13,7 +13,7 @@ import numpy.typing as npt
 import safetensors
 import safetensors.numpy
 
-from common.artifacts import results
+from common.artifacts import atomic_files
 
 _CHECKSUM = "sha256"
 
@@ -35,7 +35,7 @@ def write(path: Path, words: Mapping[str, str], arrays: Mapping[str, npt.NDArray
     """
     ordered = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     metadata = {**words, _CHECKSUM: _digest(words, ordered)}
-    results.write_atomically(path, safetensors.numpy.save(ordered, metadata))
+    atomic_files.write_atomically(path, safetensors.numpy.save(ordered, metadata))
 
 
 def read(path: Path) -> tuple[dict[str, str], dict[str, npt.NDArray[Any]]]:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from common.artifacts import checked_arrays
 from common.artifacts.checked_arrays import SealError
-from common.artifacts.results import EpochRecord, Phases
+from common.artifacts.schema import EpochRecord, Phases
 from common.models.weights import Weights
 from common.spec import Spec
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from common.artifacts import checked_arrays
 from common.artifacts.checked_arrays import SealError
-from common.artifacts.results import Metrics
+from common.artifacts.schema import Metrics
 from common.models import architectures, weights
 from common.models.architectures import Architecture
 from common.models.input_scaling import Scaling

@@ -34,7 +34,7 @@ import numpy as np
 import platformdirs
 from numpy.typing import NDArray
 
-from common.artifacts import results
+from common.artifacts import atomic_files
 from common.data import threads
 
 _ENTRY_VERSION = 3
@@ -165,7 +165,7 @@ def torch_home() -> Path:
 
 def key(**identity: Any) -> str:
     """The name of an entry: SHA-256 over all that decides what is in it."""
-    return results.digest(identity)
+    return atomic_files.digest(identity)
 
 
 def fetch(root: Path, kind: str, key: str, build: Callable[[BinaryIO], Side]) -> Entry:
@@ -405,8 +405,8 @@ def _seal(folder: Path, side: Side, **more: str) -> None:
         "data_mtime_ns": status.st_mtime_ns,
         **more,
     }
-    results.write_atomically(folder / "arrays.npz", arrays.getvalue())
-    results.write_atomically(folder / "entry.json", json.dumps({"record": record, "sha256": results.digest(record)}))
+    atomic_files.write_atomically(folder / "arrays.npz", arrays.getvalue())
+    atomic_files.write_atomically(folder / "entry.json", json.dumps({"record": record, "sha256": atomic_files.digest(record)}))
 
 
 def _sync(file: BinaryIO) -> None:
@@ -470,7 +470,7 @@ def _read(place: Path, held: Held) -> tuple[Side, dict[str, Any], bool]:
     """(what stands beside the large file, its record, whether that file has the time of its record); else one of _TORN."""
     stored: dict[str, Any] = json.loads((place / "entry.json").read_text("utf-8"))
     record: dict[str, Any] = stored["record"]
-    if stored["sha256"] != results.digest(record) or record["version"] != _ENTRY_VERSION:
+    if stored["sha256"] != atomic_files.digest(record) or record["version"] != _ENTRY_VERSION:
         raise ValueError("the record is torn or of another version")
     arrays = _Stored(place / "arrays.npz", record["arrays_sha256"])
     status = os.fstat(held.descriptor)

@@ -25,7 +25,7 @@ from typing import Any, NoReturn, Protocol, get_args
 import numpy as np
 
 from common import spec
-from common.artifacts import checkpoint, results
+from common.artifacts import checkpoint, event_log, results, schema
 from common.data import sources
 from common.data.batches import Plan
 from common.data.preprocessing import job, scaling
@@ -286,7 +286,7 @@ def _run(
     run = Run(framework, read, twin.versions, out, arguments.repeat, stopwatch, cpus)
     held = {"cpus": cpus, "physical_cores": machine.physical_cores(cpus)}
     run.know(machine={**machine.describe(), "allocator": allocator, **held}, **facts)
-    status: results.Status = "ok"
+    status: schema.Status = "ok"
     reason = None
     code = EXIT_OK
     try:
@@ -311,7 +311,7 @@ def _run(
     if is_first_rank():
         run.know(device=twin.device)
         results.save(run.result(status, reason), out)
-        results.append_event(out, "end", status=status)
+        event_log.append_event(out, "end", status=status)
         if status == "ok":
             checkpoint.remove(out)
     return code
@@ -506,17 +506,17 @@ def _is_rank(read: Spec, environments: list[dict[str, str]]) -> bool:
 def _seal(framework: str, read: Spec, out: Path, repeat: int, failure: supervisor.Failure) -> None:
     """Let the result say which rank failed; where rank 0 could not write one any more, make it from the epochs so far."""
     if not (out / results.RESULT_FILE).exists():
-        made = results.RunResult(
+        made = schema.RunResult(
             framework=framework,
             spec=read,
             status="failed" if failure.code is not None else "killed",
             reason=failure.words,
             repeat=repeat,
-            epochs=results.read_epochs(out),
+            epochs=event_log.read_epochs(out),
             machine=machine.describe(),
         )
         results.save(made, out)
-        results.append_event(out, "end", status=made.status)
+        event_log.append_event(out, "end", status=made.status)
         return
     written = results.load(out / results.RESULT_FILE)
     if written.status == "failed" and failure.rank != 0 and failure.code != EXIT_DATA_REFUSED:

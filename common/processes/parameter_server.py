@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from common import spec
-from common.artifacts.results import Staleness
+from common.artifacts.schema import Staleness
 from common.machine import heartbeat, machine, placement
 from common.processes import rendezvous, supervisor
 from common.processes.process_spec import Member

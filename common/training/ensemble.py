@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from common.artifacts.results import Members, Metrics
+from common.artifacts.schema import Members, Metrics
 from common.training import metrics
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
 from common import spec
-from common.artifacts import checked_arrays, results, trained
+from common.artifacts import atomic_files, checked_arrays, trained
 from common.artifacts.checked_arrays import SealError
 from common.artifacts.trained import Card, Trained
 from common.data import sources
@@ -212,7 +212,7 @@ def run(inference: Inference, arguments: argparse.Namespace, device: str, versio
             cores_of_others=others.cores(),
             batches=batches,
         )
-        results.write_atomically(out, made.model_dump_json(indent=1))
+        atomic_files.write_atomically(out, made.model_dump_json(indent=1))
 
 
 def _write(inference: Inference, model: Trained, out: Path) -> None:

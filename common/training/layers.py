@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from common.artifacts import results
+from common.artifacts import atomic_files
 from common.machine import heartbeat, machine
 from common.machine.rates import DeviceRates
 from common.models import architectures, work
@@ -169,7 +169,7 @@ def measure(
 
 
 def save(measured: Measured, out: Path) -> None:
-    results.write_atomically(out, measured.model_dump_json(indent=1))
+    atomic_files.write_atomically(out, measured.model_dump_json(indent=1))
 
 
 def _walk(layers: tuple[Layer, ...], shape: tuple[int, ...], *, learned_before: bool) -> Iterator[Unit]:

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from common.artifacts import checkpoint, results, trained
+from common.artifacts import checkpoint, event_log, results, trained
 from common.artifacts.checkpoint import Checkpoint, CheckpointError, Identity, Progress, Usage
-from common.artifacts.results import EpochRecord, Metrics, Noise, Phases, RunResult, Status
+from common.artifacts.schema import EpochRecord, Metrics, Noise, Phases, RunResult, Status
 from common.artifacts.trained import Card
 from common.data.batches import Plan, order_digest
 from common.data.sources import Dataset, Split
@@ -434,7 +434,7 @@ class Run:
         if self._heard is not None:
             self._heard({"event": event, **values})
         elif is_first_rank():
-            results.append_event(self._out, event, time=time.time(), **values)
+            event_log.append_event(self._out, event, time=time.time(), **values)
 
 
 def is_first_rank() -> bool:

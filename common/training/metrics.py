@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from common.artifacts.results import Metrics
+from common.artifacts.schema import Metrics
 
 
 def metrics(labels: npt.NDArray[np.int64], predictions: npt.NDArray[np.int64], loss_sum: float) -> Metrics:

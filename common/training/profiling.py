@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from common.artifacts import results
-from common.artifacts.results import Operation, StepParts, TopOperations
+from common.artifacts import atomic_files, results
+from common.artifacts.schema import Operation, StepParts, TopOperations
 from common.training.trainer import Recording, Span
 
 if TYPE_CHECKING:  # a run calls this module
@@ -158,7 +158,7 @@ def top_operations(trainer: Trainer, batch: Batch, num_examples: int, steps: int
 def _written(recording: Recording, steps: int, folder: Path) -> TopOperations:
     found = TopOperations(steps=steps, operations=ranked(recording.spans, steps))
     try:
-        results.write_atomically(folder / results.TRACE_FILE, gzip.compress(recording.trace, mtime=0))
+        atomic_files.write_atomically(folder / results.TRACE_FILE, gzip.compress(recording.trace, mtime=0))
     except OSError as error:
         return found.model_copy(update={"failure": f"the trace cannot be written: {error}"})
     return found.model_copy(update={"trace": results.TRACE_FILE})

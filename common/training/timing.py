@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from common.artifacts.results import Phases
+from common.artifacts.schema import Phases
 
 STARTED_VARIABLE = "CONVTWINS_STARTED"
 """A launcher of ranks passes its own start here, so that a rank's wall time counts from the command."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from common.artifacts.results import StepParts
+from common.artifacts.schema import StepParts
 from common.data.sources import Split
 from common.models.weights import Weights
 

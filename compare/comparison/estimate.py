@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from common.artifacts import results
-from common.artifacts.results import RunResult
+from common.artifacts.schema import RunResult
 from compare.core import wording
 from compare.execution import executor, store
 from compare.execution.matrix import Row

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from common import spec
 from common.artifacts import results
-from common.artifacts.results import ResultError, RunResult
+from common.artifacts.schema import ResultError, RunResult
 from common.data import sources
 from common.machine import machine, rates
 from common.models import architectures, work

@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.text import Text
 
 from common import spec
-from common.artifacts import results
-from common.artifacts.results import RunResult
+from common.artifacts import atomic_files
+from common.artifacts.schema import RunResult
 from common.data import sources
 from common.spec import SpecError
 from common.training.compression import SUMMABLE
@@ -281,7 +281,7 @@ def show(made: Report, folder: Path, wish: Wish, *, as_json: bool) -> int:
     for table in shown:
         tables.write(table, folder / document.TABLES_FOLDER)
     draw(found, folder / document.PLOTS_FOLDER)
-    results.write_atomically(folder / SCALING_FILE, json.dumps(plain, indent=1, allow_nan=False) + "\n")
+    atomic_files.write_atomically(folder / SCALING_FILE, json.dumps(plain, indent=1, allow_nan=False) + "\n")
     if as_json:
         typer.echo(json.dumps(plain, indent=1, allow_nan=False))
         return made.exit_code

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from common.artifacts.results import RunResult
+from common.artifacts.schema import RunResult
 
 _REFRESH_PER_SECOND = 2  # drawing takes CPU time from the runs that are measured
 

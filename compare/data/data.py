@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from common import spec
-from common.artifacts import results
+from common.artifacts import atomic_files
 from common.data.sources import DataRefused, Dataset, Manifest, synthetic_leaves
 from common.spec import SpecError
 from compare.core import exits, terminal, wording
@@ -132,7 +132,7 @@ def write(folder: Path, exploration: Exploration, dataset: Dataset | None, manif
         for name in {SHEET_FILE, FILES_FILE} - files.keys():
             (folder / name).unlink(missing_ok=True)
         for name, content in files.items():
-            results.write_atomically(folder / name, content)
+            atomic_files.write_atomically(folder / name, content)
     except OSError as error:
         raise FolderError(f"Results cannot be written to {folder} ({error}). Choose another --out.") from None
 

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.text import Text
 
 from common import spec
-from common.artifacts import results
+from common.artifacts import atomic_files
 from common.data import sources
 from common.data.preprocessing import job, scan, statistics
 from common.data.preprocessing.job import Scan
@@ -286,11 +286,11 @@ def write(outcome: Outcome, folder: Path) -> None:
     """Write the table as Markdown, CSV and JSON, and the plot of time against workers as PNG and SVG."""
     made = table(outcome)
     said = "".join(f"- {tables.escaped(sentence)}\n" for sentence in sentences(outcome))
-    results.write_atomically(
+    atomic_files.write_atomically(
         folder / f"{NAME}.md", f"{tables.to_markdown(made)}\n{said}\n![time against workers]({NAME}.png)\n"
     )
-    results.write_atomically(folder / f"{NAME}.csv", tables.to_csv(made))
-    results.write_atomically(folder / f"{NAME}.json", json.dumps(to_plain(outcome), indent=1, allow_nan=False) + "\n")
+    atomic_files.write_atomically(folder / f"{NAME}.csv", tables.to_csv(made))
+    atomic_files.write_atomically(folder / f"{NAME}.json", json.dumps(to_plain(outcome), indent=1, allow_nan=False) + "\n")
     with mpl.rc_context(plots.SETTINGS):
         plots.save(_figure(outcome), folder, NAME)
 

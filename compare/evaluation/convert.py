@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from common.artifacts import results, trained
+from common.artifacts import atomic_files, trained
 from common.artifacts.trained import SUFFIX, Card
 from common.models.weights import WeightsError
 from common.spec import SpecError
@@ -68,7 +68,7 @@ def convert(source: Path, target: Path, *, like: Path | None = None, own_model: 
         checkpoint = source
         if reader is not None:
             checkpoint, card_file = folder / f"model{SUFFIX}", folder / "card.json"
-            results.write_atomically(card_file, _card(source, like, own_model).model_dump_json(indent=1))
+            atomic_files.write_atomically(card_file, _card(source, like, own_model).model_dump_json(indent=1))
             words = ["read", source, "--card", card_file, "--out", checkpoint]
             twin_client.ask(reader, [*words, *_own(own_model)], folder / "log.txt")
         found = trained.load(checkpoint, own_model)
@@ -79,7 +79,7 @@ def convert(source: Path, target: Path, *, like: Path | None = None, own_model: 
             _check_space(target, sum(array.nbytes for array in found.weights.values()))
             words = ["write", checkpoint, "--out", target, *twin_client.own_model(found)]
             twin_client.ask(writer, words, folder / "log.txt")
-            results.write_atomically(_beside(target), found.card.model_dump_json(indent=1) + "\n")
+            atomic_files.write_atomically(_beside(target), found.card.model_dump_json(indent=1) + "\n")
     return found.card
 
 

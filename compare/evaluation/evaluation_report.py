@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from common.artifacts import results
+from common.artifacts import atomic_files
 from common.data.dataset import Images
 from common.training import scores
 from common.training.scores import BINS, CHANCE, TOP, ClassScores
@@ -309,9 +309,9 @@ def write(made: Evaluated, images: Images, folder: Path) -> None:
     for framework in _scored(made):
         if rows := _confused_rows(made, framework, images):
             name = f"confused_{framework}"
-            results.write_atomically(folder / document.PLOTS_FOLDER / f"{name}.png", image_grid.rows_of_images(rows))
+            atomic_files.write_atomically(folder / document.PLOTS_FOLDER / f"{name}.png", image_grid.rows_of_images(rows))
             drawn.append(name)
-    results.write_atomically(folder / REPORT_FILE, to_markdown(made, drawn))
+    atomic_files.write_atomically(folder / REPORT_FILE, to_markdown(made, drawn))
 
 
 def to_plain(made: Evaluated) -> dict[str, Any]:

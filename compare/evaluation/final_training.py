@@ -14,9 +14,9 @@ import pydantic
 from pydantic import BaseModel, ConfigDict
 
 from common import spec
-from common.artifacts import results, trained
+from common.artifacts import atomic_files, results, trained
 from common.artifacts.checked_arrays import SealError
-from common.artifacts.results import Metrics, RunResult
+from common.artifacts.schema import Metrics, RunResult
 from common.artifacts.trained import Trained
 from common.data import sources
 from common.data.sources import Dataset
@@ -180,7 +180,7 @@ def evaluate(settings: Evaluation, folder: Path, shown: Display) -> Evaluated:
     with store.locked(folder):
         stored = _trained(settings, folder / TRAINING_FOLDER, shown)
         made = _Scoring(settings, stored, folder, shown).evaluated().model_copy(update={"tuned_on": settings.tuned_on})
-        results.write_atomically(folder / RECORD_FILE, results.with_checksum(made.model_dump_json()))
+        atomic_files.write_atomically(folder / RECORD_FILE, atomic_files.with_checksum(made.model_dump_json()))
     return made
 
 
@@ -336,7 +336,7 @@ class _Scoring:
             pass  # none yet, or of another model
         self._shown.say(f"{row.id}: the {split} split, in {framework}")
         spec_file, log = out.with_suffix(".spec.json"), out.with_suffix(".txt")
-        results.write_atomically(spec_file, row.spec.to_json())
+        atomic_files.write_atomically(spec_file, row.spec.to_json())
         cores = str(min(row.spec.cores, machine.available_cores()))
         options = ["--cores", cores, "--device", row.spec.device, "--out", out, *twin_client.own_model(model)]
         twin_client.ask(framework, ["score", path, "--data-of", spec_file, "--split", split, *options], log)

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rich.console import Console
 from rich.text import Text
 
-from common.artifacts import results, trained
+from common.artifacts import atomic_files, trained
 from common.artifacts.trained import Card, Trained
 from common.machine import machine
 from common.models import weights
@@ -199,7 +199,7 @@ def measure(settings: Settings, checkpoint: Path, model: Trained, folder: Path, 
             shown.end()
         _refuse_other_versions(found, folder)
         made = _inferred(settings, model, found, failures)
-        results.write_atomically(folder / RECORD_FILE, results.with_checksum(made.model_dump_json()))
+        atomic_files.write_atomically(folder / RECORD_FILE, atomic_files.with_checksum(made.model_dump_json()))
     return made
 
 
@@ -297,7 +297,7 @@ def write(made: Inferred, folder: Path) -> None:
         tables.write(table, folder / document.TABLES_FOLDER)
     drawn = draw(made, folder / document.PLOTS_FOLDER)
     written = document.markdown("Inference", heading(made).splitlines(), sections(made), documents(made), drawn)
-    results.write_atomically(folder / REPORT_FILE, written)
+    atomic_files.write_atomically(folder / REPORT_FILE, written)
 
 
 def heading(made: Inferred) -> str:
@@ -379,7 +379,7 @@ def _claim(settings: Settings, model: Trained, folder: Path) -> None:
         ground = store.other_ground((earlier.code_hash, wanted.code_hash), (earlier.machine, wanted.machine))
         if differing := store.differing(there, asked) or ground:
             raise FolderError(f"{folder} holds another measurement ({differing}). Choose another --out, or remove it.")
-    results.write_atomically(folder / PLAN_FILE, results.with_checksum(wanted.model_dump_json()))
+    atomic_files.write_atomically(folder / PLAN_FILE, atomic_files.with_checksum(wanted.model_dump_json()))
 
 
 def _stored(path: Path) -> Latencies | None:

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from common import spec
-from common.artifacts import results
+from common.artifacts import atomic_files
 from common.data import cache
 from common.machine import machine
 from common.spec import Device, Spec, SpecError
@@ -52,14 +52,14 @@ def identity(description: Mapping[str, Any]) -> dict[str, Any]:
 
 def path(framework: str, model: str, description: Mapping[str, Any], cache_dir: str | None) -> Path:
     """Where it is stored."""
-    here = results.digest(identity(description))[:16]
+    here = atomic_files.digest(identity(description))[:16]
     return cache.folder(cache_dir) / FOLDER / f"{here}-{framework}-{model}.json"
 
 
 def save(found: Best, description: Mapping[str, Any], cache_dir: str | None) -> Path:
     """Store it, whole or not at all, in place of an earlier one."""
     where = path(found.framework, found.model, description, cache_dir)
-    results.write_atomically(where, results.with_checksum(found.model_dump_json()))
+    atomic_files.write_atomically(where, atomic_files.with_checksum(found.model_dump_json()))
     return where
 
 
@@ -73,8 +73,8 @@ def load(framework: str, model: str, description: Mapping[str, Any], cache_dir: 
     held = f" --set device={device}" if device != "auto" else ""
     again = f"Run: python -m compare optimize --model {model} --frameworks {framework}{held}"
     try:
-        values = results.parsed(where.read_bytes())
-        if not results.is_unchanged(values):
+        values = atomic_files.parsed(where.read_bytes())
+        if not atomic_files.is_unchanged(values):
             raise SpecError(f"{where} was changed since it was written: its checksum does not fit. {again}")
         found = Best.model_validate(values, context={"recorded": True})
     except FileNotFoundError:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.artifacts import checkpoint, results
-from common.artifacts.results import ResultError, RunResult, Status
+from common.artifacts import atomic_files, checkpoint, event_log, results
+from common.artifacts.schema import ResultError, RunResult, Status
 from compare.execution import launch, store
 from compare.execution.matrix import Row
 
@@ -44,7 +44,7 @@ def execute(row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None
     try:
         store.clear(directory)
         spec_file, log = directory / store.SPEC_FILE, directory / store.LOG_FILE
-        results.write_atomically(spec_file, code.spec_json(row) if code else row.spec.to_json())
+        atomic_files.write_atomically(spec_file, code.spec_json(row) if code else row.spec.to_json())
         arguments = ["run", str(spec_file), "--out", str(directory), "--repeat", str(repeat)]
         if (earlier := store.resumable(directory)) is not None:
             arguments += ["--resume", str(earlier)]
@@ -70,7 +70,7 @@ def execute(row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None
 
 
 def _wait(process: launch.Started, hang_seconds: float, directory: Path, watch: Watch) -> str | None:
-    events = directory / results.EVENTS_FILE
+    events = directory / event_log.EVENTS_FILE
     size = -1
 
     def look() -> None:
@@ -78,7 +78,7 @@ def _wait(process: launch.Started, hang_seconds: float, directory: Path, watch: 
         now = events.stat().st_size if events.exists() else 0
         if now != size:
             size = now
-            watch(results.read_events(directory))
+            watch(event_log.read_events(directory))
 
     return launch.wait(process, poll_seconds=_POLL_SECONDS, watch=look, hang_seconds=hang_seconds, folder=directory)
 
@@ -92,14 +92,14 @@ def _seal(row: Row, repeat: int, folder: Path, status: Status, reason: str) -> R
     if sealed is not None:
         return sealed
     directory = store.run_folder(folder, row.id, repeat)
-    first_steps = (event for event in results.read_events(directory) if event.get("event") == "first_step")
+    first_steps = (event for event in event_log.read_events(directory) if event.get("event") == "first_step")
     made = RunResult(
         framework=row.framework,
         spec=row.spec,
         status=status,
         reason=reason,
         repeat=repeat,
-        epochs=results.read_epochs(directory),
+        epochs=event_log.read_epochs(directory),
         first_step_loss=next((event.get("loss") for event in first_steps), None),
     )
     try:

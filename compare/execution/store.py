@@ -17,9 +17,9 @@ import filelock
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
-from common.artifacts import checkpoint, results
+from common.artifacts import atomic_files, checkpoint, event_log, results
 from common.artifacts.checkpoint import CheckpointError
-from common.artifacts.results import ResultError, RunResult
+from common.artifacts.schema import ResultError, RunResult
 from common.machine import machine
 from common.machine.rates import Rates
 from common.models.work import Work
@@ -161,7 +161,7 @@ def refuse_others(folder: Path, record: str, kind: str, what: str, *, own: Colle
     if not others:
         return
     try:
-        found = results.parsed((folder / record).read_bytes()).get("kind")
+        found = atomic_files.parsed((folder / record).read_bytes()).get("kind")
     except (OSError, ValueError, AttributeError):
         found = None
     if found != kind:
@@ -180,8 +180,8 @@ def read_record(path: Path, record: type[_Record], what: str) -> _Record:
         FolderError: there is none, or it is torn, or was changed since it was written.
     """
     try:
-        values = results.parsed(path.read_bytes())
-        if not results.is_unchanged(values):
+        values = atomic_files.parsed(path.read_bytes())
+        if not atomic_files.is_unchanged(values):
             raise FolderError(f"{path} was changed since it was written: its checksum does not fit. Make it again.")
         return record.model_validate(values)
     except FileNotFoundError:
@@ -242,11 +242,11 @@ def claim(folder: Path, wanted: Comparison) -> Comparison:
         FolderError: the folder holds another comparison, or files of another kind.
     """
     if not _holds_plan(folder):
-        results.sweep(folder)
+        atomic_files.sweep(folder)
         return wanted
     stored = read_plan(folder)
     _refuse_other(folder, _difference(stored, wanted))
-    results.sweep(folder)
+    atomic_files.sweep(folder)
     return stored.model_copy(
         update={
             "repeats": max(stored.repeats, wanted.repeats),
@@ -285,7 +285,7 @@ def _refuse_other(folder: Path, difference: str | None) -> None:
 
 
 def write_plan(folder: Path, comparison: Comparison) -> None:
-    results.write_atomically(folder / PLAN_FILE, results.with_checksum(comparison.model_dump_json()))
+    atomic_files.write_atomically(folder / PLAN_FILE, atomic_files.with_checksum(comparison.model_dump_json()))
 
 
 def read_plan(folder: Path) -> Comparison:
@@ -296,14 +296,14 @@ def read_plan(folder: Path) -> Comparison:
     """
     path = folder / PLAN_FILE
     try:
-        values = results.parsed(path.read_bytes())
+        values = atomic_files.parsed(path.read_bytes())
     except FileNotFoundError:
         raise FolderError(
             f"{folder} holds no comparison: there is no {PLAN_FILE}. Name the folder that `run` printed."
         ) from None
     except (OSError, ValueError) as error:
         raise FolderError(f"{path} cannot be read ({error}). Run the comparison again in another folder.") from None
-    if not results.is_unchanged(values):
+    if not atomic_files.is_unchanged(values):
         raise FolderError(
             f"{path} was changed since it was written: its checksum does not fit. Run the comparison again in another folder."
         )
@@ -355,8 +355,8 @@ def read(folder: Path) -> Stored:
                 continue
             if result is not None:
                 runs[row.id][repeat] = result
-            if damaged := results.damaged_events(run_folder(folder, row.id, repeat)):
-                path = f"{RUNS_FOLDER}/{row.id}-r{repeat}/{results.EVENTS_FILE}"
+            if damaged := event_log.damaged_events(run_folder(folder, row.id, repeat)):
+                path = f"{RUNS_FOLDER}/{row.id}-r{repeat}/{event_log.EVENTS_FILE}"
                 set_aside.append(_damaged(path, damaged, sealed=result is not None))
     return Stored(comparison=comparison, runs=runs, set_aside=set_aside)
 

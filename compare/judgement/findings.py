@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from pydantic import BaseModel, ConfigDict
 
-from common.artifacts.results import RunResult
+from common.artifacts.schema import RunResult
 from common.training.loop import relative_difference
 from compare.core import statistics, wording
 from compare.core.statistics import Judged, interval_words

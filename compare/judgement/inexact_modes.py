@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from common.artifacts.results import RunResult, Staleness
+from common.artifacts.schema import RunResult, Staleness
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement.summary import Summary, measured

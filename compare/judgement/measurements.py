@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from common.artifacts import results
-from common.artifacts.results import Metrics, RunResult
+from common.artifacts import atomic_files
+from common.artifacts.schema import Metrics, RunResult
 from common.machine import machine
 from common.spec import Spec
 from compare.core.errors import FolderError
@@ -217,7 +217,7 @@ def _benchmark_files(folder: Path) -> list[Path]:
 
 def _is_benchmarks(path: Path) -> bool:
     try:
-        values = results.parsed(path.read_bytes())
+        values = atomic_files.parsed(path.read_bytes())
     except (OSError, ValueError):
         return False
     return isinstance(values, dict) and {"benchmarks", "machine_info", "datetime"} <= values.keys()
@@ -303,7 +303,7 @@ def _agrees(summary: Summary) -> bool | None:
 
 def _benchmarks(path: Path) -> Measured:
     try:
-        values = results.parsed(path.read_bytes())
+        values = atomic_files.parsed(path.read_bytes())
         return _from_benchmarks(path, values)
     except OSError as error:
         raise FolderError(f"{path} cannot be read ({error.strerror}). Name a results folder, or a benchmark's file.") from None

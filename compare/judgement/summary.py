@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from common.artifacts.results import EpochRecord, Metrics, Noise, Phases, RunResult, StepParts, TopOperations
+from common.artifacts.schema import EpochRecord, Metrics, Noise, Phases, RunResult, StepParts, TopOperations
 from common.machine.rates import DeviceRates
 from common.models.stages import idle_fraction
 from common.spec import Spec

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from common.artifacts.results import Metrics, RunResult
+from common.artifacts.schema import Metrics, RunResult
 from compare.core import statistics
 from compare.core.statistics import SIGNIFICANCE, VERDICT_PAIRS, Judged, Ratio
 from compare.data.data_report import counted

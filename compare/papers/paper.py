@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from pydantic import BaseModel, ConfigDict
 
 from common import spec
-from common.artifacts.results import EpochRecord, RunResult
+from common.artifacts.schema import EpochRecord, RunResult
 from common.spec import Spec
 from compare.data import preprocess
 from compare.evaluation.final_training import Evaluated, Evaluation

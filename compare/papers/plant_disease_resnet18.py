@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from common.artifacts.results import RunResult
+from common.artifacts.schema import RunResult
 from common.data import sources
 from common.machine import machine
 from common.training.loop import relative_difference

@@ -24,7 +24,7 @@ import safetensors.numpy
 from pydantic import BaseModel, ConfigDict
 
 from common import spec
-from common.artifacts import results
+from common.artifacts import atomic_files
 from common.data import sources
 from common.machine import machine
 from common.models import architectures
@@ -206,7 +206,7 @@ def prove(
     made_at = datetime.now(UTC).isoformat(timespec="seconds")
     proof = Proof(rungs=rungs, seconds=time.perf_counter() - start, made_at=made_at, **claims)
     if remember and proof.verdict == "proved":
-        results.write_atomically(_store(key), proof.model_dump_json())
+        atomic_files.write_atomically(_store(key), proof.model_dump_json())
     return proof
 
 

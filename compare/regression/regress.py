@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from common.artifacts import results
+from common.artifacts import atomic_files
 from common.data.sources import DataRefused
 from common.spec import SpecError
 from compare.comparison import run
@@ -328,8 +328,8 @@ def _interleaved(
         interruption.words = f"Interrupted. The other checkout is removed; what was measured is in {folder}."
         raise
     judged = judge_stored(folder, None, criteria)
-    results.write_atomically(folder / JSON_FILE, to_json(judged) + "\n")
-    results.write_atomically(folder / MARKDOWN_FILE, to_markdown(judged))
+    atomic_files.write_atomically(folder / JSON_FILE, to_json(judged) + "\n")
+    atomic_files.write_atomically(folder / MARKDOWN_FILE, to_markdown(judged))
     return judged
 
 

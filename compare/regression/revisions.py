@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from common import spec
-from common.artifacts import results
+from common.artifacts import atomic_files
 from common.data import sources
 from common.machine import machine
 from common.spec import SpecError
@@ -133,7 +133,7 @@ def measure(revision: str, request: Request, out: Path, shown: Display) -> None:
         for side, plan in plans.items():
             store.write_plan(out / side, plan)
         commits = {side: plan.machine["commit"] for side, plan in plans.items()}
-        results.write_atomically(out / MARK_FILE, json.dumps({"revision": revision, "commits": commits}, indent=1) + "\n")
+        atomic_files.write_atomically(out / MARK_FILE, json.dumps({"revision": revision, "commits": commits}, indent=1) + "\n")
         jobs = order(rows, head.repeats)
         shown.plan([row.id for row, _, _ in jobs])
         for row, pair, side in jobs:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from common.artifacts.results import TRACE_FILE, Phases
+from common.artifacts.results import TRACE_FILE
+from common.artifacts.schema import Phases
 from compare.core.wording import shortened, visible
 from compare.judgement.summary import Epoch, Summary
 from compare.reporting.tables import RUN, Cell, Column, Table

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.artifacts.results import RunResult
+from common.artifacts.schema import RunResult
 from compare.core import exits, wording
 from compare.execution import launch, store
 from compare.execution.store import RUNS_FOLDER, SPEC_FILE, Stored

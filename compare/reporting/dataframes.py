@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from common.artifacts.results import Metrics, RunResult, StepParts
+from common.artifacts.schema import Metrics, RunResult, StepParts
 from compare.execution.store import Stored
 from compare.judgement.summary import images_per_second, limit, switches_words, until_accuracy
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from common.artifacts.results import Metrics, RunResult
+from common.artifacts.schema import Metrics, RunResult
 from compare.core import exits, wording
 from compare.core.errors import FolderError
 from compare.execution import store

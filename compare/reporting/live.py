@@ -13,8 +13,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from common.artifacts import results
-from common.artifacts.results import RunResult
+from common.artifacts import atomic_files
+from common.artifacts.schema import RunResult
 from compare.core import wording
 from compare.core.progress import time_left
 from compare.reporting import page, tables
@@ -103,7 +103,7 @@ class Live:
             return
         before = time.thread_time()
         try:
-            results.write_atomically(self._path, self._html(finished))
+            atomic_files.write_atomically(self._path, self._html(finished))
         except OSError:
             pass  # a full disk is the runs' to tell; the next drawing may succeed
         self._drawn = self._clock()

@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import get_font
 from matplotlib.ticker import LogFormatterMathtext, MaxNLocator
 
-from common.artifacts import results
-from common.artifacts.results import Phases
+from common.artifacts import atomic_files
+from common.artifacts.schema import Phases
 from compare.core import wording
 from compare.core.statistics import Ratio
 from compare.judgement.summary import FAILURES, Epoch, Summary
@@ -127,7 +127,7 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
         drawn = io.BytesIO()
         metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
         figure.savefig(drawn, format=path.suffix[1:], dpi=150, bbox_inches=whole, metadata=metadata)
-        results.write_atomically(path, drawn.getvalue())
+        atomic_files.write_atomically(path, drawn.getvalue())
     return files
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.text import Text
 
-from common.artifacts import results
+from common.artifacts import atomic_files
 from compare.core import exits, terminal
 from compare.core.errors import FolderError
 from compare.execution import store
@@ -89,12 +89,12 @@ def write(report: Report, folder: Path, *, source: Path | None = None) -> str | 
         for table in documents:
             tables.write(table, folder / document.TABLES_FOLDER)
         for name, frame in _FRAMES.items():
-            results.write_atomically(folder / document.TABLES_FOLDER / f"{name}.csv", tables.frame_to_csv(frame(stored)))
+            atomic_files.write_atomically(folder / document.TABLES_FOLDER / f"{name}.csv", tables.frame_to_csv(frame(stored)))
         drawn = plots.write(summaries, folder / document.PLOTS_FOLDER, class_names)
         pictures = {path.stem: path.read_text("utf-8") for path in drawn if path.suffix == ".svg"}
-        results.write_atomically(folder / PAGE_FILE, page.to_html(report, source or folder, pictures))
-        results.write_atomically(folder / REPORT_FILE, _markdown(report, source or folder, list(pictures)))
-        results.write_atomically(folder / RESULTS_FILE, document.to_json(to_plain(report)) + "\n")
+        atomic_files.write_atomically(folder / PAGE_FILE, page.to_html(report, source or folder, pictures))
+        atomic_files.write_atomically(folder / REPORT_FILE, _markdown(report, source or folder, list(pictures)))
+        atomic_files.write_atomically(folder / RESULTS_FILE, document.to_json(to_plain(report)) + "\n")
     except OSError as error:
         return f"The report cannot be written to {folder} ({error}). Free space there, or copy the folder."
     return None

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from common.artifacts import results
+from common.artifacts import atomic_files
 from common.machine import machine
 from common.training.loop import relative_difference
 from compare.core import wording
@@ -86,9 +86,9 @@ def write(found: Pair, folder: Path) -> str | None:
     try:
         for table in found.tables:
             tables.write(table, folder / document.TABLES_FOLDER)
-        results.write_atomically(folder / PAGE_FILE, _html(found, folder))
-        results.write_atomically(folder / REPORT_FILE, _markdown(found))
-        results.write_atomically(folder / RESULTS_FILE, document.to_json(to_plain(found)) + "\n")
+        atomic_files.write_atomically(folder / PAGE_FILE, _html(found, folder))
+        atomic_files.write_atomically(folder / REPORT_FILE, _markdown(found))
+        atomic_files.write_atomically(folder / RESULTS_FILE, document.to_json(to_plain(found)) + "\n")
     except OSError as error:
         return f"The report cannot be written to {folder} ({error}). Free space there, or choose another --out."
     return None

@@ -20,7 +20,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from common.artifacts import results
+from common.artifacts import atomic_files
 from compare.core.statistics import Ratio, Spread
 from compare.core.wording import one_line, shortened
 
@@ -180,7 +180,7 @@ def _is_whole(column: Column) -> bool:
 def write(table: Table, folder: Path) -> None:
     """Write a table in every form: Markdown, CSV and LaTeX."""
     for suffix, form in _FORMS.items():
-        results.write_atomically(folder / f"{table.name}.{suffix}", form(table))
+        atomic_files.write_atomically(folder / f"{table.name}.{suffix}", form(table))
 
 
 def remove(name: str, folder: Path) -> None:

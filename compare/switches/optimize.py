@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from common import spec
-from common.artifacts import results
+from common.artifacts import atomic_files
 from common.data import sources
 from common.machine import machine, rates
 from common.machine.rates import Rates
@@ -210,9 +210,9 @@ def _search(request: Request, named: list[str], folder: Path, shown: Display) ->
             stored = best_switches.save(found, descriptions[framework], base.paths.cache_dir)
             outcome = Outcome(framework, ladder, found, stored, request.rounds)
             made = table(outcome)
-            results.write_atomically(folder / framework / f"{LADDER}.md", tables.to_markdown(made) + "\n")
-            results.write_atomically(folder / framework / f"{LADDER}.csv", tables.to_csv(made))
-            results.write_atomically(folder / framework / f"{LADDER}.json", json.dumps(_plain(outcome), indent=1) + "\n")
+            atomic_files.write_atomically(folder / framework / f"{LADDER}.md", tables.to_markdown(made) + "\n")
+            atomic_files.write_atomically(folder / framework / f"{LADDER}.csv", tables.to_csv(made))
+            atomic_files.write_atomically(folder / framework / f"{LADDER}.json", json.dumps(_plain(outcome), indent=1) + "\n")
             outcomes.append(outcome)
     return outcomes
 
@@ -241,8 +241,8 @@ def _claimed(folder: Path, request: Request, descriptions: dict[str, dict[str, A
             raise FolderError(f"{folder} holds files that are no search's ({others[0]}). Choose an empty folder with --out.")
         else:
             record = wanted.model_copy(update={"rates": rates.measured(request.spec.cores)})
-            results.write_atomically(path, results.with_checksum(record.model_dump_json()))
-        results.sweep(folder)
+            atomic_files.write_atomically(path, atomic_files.with_checksum(record.model_dump_json()))
+        atomic_files.sweep(folder)
         yield record
 
 

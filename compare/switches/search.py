@@ -19,7 +19,7 @@ import safetensors.numpy
 from pydantic import BaseModel, ConfigDict
 
 from common import spec
-from common.artifacts.results import ResultError, RunResult
+from common.artifacts.schema import ResultError, RunResult
 from common.machine.rates import Rates
 from common.models.work import Work
 from common.spec import Spec

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from rich.console import Console
 
 from common import spec
-from common.artifacts import results
+from common.artifacts import atomic_files
 from common.data import sources
 from common.machine import machine
 from common.models import architectures
@@ -163,7 +163,7 @@ def tune(settings: Tuning, folder: Path, shown: Display | None = None) -> Tuned:
         elsewhere = None if settings.storage is None else optuna_study.open_storage(settings.storage)
         with store.locked(folder):
             plan = _claim(folder, wanted.plan)
-            results.write_atomically(folder / PLAN_FILE, results.with_checksum(plan.model_dump_json()))
+            atomic_files.write_atomically(folder / PLAN_FILE, atomic_files.with_checksum(plan.model_dump_json()))
             storage = elsewhere or optuna_study.open_storage(f"sqlite:///{(folder / STORAGE_FILE).resolve()}")
             searches = _searches(wanted, plan)
             told = {search.study: len(optuna_study.stored(search, storage).trials) for search in searches}
@@ -356,5 +356,5 @@ def _record(folder: Path, plan: Plan, wanted: _Judged, searches: list[Searched])
     order = {framework: place for place, framework in enumerate(plan.settings.frameworks)}
     ordered = sorted(searches, key=lambda search: (order[search.framework], search.jobs, search.repeat))
     tuned = Tuned(plan=plan, searches=ordered, best_trials=best)
-    results.write_atomically(folder / RECORD_FILE, results.with_checksum(tuned.model_dump_json()))
+    atomic_files.write_atomically(folder / RECORD_FILE, atomic_files.with_checksum(tuned.model_dump_json()))
     return tuned

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from rich.text import Text
 
-from common.artifacts import results
+from common.artifacts import atomic_files
 from compare.core import statistics, terminal, wording
 from compare.core.statistics import VERDICT_PAIRS, Judged, paired_ratio, spread
 from compare.reporting import content, document, page, svg, tables
@@ -229,8 +229,8 @@ def write(tuned: Tuned, folder: Path) -> str | None:
             tables.write(table, folder / document.TABLES_FOLDER)
         drawn = tuning_plots.write(tuned, found, folder / document.PLOTS_FOLDER)
         pictures = {path.stem: path.read_text("utf-8") for path in drawn if path.suffix == ".svg"}
-        results.write_atomically(folder / PAGE_FILE, _html(tuned, found, folder, pictures))
-        results.write_atomically(folder / REPORT_FILE, _markdown(tuned, found, folder, list(pictures)))
+        atomic_files.write_atomically(folder / PAGE_FILE, _html(tuned, found, folder, pictures))
+        atomic_files.write_atomically(folder / REPORT_FILE, _markdown(tuned, found, folder, list(pictures)))
     except OSError as error:
         return f"The report cannot be written to {folder} ({error}). Free space there, or copy the folder."
     return None

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from common import spec
-from common.artifacts.results import EpochRecord, RunResult
+from common.artifacts.schema import EpochRecord, RunResult
 from common.data import cache, sources
 from common.data.sources import DataRefused
 from common.machine import machine

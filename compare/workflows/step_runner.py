@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from rich.console import Console
 from rich.text import Text
 
-from common.artifacts import results
+from common.artifacts import atomic_files
 from common.data.sources import DataRefused
 from common.machine import machine
 from compare.core import terminal, wording
@@ -192,7 +192,7 @@ def _do(step: Step[Subject], directory: Path, subject: Subject, before: list[Pas
         seconds=time.monotonic() - began,
         exit_code=made.exit_code,
     )
-    results.write_atomically(directory / STEP_FILE, results.with_checksum(done.model_dump_json()))
+    atomic_files.write_atomically(directory / STEP_FILE, atomic_files.with_checksum(done.model_dump_json()))
     return done
 
 
@@ -227,7 +227,7 @@ def _claim(folder: Path, wanted: Record) -> Record:
     path = folder / f"{kind}.json"
     store.refuse_others(folder, path.name, kind, kind)
     if not path.exists() or not any(folder.glob(f"*/{STEP_FILE}")):
-        results.write_atomically(path, results.with_checksum(wanted.model_dump_json()))
+        atomic_files.write_atomically(path, atomic_files.with_checksum(wanted.model_dump_json()))
         return wanted
     stored = store.read_record(path, Record, f"a {kind}")
     if difference := _difference(stored, wanted):
@@ -278,8 +278,8 @@ def _write(whole: Whole, folder: Path) -> None:
     for each in whole.parts:
         for table in each.tables:
             tables.write(table, folder / document.TABLES_FOLDER)
-    results.write_atomically(folder / REPORT_FILE, sections.to_markdown(whole))
-    results.write_atomically(folder / PAGE_FILE, sections.to_html(whole, folder))
+    atomic_files.write_atomically(folder / REPORT_FILE, sections.to_markdown(whole))
+    atomic_files.write_atomically(folder / PAGE_FILE, sections.to_html(whole, folder))
 
 
 def _show(whole: Whole, folder: Path, *, as_json: bool) -> None:

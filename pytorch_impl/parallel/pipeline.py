@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import distributed
 
-from common.artifacts.results import StepParts
+from common.artifacts.schema import StepParts
 from common.data.sources import Split
 from common.models import stages
 from common.models.weights import Weights

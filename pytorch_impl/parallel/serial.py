@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import distributed
 
-from common.artifacts.results import StepParts
+from common.artifacts.schema import StepParts
 from common.data.batches import Plan
 from common.data.sources import Dataset, Split
 from common.models.architectures import Architecture

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from common.artifacts.results import StepParts
+from common.artifacts.schema import StepParts
 from common.data.batches import Plan
 from common.data.sources import Dataset, Split
 from common.models.architectures import Architecture, BatchNorm

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from common import spec
-from common.artifacts.results import RunResult
+from common.artifacts.schema import RunResult
 from common.data import sources
 from common.data.batches import Plan
 from common.machine import machine

@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from common.artifacts import results
+from common.artifacts import event_log, results
 from compare.execution import launch, store
 from compare.execution.matrix import Row
 from tests.compare import made
@@ -51,4 +51,4 @@ def _store(folder: Path, row: Row, repeat: int) -> None:
     # As `results.save` does, but for the wait until each of so many files is on the disk.
     (directory / results.RESULT_FILE).write_bytes(results.to_line(run))
     for epoch in run.epochs:
-        results.append_event(directory, "epoch", **epoch.model_dump())
+        event_log.append_event(directory, "epoch", **epoch.model_dump())

@@ -5,7 +5,7 @@ from typing import Any
 
 from common import spec
 from common.artifacts import results
-from common.artifacts.results import RunResult
+from common.artifacts.schema import RunResult
 from common.spec import Spec
 from compare.execution import launch
 from compare.judgement.summary import times_in_doubt

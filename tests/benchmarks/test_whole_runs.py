@@ -12,7 +12,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from common import spec
-from common.artifacts.results import RunResult
+from common.artifacts.schema import RunResult
 from common.machine import machine
 from compare.execution import launch
 from tests.benchmarks.sealed import Runs

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from common.artifacts import results
-from common.artifacts.results import Metrics
+from common.artifacts.schema import Metrics
 from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import ProofRecord

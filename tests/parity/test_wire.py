@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from common import spec
-from common.artifacts import results
+from common.artifacts import results, schema
 from common.processes import parameter_server
 from tests.namespaces import INTERFACE, Host, joined_hosts
 
@@ -86,7 +86,7 @@ def _sent_a_step(hosts: list[Host], folder: Path, framework: str, fields: dict[s
 
 def _sent(
     hosts: list[Host], folder: Path, framework: str, steps: int, fields: dict[str, Any]
-) -> tuple[list[int], results.RunResult]:
+) -> tuple[list[int], schema.RunResult]:
     """What each host sent in a run over all, of multi_process where the fields name no other mode, and its result."""
     folder.mkdir()
     path = folder / "spec.json"

@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 
 from common import spec
-from common.artifacts import results
-from common.artifacts.results import RunResult
+from common.artifacts import event_log, results
+from common.artifacts.schema import RunResult
 from common.machine import machine
 
 PROJECT = Path(__file__).parents[2]
@@ -80,7 +80,7 @@ class Run:
 
     def wait_for_an_epoch(self) -> None:
         deadline = time.monotonic() + SECONDS
-        while not results.read_epochs(self.folder):
+        while not event_log.read_epochs(self.folder):
             assert self.process.poll() is None, self.log
             assert time.monotonic() < deadline
             time.sleep(0.1)

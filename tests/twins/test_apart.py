@@ -7,7 +7,7 @@ from typing import Any
 import psutil
 import pytest
 
-from common.artifacts.results import RunResult
+from common.artifacts.schema import RunResult
 from common.data import sources
 from common.models import architectures
 from tests.twins.test_command_line import Started, assert_gone

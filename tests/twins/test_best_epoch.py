@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from common.artifacts import results, trained
-from common.artifacts.results import RunResult
+from common.artifacts.schema import RunResult
 from common.artifacts.trained import Trained
 from common.data import sources
 from common.data.batches import Plan

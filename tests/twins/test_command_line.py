@@ -16,8 +16,8 @@ import pytest
 import safetensors.numpy
 
 from common import spec
-from common.artifacts import results
-from common.artifacts.results import RunResult
+from common.artifacts import event_log, results
+from common.artifacts.schema import RunResult
 from common.data import batches, sources
 from common.machine import machine
 from common.models import architectures, weights
@@ -89,7 +89,7 @@ class Started:
     def ranks(self) -> list[psutil.Process]:
         """Its ranks by number, as soon as they have trained an epoch."""
         deadline = time.monotonic() + SECONDS
-        while not results.read_epochs(self.folder):
+        while not event_log.read_epochs(self.folder):
             assert self.process.poll() is None, (self.folder / "log").read_text(encoding="utf-8")
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -280,12 +280,12 @@ def test_a_run_records_what_else_the_machine_did(ended: Ended, name: str) -> Non
 @pytest.mark.parametrize("name", MODES)
 def test_events_tell_the_run_as_it_happened(ended: Ended, name: str) -> None:
     run, result = ended[name]
-    events = results.read_events(run.folder)
+    events = event_log.read_events(run.folder)
     epochs = ["epoch"] * SETTINGS["epochs"]
     assert [event["event"] for event in events] == ["start", "first_step", *epochs, "end"]
     assert events[1]["loss"] == result.first_step_loss
     assert events[-1]["status"] == "ok"
-    assert results.read_epochs(run.folder) == result.epochs
+    assert event_log.read_epochs(run.folder) == result.epochs
 
 
 @pytest.mark.parametrize("name", ["serial", "data_parallel", "multi_process"])

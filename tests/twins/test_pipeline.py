@@ -12,7 +12,7 @@ import pytest
 
 from common import spec
 from common.artifacts import results
-from common.artifacts.results import RunResult
+from common.artifacts.schema import RunResult
 from common.machine import machine
 from common.models import stages
 from common.spec import Spec

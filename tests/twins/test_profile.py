@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.artifacts import results
-from common.artifacts.results import RunResult
+from common.artifacts import results, schema
+from common.artifacts.schema import RunResult
 from common.training import profiling
 from common.training.trainer import Batch
 from tests.twins import made
@@ -138,7 +138,7 @@ def assert_profiled(result: RunResult, folder: Path) -> None:
     assert_a_trace(folder / results.TRACE_FILE)
 
 
-def assert_told(operations: list[results.Operation]) -> None:
+def assert_told(operations: list[schema.Operation]) -> None:
     assert 1 <= len(operations) <= 10
     seconds = [each.self_seconds for each in operations]
     assert seconds == sorted(seconds, reverse=True) and seconds[-1] >= 0.0

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.artifacts import checkpoint, results
-from common.artifacts.results import RunResult
+from common.artifacts import atomic_files, checkpoint, event_log
+from common.artifacts.schema import RunResult
 from common.data.batches import Plan
 from common.machine import machine
 from common.models import weights
@@ -92,7 +92,7 @@ def test_a_run_that_went_on_from_a_checkpoint_is_bit_for_bit_the_run_left_alone(
     last = run(twin, tmp_path / "last", CASES[case], earlier=tmp_path / "first")
     assert learned(last) == learned(alone)
     assert (alone.resumes, last.resumes, last.started_over) == (0, 1, None)
-    assert results.read_epochs(tmp_path / "last") == last.epochs
+    assert event_log.read_epochs(tmp_path / "last") == last.epochs
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def cut_short(twin: Twin, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_may_be_cut_short_again_and_its_times_are_those_of_its_epochs(
     twin: Twin, tmp_path: Path, cut_short: Path
 ) -> None:
-    kept = results.read_epochs(cut_short)
+    kept = event_log.read_epochs(cut_short)
     run(twin, tmp_path / "second", {}, until=1, earlier=cut_short)
     last = run(twin, tmp_path / "last", {}, earlier=tmp_path / "second")
     assert last.resumes == 2
@@ -183,7 +183,7 @@ def test_a_checkpoint_that_does_not_fit_on_the_disk_costs_the_run_nothing(
     def full(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(results, "write_atomically", full)
+    monkeypatch.setattr(atomic_files, "write_atomically", full)
     assert [record.epoch for record in run(twin, tmp_path / "run", {"epochs": 2}).epochs] == [1, 2]
     assert "No checkpoint after epoch 1: [Errno 28] No space left on device." in capsys.readouterr().err
 
@@ -211,7 +211,7 @@ def test_a_killed_process_goes_on_where_its_checkpoint_was_made(processes: Any, 
     alone = processes("alone", fields).end()
     first = processes("first", fields)
     deadline = time.monotonic() + 300
-    while len(results.read_epochs(tmp_path / "first")) < 3:
+    while len(event_log.read_epochs(tmp_path / "first")) < 3:
         assert first.process.poll() is None and time.monotonic() < deadline, first.log
         time.sleep(0.01)
     found = first.processes()

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from common import spec
-from common.artifacts import results
-from common.artifacts.results import RunResult
+from common.artifacts import schema
+from common.artifacts.schema import RunResult
 from tests.twins import test_command_line
 from tests.twins.test_command_line import PROJECT, SECONDS, Started
 
@@ -85,7 +85,7 @@ def test_trials_side_by_side_are_bit_for_bit_the_runs_of_their_specs(serving: Se
     for name, events in heard.items():
         assert events[-1]["status"] == "ok", events[-1]["reason"]
         records = [
-            results.EpochRecord.model_validate({field: event[field] for field in results.EpochRecord.model_fields})
+            schema.EpochRecord.model_validate({field: event[field] for field in schema.EpochRecord.model_fields})
             for event in events
             if event["event"] == "epoch"
         ]

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.artifacts import results
+from common.artifacts import event_log
 from common.data.batches import Plan
 from common.models.sharding import shard
 from common.spec import Optimizer
@@ -115,7 +115,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_epochs_before_it(
     with pytest.raises(loop.Diverged, match=message):
         run.train(trainer, Plan(spec, architecture, len(data.train)), data)
     assert len(run.result("diverged").epochs) == epochs
-    assert results.read_epochs(tmp_path) == run.result("diverged").epochs
+    assert event_log.read_epochs(tmp_path) == run.result("diverged").epochs
 
 
 def slope(values: Any, name: str, index: Any) -> float:

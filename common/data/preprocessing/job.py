@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from common.artifacts import results
+from common.artifacts import atomic_files
 from common.data.preprocessing.sums import Sums, Triple
 from common.data.sources import Encoded
 from common.machine import machine
@@ -97,4 +97,4 @@ def run(scanning: Scanning, path: Path, workers: int, out: Path, started: float)
         values=sums.values,
         squares=sums.squares,
     )
-    results.write_atomically(out, made.model_dump_json(indent=1))
+    atomic_files.write_atomically(out, made.model_dump_json(indent=1))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import filelock
 
-from common.artifacts import results
+from common.artifacts import atomic_files
 from common.data import cache
 from common.data.dataset import Images
 from common.data.decoding import decode
@@ -92,7 +92,7 @@ def store(sums: Sums, key: str, *, cache_dir: str | None = None) -> Path:
         "squares": list(sums.squares),
         **statistics(sums)._asdict(),
     }
-    results.write_atomically(path, json.dumps({"record": record, "sha256": results.digest(record)}, indent=1) + "\n")
+    atomic_files.write_atomically(path, json.dumps({"record": record, "sha256": atomic_files.digest(record)}, indent=1) + "\n")
     return path
 
 
@@ -114,7 +114,7 @@ def _read(path: Path) -> Sums | None:
     try:
         stored: dict[str, Any] = json.loads(path.read_text("utf-8"))
         record: dict[str, Any] = stored["record"]
-        if stored["sha256"] != results.digest(record) or record["version"] != _VERSION:
+        if stored["sha256"] != atomic_files.digest(record) or record["version"] != _VERSION:
             return None
         values, squares = record["values"], record["squares"]
         return Sums(record["pixels"], (values[0], values[1], values[2]), (squares[0], squares[1], squares[2]))

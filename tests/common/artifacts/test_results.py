@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common import spec
-from common.artifacts import results
-from common.artifacts.results import EpochRecord, Metrics, Noise, Phases, ResultError, RunResult
+from common.artifacts import atomic_files, event_log, results, schema
+from common.artifacts.schema import EpochRecord, Metrics, Noise, Phases, ResultError, RunResult
 
 METRICS = Metrics(loss=0.5, accuracy=0.75, num_correct=3, num_examples=4)
 EPOCH = EpochRecord(
@@ -48,7 +48,7 @@ times = {f"{name}_seconds": floats for name in ("timed", "input_wait", "evaluati
 epochs = st.builds(EpochRecord, train=metrics, validation=st.none() | metrics, learning_rate=floats, **times)
 stored = st.builds(
     RunResult,
-    schema_version=st.just(results.SCHEMA_VERSION),
+    schema_version=st.just(schema.SCHEMA_VERSION),
     spec=st.just(spec.build({"framework_options": {"compile": True}})),
     epochs=st.lists(epochs, max_size=3),
     machine=st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.text()),
@@ -167,7 +167,7 @@ def change(**fields: Any) -> bytes:
 def test_a_file_that_is_no_result_of_this_version_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / results.RESULT_FILE
     is_object = content.isascii() and content.startswith(b'{"')
-    for form in [content, *([results._sealed(json.loads(content))] if is_object else [])]:
+    for form in [content, *([atomic_files.line_with_checksum(json.loads(content))] if is_object else [])]:
         path.write_bytes(form)
         with pytest.raises(ResultError, match=message):
             results.load(path)
@@ -201,67 +201,71 @@ def test_an_epoch_without_a_timed_step_has_no_pace() -> None:
 
 def test_a_replaced_file_is_the_old_one_or_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "deep" / "file.txt"
-    results.write_atomically(path, "old")
+    atomic_files.write_atomically(path, "old")
 
     def die(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("os.fsync", die)
     with pytest.raises(KeyboardInterrupt):
-        results.write_atomically(path, "new")
+        atomic_files.write_atomically(path, "new")
     assert path.read_text() == "old"
     assert [file.name for file in path.parent.iterdir()] == ["file.txt"]
 
     monkeypatch.undo()
-    results.write_atomically(path, b"new")
+    atomic_files.write_atomically(path, b"new")
     assert path.read_text() == "new"
     assert path.stat().st_mode & 0o777 == 0o644
 
 
 def test_events_come_back_in_their_order(tmp_path: Path) -> None:
-    assert results.read_events(tmp_path) == []
-    results.append_event(tmp_path, "start")
-    results.append_event(tmp_path, "epoch", epoch=1, reason="a\nline \u2028 and another", loss=math.inf)
-    assert results.read_events(tmp_path) == [
+    assert event_log.read_events(tmp_path) == []
+    event_log.append_event(tmp_path, "start")
+    event_log.append_event(tmp_path, "epoch", epoch=1, reason="a\nline \u2028 and another", loss=math.inf)
+    assert event_log.read_events(tmp_path) == [
         {"event": "start"},
         {"event": "epoch", "epoch": 1, "reason": "a\nline \u2028 and another", "loss": math.inf},
     ]
 
 
 def test_an_event_torn_by_a_kill_is_left_out(tmp_path: Path) -> None:
-    results.append_event(tmp_path, "start")
-    whole = (tmp_path / results.EVENTS_FILE).read_bytes()
+    event_log.append_event(tmp_path, "start")
+    whole = (tmp_path / event_log.EVENTS_FILE).read_bytes()
     line = json.dumps({"event": "epoch", "name": "ä"}, ensure_ascii=False).encode()
     for end in range(len(line)):
-        (tmp_path / results.EVENTS_FILE).write_bytes(whole + line[:end])
-        assert results.read_events(tmp_path) == [{"event": "start"}]
+        (tmp_path / event_log.EVENTS_FILE).write_bytes(whole + line[:end])
+        assert event_log.read_events(tmp_path) == [{"event": "start"}]
 
 
 def test_an_event_whose_names_are_in_another_order_or_that_has_no_checksum_is_whole_too(tmp_path: Path) -> None:
     values = {"event": "epoch", "epoch": 1, "a": [1.5, None]}
-    lines = [{**values, "sha256": results.digest(values)}, values, {**values, "epoch": 2, "sha256": results.digest(values)}]
-    (tmp_path / results.EVENTS_FILE).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    assert results.read_events(tmp_path) == [values, values]
-    assert results.damaged_events(tmp_path) == [3]
+    lines = [
+        {**values, "sha256": atomic_files.digest(values)},
+        values,
+        {**values, "epoch": 2, "sha256": atomic_files.digest(values)},
+    ]
+    (tmp_path / event_log.EVENTS_FILE).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert event_log.read_events(tmp_path) == [values, values]
+    assert event_log.damaged_events(tmp_path) == [3]
 
 
 def test_an_event_after_a_torn_line_is_not_lost_with_it(tmp_path: Path) -> None:
-    results.append_event(tmp_path, "start")
-    with (tmp_path / results.EVENTS_FILE).open("a") as file:
+    event_log.append_event(tmp_path, "start")
+    with (tmp_path / event_log.EVENTS_FILE).open("a") as file:
         file.write('{"event": "epo')
-    results.append_event(tmp_path, "end", status="killed")
-    assert results.read_events(tmp_path) == [{"event": "start"}, {"event": "end", "status": "killed"}]
-    assert results.damaged_events(tmp_path) == [2]
+    event_log.append_event(tmp_path, "end", status="killed")
+    assert event_log.read_events(tmp_path) == [{"event": "start"}, {"event": "end", "status": "killed"}]
+    assert event_log.damaged_events(tmp_path) == [2]
 
 
 def test_a_flipped_bit_anywhere_in_an_event_is_noticed(tmp_path: Path) -> None:
-    results.append_event(tmp_path, "epoch", **EPOCH.model_dump())
-    path = tmp_path / results.EVENTS_FILE
+    event_log.append_event(tmp_path, "epoch", **EPOCH.model_dump())
+    path = tmp_path / event_log.EVENTS_FILE
     whole = path.read_bytes()
     for place in range(len(whole) - 1):
         flipped = bytearray(whole)
         flipped[place] ^= 1 << place % 7
         path.write_bytes(flipped)
-        assert results.read_epochs(tmp_path) in ([], [EPOCH])
+        assert event_log.read_epochs(tmp_path) in ([], [EPOCH])
         lines = [line for line in flipped.split(b"\n") if line]
-        assert len(results.read_events(tmp_path)) + len(results.damaged_events(tmp_path)) == len(lines)
+        assert len(event_log.read_events(tmp_path)) + len(event_log.damaged_events(tmp_path)) == len(lines)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from common import spec
-from common.artifacts.results import EpochRecord, Metrics, RunResult
+from common.artifacts.schema import EpochRecord, Metrics, RunResult
 from common.data.batches import Plan
 from common.data.sources import Dataset
 from common.machine import machine

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.artifacts import results
+from common.artifacts import atomic_files, results
 from common.training import profiling
 from common.training.trainer import Batch, Pieces, Recording, Separated, Span
 
@@ -230,7 +230,7 @@ def test_a_trace_that_has_no_room_leaves_the_operations(monkeypatch: pytest.Monk
     def write(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(results, "write_atomically", write)
+    monkeypatch.setattr(atomic_files, "write_atomically", write)
     found = profiling.top_operations(Replicas(monkeypatch, 1.0, None), BATCH, 8, 3, tmp_path)
     assert found is not None and len(found.operations) == 1 and found.trace is None
     assert found.failure is not None and "No space left" in found.failure

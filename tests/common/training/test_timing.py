@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.artifacts.results import Phases
+from common.artifacts.schema import Phases
 from common.machine import machine
 from common.training import timing
 

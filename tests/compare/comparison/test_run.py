@@ -17,7 +17,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from common.artifacts import results
+from common.artifacts import results, schema
 from common.spec import Spec
 from compare.__main__ import app
 from compare.comparison import run
@@ -520,7 +520,7 @@ def test_what_is_interrupted_within_something_larger_leaves_the_words_to_that(
 ) -> None:
     whole, out = executor.execute, tmp_path / "out"
 
-    def interrupted(row: Row, *rest: Any) -> results.RunResult:
+    def interrupted(row: Row, *rest: Any) -> schema.RunResult:
         if row.id == "right-serial-1core":
             raise Interrupted(signal.SIGTERM)
         return whole(row, *rest)

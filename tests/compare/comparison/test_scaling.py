@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from common.artifacts.results import Noise
+from common.artifacts.schema import Noise
 from common.machine import machine
 from common.spec import SpecError
 from compare.__main__ import app

@@ -18,8 +18,8 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from common.artifacts import checkpoint, results
-from common.artifacts.results import EpochRecord, RunResult
+from common.artifacts import checkpoint, event_log, results
+from common.artifacts.schema import EpochRecord, RunResult
 from compare.__main__ import app
 from compare.core import errors
 from compare.execution import launch, store
@@ -115,19 +115,19 @@ class Checked:
         assert {name: now.get(name) for name in self._sealed} == self._sealed
         self._sealed = now
         for directory in self.folder.glob("runs/*"):
-            records = results.read_epochs(directory)
+            records = event_log.read_epochs(directory)
             reference = self._reference[directory.name.partition(".")[0]]
             numbers = [record.epoch for record in records]
             assert numbers == list(range(1, len(numbers) + 1)), "an epoch is missing or there twice"
             assert learned(records) == learned(reference.epochs[: len(records)])
             if (directory / checkpoint.FILE).exists():  # written after the record of its last epoch
                 assert len(records) >= len(checkpoint.load(directory).progress.epochs), "the record of an epoch is lost"
-        attempts = {path.name: (path / results.EVENTS_FILE).read_bytes() for path in self._attempts_with_records()}
+        attempts = {path.name: (path / event_log.EVENTS_FILE).read_bytes() for path in self._attempts_with_records()}
         assert {name: attempts.get(name) for name in self._attempts} == self._attempts, "an earlier attempt was touched"
         self._attempts = attempts
 
     def _attempts_with_records(self) -> list[Path]:
-        return [path for path in self.folder.glob("runs/*.attempt*") if (path / results.EVENTS_FILE).exists()]
+        return [path for path in self.folder.glob("runs/*.attempt*") if (path / event_log.EVENTS_FILE).exists()]
 
     def is_whole(self) -> bool:
         return len(self._sealed) == len(self._reference)
@@ -142,7 +142,7 @@ class Checked:
             assert learned(result.epochs) == learned(expected.epochs)
             same = ("test", "order_hash", "predictions_hash", "first_step_loss", "weights_hash")
             assert [getattr(result, field) for field in same] == [getattr(expected, field) for field in same]
-            assert results.read_epochs(self.folder / "runs" / name) == result.epochs
+            assert event_log.read_epochs(self.folder / "runs" / name) == result.epochs
         assert list(self.folder.glob(f"runs/*/{checkpoint.FILE}")) == []
         return sum(result.resumes for result in found.values())
 
@@ -312,7 +312,7 @@ def test_a_flipped_digit_is_named_set_aside_and_run_again(fake_twins: pytest.Mon
     assert "Set aside: runs/left-serial-1core-r0/result.json was changed since it was written" in said
     assert compare("run", "--resume", out).exit_code == 0
     kept = out / "runs" / "left-serial-1core-r0.attempt1"
-    assert results.damaged_events(kept) == [3]
+    assert event_log.damaged_events(kept) == [3]
     assert compare("report", out).exit_code == 0
 
 

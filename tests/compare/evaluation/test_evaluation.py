@@ -17,7 +17,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from common import spec
-from common.artifacts import results, trained
+from common.artifacts import atomic_files, trained
 from common.models import weights
 from common.models.weights import WeightsError
 from common.spec import SpecError
@@ -191,7 +191,7 @@ def test_tuned_fields_come_from_a_folder_or_a_file(tmp_path: Path) -> None:
         validation_examples=1, code_hash="", versions={}, machine={},
     )  # fmt: skip
     best = {name: Best(study="", trial=trial, fields={"seed": number}) for number, name in enumerate(both)}
-    record = results.with_checksum(Tuned(plan=plan, searches=[], best_trials=best).model_dump_json())
+    record = atomic_files.with_checksum(Tuned(plan=plan, searches=[], best_trials=best).model_dump_json())
     (tmp_path / tuner.RECORD_FILE).write_text(record)
     assert final_training.read_tuned(tmp_path, both) == ({"pytorch": {"seed": 0}, "tensorflow": {"seed": 1}}, "abc")
     assert final_training.read_tuned(tmp_path / final_training.TUNED_FILE, both[:1]) == ({"pytorch": {"seed": 0}}, "abc")

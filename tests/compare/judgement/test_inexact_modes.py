@@ -3,7 +3,7 @@
 import pytest
 
 from common import spec
-from common.artifacts.results import Members, Staleness
+from common.artifacts.schema import Members, Staleness
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement import inexact_modes

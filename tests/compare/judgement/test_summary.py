@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from common import spec
-from common.artifacts.results import Noise, RunResult, StepParts
+from common.artifacts.schema import Noise, RunResult, StepParts
 from common.machine.rates import DeviceRates, Rates
 from common.models.work import Work
 from compare.execution.matrix import Row

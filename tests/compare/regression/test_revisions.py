@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from common import spec
-from common.artifacts import results
-from common.artifacts.results import RunResult
+from common.artifacts import atomic_files, results
+from common.artifacts.schema import RunResult
 from common.machine import machine
 from compare.__main__ import app
 from compare.comparison import run
@@ -166,7 +166,7 @@ def stand_in(repository: Path, rows: list[Row], monkeypatch: pytest.MonkeyPatch)
         state = (code.root / "state").read_text()
         done.append((state, row.id, repeat))
         directory = store.run_folder(folder, row.id, repeat)
-        results.write_atomically(directory / "spec.json", code.spec_json(row))
+        atomic_files.write_atomically(directory / "spec.json", code.spec_json(row))
         seconds = (2.0 if state == "before" else 3.0) * (1 + 0.01 * (repeat % 3))
         made_up = made.good(row, seconds, repeat)
         results.save(made_up, directory)

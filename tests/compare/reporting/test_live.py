@@ -103,7 +103,7 @@ def test_a_page_that_cannot_be_written_stops_nothing(tmp_path: Path, monkeypatch
     def full(path: Path, content: str) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("compare.reporting.live.results.write_atomically", full)
+    monkeypatch.setattr("compare.reporting.live.atomic_files.write_atomically", full)
     shown = Live(tmp_path, "T")
     shown.plan(["a"])
     shown.finish("All runs have ended.")

@@ -11,7 +11,7 @@ import matplotlib as mpl
 import pytest
 from matplotlib.figure import Figure
 
-from common.artifacts.results import Noise
+from common.artifacts.schema import Noise
 from compare.execution.store import Stored
 from compare.judgement.findings import findings
 from compare.judgement.summary import summarize

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from common.artifacts import results
-from common.artifacts.results import Metrics
+from common.artifacts.schema import Metrics
 from compare.core import errors
 from compare.execution import store
 from compare.regression import history

@@ -11,7 +11,7 @@ import safetensors.numpy
 from typer.testing import CliRunner
 
 from common.artifacts import results
-from common.artifacts.results import Phases, RunResult
+from common.artifacts.schema import Phases, RunResult
 from common.spec import Spec, from_json
 from compare.__main__ import app
 from compare.core.interrupt import Interrupted

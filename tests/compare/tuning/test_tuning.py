@@ -20,7 +20,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from common.artifacts import results
+from common.artifacts import atomic_files
 from common.spec import SpecError
 from compare.__main__ import app
 from compare.core.errors import FolderError, LaunchError
@@ -465,7 +465,7 @@ def test_resume_asks_for_a_password_that_nobody_has_written(tmp_path: Path) -> N
     plan = made({1: [[0.5]]}, {1: 1.0}).plan
     settings = plan.settings.model_copy(update={"storage": optuna_study.masked("postgresql://me:secret@host/trials")})
     record = plan.model_copy(update={"settings": settings}).model_dump_json()
-    (tmp_path / tuner.PLAN_FILE).write_text(results.with_checksum(record))
+    (tmp_path / tuner.PLAN_FILE).write_text(atomic_files.with_checksum(record))
     done = CliRunner().invoke(app, ["tune", "--resume", "--out", str(tmp_path)])
     assert done.exit_code == 2 and "Received: postgresql://me:***@host/trials. Say --storage URL." in done.stderr
 

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 from common import spec
-from common.artifacts import results
-from common.artifacts.results import EpochRecord, Metrics, Phases, RunResult
+from common.artifacts import event_log, results
+from common.artifacts.schema import EpochRecord, Metrics, Phases, RunResult
 
 EPOCHS = 3
 
@@ -74,13 +74,13 @@ def train(framework: str, run: spec.Spec, out: Path, repeat: int, behaviour: str
         "data_hash": f"c{run.split_seed:063d}",
         "first_step_loss": (2.3 if first else 2.3000002) + 0.1 * run.seed,
     }
-    results.append_event(out, "start", total_epochs=EPOCHS, total_steps=EPOCHS * 20, steps_per_epoch=20)
-    results.append_event(out, "first_step", seconds=0.1, loss=facts["first_step_loss"])
+    event_log.append_event(out, "start", total_epochs=EPOCHS, total_steps=EPOCHS * 20, steps_per_epoch=20)
+    event_log.append_event(out, "first_step", seconds=0.1, loss=facts["first_step_loss"])
     epochs = []
     for index in range(1, EPOCHS + 1):
         record = epoch(index, seconds)
         epochs.append(record)
-        results.append_event(out, "epoch", **record.model_dump())
+        event_log.append_event(out, "epoch", **record.model_dump())
         misbehave(behaviour, framework, out)
         if behaviour == "diverge":
             results.save(RunResult(status="diverged", reason="loss is nan at epoch 2, step 1", epochs=epochs, **facts), out)

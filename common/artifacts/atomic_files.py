@@ -1,0 +1,98 @@
+"""Files that are written whole or not at all, and JSON that carries its checksum."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import TypeAdapter
+
+ANY: TypeAdapter[Any] = TypeAdapter(Any)
+"""Reads JSON into plain values; what is none is a ValueError."""
+
+
+_CHECKSUM = "sha256"
+
+
+_SEAL, _END = f', "{_CHECKSUM}": "'.encode(), b'"}'
+"""Around the checksum of a result, or of a line of events.jsonl, which is its last value."""
+
+
+_PARTIAL = ".partial"
+"""The end of the names of files that are being written; the first letter is a point."""
+
+
+def line_with_checksum(values: dict[str, Any]) -> bytes:
+    """A line of JSON that ends with the checksum of its values."""
+    text = _canonical(values).encode()
+    return text.removesuffix(b"}") + _SEAL + sha256_hex(text) + _END
+
+
+def without_checksum(line: bytes) -> bytes | None:
+    """A line of `line_with_checksum` without its checksum; None where it is not so to the letter, though its values may be unchanged.
+
+    That is seen at once, where `is_unchanged` needs all values, and writes them once more.
+    """
+    text, _, rest = line.rpartition(_SEAL)
+    whole = text + b"}"
+    return whole if rest == sha256_hex(whole) + _END else None
+
+
+def parsed(content: bytes) -> Any:
+    """The values of a JSON file that anybody may have written; what is none is a ValueError, however deep it nests."""
+    try:
+        return json.loads(content.decode("utf-8-sig"))  # some editors write a mark of the order of bytes
+    except RecursionError:
+        raise ValueError("it nests too deep") from None
+
+
+def with_checksum(text: str) -> str:
+    """A JSON object's text with the SHA-256 of its values, by which a change of any of them is noticed."""
+    values = json.loads(text)
+    return json.dumps({**values, _CHECKSUM: digest(values)}, indent=1)
+
+
+def is_unchanged(values: Any) -> bool:
+    """Whether values are those that were written; takes the checksum out of them. What has none, from before, passes."""
+    written = values.pop(_CHECKSUM, None) if isinstance(values, dict) else None
+    return written is None or written == digest(cast(dict[str, Any], values))
+
+
+def digest(values: dict[str, Any]) -> str:
+    """SHA-256 of plain JSON values, whatever the order of their names."""
+    return sha256_hex(_canonical(values).encode()).decode()
+
+
+def _canonical(values: dict[str, Any]) -> str:
+    return json.dumps(values, sort_keys=True)
+
+
+def sha256_hex(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace a file whole or not at all, also when the power fails in between: then the one before may stand."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PARTIAL)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def sweep(folder: Path) -> None:
+    """Remove what kills in the middle of `write_atomically` left in a folder, and below it, that nobody writes to."""
+    for temporary in folder.rglob(f".*{_PARTIAL}"):
+        temporary.unlink(missing_ok=True)

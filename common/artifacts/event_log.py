@@ -1,0 +1,66 @@
+"""events.jsonl: a line for each epoch as it happens, so that a kill loses no finished epoch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, cast
+
+import pydantic
+
+from common.artifacts.atomic_files import ANY, is_unchanged, line_with_checksum, without_checksum
+from common.artifacts.schema import EpochRecord
+
+EVENTS_FILE = "events.jsonl"
+
+
+def append_event(directory: Path, event: str, **values: Any) -> None:
+    """Add one line to events.jsonl and push it to the operating system, so that a kill loses no finished epoch."""
+    line = line_with_checksum({"event": event, **values}) + b"\n"
+    with (directory / EVENTS_FILE).open("ab+") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(end - 1, 0))
+        if file.read(1) not in (b"", b"\n"):  # torn by a kill: this line is not to be lost with it
+            line = b"\n" + line
+        file.write(line)
+
+
+def read_events(directory: Path) -> list[dict[str, Any]]:
+    """The whole lines of events.jsonl; those torn by a kill or changed since are left out, see `damaged_events`."""
+    return [event for line in _lines(directory) if (event := _event(line)) is not None]
+
+
+def damaged_events(directory: Path) -> list[int]:
+    """The numbers, from 1, of the lines of events.jsonl that `read_events` leaves out."""
+    return [
+        number for number, line in enumerate(_lines(directory), 1) if without_checksum(line) is None and _event(line) is None
+    ]
+
+
+def _lines(directory: Path) -> list[bytes]:
+    try:
+        return [line for line in (directory / EVENTS_FILE).read_bytes().split(b"\n") if line]
+    except FileNotFoundError:
+        return []
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    try:
+        event = ANY.validate_json(line)  # several times as fast on short lines, of which there may be many
+    except ValueError:
+        return None
+    if not isinstance(event, dict) or not is_unchanged(cast(dict[str, Any], event)):
+        return None
+    return cast(dict[str, Any], event)
+
+
+def read_epochs(directory: Path) -> list[EpochRecord]:
+    """The epochs that events.jsonl holds, of a run that may have died after them."""
+    records: list[EpochRecord] = []
+    for event in read_events(directory):
+        if event.get("event") == "epoch":
+            try:
+                records.append(EpochRecord.model_validate({name: event.get(name) for name in EpochRecord.model_fields}))
+            except pydantic.ValidationError:
+                continue  # a line torn by a kill may still be JSON
+    return records

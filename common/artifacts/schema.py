@@ -1,0 +1,239 @@
+"""What a run says of itself, field by field."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from common.machine.rates import DeviceRates
+from common.spec import Spec
+
+SCHEMA_VERSION = 1
+
+
+Status = Literal["ok", "failed", "diverged", "killed", "not parallel", "not available"]
+
+
+class ResultError(ValueError):
+    """A stored result cannot be read: torn, of another version, or not a result."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+
+class Metrics(_Frozen):
+    """Scores of one pass over one split."""
+
+    loss: float
+    """Mean cross-entropy over examples."""
+    accuracy: float
+    """num_correct / num_examples, in 0..1."""
+    num_correct: int
+    num_examples: int
+
+
+class EpochRecord(_Frozen):
+    """One pass over the training split, and the validation that followed it."""
+
+    epoch: int
+    """From 1."""
+    steps: int
+    images: int
+    epoch_images: int
+    """Images of a whole epoch: more than `images` where the spec's `steps` cut this one short."""
+    learning_rate: float
+    """Of the epoch's last step."""
+    train: Metrics | None
+    """None where only a part was run. Over the epoch, each batch scored before its update, with augmentation and dropout."""
+    validation: Metrics | None
+    timed_seconds: float
+    """Wall time of the epoch's timed steps; a process's first step is left out."""
+    timed_steps: int
+    timed_images: int
+    input_wait_seconds: float
+    """The part of timed_seconds in which the training loop waited for its next batch."""
+    evaluation_seconds: float
+    first_step_seconds: float | None = None
+    """Of the process that began with this epoch; None in all others."""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds for a whole epoch at the pace of the timed images."""
+        return self.timed_seconds * self.epoch_images / self.timed_images if self.timed_images else float("nan")
+
+    @property
+    def images_per_second(self) -> float:
+        return self.timed_images / self.timed_seconds if self.timed_images else float("nan")
+
+
+class Phases(_Frozen):
+    """Wall time of the process by phase; the six of them add up to wall_seconds.
+
+    Of a run that went on from a checkpoint, all attempts are added up, each until the checkpoint that the next one began with.
+    """
+
+    import_seconds: float
+    """Process start until the framework is imported, its devices are set up and the ranks know each other."""
+    build_seconds: float
+    """Data from the cache, model, initial weights, optimizer."""
+    first_step_seconds: float
+    """The first update: tracing, compiling, first touch of memory."""
+    training_seconds: float
+    """All other updates, their wait for input included."""
+    input_wait_seconds: float
+    """Part of training_seconds."""
+    evaluation_seconds: float
+    other_seconds: float
+    wall_seconds: float
+
+
+class StepParts(_Frozen):
+    """Where the time of a step goes: medians over a segment of its own after the training, seconds a step."""
+
+    steps: int
+    step_seconds: float
+    compute_seconds: float | None = None
+    """Of the slowest replica, without any exchange."""
+    communication_hidden_seconds: float | None = None
+    """Of the exchange, while something is computed."""
+    communication_exposed_seconds: float | None = None
+    """Of the exchange, while everything waits for it."""
+    idle_seconds: float | None = None
+    """In which a replica neither computes nor exchanges, the mean over replicas: a pipeline's bubbles, slower neighbours."""
+    not_separable: str | None = None
+    """Why a part is None."""
+    transfer_seconds: float | None = None
+    """Of a batch from the host to the device; like the three below of the slowest process, and without any exchange."""
+    forward_seconds: float | None = None
+    backward_seconds: float | None = None
+    optimizer_seconds: float | None = None
+    pieces: str | None = None
+    """How forward, backward and optimizer were told apart, or why they cannot be."""
+
+
+class Operation(_Frozen):
+    """All operations of one name, as a profiler has seen them, in a step."""
+
+    name: str
+    """As the framework calls it; the other one's fuses differently under other names."""
+    calls: float
+    self_seconds: float
+    """Without the operations inside of it; of several threads or streams the sum."""
+    share: float
+    """Of the self seconds of all operations, 0..1."""
+
+
+class TopOperations(_Frozen):
+    """What the framework's own profiler saw in steps after the training, which it slows down: of the first process."""
+
+    steps: int
+    operations: list[Operation] = []
+    """Ten at most, the longest first."""
+    trace: str | None = None
+    """File beside the result, in Chrome's trace event format."""
+    failure: str | None = None
+    """Why there is no trace, or nothing at all."""
+
+
+class Staleness(_Frozen):
+    """Of a parameter server: by how many updates of others each worker's gradients were late."""
+
+    counts: list[int]
+    """Pushes whose gradients were made `index` updates before the one that they became."""
+    waiting_seconds: float
+    """Mean over workers: in the pushes and pulls of training steps, for the server and for each other."""
+
+
+class Members(_Frozen):
+    """Of model averaging, on the test split."""
+
+    average: Metrics
+    ensemble: Metrics
+    """A vote of the members, ties to the smallest label; its loss is the members' mean."""
+    members: list[Metrics]
+
+
+class Noise(_Frozen):
+    """What else the machine did meanwhile; None where the system does not say."""
+
+    load_start: float | None = None
+    """Load average of the minute before the run: processes that ran or waited for a core, of earlier runs too."""
+    load_end: float | None = None
+    frequency_start_mhz: float | None = None
+    """Mean clock of the CPUs that the run was held to."""
+    frequency_end_mhz: float | None = None
+    cores_stolen: float | None = None
+    """During training, of those that the run was held to by the hypervisor, for other machines; part of cores_taken."""
+    cores_taken: float | None = None
+    """During training, of the CPUs that the run was held to, by everything else; None also where the run was on several
+    machines."""
+
+
+class RunResult(_Frozen):
+    """Everything that one run of one framework says of itself."""
+
+    schema_version: int = Field(default=SCHEMA_VERSION, strict=True)
+    framework: str
+    spec: Spec
+    status: Status
+    reason: str | None = None
+    """Why the status is not ok, for the reader of a table."""
+    repeat: int = 0
+    implementation: str | None = None
+    """What the mode really was here, e.g. `nn.DataParallel` or `replicas in CPU threads`."""
+    device: str | None = None
+    devices: list[str] = []
+    threads: dict[str, int] = {}
+    """Intra-op, inter-op, loader workers and ranks that the core budget was spent on."""
+    cores_used: float | None = None
+    """CPU seconds over wall seconds during training, all processes of the run: at most the budget."""
+    cores_of_others: float | None = None
+    """The same of everything else that ran on the machine meanwhile; None also where the run was on several."""
+    epochs: list[EpochRecord] = []
+    best_epoch: int | None = None
+    """By the validation split, where the spec asks for it."""
+    test: Metrics | None = None
+    """Of the weights after the last epoch."""
+    first_step_loss: float | None = None
+    """Mean loss of the first batch before any update, to full precision: equal in both frameworks up to rounding."""
+    phases: Phases | None = None
+    peak_memory_mib: float | None = None
+    """Largest resident memory of the run, its ranks and workers summed; of a resumed run, of its largest attempt."""
+    device_peak_memory_mib: float | None = None
+    order_hash: str | None = None
+    """SHA-256 over the int64 ids of the training examples in the order in which they were trained on."""
+    data_hash: str | None = None
+    weights_hash: str | None = None
+    """SHA-256 over the initial weights."""
+    pixel_mean: tuple[float, float, float] | None = None
+    """What was subtracted from each channel, in 0..1 ..."""
+    pixel_std: tuple[float, float, float] | None = None
+    """... and what it was then divided by."""
+    bytes_per_step: float | None = None
+    """Sent by all replicas of the run together to exchange gradients, weights or activations, in a step of a whole batch."""
+    step_parts: StepParts | None = None
+    top_operations: TopOperations | None = None
+    device_rates: DeviceRates | None = None
+    """Of the first process's accelerator; None on a CPU, whose rates the comparison has."""
+    switches: dict[str, Any] = {}
+    """All of the framework's switches as they were, by the names that its `describe` lists."""
+    reduced: list[str] = []
+    """Those by which it computed with fewer digits than its precision says, as `name=value`."""
+    staleness: Staleness | None = None
+    members: Members | None = None
+    predictions_hash: str | None = None
+    """SHA-256 over the int64 labels predicted for the test split."""
+    confusion: list[list[int]] | None = None
+    """Of the test split, examples of each true class (row) that were taken for each class (column)."""
+    class_names: list[str] = []
+    versions: dict[str, str] = {}
+    machine: dict[str, Any] = {}
+    started_at: str | None = None
+    """UTC, ISO 8601; of the last attempt."""
+    noise: Noise | None = None
+    resumes: int = 0
+    """How often the run was cut short and went on from a checkpoint; see `Phases` for how its time is counted."""
+    started_over: str | None = None
+    """Why a run that was cut short did not go on from a checkpoint."""
