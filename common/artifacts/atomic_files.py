@@ -33,7 +33,7 @@ def line_with_checksum(values: dict[str, Any]) -> bytes:
 
 
 def without_checksum(line: bytes) -> bytes | None:
-    """A line of `line_with_checksum` without its checksum; None where it is not so to the letter, though its values may be unchanged.
+    """A line of `line_with_checksum` without its checksum; None where its letters differ, though its values may be unchanged.
 
     That is seen at once, where `is_unchanged` needs all values, and writes them once more.
     """

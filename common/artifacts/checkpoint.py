@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 import pydantic
-from pydantic import BaseModel, ConfigDict
 
 from common.artifacts import checked_arrays
 from common.artifacts.checked_arrays import SealError
 from common.artifacts.schema import EpochRecord, Phases
+from common.frozen import Exact, Frozen
 from common.models.weights import Weights
 from common.spec import Spec
 
@@ -29,10 +29,8 @@ class CheckpointError(ValueError):
     """A checkpoint cannot be gone on from: torn, changed, or of another run."""
 
 
-class Identity(BaseModel):
+class Identity(Frozen):
     """What must be the same for a run to go on as the same run."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     framework: str
     spec: Spec
@@ -43,10 +41,8 @@ class Identity(BaseModel):
     """Of the initial weights."""
 
 
-class Usage(BaseModel):
+class Usage(Frozen):
     """What a run and everything else used of the machine during its timed training, in seconds of CPUs."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     wall: float = 0.0
     own: float = 0.0
@@ -62,10 +58,8 @@ class Usage(BaseModel):
         return Usage(**{name: seconds + getattr(other, name) for name, seconds in self})
 
 
-class Progress(BaseModel):
+class Progress(Exact):
     """What a run has measured so far, in all its attempts."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
     identity: Identity
     epochs: list[EpochRecord]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from common.frozen import Exact
 from common.machine.rates import DeviceRates
 from common.spec import Spec
 
@@ -19,11 +20,7 @@ class ResultError(ValueError):
     """A stored result cannot be read: torn, of another version, or not a result."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
-
-
-class Metrics(_Frozen):
+class Metrics(Exact):
     """Scores of one pass over one split."""
 
     loss: float
@@ -34,7 +31,7 @@ class Metrics(_Frozen):
     num_examples: int
 
 
-class EpochRecord(_Frozen):
+class EpochRecord(Exact):
     """One pass over the training split, and the validation that followed it."""
 
     epoch: int
@@ -68,7 +65,7 @@ class EpochRecord(_Frozen):
         return self.timed_images / self.timed_seconds if self.timed_images else float("nan")
 
 
-class Phases(_Frozen):
+class Phases(Exact):
     """Wall time of the process by phase; the six of them add up to wall_seconds.
 
     Of a run that went on from a checkpoint, all attempts are added up, each until the checkpoint that the next one began with.
@@ -89,7 +86,7 @@ class Phases(_Frozen):
     wall_seconds: float
 
 
-class StepParts(_Frozen):
+class StepParts(Exact):
     """Where the time of a step goes: medians over a segment of its own after the training, seconds a step."""
 
     steps: int
@@ -113,7 +110,7 @@ class StepParts(_Frozen):
     """How forward, backward and optimizer were told apart, or why they cannot be."""
 
 
-class Operation(_Frozen):
+class Operation(Exact):
     """All operations of one name, as a profiler has seen them, in a step."""
 
     name: str
@@ -125,7 +122,7 @@ class Operation(_Frozen):
     """Of the self seconds of all operations, 0..1."""
 
 
-class TopOperations(_Frozen):
+class TopOperations(Exact):
     """What the framework's own profiler saw in steps after the training, which it slows down: of the first process."""
 
     steps: int
@@ -137,7 +134,7 @@ class TopOperations(_Frozen):
     """Why there is no trace, or nothing at all."""
 
 
-class Staleness(_Frozen):
+class Staleness(Exact):
     """Of a parameter server: by how many updates of others each worker's gradients were late."""
 
     counts: list[int]
@@ -146,7 +143,7 @@ class Staleness(_Frozen):
     """Mean over workers: in the pushes and pulls of training steps, for the server and for each other."""
 
 
-class Members(_Frozen):
+class Members(Exact):
     """Of model averaging, on the test split."""
 
     average: Metrics
@@ -155,7 +152,7 @@ class Members(_Frozen):
     members: list[Metrics]
 
 
-class Noise(_Frozen):
+class Noise(Exact):
     """What else the machine did meanwhile; None where the system does not say."""
 
     load_start: float | None = None
@@ -171,7 +168,7 @@ class Noise(_Frozen):
     machines."""
 
 
-class RunResult(_Frozen):
+class RunResult(Exact):
     """Everything that one run of one framework says of itself."""
 
     schema_version: int = Field(default=SCHEMA_VERSION, strict=True)

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from common.artifacts import checked_arrays
 from common.artifacts.checked_arrays import SealError
 from common.artifacts.schema import Metrics
+from common.frozen import Finite
 from common.models import architectures, weights
 from common.models.architectures import Architecture
 from common.models.input_scaling import Scaling
@@ -23,10 +24,8 @@ _USE = "Use the best.safetensors of a run; `convert` makes one from a framework'
 _Above0 = Annotated[float, Field(gt=0)]
 
 
-class Card(BaseModel):
+class Card(Finite):
     """What must be known of weights to use them, and where they come from."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     framework: str = Field(pattern=r"^[\w .-]+$")
     """That trained them; any can use them. As plain as the model's name, for both are printed, whoever made the file."""

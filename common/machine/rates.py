@@ -14,8 +14,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
+from common.frozen import Frozen
 from common.machine import machine
 
 MATRIX_SIZE = 1024
@@ -32,10 +33,8 @@ _CALLS = 10
 """Of an accelerator's work between two looks at the clock."""
 
 
-class Rates(BaseModel):
+class Rates(Frozen):
     """Of one machine, with so many cores."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     cores: int
     float32_gflops: float
@@ -48,10 +47,8 @@ class Rates(BaseModel):
         return {"float32": self.float32_gflops, "float64": self.float64_gflops}[precision]
 
 
-class DeviceRates(BaseModel):
+class DeviceRates(Frozen):
     """Of one accelerator, as a framework reaches them in a run's own arithmetic, after its training."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     matrix_gflops: float
     """Product of two square matrices of DEVICE_MATRIX_SIZE."""

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import math
 
-from pydantic import BaseModel, ConfigDict
-
+from common.frozen import Frozen
 from common.models import architectures
 from common.models.architectures import (
     Architecture,
@@ -35,10 +34,8 @@ _REMEMBERED = {"sgd": 1, "adam": 2}
 """Values that the update rule keeps for each weight."""
 
 
-class Work(BaseModel):
+class Work(Frozen):
     """Of one model, for one training image."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     forward_flops: int
     backward_flops: int

@@ -1,7 +1,7 @@
 """Ranks on other machines: started there by ssh, watched from here, and ended with the connection.
 
-`python -m common.processes.hosts` is what runs there: it starts one rank, tells how it is, and ends it where it hears no more of the
-launcher. The rank's own output comes back as it is; nothing but the two streams of ssh is open between the machines.
+`python -m common.processes.hosts` runs there. It starts one rank, reports its state, and ends it when the launcher falls
+silent. The rank's own output comes back as it is; nothing but the two streams of ssh is open between the machines.
 """
 
 from __future__ import annotations

@@ -14,8 +14,9 @@ import re
 from typing import Any, Literal, Self
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
+from common.frozen import Finite
 from common.machine import machine, placement
 from common.machine.heartbeat import HANG_SECONDS
 
@@ -67,11 +68,7 @@ class SpecError(ValueError):
     """A spec was refused. The message names the field, the value received, and the fix."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
-
-
-class Data(_Frozen):
+class Data(Finite):
     source: str = Field("digits", min_length=1, coerce_numbers_to_str=True)
     """One of `datasets.NAMES` (`leaves` with settings behind it), or the path of an image folder or of an archive of one."""
     image_size: int | None = Field(None, ge=1, le=4096)
@@ -93,7 +90,7 @@ class Data(_Frozen):
     """Of splits that are drawn and of the limit; None: the run's own seed."""
 
 
-class Optimizer(_Frozen):
+class Optimizer(Finite):
     name: Literal["sgd", "adam"] = "sgd"
     learning_rate: float = Field(0.05, gt=0)
     momentum: float = Field(0.9, ge=0, lt=1)
@@ -110,7 +107,7 @@ class Optimizer(_Frozen):
     """Use the framework's own optimizer in place of the shared update rule; the twins then part."""
 
 
-class Schedule(_Frozen):
+class Schedule(Finite):
     name: Literal["constant", "step", "exponential", "cosine"] = "constant"
     step_size: int = Field(10, ge=1)
     """`step`: epochs between two drops."""
@@ -122,7 +119,7 @@ class Schedule(_Frozen):
     """Factor on the learning rate from the number R of replicas that share the batch: 1, R, or the square root of R."""
 
 
-class Augmentation(_Frozen):
+class Augmentation(Finite):
     horizontal_flip: bool = False
     """Mirror each training image left to right with probability 1/2."""
     shift_px: int = Field(0, ge=0)
@@ -137,7 +134,7 @@ class Augmentation(_Frozen):
     """Multiply the pixels of each training image by a factor within 1 - brightness and 1 + brightness."""
 
 
-class Dask(_Frozen):
+class Dask(Finite):
     """How `input: dask` cuts up the training images, and who computes the parts."""
 
     chunk_images: int = Field(256, ge=1)
@@ -147,7 +144,7 @@ class Dask(_Frozen):
     """Serial's order, each batch gathered from all over; or chunks in random order and random order within each."""
 
 
-class Communication(_Frozen):
+class Communication(Finite):
     """How the replicas of synchronous data-parallel modes exchange their gradients."""
 
     bucket_mib: float = Field(25.0, gt=0)
@@ -161,7 +158,7 @@ class Communication(_Frozen):
     """Whether what compression loses is added to the next step's gradients (Seide et al. 2014, Stich et al. 2018)."""
 
 
-class ParameterServer(_Frozen):
+class ParameterServer(Finite):
     updates: Literal["synchronous", "asynchronous"] = "synchronous"
     """One update a step from all workers' gradients; or one for each worker's, as it comes (Dean et al. 2012)."""
     staleness: int | None = Field(None, ge=0)
@@ -170,42 +167,42 @@ class ParameterServer(_Frozen):
     """A dask.distributed cluster that holds the parameters; None: a server process of the run's own."""
 
 
-class Pipeline(_Frozen):
+class Pipeline(Finite):
     micro_batches: int = Field(4, ge=1)
-    """Parts of each replica's batch that follow one another through the stages; see `common.models.sharding.micro_batches`."""
+    """Parts of each replica's batch that follow one another through the stages; see `micro_batches`."""
     schedule: Literal["gpipe", "1f1b", "asynchronous"] = "gpipe"
     """All forward, then all backward (Huang et al. 2019); in turn; or on with stale weights (Narayanan et al. 2019)."""
 
 
-class Hybrid(_Frozen):
+class Hybrid(Finite):
     inner: Literal["tensor_parallel", "pipeline"] = "tensor_parallel"
     """How the replicas that share a copy of the model divide it; the copies divide the batch."""
     inner_replicas: int = Field(2, ge=2)
     """Replicas of each copy; there are `replicas` / `inner_replicas` copies."""
 
 
-class Averaging(_Frozen):
+class Averaging(Finite):
     every_steps: int | None = Field(None, ge=1)
     """Steps between two averages of all replicas' weights (local SGD, Stich 2019); None: one average, at the end."""
 
 
-class BestEpoch(_Frozen):
+class BestEpoch(Finite):
     """Which epoch's weights are kept, and when the training ends because none gets better."""
 
     keep: bool = False
-    """Write the weights of the best epoch so far beside the result, see `common.artifacts.trained`; of equal epochs the earliest."""
+    """Write the weights of the best epoch beside the result (see `common.artifacts.trained`); of equal epochs the earliest."""
     by: Literal["accuracy", "loss"] = "accuracy"
     """Of the validation split."""
     patience: int | None = Field(None, ge=1)
     """Epochs in a row, none of them the best, after which the training ends; None: it ends with `epochs` or `steps`."""
 
 
-class Paths(_Frozen):
+class Paths(Finite):
     cache_dir: str | None = None
     """Where decoded data and downloads are kept; None: the user's cache folder."""
 
 
-class Spec(_Frozen):
+class Spec(Finite):
     """One training run. Field order is the order of the tables and of the YAML file."""
 
     model: str = "simple_cnn"
@@ -223,7 +220,7 @@ class Spec(_Frozen):
     mode: str = "serial"
     replicas: int = Field(1, ge=1)
     accumulation: int = Field(1, ge=1)
-    """Parts of each replica's batch whose gradients are added up before its one update; see `common.models.sharding.micro_batches`."""
+    """Micro-batches of each replica's batch, whose gradients are added up before its one update; see `micro_batches`."""
     communication: Communication = Communication()  # pyright: ignore[reportCallIssue]
     parameter_server: ParameterServer = ParameterServer()  # pyright: ignore[reportCallIssue]
     pipeline: Pipeline = Pipeline()  # pyright: ignore[reportCallIssue]
@@ -247,7 +244,7 @@ class Spec(_Frozen):
     hosts: tuple[str, ...] = ()
     """Machines, by name or address, over which the ranks are spread in order, the first of them this one; none: all here."""
     hang_seconds: float = Field(HANG_SECONDS, gt=0)
-    """Within which a run that hangs is ended: no progress, and no CPU time or a stopped process; see `common.processes.watchdog`."""
+    """A run that hangs ends within this time: no progress, and no CPU time or a stopped process (`common.processes.watchdog`)."""
     checkpoint_seconds: float | None = Field(60.0, ge=0)
     """Between two checkpoints, at least; they are made between epochs, outside of all timed training, and a run that was cut
     short goes on from the last one. 0: after every epoch; None: none."""

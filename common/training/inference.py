@@ -11,7 +11,6 @@ from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict
 
 from common import spec
 from common.artifacts import atomic_files, checked_arrays, trained
@@ -19,6 +18,7 @@ from common.artifacts.checked_arrays import SealError
 from common.artifacts.trained import Card, Trained
 from common.data import sources
 from common.data.dataset import Images
+from common.frozen import Frozen
 from common.machine import heartbeat, machine
 from common.models import weights
 from common.models.architectures import Architecture
@@ -61,11 +61,7 @@ class Inference:
     """Weights from such a file; WeightsError where it does not fit."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class BatchTimes(_Frozen):
+class BatchTimes(Frozen):
     """How long one process took for batches of one size."""
 
     batch_size: int
@@ -76,7 +72,7 @@ class BatchTimes(_Frozen):
     """Of each timed call, in order: from images on the host to logits on the host."""
 
 
-class Latencies(_Frozen):
+class Latencies(Frozen):
     """What one process measured."""
 
     cores: int

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from common.artifacts import atomic_files
+from common.frozen import Frozen
 from common.machine import heartbeat, machine
 from common.machine.rates import DeviceRates
 from common.models import architectures, work
@@ -65,10 +64,8 @@ class Unit:
         return work.VALUE_BYTES[spec.precision] * (self.values_moved * spec.global_batch_size + 3 * self.weights)
 
 
-class Measured(BaseModel):
+class Measured(Frozen):
     """One process's medians, in seconds of wall time."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     seconds: list[float]
     """Of each unit: one such layer, forward and backward."""

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict
 from scipy import special
 
+from common.frozen import Frozen
 from common.training import metrics
 
 TOP = 5
@@ -27,11 +27,7 @@ Labels = npt.NDArray[np.int64]
 Logits = npt.NDArray[np.floating]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ClassScores(_Frozen):
+class ClassScores(Frozen):
     """Of one class, or averaged over them. 0 where nothing is divided by: a class that was never predicted has precision 0."""
 
     precision: float
@@ -44,7 +40,7 @@ class ClassScores(_Frozen):
     """Examples of the class; of an average, of all."""
 
 
-class Bin(_Frozen):
+class Bin(Frozen):
     """The predictions of one range of confidence."""
 
     low: float
@@ -55,7 +51,7 @@ class Bin(_Frozen):
     accuracy: float | None
 
 
-class Scores(_Frozen):
+class Scores(Frozen):
     """What a model made of the examples of a split."""
 
     num_examples: int
@@ -83,7 +79,7 @@ class Scores(_Frozen):
     """SHA-256 over the int64 predicted labels."""
 
 
-class Confusion(_Frozen):
+class Confusion(Frozen):
     """One class that is taken for another."""
 
     true: int
@@ -95,7 +91,7 @@ class Confusion(_Frozen):
     """Their places in the split, the surest mistakes first."""
 
 
-class Agreement(_Frozen):
+class Agreement(Frozen):
     """What two models make of the same examples."""
 
     num_examples: int

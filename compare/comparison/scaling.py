@@ -13,7 +13,6 @@ import matplotlib as mpl
 import typer
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from pydantic import BaseModel, ConfigDict
 from rich.console import Console
 from rich.text import Text
 
@@ -21,6 +20,7 @@ from common import spec
 from common.artifacts import atomic_files
 from common.artifacts.schema import RunResult
 from common.data import sources
+from common.frozen import Frozen
 from common.spec import SpecError
 from common.training.compression import SUMMABLE
 from compare.comparison import run
@@ -58,11 +58,7 @@ EXCHANGES: dict[str, Topology] = {"multi_process": "ring", "parameter_server": "
 SCALING_FILE = "scaling.json"
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
-
-
-class Point(_Frozen):
+class Point(Frozen):
     """One mode at one number of replicas."""
 
     id: str
@@ -92,7 +88,7 @@ class Point(_Frozen):
     efficiency_same_batch: float | None
 
 
-class Law(_Frozen):
+class Law(Frozen):
     """A law fitted to the points of one mode, those of more replicas than cores left out."""
 
     framework: str
@@ -101,7 +97,7 @@ class Law(_Frozen):
     fraction: SerialFraction
 
 
-class Check(_Frozen):
+class Check(Frozen):
     """The model, fitted on the smaller runs, against the largest measured one."""
 
     framework: str
@@ -120,7 +116,7 @@ class Check(_Frozen):
         return self.predicted_seconds / self.measured_seconds - 1.0
 
 
-class Projected(_Frozen):
+class Projected(Frozen):
     """Not measured: this machine's compute, and the gradient's bytes over a network that it does not have."""
 
     framework: str
@@ -135,7 +131,7 @@ class Projected(_Frozen):
     """Images per second over those of one replica."""
 
 
-class Scaling(_Frozen):
+class Scaling(Frozen):
     """Everything that `compare scaling` says."""
 
     points: list[Point]

@@ -13,11 +13,11 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 import typer
-from pydantic import BaseModel, ConfigDict
 from rich.text import Text
 from scipy import special
 
 from common import spec
+from common.frozen import Frozen
 from compare.comparison import run
 from compare.core import exits, statistics, terminal
 from compare.core.interrupt import SIGNALLED
@@ -60,10 +60,8 @@ VALUES: dict[str, Any] = {
 }
 
 
-class Check(BaseModel):
+class Check(Frozen):
     """One thing that must hold, and what was found."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
 
     where: str
     """`simulated`, or the framework that ran here."""
@@ -75,9 +73,7 @@ class Check(BaseModel):
     passed: bool
 
 
-class Selftest(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
-
+class Selftest(Frozen):
     checks: list[Check]
     sentences: list[str]
     """What the real trials say of this machine."""

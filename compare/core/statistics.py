@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 from scipy import special
+
+from common.frozen import Frozen
 
 VERDICT_PAIRS = 5
 """Below this many pairs no verdict is given: a t-interval over fewer is too wide, a bootstrap raises false alarms."""
@@ -29,11 +30,7 @@ Verdict = Literal["above", "below", "no difference shown", "too few repeats to t
 """What may be said of a ratio: above or below one, or why neither."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Spread(_Frozen):
+class Spread(Frozen):
     """Median and interquartile range of `n` values."""
 
     median: float
@@ -48,7 +45,7 @@ class Spread(_Frozen):
         return Spread(median=factor * self.median, low=factor * self.low, high=factor * self.high, n=self.n)
 
 
-class Ratio(_Frozen):
+class Ratio(Frozen):
     """The geometric mean of paired ratios, with its 95 % t-interval on the logarithms."""
 
     value: float
@@ -65,7 +62,7 @@ class Ratio(_Frozen):
         return self.n >= VERDICT_PAIRS
 
 
-class Judged(_Frozen):
+class Judged(Frozen):
     """One ratio of a family, and what it allows to be said."""
 
     name: str

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pydantic
-from pydantic import BaseModel, ConfigDict
 
 from common import spec
 from common.artifacts import atomic_files, results, trained
@@ -20,6 +19,7 @@ from common.artifacts.schema import Metrics, RunResult
 from common.artifacts.trained import Trained
 from common.data import sources
 from common.data.sources import Dataset
+from common.frozen import Frozen
 from common.machine import machine
 from common.spec import SpecError
 from common.training import inference, scores
@@ -53,11 +53,7 @@ _ROUNDING = {"float32": 1e-4, "float64": 1e-9}
 Logits = npt.NDArray[np.floating]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
-
-
-class Evaluation(_Frozen):
+class Evaluation(Frozen):
     """What is trained and scored."""
 
     values: dict[str, Any]
@@ -73,7 +69,7 @@ class Evaluation(_Frozen):
     """Whether the framework that trained scores the validation split too; that chose the epoch, so it flatters."""
 
 
-class Crossing(_Frozen):
+class Crossing(Frozen):
     """One framework's checkpoint, used by another."""
 
     framework: str
@@ -84,7 +80,7 @@ class Crossing(_Frozen):
     """Of the probabilities."""
 
 
-class Model(_Frozen):
+class Model(Frozen):
     """One training, and its best epoch on the test split."""
 
     framework: str
@@ -108,7 +104,7 @@ class Model(_Frozen):
     crossings: list[Crossing] = []
 
 
-class Pair(_Frozen):
+class Pair(Frozen):
     """Two frameworks' models of the same seed, on the same images."""
 
     first: str
@@ -120,7 +116,7 @@ class Pair(_Frozen):
     """Holm's, corrected for all pairs of the evaluation; None where they never part."""
 
 
-class Evaluated(_Frozen):
+class Evaluated(Frozen):
     """Everything that an evaluation says."""
 
     schema_version: int = SCHEMA_VERSION

@@ -13,12 +13,13 @@ import pydantic
 import typer
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from rich.console import Console
 from rich.text import Text
 
 from common.artifacts import atomic_files, trained
 from common.artifacts.trained import Card, Trained
+from common.frozen import Frozen
 from common.machine import machine
 from common.models import weights
 from common.spec import SpecError
@@ -48,11 +49,7 @@ CALLS_FOR_P99 = 100
 """Of all processes together, below which their slowest hundredth is no more than their slowest call."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Settings(_Frozen):
+class Settings(Frozen):
     """What is timed."""
 
     frameworks: tuple[str, ...] = tuple(launch.FRAMEWORKS)
@@ -66,7 +63,7 @@ class Settings(_Frozen):
     """... and none is begun after so long."""
 
 
-class Plan(_Frozen):
+class Plan(Frozen):
     """plan.json: what is timed, so that a measurement that was cut short goes on as the same."""
 
     kind: str = KIND
@@ -77,7 +74,7 @@ class Plan(_Frozen):
     machine: dict[str, Any]
 
 
-class Measured(_Frozen):
+class Measured(Frozen):
     """One framework with so many cores and one batch size, over its processes."""
 
     framework: str
@@ -94,7 +91,7 @@ class Measured(_Frozen):
     """Timed, of all processes."""
 
 
-class Inferred(_Frozen):
+class Inferred(Frozen):
     """Everything that a measurement of inference says."""
 
     schema_version: int = SCHEMA_VERSION

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from common import spec
 from common.artifacts import atomic_files
 from common.data import cache
+from common.frozen import Frozen
 from common.machine import machine
 from common.spec import Device, Spec, SpecError
 from compare.core.statistics import Ratio
@@ -22,10 +21,8 @@ FOLDER = "best"
 _IDENTITY = ("processor", "logical_cores", "host")
 
 
-class Best(BaseModel):
+class Best(Frozen):
     """What was found for one framework and model, and on what it was measured."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: int = SCHEMA_VERSION
     framework: str

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from common import spec
 from common.data.batches import Plan
 from common.data.sources import Dataset
+from common.frozen import Frozen
 from common.models import architectures
 from common.spec import Spec
 from compare.core import option_parsing, wording
@@ -19,10 +20,8 @@ FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 """A word that names a file or folder where it is put, and leads to no other."""
 
 
-class Row(BaseModel):
+class Row(Frozen):
     """One configuration of one framework, run once for each repeat."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: FileName
     """Name of the row in folders and tables, e.g. `pytorch-data_parallel-2replicas`."""

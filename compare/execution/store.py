@@ -15,11 +15,12 @@ from typing import Any, TypeVar, cast
 
 import filelock
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from common.artifacts import atomic_files, checkpoint, event_log, results
 from common.artifacts.checkpoint import CheckpointError
 from common.artifacts.schema import ResultError, RunResult
+from common.frozen import Exact
 from common.machine import machine
 from common.machine.rates import Rates
 from common.models.work import Work
@@ -44,11 +45,7 @@ MOST_REPEATS = 10_000
 _Record = TypeVar("_Record", bound=BaseModel)
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
-
-
-class ProofRecord(_Frozen):
+class ProofRecord(Exact):
     """What the comparison keeps of its proof."""
 
     verdict: str
@@ -63,7 +60,7 @@ class ProofRecord(_Frozen):
     rungs: list[dict[str, Any]] = []
 
 
-class Comparison(_Frozen):
+class Comparison(Exact):
     """compare.json: what is compared, and with what."""
 
     schema_version: int = SCHEMA_VERSION
@@ -107,7 +104,7 @@ class Comparison(_Frozen):
         return row.model_copy(update={"spec": row.spec.model_copy(update={"seed": seed})})
 
 
-class Stored(_Frozen):
+class Stored(Exact):
     """A comparison as its folder holds it."""
 
     comparison: Comparison

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pydantic import BaseModel, ConfigDict
-
 from common.artifacts.schema import RunResult
+from common.frozen import Frozen
 from common.training.loop import relative_difference
 from compare.core import statistics, wording
 from compare.core.statistics import Judged, interval_words
@@ -37,10 +36,8 @@ DISTURBED = " Other work disturbed it: do not rely on this."
 UNWATCHED = " Too short to tell whether other work disturbed it: do not rely on this."
 
 
-class Findings(BaseModel):
+class Findings(Frozen):
     """Sentences by subject; each list may be empty."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     sameness: list[str]
     """The proof, and what the timed runs themselves show."""

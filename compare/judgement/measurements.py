@@ -9,10 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from common.artifacts import atomic_files
 from common.artifacts.schema import Metrics, RunResult
+from common.frozen import Frozen
 from common.machine import machine
 from common.spec import Spec
 from compare.core.errors import FolderError
@@ -78,11 +77,7 @@ TIMES = tuple(name for name in METRICS if name == "images_per_second" or name.en
 MORE_IS_BETTER = ("images_per_second", "test_accuracy")
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Subject(_Frozen):
+class Subject(Frozen):
     """A row of a comparison, or a benchmark."""
 
     id: str
@@ -123,7 +118,7 @@ class Subject(_Frozen):
         return {name: value for name, value in fields.items() if name not in OF_THE_PLACE}
 
 
-class Measured(_Frozen):
+class Measured(Frozen):
     """One results folder, benchmark file, or folder of such files."""
 
     source: Path

@@ -9,20 +9,16 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict
 from scipy import special
 
+from common.frozen import Frozen
 from common.spec import SpecError
 from compare.core.statistics import CONFIDENCE
 
 Topology = Literal["ring", "tree", "server", "all_gather"]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
-
-
-class SerialFraction(_Frozen):
+class SerialFraction(Frozen):
     """The part of the work that does not share out, by one law, with its 95 % t-interval."""
 
     law: Literal["Amdahl", "Gustafson"]
@@ -72,7 +68,7 @@ def _through_origin(law: Literal["Amdahl", "Gustafson"], points: list[tuple[floa
     return SerialFraction(law=law, value=slope, low=slope - half, high=slope + half, n=len(points))
 
 
-class Network(_Frozen):
+class Network(Frozen):
     """A message of n bytes takes alpha + beta n seconds (Hockney 1994)."""
 
     name: str
@@ -136,7 +132,7 @@ def exchange_seconds(topology: Topology, replicas: int, gradient_bytes: float, l
     return messages * link.alpha_seconds + volume * link.beta_seconds_per_byte
 
 
-class Compute(_Frozen):
+class Compute(Frozen):
     """Seconds of one replica's step without communication: `fixed_seconds` + `image_seconds` x its batch."""
 
     fixed_seconds: float

@@ -11,9 +11,9 @@ from itertools import combinations
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from common.artifacts.schema import EpochRecord, Metrics, Noise, Phases, RunResult, StepParts, TopOperations
+from common.frozen import Frozen
 from common.machine.rates import DeviceRates
 from common.models.stages import idle_fraction
 from common.spec import Spec
@@ -41,18 +41,14 @@ _OF_THE_MODE = ("mode", "replicas", "cores", "hosts", "parameter_server", "pipel
 """Fields of a spec in which a serial row may differ from one that is held against it."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
-
-
-class Scores(_Frozen):
+class Scores(Frozen):
     """Final scores of one split over the repeats."""
 
     accuracy: Spread | None
     loss: Spread | None
 
 
-class Epoch(_Frozen):
+class Epoch(Frozen):
     """Medians of one epoch over the repeats; `n` repeats reached it."""
 
     epoch: int
@@ -64,7 +60,7 @@ class Epoch(_Frozen):
     n: int
 
 
-class Target(_Frozen):
+class Target(Frozen):
     """How soon a validation accuracy was reached."""
 
     accuracy: float
@@ -78,7 +74,7 @@ class Target(_Frozen):
     epochs: Spread | None
 
 
-class Limit(_Frozen):
+class Limit(Frozen):
     """How near a row came to what the machine can do; fractions are None where its rates are not known."""
 
     gflop_per_image: float
@@ -94,7 +90,7 @@ class Limit(_Frozen):
     """Of the rate at which its cores copy memory; above 1 where caches serve."""
 
 
-class Summary(_Frozen):
+class Summary(Frozen):
     """One row: what was run, what came of it, and how it compares."""
 
     id: str

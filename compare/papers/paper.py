@@ -13,10 +13,10 @@ import yaml
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from pydantic import BaseModel, ConfigDict
 
 from common import spec
 from common.artifacts.schema import EpochRecord, RunResult
+from common.frozen import Frozen
 from common.spec import Spec
 from compare.data import preprocess
 from compare.evaluation.final_training import Evaluated, Evaluation
@@ -42,10 +42,6 @@ FAILED = "the run failed here: see the cautions"
 """Why cells of a run that came to no end are open."""
 
 _File = TypeVar("_File", bound="Published")
-
-
-class Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Published(Frozen):

@@ -21,11 +21,11 @@ import numpy.typing as npt
 import platformdirs
 import pydantic
 import safetensors.numpy
-from pydantic import BaseModel, ConfigDict
 
 from common import spec
 from common.artifacts import atomic_files
 from common.data import sources
+from common.frozen import Frozen
 from common.machine import machine
 from common.models import architectures
 from common.models.architectures import Architecture
@@ -66,11 +66,7 @@ STRICT_STEPS_IN_PARTS = 2
 """Where BatchNorm sees a micro-batch at a time: resnet18's rounding, over four examples, grows a hundredfold with each step."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
-
-
-class Rung(_Frozen):
+class Rung(Frozen):
     """One claim and the largest difference that stands against it."""
 
     name: str
@@ -97,7 +93,7 @@ class Rung(_Frozen):
     """Of a rung over steps: how many of them, from the first, have a tolerance."""
 
 
-class Proof(_Frozen):
+class Proof(Frozen):
     """All rungs of one or more ladders."""
 
     rungs: list[Rung]

@@ -18,9 +18,9 @@ import typer
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from pydantic import BaseModel, ConfigDict
 from rich.text import Text
 
+from common.frozen import Frozen
 from common.machine import machine
 from compare.core import exits, terminal, wording
 from compare.core.errors import FolderError
@@ -41,10 +41,8 @@ _LOG_FROM = 10.0
 _LEGEND_AT_MOST = 24
 
 
-class Point(BaseModel):
+class Point(Frozen):
     """One figure of one row or benchmark at one commit."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     machine: str
     name: str

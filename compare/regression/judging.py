@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from common.frozen import Frozen
 from common.machine import machine
 from compare.core import wording
 from compare.core.errors import FolderError
@@ -32,10 +31,6 @@ JUDGED = ("epoch_seconds", "first_step_seconds", "peak_memory_mib")
 Pairs = dict[int, tuple[float, float]]
 
 EXIT_OK, EXIT_UNTOLD, EXIT_REGRESSION = 0, 2, 3
-
-
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 @dataclass(frozen=True)
@@ -60,7 +55,7 @@ class Criteria:
         return self.metrics or JUDGED[:1]
 
 
-class Change(_Frozen):
+class Change(Frozen):
     """One figure of one row or benchmark, before and now."""
 
     id: str
@@ -79,7 +74,7 @@ class Change(_Frozen):
     """No regression was shown, but the interval reaches beyond the threshold."""
 
 
-class Fact(_Frozen):
+class Fact(Frozen):
     """Something that holds or does not: how the runs ended, whether the training is proved to be the same."""
 
     id: str
@@ -90,7 +85,7 @@ class Fact(_Frozen):
     verdict: Verdict
 
 
-class Side(_Frozen):
+class Side(Frozen):
     """What was compared."""
 
     source: str
@@ -99,7 +94,7 @@ class Side(_Frozen):
     versions: dict[str, str]
 
 
-class Judgement(_Frozen):
+class Judgement(Frozen):
     """Everything that `compare regress` says."""
 
     baseline: Side

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import BaseModel, ConfigDict
 from rich.console import Console
 from rich.text import Text
 
 from common import spec
 from common.artifacts import atomic_files
 from common.data import sources
+from common.frozen import Frozen
 from common.machine import machine, rates
 from common.machine.rates import Rates
 from common.models import architectures, work
@@ -39,10 +39,8 @@ LADDER = "ladder"
 """Name of the files with the ladder of each framework, in its folder."""
 
 
-class Record(BaseModel):
+class Record(Frozen):
     """What a folder's search is for: another one may not go on in it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     request: Request
     frameworks: list[str]

@@ -16,10 +16,10 @@ from typing import Any, Literal
 
 import numpy as np
 import safetensors.numpy
-from pydantic import BaseModel, ConfigDict
 
 from common import spec
 from common.artifacts.schema import ResultError, RunResult
+from common.frozen import Frozen
 from common.machine.rates import Rates
 from common.models.work import Work
 from common.spec import Spec
@@ -55,10 +55,8 @@ PLAIN, FAIR, FULL, FLOAT64 = "plain", "fair", "full", "float64"
 Kind = Literal["level", "switch", "together"]
 
 
-class Step(BaseModel):
+class Step(Frozen):
     """One configuration of the ladder."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
 
     name: str
     kind: Kind
@@ -117,10 +115,8 @@ class _Configuration:
         return _median(known) if known else None
 
 
-class Request(BaseModel):
+class Request(Frozen):
     """What is asked for, of every framework alike."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     spec: Spec
     """What is trained, as `fair` has it; its part and length are replaced by the search's own."""

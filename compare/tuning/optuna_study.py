@@ -19,11 +19,11 @@ from optuna.pruners import BasePruner, MedianPruner, NopPruner, SuccessiveHalvin
 from optuna.samplers import BaseSampler, PartialFixedSampler, RandomSampler, TPESampler
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
-from pydantic import BaseModel, ConfigDict
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from common import spec
+from common.frozen import Frozen
 from common.machine import machine
 from common.spec import SpecError
 from compare.core import wording
@@ -68,11 +68,7 @@ _SECRET = re.compile("pass|pwd|secret|token|key", re.IGNORECASE)
 """In the name of a database driver's option whose value nobody is to read."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
-
-
-class Trial(_Frozen):
+class Trial(Frozen):
     """One setting, trained once."""
 
     slot: int
@@ -96,7 +92,7 @@ class Trial(_Frozen):
     ended_seconds: float
 
 
-class Searched(_Frozen):
+class Searched(Frozen):
     """One search, as it ended or as far as it is."""
 
     framework: str

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pydantic
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from pydantic import BaseModel, ConfigDict
 
 from common import spec
+from common.frozen import Finite
 from common.spec import SpecError
 from compare.execution.store import flat
 
@@ -48,18 +48,14 @@ _REFUSED = {
 """Fields that no space may name, and why."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class _Range(_Strict):
+class _Range(Finite):
     low: float
     high: float
     log: bool = False
     step: float | None = None
 
 
-class _Choices(_Strict):
+class _Choices(Finite):
     choices: list[bool | int | float | str]
 
 

@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
 from rich.console import Console
 
 from common import spec
 from common.artifacts import atomic_files
 from common.data import sources
+from common.frozen import Frozen
 from common.machine import machine
 from common.models import architectures
 from common.spec import Spec, SpecError
@@ -38,11 +38,7 @@ PLAN_FILE, RECORD_FILE, STORAGE_FILE = "tuning.json", "tuned.json", "tuning.db"
 LOGS_FOLDER = "logs"
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
-
-
-class Tuning(_Frozen):
+class Tuning(Frozen):
     """What a tuning is asked for."""
 
     values: dict[str, Any] = {}
@@ -74,7 +70,7 @@ class Tuning(_Frozen):
         return min(self.trials, search_space.grid_size(space)) if self.sampler == "grid" else self.trials
 
 
-class Plan(_Frozen):
+class Plan(Frozen):
     """tuning.json: what is tuned, and on what."""
 
     schema_version: int = SCHEMA_VERSION
@@ -96,7 +92,7 @@ class Plan(_Frozen):
     machine: dict[str, Any]
 
 
-class Best(_Frozen):
+class Best(Frozen):
     """The best trial of a framework, of all its searches."""
 
     study: str
@@ -105,7 +101,7 @@ class Best(_Frozen):
     """Of the spec: what was drawn, and what the space fixed."""
 
 
-class Tuned(_Frozen):
+class Tuned(Frozen):
     """tuned.json: what came of it, as far as it is."""
 
     plan: Plan

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
 import typer
-from pydantic import BaseModel, ConfigDict
 from rich.console import Console
 from rich.text import Text
 
 from common.artifacts import atomic_files
 from common.data.sources import DataRefused
+from common.frozen import Exact
 from common.machine import machine
 from compare.core import terminal, wording
 from compare.core.errors import FolderError
@@ -34,11 +34,7 @@ REPORT_FILE, PAGE_FILE = "report.md", "report.html"
 Subject = TypeVar("Subject")
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
-
-
-class Passed(_Frozen):
+class Passed(Exact):
     """What a step leaves to those after it."""
 
     best: dict[str, dict[str, Any]] = {}
@@ -78,7 +74,7 @@ class Step(Generic[Subject]):
     """Whether it only reads what the others have left, and is done each time: they may have been gone on with since."""
 
 
-class Record(_Frozen):
+class Record(Exact):
     """`<kind>.json`: what is walked through, and with what."""
 
     schema_version: int = SCHEMA_VERSION
@@ -111,7 +107,7 @@ class Record(_Frozen):
         )
 
 
-class Done(_Frozen):
+class Done(Exact):
     """step.json: one step that has come to its end."""
 
     part: Part

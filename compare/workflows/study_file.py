@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from common import spec
+from common.frozen import Frozen
 from common.models import architectures
 from common.spec import Spec, SpecError
 from compare.core.option_parsing import chosen, variants
@@ -32,18 +33,14 @@ _MATRIX = ("mode", "replicas", "epochs", "steps")
 """Fields of the spec that steps set for themselves."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Clean(_Frozen):
+class Clean(Frozen):
     """What becomes of images that are broken or there twice."""
 
     on_bad: Literal["strict", "skip"] = "skip"
     duplicates: Literal["refuse", "allow"] = "refuse"
 
 
-class Normalise(_Frozen):
+class Normalise(Frozen):
     """Mean and standard deviation of the training split, by every engine."""
 
     engines: tuple[str, ...] = Field(default_factory=lambda: (*launch.OWN, *launch.FRAMEWORKS))
@@ -53,7 +50,7 @@ class Normalise(_Frozen):
     """Dask's."""
 
 
-class Pretrain(_Frozen):
+class Pretrain(Frozen):
     """Serial against parallel."""
 
     modes: Annotated[tuple[str, ...], Field(min_length=1)] = Preset().modes
@@ -64,7 +61,7 @@ class Pretrain(_Frozen):
     """Of the validation split, until which seconds are counted."""
 
 
-class Tune(_Frozen):
+class Tune(Frozen):
     """The search for better fields of the spec, see `tuning.Tuning`."""
 
     sampler: Sampler = "tpe"
@@ -79,7 +76,7 @@ class Tune(_Frozen):
     space: dict[str, Any] = search_space.DEFAULT
 
 
-class Final(_Frozen):
+class Final(Frozen):
     """The training of the best fields, to its best validation epoch."""
 
     epochs: _AtLeast1 = 30
@@ -88,7 +85,7 @@ class Final(_Frozen):
     repeats: _AtLeast1 = 1
 
 
-class Study(_Frozen):
+class Study(Frozen):
     """A whole study, at one scale."""
 
     title: str = Field(min_length=1)

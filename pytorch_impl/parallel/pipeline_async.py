@@ -18,11 +18,10 @@ from pytorch_impl.parallel.pipeline import Pipeline
 class PipelineAsync(Pipeline):
     """PipeDream (Narayanan et al. 2019): new micro-batches start before the updates of earlier ones are back.
 
-    What it changes: every micro-batch makes an update of its own, from the mean over its own examples, so there are as many
-    updates to a batch as micro-batches; and stage s of S goes forward with weights that lack the last S - 1 - s of them,
-    see `common.models.stages.updates_missing`, also across the border of two batches. The same weights serve a micro-batch's way
-    back, and the gradient then moves weights that have moved on since. At the end of an epoch all updates are made before
-    anything is scored. Losses are those of the moving weights.
+    Every micro-batch makes its own update, from the mean over its own examples: a batch has as many updates as micro-batches.
+    Stage s of S goes forward with weights that lack the last S - 1 - s updates, also across the border of two batches (see
+    `common.models.stages.updates_missing`). The backward pass uses the same weights. Its gradient then moves weights that
+    have moved on since. All updates of an epoch are made before anything is scored. Losses are those of the moving weights.
     """
 
     def _build(self) -> None:

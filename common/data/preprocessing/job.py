@@ -9,21 +9,19 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from common.artifacts import atomic_files
 from common.data.preprocessing.sums import Sums, Triple
 from common.data.sources import Encoded
+from common.frozen import Frozen
 from common.machine import machine
 
 Scanning = Callable[[Encoded, int, int], AbstractContextManager[Callable[[], Sums]]]
 """(files, image size, workers): starts the workers, and gives the function that scans."""
 
 
-class Scan(BaseModel):
+class Scan(Frozen):
     """What one process measured."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     images: int
     import_seconds: float
