@@ -244,7 +244,7 @@ class Spec(Finite):
     hosts: tuple[str, ...] = ()
     """Machines, by name or address, over which the ranks are spread in order, the first of them this one; none: all here."""
     hang_seconds: float = Field(HANG_SECONDS, gt=0)
-    """A run that hangs ends within this time: no progress, and no CPU time or a stopped process (`common.processes.watchdog`)."""
+    """A run that hangs ends within this time: no progress, and no CPU time or a stopped process. See `watchdog`."""
     checkpoint_seconds: float | None = Field(60.0, ge=0)
     """Between two checkpoints, at least; they are made between epochs, outside of all timed training, and a run that was cut
     short goes on from the last one. 0: after every epoch; None: none."""

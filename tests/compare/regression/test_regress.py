@@ -148,7 +148,7 @@ def test_a_metric_that_was_asked_for_and_not_measured_is_no_pass(tmp_path: Path)
     assert nothing.exit_code == 2
     benchmarks = [kept.benchmark_file(tmp_path / f"{name}.json", {"test_step": list(kept.NOISE)}) for name in "ab"]
     done = compare(*benchmarks, "--metric", "epoch_seconds")
-    assert done.exit_code == 2 and "holds seconds alone. Received: --metrics epoch_seconds" in done.stderr
+    assert done.exit_code == 2 and "holds seconds alone. Received: --metric epoch_seconds" in done.stderr
 
 
 def test_one_low_p_among_many_figures_is_no_regression(tmp_path: Path) -> None:
