@@ -1,4 +1,5 @@
 import dataclasses
+import importlib
 import math
 import sys
 from collections.abc import Callable
@@ -300,3 +301,9 @@ def test_a_users_module_that_fails_is_refused_with_its_line(module: Module) -> N
         architectures.resolve(failing, 10, 32)
     with pytest.raises(SpecError, match="cannot be imported: SyntaxError"):
         architectures.resolve(module("def architecture(:\n"), 10, 32)
+
+
+def test_a_model_that_imports_the_former_name_works_and_is_told_the_new_one() -> None:
+    with pytest.warns(FutureWarning, match=r"called common\.models\.architectures now"):
+        former = importlib.import_module("common.architectures")
+    assert former.Architecture is Architecture
