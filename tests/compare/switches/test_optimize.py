@@ -321,7 +321,7 @@ def test_run_takes_the_best_switches_that_fit_its_rows_and_those_that_it_names_i
     command = ["run", "--frameworks", "left", "--modes", "serial", "--no-proof", "--switches", "best", "--set", cache]
     refused = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "refused")])
     assert refused.exit_code == 2
-    assert "Run: python -m compare optimize --model simple_cnn --framework left" in refused.stderr
+    assert "Run: python -m compare optimize --model simple_cnn --frameworks left" in refused.stderr
     optimize(tmp_path / "out", "--repeats", "2")
     assert CliRunner().invoke(app, [*command, "--out", str(tmp_path / "run")]).exit_code == 0
     ran = store.read_plan(tmp_path / "run").rows
