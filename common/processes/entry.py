@@ -33,7 +33,7 @@ from common.machine import heartbeat, machine, placement
 from common.machine.rates import DeviceRates
 from common.models import architectures, weights
 from common.processes import hosts, parameter_server, serving, supervisor
-from common.processes.process_spec import Member
+from common.processes.process_spec import ProcessSpec
 from common.spec import Spec
 from common.training import inference, layers, timing, tracing
 from common.training.loop import Diverged, Run, is_first_rank
@@ -467,17 +467,17 @@ def _launch(
 
 def _member(
     framework: str, read: Spec, arguments: argparse.Namespace, words: list[str], rank: int, environment: dict[str, str]
-) -> Member:
+) -> ProcessSpec:
     twin = [sys.executable, "-m", f"{framework}_impl"]
     place = placement.host_of(rank, read.replicas, len(read.hosts) or 1)
     if place == 0:
-        return Member(f"rank {rank}", [*twin, *words], environment)
+        return ProcessSpec(f"rank {rank}", [*twin, *words], environment)
     # Only rank 0's files are wanted: what another host has to write goes to a folder that is removed.
     command = [*twin, arguments.command, f"{hosts.FOLDER}/spec.json", "--out", f"{hosts.FOLDER}/out"]
     if arguments.command == "trace" and arguments.reverse_batches:
         command.append("--reverse-batches")
     files = {"spec.json": read.to_json()}
-    return Member(f"rank {rank}", command, environment, host=read.hosts[place], files=files)
+    return ProcessSpec(f"rank {rank}", command, environment, host=read.hosts[place], files=files)
 
 
 def _is_rank(read: Spec, environments: list[dict[str, str]]) -> bool:

@@ -22,7 +22,7 @@ from typing import Any
 from common.machine import machine
 from common.machine.heartbeat import Marks
 from common.processes import watchdog
-from common.processes.process_spec import Local, Member
+from common.processes.process_spec import Local, ProcessSpec
 from common.processes.watchdog import Sample
 
 SHELL_VARIABLE = "CONVTWINS_RSH"
@@ -44,7 +44,7 @@ ENDING_SECONDS = 5.0
 class Distant:
     """A member at work on another machine."""
 
-    def __init__(self, member: Member, hang_seconds: float) -> None:
+    def __init__(self, member: ProcessSpec, hang_seconds: float) -> None:
         """Start it.
 
         Args:
@@ -178,7 +178,7 @@ def main() -> int:
             os.chdir(asked["folder"])
         command = [word.replace(FOLDER, folder) for word in asked["command"]]
         # What it prints is for people: standard output is the answers'.
-        rank = Local(Member("rank", command, asked["environment"]), stdout=sys.stderr)
+        rank = Local(ProcessSpec("rank", command, asked["environment"]), stdout=sys.stderr)
         try:
             return _attend(rank, asked["silence_seconds"], received)
         finally:

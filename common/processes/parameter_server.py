@@ -26,7 +26,7 @@ from common import spec
 from common.artifacts.schema import Staleness
 from common.machine import heartbeat, machine, placement
 from common.processes import rendezvous, supervisor
-from common.processes.process_spec import Member
+from common.processes.process_spec import ProcessSpec
 from common.spec import Spec
 from common.training import compression, optim
 
@@ -287,14 +287,14 @@ def join(read: Spec, rank: int, meeting_place: str) -> Connection:
     return Connection(client, server, rank)
 
 
-def of_its_own(read: Spec) -> tuple[Member, dict[str, str]] | None:
+def of_its_own(read: Spec) -> tuple[ProcessSpec, dict[str, str]] | None:
     """The server process that a run needs beside its ranks, and what tells them of it; None: a cluster has it, or no server."""
     if read.mode != "parameter_server" or read.parameter_server.scheduler is not None:
         return None
     address = read.hosts[0] if read.hosts else placement.LOOPBACK
     (port,) = supervisor.free_ports(1, address)
     command = [sys.executable, "-m", "common.processes.parameter_server", "--address", address, "--port", str(port)]
-    return Member("parameter server", command, {}, trains=False), {
+    return ProcessSpec("parameter server", command, {}, trains=False), {
         ADDRESS_VARIABLE: f"tcp://{rendezvous.joined(address, port)}"
     }
 

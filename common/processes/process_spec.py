@@ -15,7 +15,7 @@ import psutil
 from common.processes import watchdog
 
 
-class Member(NamedTuple):
+class ProcessSpec(NamedTuple):
     """One process of a run."""
 
     name: str
@@ -59,7 +59,7 @@ class Running(Protocol):
 class Local:
     """A member at work on this machine."""
 
-    def __init__(self, member: Member, **streams: Any) -> None:
+    def __init__(self, member: ProcessSpec, **streams: Any) -> None:
         self.watched = watchdog.Watched()
         try:
             self._process = subprocess.Popen(

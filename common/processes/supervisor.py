@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from common.machine import heartbeat, machine, placement
 from common.processes import hosts, rendezvous, watchdog
-from common.processes.process_spec import Local, Member, Running
+from common.processes.process_spec import Local, ProcessSpec, Running
 
 _PR_SET_PDEATHSIG = 1
 
@@ -80,7 +80,7 @@ class Failure(NamedTuple):
     words: str
 
 
-def run_members(members: Sequence[Member], watch: Watch) -> Failure | None:
+def run_members(members: Sequence[ProcessSpec], watch: Watch) -> Failure | None:
     """Run several processes until all ranks have ended.
 
     The first that fails, or that hangs, ends the others: they would wait for it forever. Each leads a process group, so
@@ -162,7 +162,7 @@ def _killed_elsewhere(running: Sequence[Running]) -> list[tuple[int, int]]:
     return [(code, index) for code, index in codes if code is not None and code < 0 and code != -signal.SIGABRT]
 
 
-def _with_meeting_place(members: Sequence[Member], held: contextlib.ExitStack) -> list[Member]:
+def _with_meeting_place(members: Sequence[ProcessSpec], held: contextlib.ExitStack) -> list[ProcessSpec]:
     """Give all ranks the port at which they meet, which nobody else gets meanwhile.
 
     A port that nobody holds may be given to whoever connects next: also to a rank that tries to reach rank 0 before that
@@ -184,14 +184,14 @@ def _with_meeting_place(members: Sequence[Member], held: contextlib.ExitStack) -
     ]
 
 
-def _name(members: Sequence[Member], index: int) -> str:
+def _name(members: Sequence[ProcessSpec], index: int) -> str:
     member, ranks = members[index], sum(each.trains for each in members)
     of = f" of {ranks}" if member.trains else ""
     on = f" on {member.host}" if member.host is not None else ""
     return f"{member.name}{of}{on}"
 
 
-def _saved(stacks: Sequence[str], members: Sequence[Member], folder: Path | None) -> str:
+def _saved(stacks: Sequence[str], members: Sequence[ProcessSpec], folder: Path | None) -> str:
     if folder is None:
         return ""
     paths = watchdog.save_stacks(stacks, [member.name for member in members], folder)

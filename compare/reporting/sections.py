@@ -14,7 +14,7 @@ from compare.reporting.tables import Table
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class Section:
     """One step of a report."""
 
     name: str
@@ -40,7 +40,7 @@ class Whole:
     marks: list[tuple[str, str, str]]
     """(what, words, tone) that a reader wants to know before all else; tone: good, warn or bad."""
     conclusions: list[tuple[str, list[str]]]
-    parts: list[Part]
+    parts: list[Section]
     commands: list[tuple[str, str]]
     """What each is for, and the line that does it again."""
 
@@ -83,7 +83,7 @@ def to_html(whole: Whole, folder: Path) -> str:
     )
 
 
-def _part(part: Part, folder: Path) -> dict[str, Any]:
+def _part(part: Section, folder: Path) -> dict[str, Any]:
     return {
         "name": part.name,
         "title": wording.one_line(part.title),

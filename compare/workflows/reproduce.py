@@ -33,7 +33,7 @@ from compare.execution.store import Comparison
 from compare.papers import cifar10_minixception, plant_disease_resnet18, tomato_two_frameworks
 from compare.papers.paper import SCALES, SMOKE, Claim, Here, Paper, Plan, Setting, Training, Wanted
 from compare.reporting import content, plots, report
-from compare.reporting.sections import Part, Whole
+from compare.reporting.sections import Section, Whole
 from compare.reporting.tables import Cell, Column, Table
 from compare.tuning import tuner
 from compare.workflows import step_runner, study_steps
@@ -210,7 +210,7 @@ def _plan(subject: Reproduction, folder: Path, passed: Passed) -> Made:
         Column("repeats", "repeats"),
         Column("seconds", "seconds, about", 0),
     )
-    part = Part(
+    part = Section(
         name="plan",
         title="What is run",
         sections=[
@@ -308,7 +308,7 @@ def _scans(subject: Reproduction, folder: Path, passed: Passed) -> Made:
 def _faithful(subject: Reproduction, folder: Path, passed: Passed) -> Made:
     made = {each.name: run.within(_request(each, folder / each.name), folder / each.name) for each in subject.plan.faithful}
     said = [sentence for found, _ in made.values() for sentence in found.findings.troubles]
-    part = Part(
+    part = Section(
         name=_FAITHFUL,
         title="The published runs, as they were",
         sections=[("Cautions", said)] if said else [],
@@ -348,7 +348,7 @@ def _verdicts(subject: Reproduction, folder: Path, passed: Passed) -> Made:
         return True
 
     plots.write_all({_CURVES: curves}, folder)
-    part = Part(
+    part = Section(
         name=_VERDICTS,
         title="The published tables, and what is to be said of the claims",
         sections=[(f"{each.verdict}: {each.said}", each.evidence) for each in claims],
@@ -420,7 +420,7 @@ def _devices(subject: Reproduction) -> str:
     return f"{wording.count(cores, 'core')}, {gpus or 'no'} GPU{'' if gpus == 1 else 's'}"
 
 
-def _counts(parts: list[Part]) -> Iterator[tuple[str, str, str]]:
+def _counts(parts: list[Section]) -> Iterator[tuple[str, str, str]]:
     table = next((table for each in parts if each.name == _VERDICTS for table in each.tables if table.name == "claims"), None)
     for verdict, count in Counter(str(row["verdict"]) for row in table.rows).items() if table else ():
         yield verdict[:1].upper() + verdict[1:], f"{count}", _TONES.get(verdict, "")

@@ -24,7 +24,7 @@ from compare.core.interrupt import Interrupted
 from compare.execution import store
 from compare.proof import ladder
 from compare.reporting import content, document, sections, tables
-from compare.reporting.sections import Part, Whole
+from compare.reporting.sections import Section, Whole
 from compare.reporting.tables import Column, Table
 
 SCHEMA_VERSION = 1
@@ -57,7 +57,7 @@ class Passed(Exact):
 class Made:
     """What came of a step."""
 
-    part: Part
+    part: Section
     passed: Passed = field(default_factory=Passed)
     exit_code: int = 0
 
@@ -110,7 +110,7 @@ class Record(Exact):
 class Done(Exact):
     """step.json: one step that has come to its end."""
 
-    part: Part
+    part: Section
     passed: Passed
     """What the steps after it go on from."""
     seconds: float
@@ -192,7 +192,7 @@ def _do(step: Step[Subject], directory: Path, subject: Subject, before: list[Pas
     return done
 
 
-def under(part: Part, folder: str) -> Part:
+def under(part: Section, folder: str) -> Section:
     """The part of a step as the whole's report has it, which lies one folder above."""
     return replace(
         part,
@@ -248,7 +248,7 @@ def marks(done: Sequence[Done], steps: int) -> list[tuple[str, str, str]]:
     ]
 
 
-def times(done: Sequence[Done]) -> Part:
+def times(done: Sequence[Done]) -> Section:
     """How long each step took."""
     table = Table(
         "steps",
@@ -257,7 +257,7 @@ def times(done: Sequence[Done]) -> Part:
         [{"step": each.part.title, "seconds": each.seconds} for each in done],
         note="Of a step that was cut short and gone on with, the last part alone",
     )
-    return Part(name="times", title="What it took", tables=[table])
+    return Section(name="times", title="What it took", tables=[table])
 
 
 def commands(record: Record) -> list[tuple[str, str]]:

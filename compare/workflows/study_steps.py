@@ -20,7 +20,7 @@ from compare.data.data_report import counted
 from compare.evaluation import evaluation_report, final_training
 from compare.evaluation.final_training import Evaluation
 from compare.reporting import comparison_tables, content, document, report
-from compare.reporting.sections import Part
+from compare.reporting.sections import Section
 from compare.tuning import tuner, tuning_findings, tuning_report
 from compare.tuning.tuner import Tuning
 from compare.workflows.step_runner import Made, Passed, Step
@@ -33,7 +33,7 @@ def _explore(study: Study, folder: Path, passed: Passed) -> Made:
         shown.say("exploring the data")
         found, dataset, manifest = exploration.explore(raw.data, seed=raw.split_seed, cache_dir=raw.paths.cache_dir)
         data.write(folder, found, dataset, manifest)
-    part = Part(
+    part = Section(
         name="explore",
         title="Explore",
         sections=[("What is there", [data_report.heading(found)]), *data_report.sections(found)],
@@ -66,7 +66,7 @@ def _clean(study: Study, folder: Path, passed: Passed) -> Made:
         f"Files that are no usable images: {'left out, in both alike' if cleaned.data.on_bad == 'skip' else 'refused'}. "
         f"Images of equal pixels in two splits: {'allowed' if cleaned.data.duplicates == 'allow' else 'refused'}."
     )
-    part = Part(
+    part = Section(
         name="clean",
         title="Clean",
         sections=[("What is trained on", [was, policy, _size(dataset), *dataset.notes])],
@@ -110,7 +110,7 @@ def scanned(request: preprocess.Request, folder: Path) -> Made:
         outcome = preprocess.run(request, shown, folder)
     preprocess.write(outcome, folder)
     said = preprocess.sentences(outcome)
-    part = Part(
+    part = Section(
         name="normalise",
         title="Mean and standard deviation",
         sections=[("What was found", said)],
@@ -127,7 +127,7 @@ def _prove(study: Study, folder: Path, passed: Passed) -> Made:
     request = _request(study, folder)
     with display(Console(stderr=True)) as shown:
         proof = run.proof(run.judged(request, shown), request, folder, Watchers(shown))
-    part = Part(
+    part = Section(
         name="prove",
         title="Is it the same training?",
         sections=[("The proof", [proof.sentence, *(f"{mode}: not claimed: {why}" for mode, why in proof.not_claimed.items())])],
@@ -146,7 +146,7 @@ def compared(request: run.Request, folder: Path, *, name: str, title: str) -> Ma
     """A comparison, as a step of that name."""
     made, code = run.within(request, folder)
     found = made.findings
-    part = Part(
+    part = Section(
         name=name,
         title=title,
         sections=content.sections(made),
@@ -191,7 +191,7 @@ def tuned(settings: Tuning, folder: Path) -> Made:
     found = tuning_findings.find(made)
     unwritten = tuning_report.write(made, folder)
     said = [*tuning_findings.sections(made, found), *([("Not written", [unwritten])] if unwritten else [])]
-    part = Part(
+    part = Section(
         name="tune",
         title="Tuning, one trial after the other and side by side",
         sections=said,
@@ -245,7 +245,7 @@ def finished(settings: Evaluation, folder: Path) -> Made:
         shown.say("report")
         evaluation_report.write(made, final_training.data_of(made).test.images, folder)
     said = evaluation_report.sections(made)
-    part = Part(
+    part = Section(
         name="final",
         title="Final training and evaluation",
         sections=said,

@@ -9,7 +9,7 @@ from PIL import Image
 
 from compare.judgement.summary import summarize
 from compare.reporting import comparison_tables, plots, sections
-from compare.reporting.sections import Part, Whole
+from compare.reporting.sections import Section, Whole
 from tests.browser.chromium import Chromium
 from tests.compare import made
 
@@ -21,7 +21,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     summaries = summarize(made.hostile())
     drawn = [f"plots/{path.name}" for path in plots.write(summaries, folder / "plots") if path.suffix == ".svg"]
     Image.fromarray(np.full((40, 2000, 3), 90, np.uint8)).save(folder / "sheet.png")
-    first = Part(
+    first = Section(
         name="explore",
         title=made.HOSTILE[0],
         sections=[(made.HOSTILE[2], [made.HOSTILE[4]])],

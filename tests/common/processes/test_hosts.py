@@ -16,7 +16,7 @@ from common import spec
 from common.machine import machine, placement
 from common.processes import entry, hosts, supervisor
 from common.processes.hosts import Distant
-from common.processes.process_spec import Member
+from common.processes.process_spec import ProcessSpec
 from common.processes.supervisor import Failure, Watch
 
 LIMIT = 4.0
@@ -39,8 +39,8 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(hosts.SHELL_VARIABLE, "env")
 
 
-def member(rank: int, code: str, host: str | None = None) -> Member:
-    return Member(f"rank {rank}", [sys.executable, "-c", PRELUDE + textwrap.dedent(code)], {"RANK": str(rank)}, host=host)
+def member(rank: int, code: str, host: str | None = None) -> ProcessSpec:
+    return ProcessSpec(f"rank {rank}", [sys.executable, "-c", PRELUDE + textwrap.dedent(code)], {"RANK": str(rank)}, host=host)
 
 
 @pytest.mark.parametrize("others", ["threading.Event().wait()", "while True: heartbeat.stepped(); time.sleep(0.01)"])

@@ -25,7 +25,7 @@ from common import spec
 from common.machine import machine
 from common.processes import parameter_server, supervisor
 from common.processes.parameter_server import Connection, Server, ServerError
-from common.processes.process_spec import Member
+from common.processes.process_spec import ProcessSpec
 from common.processes.supervisor import Failure, Watch
 from common.spec import Spec
 
@@ -177,7 +177,7 @@ def run_ranks(code: str, monkeypatch: pytest.MonkeyPatch) -> Failure | None:
     assert own is not None
     server, address = own
     command = [sys.executable, "-c", RANK + textwrap.dedent(code)]
-    ranks = [Member(f"rank {rank}", command, {"RANK": str(rank), **address}) for rank in range(2)]
+    ranks = [ProcessSpec(f"rank {rank}", command, {"RANK": str(rank), **address}) for rank in range(2)]
     return supervisor.run_members([*ranks, server], Watch())
 
 

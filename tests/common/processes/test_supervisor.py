@@ -14,7 +14,7 @@ import pytest
 
 from common.machine import machine
 from common.processes import supervisor
-from common.processes.process_spec import Local, Member
+from common.processes.process_spec import Local, ProcessSpec
 from common.processes.supervisor import Failure, Watch
 from tests.ranks import run_ranks
 
@@ -133,7 +133,7 @@ def test_the_stacks_of_those_that_a_dead_rank_leaves_behind_are_saved(folder: Pa
         time.sleep(60)
     """
     saved = folder / "saved"
-    ranks = [Member(f"rank {rank}", python(code), {"RANK": str(rank)}) for rank in range(2)]
+    ranks = [ProcessSpec(f"rank {rank}", python(code), {"RANK": str(rank)}) for rank in range(2)]
     failure = supervisor.run_members(ranks, Watch(folder=saved))
     assert failure == Failure(1, -9, "rank 1 of 2 was ended by SIGKILL; see stacks-rank0.txt, stacks-rank1.txt")
     assert "most recent call first" in (saved / "stacks-rank0.txt").read_text()
@@ -148,7 +148,7 @@ def test_the_group_of_a_rank_is_ended_before_its_number_is_free(monkeypatch: pyt
         killed.append(group)
 
     monkeypatch.setattr("common.processes.process_spec.os.killpg", killpg)
-    rank = Local(Member("rank 0", [sys.executable, "-c", "raise SystemExit(3)"], {}))
+    rank = Local(ProcessSpec("rank 0", [sys.executable, "-c", "raise SystemExit(3)"], {}))
     while (code := rank.poll()) is None:
         time.sleep(0.01)
     rank.kill()
@@ -169,9 +169,9 @@ def test_where_all_fail_alike_the_first_rank_may_still_write_down_why(folder: Pa
     assert (folder / "reason of 0").exists()
 
 
-def run_beside(companion: Member, command: list[str]) -> Failure | None:
+def run_beside(companion: ProcessSpec, command: list[str]) -> Failure | None:
     """Two ranks and what they need beside them."""
-    ranks = [Member(f"rank {rank}", command, {"RANK": str(rank)}) for rank in range(2)]
+    ranks = [ProcessSpec(f"rank {rank}", command, {"RANK": str(rank)}) for rank in range(2)]
     return supervisor.run_members([*ranks, companion], Watch())
 
 
@@ -186,7 +186,7 @@ def test_a_companion_is_started_before_the_ranks_known_to_the_first_and_ended_af
         time.sleep(60)
     """)
     code = "wait_for(1); note(f'{rank} {os.environ.get(\"CONVTWINS_COMPANION\")}'); wait_for(3)"
-    assert run_beside(Member("a server", companion, {}, trains=False), python(code)) is None
+    assert run_beside(ProcessSpec("a server", companion, {}, trains=False), python(code)) is None
     names = sorted(path.name for path in folder.iterdir())
     (pid,) = [name.split()[1] for name in names if name.startswith("companion")]
     assert names == [f"0 {pid}", "1 None", f"companion {pid}", f"told {signal.SIGTERM.value}"]
@@ -201,7 +201,7 @@ def test_a_companion_that_ends_before_the_ranks_is_the_failure_and_ends_them(
     folder: Path, monkeypatch: pytest.MonkeyPatch, end: str, code: int, words: str
 ) -> None:
     monkeypatch.setattr(supervisor, "_wait", partial(supervisor._wait, seconds=0.1))  # pyright: ignore[reportPrivateUsage]
-    companion = Member("a server", python(f"wait_for(2); {end}"), {}, trains=False)
+    companion = ProcessSpec("a server", python(f"wait_for(2); {end}"), {}, trains=False)
     assert run_beside(companion, python("note(os.getpid()); time.sleep(60)")) == Failure(2, code, f"a server {words}")
     assert_gone([int(path.name) for path in folder.iterdir()])
 

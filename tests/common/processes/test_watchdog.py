@@ -11,7 +11,7 @@ import pytest
 from common.machine import machine
 from common.machine.heartbeat import Marks
 from common.processes import supervisor, watchdog
-from common.processes.process_spec import Member
+from common.processes.process_spec import ProcessSpec
 from common.processes.supervisor import Failure, Watch
 from common.processes.watchdog import Sample, Watchdog
 from tests.ranks import run_ranks
@@ -162,14 +162,14 @@ def test_a_rank_that_has_ended_is_named_where_others_wait_for_it() -> None:
 
 
 def test_a_dead_server_is_named_at_once() -> None:
-    rank = Member("rank 0", python("steps(1); wait_for_the_others()"), {})
-    server = Member("the server", python("time.sleep(0.5); os.kill(os.getpid(), 9)"), {}, trains=False)
+    rank = ProcessSpec("rank 0", python("steps(1); wait_for_the_others()"), {})
+    server = ProcessSpec("the server", python("time.sleep(0.5); os.kill(os.getpid(), 9)"), {}, trains=False)
     assert supervisor.run_members([rank, server], Watch(60.0)) == Failure(1, -9, "the server was ended by SIGKILL")
 
 
 def test_a_server_that_hangs_is_named_before_the_rank_that_waits_for_it() -> None:
-    rank = Member("rank 0", python("steps(1); wait_for_the_others()"), {})
-    server = Member("the server", python("time.sleep(60)"), {}, trains=False)
+    rank = ProcessSpec("rank 0", python("steps(1); wait_for_the_others()"), {})
+    server = ProcessSpec("the server", python("time.sleep(60)"), {}, trains=False)
     words = hang_of(supervisor.run_members([rank, server], Watch(LIMIT, None, "threading")))
     assert re.match(r"the server hangs in <module> \(<string>:\d+\); rank 0 of 1 waits in wait \(", words)
 

@@ -16,7 +16,7 @@ from compare.__main__ import app
 from compare.core.errors import FolderError
 from compare.core.interrupt import Interrupted
 from compare.execution import launch
-from compare.reporting.sections import Part
+from compare.reporting.sections import Section
 from compare.reporting.tables import Column, Table
 from compare.workflows import step_runner as walking
 from compare.workflows import study, study_steps
@@ -45,7 +45,7 @@ class Steps:
             (folder / "drawn.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"><path d="M0 0"/></svg>')
             rows: list[dict[str, Any]] = [{"what": f"<b>{name}</b>", "number": 0.5}]
             grid = Table(f"of_{name}", "A table", (Column("what", "what"), Column("number", "number", 2)), rows)
-            part = Part(
+            part = Section(
                 name=name,
                 title=f"Step {name}",
                 sections=[("Said", [f"{name} <script>alert(1)</script>"])],
@@ -228,7 +228,7 @@ def test_a_folder_with_other_files_is_refused(file: Path, steps: Steps) -> None:
 
 
 def test_paths_of_a_step_are_those_of_its_folder_in_the_report() -> None:
-    part = walking.under(Part(name="a", title="A", pictures=["plots/x.svg"], more=["report.md"]), "3-a")
+    part = walking.under(Section(name="a", title="A", pictures=["plots/x.svg"], more=["report.md"]), "3-a")
     assert (part.pictures, part.more) == (["3-a/plots/x.svg"], ["3-a/report.md"])
 
 
@@ -259,7 +259,7 @@ def test_a_framework_that_could_not_be_tuned_is_named_in_the_conclusion(
     path.write_text(yaml.safe_dump(FILE | {"spec": {"data": {"limit": 64}}}))
     study = Study.read(path, "quick", {})
     monkeypatch.setattr(study_steps, "_refuse_other_data", lambda *_: None)
-    monkeypatch.setattr(study_steps, "finished", lambda *_: Made(Part(name="final", title="Final", conclusions=["Said."])))
+    monkeypatch.setattr(study_steps, "finished", lambda *_: Made(Section(name="final", title="Final", conclusions=["Said."])))
     final = study_steps.STEPS[-1]
     best = {"tensorflow": {"optimizer.learning_rate": 0.1}}
     said = final.do(study, tmp_path, Passed(best=best)).part.conclusions
