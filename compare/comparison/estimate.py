@@ -1,4 +1,4 @@
-"""What a comparison would take: its runs in order with their time and disk, from a few measured steps or stored results."""
+"""Estimate a comparison before it runs: the runs in order, with time and disk, from a few measured steps or stored results."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from compare.reporting import tables
 from compare.reporting.tables import Column, Table
 
 STEPS = 8
-"""That a measured run trains."""
+"""Training steps of a measured run."""
 _SLOTS = {"sgd": 1, "adam": 2}
-"""Values that an optimizer keeps for each one that it trains."""
+"""Values that each optimizer keeps per trained weight."""
 _ITEM_BYTES = {"float32": 4, "float64": 8}
 _ID_BYTES = 8
 _REPORT_BYTES = 2 * 2**20
-"""About what tables and plots take."""
+"""Approximate size of tables and plots."""
 _OF_ITS_LENGTH = ("epochs", "steps", "seed", "hang_seconds", "checkpoint_seconds", "profile_steps", "paths")
-"""Fields of a spec that leave the time of a step as it is; so do `data.limit` and `data.seed`."""
+"""Spec fields that do not change the time of a step. `data.limit` and `data.seed` do not change it either."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of one run."""
+    """Estimate of one run."""
 
     row: str
     repeat: int
     seconds: float | None
-    """Wall time; None where nothing is known of it."""
+    """Wall time. None if it is unknown."""
     num_bytes: int | None
-    """That it leaves on the disk."""
+    """Bytes that the run leaves on the disk."""
     source: str
-    """What the figures come from."""
+    """Where the figures come from."""
 
 
 def estimate(
@@ -52,12 +52,12 @@ def estimate(
     jobs: Sequence[tuple[Row, int]],
     known: Callable[[Row], tuple[RunResult, str] | str],
 ) -> list[Estimate]:
-    """What each run would take, in order.
+    """Estimates every run, in order.
 
     Args:
-        comparison: judged, not begun.
+        comparison: judged, not started.
         jobs: its runs.
-        known: a result of the like of a row and where it comes from; or why there is none. Asked once for each row.
+        known: a result for a similar row and its source, or why there is none. Called once for each row.
     """
     rows = {row.id: row for row, _ in jobs}
     likes = {name: known(row) for name, row in rows.items()}
@@ -75,7 +75,7 @@ def estimate(
 
 
 def seconds(row: Row, like: RunResult, num_train: int) -> float:
-    """Wall time of a run, from a shorter or a longer one of the same kind."""
+    """Wall time of a run, scaled from a shorter or longer run of the same kind."""
     phases = like.phases
     assert phases is not None, "a whole run has its phases"
     timed_images = sum(epoch.timed_images for epoch in like.epochs)
@@ -89,7 +89,7 @@ def seconds(row: Row, like: RunResult, num_train: int) -> float:
 
 
 def num_bytes(row: Row, like: RunResult, num_train: int) -> int:
-    """What a run leaves behind: a line in its events and an entry in its result for each epoch, its facts, its spec."""
+    """Bytes that a run leaves: its facts, its spec, and for each epoch a line in its events and an entry in its result."""
     record = like.epochs[0]
     of_epoch = 2 * len(record.model_dump_json())
     of_run = len(results.to_line(like.model_copy(update={"epochs": []}))) + len(row.spec.to_json())
@@ -97,12 +97,12 @@ def num_bytes(row: Row, like: RunResult, num_train: int) -> int:
 
 
 def _best_bytes(row: Row, trainable_values: int) -> int:
-    """Of the weights of the best epoch, where they are kept."""
+    """Bytes of the weights of the best epoch, if they are kept."""
     return trainable_values * _ITEM_BYTES[row.spec.precision] if row.spec.best_epoch.keep else 0
 
 
 def checkpoint_bytes(rows: Sequence[Row], comparison: Comparison) -> int:
-    """The room that a checkpoint needs for a while, two of them where one takes the other's place."""
+    """Temporary space for a checkpoint. Two checkpoints exist while one replaces the other."""
     largest = 0
     for row in rows:
         if row.spec.starts_over is None:
@@ -114,7 +114,7 @@ def checkpoint_bytes(rows: Sequence[Row], comparison: Comparison) -> int:
 
 
 def measured(row: Row) -> tuple[RunResult, str] | str:
-    """A few steps of a row, really trained, in a folder that is removed; or why that failed."""
+    """Trains a few steps of a row in a temporary folder. Returns the result, or why it failed."""
     spec = row.spec
     length = min(STEPS, spec.steps or STEPS)
     short = spec.with_fields(epochs=None, steps=length, profile_steps=0, checkpoint_seconds=None)
@@ -126,7 +126,7 @@ def measured(row: Row) -> tuple[RunResult, str] | str:
 
 
 def stored(folder: Path) -> Callable[[Row], tuple[RunResult, str] | str]:
-    """Looks for results of the like in another comparison: of several, that of the middle wall time.
+    """Looks up results of similar rows in another comparison. Of several, it takes the one with the median wall time.
 
     Raises:
         FolderError: the folder holds none.
@@ -149,7 +149,7 @@ def stored(folder: Path) -> Callable[[Row], tuple[RunResult, str] | str]:
 
 
 def to_plain(estimates: Sequence[Estimate], comparison: Comparison) -> dict[str, Any]:
-    """Everything as JSON holds it."""
+    """Everything as JSON values."""
     wanted = [row for row in comparison.rows if row.id in {each.row for each in estimates}]
     return {
         "runs": [asdict(each) for each in estimates],
@@ -164,7 +164,7 @@ def to_plain(estimates: Sequence[Estimate], comparison: Comparison) -> dict[str,
 
 
 def print_to(console: Console, plain: dict[str, Any]) -> None:
-    """For a reader on a terminal."""
+    """Prints the estimates to a terminal."""
     columns = (
         Column("number", "no."),
         Column("row", "run"),

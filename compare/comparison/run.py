@@ -39,15 +39,15 @@ from compare.reporting.content import Report
 from compare.reporting.live import Live
 
 PROFILE_STEPS = 20
-"""Of the segment that `--profile` adds to a run."""
+"""Profiled steps of the segment that `--profile` adds to a run."""
 
 _WITH_RESUME = ("resume", "repeats", "as_json", "dry_run", "like", "live")
-"""Parameters of the command that change nothing of what is compared."""
+"""Command parameters that do not change what is compared."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asks for, all of it read and none of it judged."""
+    """The options of the command line, read but not yet judged."""
 
     settings: Preset
     frameworks: list[str]
@@ -58,11 +58,11 @@ class Request:
     )
     """The rows of these settings for these frameworks."""
     oversubscribe: bool = False
-    """Whether more replicas than cores are run, to take turns."""
+    """Whether to run modes with more replicas than cores. The replicas then share cores."""
     target_accuracy: float | None = None
-    """Of the validation split, until which seconds are counted."""
+    """Validation accuracy at which the time to accuracy is taken."""
     live: bool = False
-    """Whether a page is kept up to date meanwhile."""
+    """Whether to keep a live page up to date during the runs."""
 
 
 def command(
@@ -180,18 +180,18 @@ def run(request: Request, *, as_json: bool, show: Callable[..., object] = report
 
 
 def within(request: Request, folder: Path) -> tuple[Report, int]:
-    """Do a comparison as a part of something larger, which tells of it itself.
+    """Run a comparison as a part of a larger command, which shows the report itself.
 
     Args:
         request: of the comparison.
         folder: its `out`.
 
     Returns:
-        (what came of it, exit code: 0, or 1 where a run failed, the proof did, or a file could not be written).
+        (the report, exit code: 0, or 1 if a run or the proof failed or a file could not be written).
 
     Raises:
         SpecError, DataRefused, LaunchError, FolderError: as `run`.
-        Interrupted: part of it was made, and stays.
+        Interrupted: some runs were made, and their results stay.
     """
     made = _compared(replace(request, out=folder))
     if made.code:
@@ -202,18 +202,18 @@ def within(request: Request, folder: Path) -> tuple[Report, int]:
 
 
 class _Compared(NamedTuple):
-    """What came of a comparison, and what there is to say of it."""
+    """Result of a comparison, and what to print about it."""
 
     report: Report
     folder: Path
     code: int
-    """0, or 130 or 143 where it was interrupted."""
+    """0, or 130 or 143 if it was interrupted."""
     unwritten: str | None
-    """What could not be written, in words."""
+    """Files that could not be written, in words."""
 
 
 def _compared(request: Request) -> _Compared:
-    """Do a comparison, or go on with it; print how it goes, and nothing of what came of it."""
+    """Start or resume a comparison. Prints its progress, not its results."""
     code, unsealed = 0, list[tuple[str, RunResult]]()
     with interruptible(), display(Console(stderr=True)) as shown:
         if request.out is not None:
@@ -227,7 +227,7 @@ def _compared(request: Request) -> _Compared:
             told = Watchers(shown, live)
             try:
                 try:
-                    if request.prove:  # also of a folder that holds one: what has been proved before is remembered
+                    if request.prove:  # also for a folder that holds a proof: earlier proofs are remembered
                         comparison = _prove(comparison, request, folder, told)
                         store.write_plan(folder, comparison)
                     unsealed = run_all(comparison, folder, told)
@@ -244,7 +244,7 @@ def _compared(request: Request) -> _Compared:
 
 
 def rehearse(request: Request, *, as_json: bool, like: Path | None) -> int:
-    """Print the runs of a comparison that are still to be made, in order, with an estimate of their time and disk.
+    """Print the remaining runs of a comparison in order, with an estimate of their time and disk.
 
     Args:
         request: of the comparison, which is not begun.

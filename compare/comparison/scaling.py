@@ -1,4 +1,4 @@
-"""`python -m compare scaling`: what more replicas bring, measured; what they would bring elsewhere, projected and said so."""
+"""`python -m compare scaling`: measures the gain from more replicas, and projects it to other machines, labelled as such."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Kind = Literal["strong", "weak"]
 KINDS: tuple[Kind, ...] = ("strong", "weak")
 TOPOLOGIES: tuple[Topology, ...] = ("ring", "tree", "server")
 EXCHANGES: dict[str, Topology] = {"multi_process": "ring", "parameter_server": "server"}
-"""Modes whose exchange the alpha-beta model describes, on which it is checked; see `_topology`."""
+"""Modes whose exchange the alpha-beta model describes. The model is checked on them; see `_topology`."""
 
 SCALING_FILE = "scaling.json"
 
@@ -69,18 +69,18 @@ class Point(Frozen):
     replicas: int
     cores: int
     oversubscribed: bool
-    """More replicas than cores, which they have to take turns on; see `summary.oversubscribed`."""
+    """More replicas than cores, so that replicas share cores; see `summary.oversubscribed`."""
     global_batch_size: int
     per_replica_batch_size: int
     workers: int
     status: str
     in_doubt: bool
-    """Other work disturbed it or a run that it is held against, or they were too short to tell."""
+    """Other work disturbed this run or a run that it is compared with, or the runs were too short to tell."""
     images_per_second: Spread | None
     speedup_one_core: Ratio | None
-    """Epoch seconds of serial on one core, with the batch of one replica of the weak runs, over this row's."""
+    """Epoch seconds of serial on one core, with the per-replica batch of the weak runs, divided by this row's."""
     speedup_same_cores: Ratio | None
-    """Those of serial on as many cores, with the same global batch, over this row's."""
+    """Epoch seconds of serial on as many cores, with the same global batch, divided by this row's."""
     speedup_same_batch: Ratio | None
     """Those of serial on one core with this row's per-replica batch: what is left when small batches gain nothing."""
     efficiency_one_core: float | None
@@ -89,7 +89,7 @@ class Point(Frozen):
 
 
 class Law(Frozen):
-    """A law fitted to the points of one mode, those of more replicas than cores left out."""
+    """A law fitted to the points of one mode. Points with more replicas than cores are left out."""
 
     framework: str
     mode: str
@@ -98,7 +98,7 @@ class Law(Frozen):
 
 
 class Check(Frozen):
-    """The model, fitted on the smaller runs, against the largest measured one."""
+    """The model is fitted on the smaller runs and compared with the largest measured run."""
 
     framework: str
     mode: str
@@ -106,18 +106,18 @@ class Check(Frozen):
     workers: int
     replicas: int
     fitted_on: list[int]
-    """Replicas of the parallel runs that the link was fitted on; none: compute alone."""
+    """Replicas of the parallel runs that the link was fitted on. Empty: compute alone."""
     predicted_seconds: float
     measured_seconds: float
 
     @property
     def error(self) -> float:
-        """(predicted - measured) / measured, of a step."""
+        """(predicted - measured) / measured, for a step."""
         return self.predicted_seconds / self.measured_seconds - 1.0
 
 
 class Projected(Frozen):
-    """Not measured: this machine's compute, and the gradient's bytes over a network that it does not have."""
+    """Projected, not measured: this machine's compute, and the gradient's bytes over a network that it does not have."""
 
     framework: str
     workers: int
@@ -126,13 +126,13 @@ class Projected(Frozen):
     network: str
     replicas: int
     step_seconds: float | None
-    """None where the global batch has not an image for each replica."""
+    """None if the global batch has fewer images than replicas."""
     speedup: float | None
-    """Images per second over those of one replica."""
+    """Images per second divided by those of one replica."""
 
 
 class Scaling(Frozen):
-    """Everything that `compare scaling` says."""
+    """The complete result of `compare scaling`."""
 
     points: list[Point]
     laws: list[Law]
@@ -197,7 +197,7 @@ def command(
 
 
 def rows(settings: Preset, frameworks: Sequence[str], *, sizes: Sequence[int], kinds: Sequence[Kind]) -> list[Row]:
-    """Every parallel row of the scaling, and every serial one that it is held against.
+    """Every parallel row of the scaling, and every serial row that it is compared with.
 
     Args:
         settings: its values' `global_batch_size` is that of the strong runs and of each replica of the weak ones.
@@ -212,7 +212,7 @@ def rows(settings: Preset, frameworks: Sequence[str], *, sizes: Sequence[int], k
     chosen("frameworks", frameworks, tuple(launch.FRAMEWORKS))
     chosen("modes", settings.modes, tuple(spec.VARIANTS))
     hosts = tuple(values.get("hosts") or ())
-    # Judged without them: serial, with which every scaling begins, has none.
+    # # Judged without hosts: every scaling begins with serial, which has none.
     first = spec.build({name: value for name, value in values.items() if name not in (("hosts", "cores") if hosts else ())})
     available, batch = first.cores * max(len(hosts), 1), first.global_batch_size
     if hosts and values.get("cores") is not None:
@@ -412,7 +412,7 @@ def projected_table(found: Scaling) -> Table:
 
 
 def _missed(found: Scaling) -> str:
-    """How far off the model was where it could be checked, and whether it rests on what is not to be relied on."""
+    """How far off the model was where it could be checked, and whether it rests on doubtful measurements."""
     errors = [f"{100 * check.error:+.0f} %" for check in found.checks]
     checked = f" Of the largest runs here the same model was off by {', '.join(errors)} of a step." if errors else ""
     doubt = " It rests on runs that are in doubt." if any(point.in_doubt for point in found.points) else ""
@@ -420,7 +420,7 @@ def _missed(found: Scaling) -> str:
 
 
 def draw(found: Scaling, folder: Path) -> list[Path]:
-    """Speed-up over replicas: measured points with their intervals, and what is projected apart from them."""
+    """Speed-up over replicas: measured points with their intervals; projected points stand apart."""
     folder.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(plots.SETTINGS):
         figure = Figure(figsize=(11, 5) if found.projected else (6.5, 5), layout="constrained")
@@ -528,12 +528,12 @@ def _point(stored: Stored, row: Row, doubted: Collection[str]) -> Point:
 
 
 def _base_batch(stored: Stored) -> int | None:
-    """The batch that everything is scaled up from: that of the first serial row, which `rows` lays out before all others."""
+    """The batch that everything is scaled up from: the batch of the first serial row, which `rows` puts first."""
     return next((row.spec.global_batch_size for row in stored.comparison.rows if row.spec.mode == "serial"), None)
 
 
 def _kind(stored: Stored, row: Row) -> Kind:
-    """A batch that has grown with the replicas is that of a weak run."""
+    """A row is a weak run if its batch has grown with the replicas."""
     return "strong" if _base_batch(stored) in (None, row.spec.global_batch_size) else "weak"
 
 
@@ -550,7 +550,7 @@ def _status(stored: Stored, row: Row) -> str:
 
 
 def _step_seconds(result: RunResult) -> float:
-    """Of a step of a whole batch, at the pace of the timed images."""
+    """Seconds for a step of a whole batch, at the pace of the timed images."""
     return result.spec.global_batch_size / images_per_second(result)
 
 
@@ -573,14 +573,14 @@ def _laws(stored: Stored, points: Sequence[Point]) -> list[Law]:
 
 
 def _gains(stored: Stored, point: Point) -> list[float]:
-    """The speed-up over serial on one core, repeat by repeat."""
+    """The speed-up over serial on one core, for each repeat."""
     (row,) = [row for row in stored.comparison.rows if row.id == point.id]
     base = serial_of(stored.comparison, row, cores=1, batch=_base_batch(stored))
     return [serial / own for serial, own in pairs_of_seconds(stored, slow=base, fast=row)] if base else []
 
 
 def _fed_alike(stored: Stored) -> list[list[Row]]:
-    """The rows by framework and input: others are paced by another input, and say nothing of these."""
+    """The rows by framework and input. Rows with another input have another pace and cannot be used together."""
     groups: dict[tuple[str, str, int], list[Row]] = {}
     for row in stored.comparison.rows:
         groups.setdefault((row.framework, row.spec.input, row.spec.workers), []).append(row)
@@ -600,15 +600,15 @@ def _compute(stored: Stored, rows: Sequence[Row]) -> Compute | None:
 
 
 def _topology(row: Row) -> Topology:
-    """The way of a row's exchange: what compression leaves unsummable goes to everybody, whatever the mode."""
+    """How a row exchanges gradients. Compressed data that cannot be summed goes to everybody, in every mode."""
     summable = row.spec.communication.compression in SUMMABLE
     return EXCHANGES[row.spec.variant] if summable else "all_gather"
 
 
 def _payload_bytes(stored: Stored, rows: Sequence[Row]) -> float:
-    """What one replica has to send of a step, as the runs of these rows sent it: compressed, with the sums of BatchNorm.
+    """Bytes that one replica sends in a step, as measured in these runs: compressed, with the sums of BatchNorm.
 
-    Where none of them is parallel, all gradients as they are.
+    If no run is parallel: all gradients, uncompressed.
     """
     for row in rows:
         if row.spec.variant in EXCHANGES:
@@ -697,7 +697,7 @@ def _projected(stored: Stored, wish: Wish) -> list[Projected]:
 
 
 def _topologies(rows: Sequence[Row]) -> Sequence[Topology]:
-    """By which gradients can be exchanged, sent as these rows send them."""
+    """Possible ways to exchange gradients, sent as these rows send them."""
     return TOPOLOGIES if rows[0].spec.communication.compression in SUMMABLE else ("all_gather",)
 
 

@@ -1,4 +1,4 @@
-"""`python -m compare selftest`: whether the suite's own verdicts can be relied on, simulated and tried on this machine."""
+"""`python -m compare selftest`: tests whether the verdicts are reliable, in simulation and on this machine."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ TRIALS = 10_000
 NOISE = 0.02
 """Standard deviation of the logarithm of one simulated run's time."""
 DRIFT = 0.3
-"""The same of what both runs of a pair meet alike: a machine that grows warmer or busier."""
+"""The same for the drift that both runs of a pair share: a machine that grows warmer or busier."""
 SLOWDOWN = 1.10
 TREND = 0.003
-"""By which a run is slower than its neighbour before it; the next repeat goes the other way round."""
+"""Slowdown of a run relative to the run before it. The sign alternates between repeats."""
 FAMILY = 8
-"""Comparisons that are judged together: as many as `run` makes of both frameworks when it is told nothing else."""
+"""Comparisons that are judged together: as many as `run` makes of both frameworks by default."""
 
 ALARMS = statistics.SIGNIFICANCE
-"""Part of comparisons of equal runs that are called different, by chance."""
+"""Fraction of comparisons of equal runs that are called different by chance."""
 
 LEAST_P = 0.001
-"""Of equal runs: a verdict on them is one trial in twenty's by chance, a p below this one in a thousand's."""
+"""For equal runs. A verdict on them occurs by chance in one trial of twenty, a p below this in one of a thousand."""
 
 IMAGES, SLOWER_IMAGES = 1000, 1100
-"""Of an epoch, in batches that divide both: the slower run does a known tenth more of the same work."""
+"""Images of an epoch, in batches that divide both. The slower run does exactly a tenth more of the same work."""
 VALUES: dict[str, Any] = {
     "model": "simple_cnn",
     "data": {"source": "digits"},
@@ -61,7 +61,7 @@ VALUES: dict[str, Any] = {
 
 
 class Check(Frozen):
-    """One thing that must hold, and what was found."""
+    """One requirement, and what was found."""
 
     where: str
     """`simulated`, or the framework that ran here."""
@@ -76,7 +76,7 @@ class Check(Frozen):
 class Selftest(Frozen):
     checks: list[Check]
     sentences: list[str]
-    """What the real trials say of this machine."""
+    """What the real trials show about this machine."""
 
     @property
     def passed(self) -> bool:
@@ -102,7 +102,7 @@ def command(
 
 
 def simulate(trials: int, seed: int) -> list[Check]:
-    """How often the verdicts of a report are wrong where the truth is known: times with log-normal noise, in pairs.
+    """How often the verdicts of a report are wrong where the truth is known: pairs of times with log-normal noise.
 
     Args:
         trials: single comparisons of each kind; families, a quarter as many.
@@ -156,12 +156,12 @@ def simulate(trials: int, seed: int) -> list[Check]:
 
 
 def _tolerance(rate: float, trials: int) -> float:
-    """How far from a rate so many trials may lie: a hundredth, or, of fewer, what comes by chance once in a thousand times."""
+    """Allowed distance from a rate: 0.01 or, for few trials, the distance that chance exceeds once in a thousand times."""
     return max(0.01, float(special.ndtri(0.9995)) * math.sqrt(rate * (1.0 - rate) / trials))
 
 
 def rows(settings: Preset, frameworks: Sequence[str]) -> list[Row]:
-    """Of each framework two equal rows, and one whose epoch is a tenth longer."""
+    """For each framework, two equal rows and one whose epoch is a tenth longer."""
     return [
         Row(
             id=f"{framework}-{name}",
@@ -174,7 +174,7 @@ def rows(settings: Preset, frameworks: Sequence[str]) -> list[Row]:
 
 
 def judge(made: Report) -> Selftest:
-    """What real trials, laid out by `rows`, have shown."""
+    """Judges real trials that were laid out by `rows`."""
     stored = made.stored
     by_id = {row.id: row for row in stored.comparison.rows}
     frameworks = list(dict.fromkeys(row.framework for row in by_id.values()))
@@ -213,11 +213,11 @@ def show(made: Selftest, *, as_json: bool) -> None:
 
 
 def _try_here(frameworks: Sequence[str]) -> Selftest:
-    """The real trials, as any comparison is run.
+    """The real trials, run like any comparison.
 
     Raises:
         SpecError, DataRefused, LaunchError, FolderError, Interrupted: as `run.run`.
-        typer.Exit: it was interrupted during the trials, and has said so.
+        typer.Exit: it was interrupted during the trials. A message was already printed.
     """
     seen: list[Report] = []
 
@@ -234,9 +234,9 @@ def _try_here(frameworks: Sequence[str]) -> Selftest:
 
 
 def _simulated(generator: np.random.Generator, trials: int, comparisons: int, slowdown: float = 1.0) -> list[list[Judged]]:
-    """Families of comparisons with the same base, each of pairs of runs that met the same drift, judged as a report does.
+    """Simulated families of comparisons with one base. The runs of a pair share the same drift; verdicts are a report's own.
 
-    The base is the neighbour of each, before it and then behind it; the first of them is the slower one.
+    The base runs next to each, alternately before and after it. The first comparison has the slower run.
     """
     noise = generator.normal(0.0, NOISE, (trials, VERDICT_PAIRS, 1 + comparisons))
     drift = generator.normal(0.0, DRIFT, (trials, VERDICT_PAIRS, 1))
@@ -248,7 +248,7 @@ def _simulated(generator: np.random.Generator, trials: int, comparisons: int, sl
 
 
 def _ratios(runs: npt.NDArray[np.float64]) -> list[Ratio]:
-    """Of each further column over the first: seconds [pairs, 1 + comparisons]."""
+    """Ratio of each further column to the first: seconds [pairs, 1 + comparisons]."""
     base, *others = runs.T.tolist()
     found = [paired_ratio(list(zip(other, base, strict=True))) for other in others]
     return [ratio for ratio in found if ratio is not None]
@@ -276,7 +276,7 @@ def _check(framework: str, other: str, judged: Judged | None) -> Check:
 
 
 def _resolution(stored: Stored, framework: str) -> str | None:
-    """What differences this machine's own noise lets a comparison find, from the equal runs."""
+    """The smallest difference that a comparison can find on this machine, from the noise of the equal runs."""
     by_id = {row.id: row for row in stored.comparison.rows}
     first, second = (measured(stored, by_id[f"{framework}-{name}"]) for name in ("equal-1", "equal-2"))
     logs = [math.log(epoch_seconds(first[each]) / epoch_seconds(second[each])) for each in sorted(first.keys() & second.keys())]

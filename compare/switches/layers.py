@@ -38,14 +38,14 @@ from compare.reporting.tables import Cell, Column, Table
 
 @dataclass(frozen=True)
 class Timed:
-    """All that was measured of one model."""
+    """All measurements of one model."""
 
     spec: Spec
     units: list[Unit]
     rates: Rates | None
-    """Of the machine; None where they could not be measured."""
+    """Rates of the machine. None if they could not be measured."""
     found: dict[str, list[Measured]]
-    """By framework, a process each."""
+    """By framework, one entry for each process."""
 
     @property
     def frameworks(self) -> list[str]:
@@ -59,7 +59,7 @@ class Timed:
     def reach(self) -> tuple[float, float] | None:
         """(GFLOP/s of matrix products, GB/s of copies) of what the layers ran on; None where they could not be measured.
 
-        Of an accelerator as the faster framework reaches them.
+        On an accelerator: as the faster framework reaches them.
         """
         if self.on_cpu:
             return (self.rates.gflops(self.spec.precision), self.rates.copy_gb_per_second) if self.rates else None
@@ -69,7 +69,7 @@ class Timed:
         return max(each.matrix_gflops for each in known), max(each.copy_gb_per_second for each in known)
 
     def seconds(self, framework: str, numbers: list[int]) -> Spread:
-        """What all layers of these units take together in a step."""
+        """Seconds of all layers of these units together in a step."""
         made = spread(
             [sum(each.seconds[number] * len(self.units[number].names) for number in numbers) for each in self.found[framework]]
         )
@@ -82,7 +82,7 @@ class Timed:
         return made
 
     def limits(self, number: int) -> tuple[float, float] | None:
-        """(seconds by the rate of matrix products, by the rate of copies) that all layers of a unit take at least.
+        """Lower bounds (seconds at the rate of matrix products, seconds at the rate of copies) for all layers of a unit.
 
         None where the rates could not be measured.
         """
@@ -95,7 +95,7 @@ class Timed:
         return len(unit.names) * computing, len(unit.names) * moving
 
     def limit(self, numbers: list[int]) -> float | None:
-        """Seconds that all layers of these units take at least."""
+        """Lower bound in seconds for all layers of these units."""
         found = [self.limits(number) for number in numbers]
         return None if None in found else sum(max(both) for both in found if both is not None)
 
@@ -139,7 +139,7 @@ def command(
 
 
 def measure(wanted: Spec, frameworks: list[str], repeats: int, calls: int, shown: Display) -> Timed:
-    """Time the layers of a model in fresh processes, the frameworks in turns.
+    """Time the layers of a model in fresh processes. The frameworks alternate.
 
     Raises:
         SpecError: a switch does not fit, or the model does not take these images.
@@ -171,7 +171,7 @@ def measure(wanted: Spec, frameworks: list[str], repeats: int, calls: int, shown
 
 
 def kinds_table(timed: Timed) -> Table:
-    """Kinds of layers, those first that take longest in one of the frameworks."""
+    """Kinds of layers, slowest first: by the longest time in any framework."""
     numbers: defaultdict[str, list[int]] = defaultdict(list)
     for number, unit in enumerate(timed.units):
         numbers[_kind(unit)].append(number)
@@ -179,13 +179,13 @@ def kinds_table(timed: Timed) -> Table:
 
 
 def layers_table(timed: Timed) -> Table:
-    """Layers that are alike but for their names."""
+    """Layers, grouped if they differ only by name."""
     numbers = {_words(unit): [number] for number, unit in enumerate(timed.units)}
     return _table(timed, "layers", f"Layers of {timed.spec.model}", numbers)
 
 
 def sentences(timed: Timed) -> list[str]:
-    """What there is to know of the figures."""
+    """What a reader needs to know about the figures."""
     said: list[str] = []
     everything = list(range(len(timed.units)))
     for framework in timed.frameworks:
@@ -258,7 +258,7 @@ def _bound(computing: float, moving: float) -> str:
 
 
 def _kind(unit: Unit) -> str:
-    """What it is called among others of its kind; kernels of one pixel are matrix products, larger ones are not."""
+    """The name of its kind. Kernels of one pixel are matrix products, larger kernels are not."""
     layer = unit.layer
     if isinstance(layer, Conv):
         return "convolutions 1x1" if layer.kernel_size == 1 else "convolutions"

@@ -40,7 +40,7 @@ LADDER = "ladder"
 
 
 class Record(Frozen):
-    """What a folder's search is for: another one may not go on in it."""
+    """What a folder's search measures. Another search may not resume in the folder."""
 
     request: Request
     frameworks: list[str]
@@ -53,7 +53,7 @@ class Record(Frozen):
 
 @dataclass(frozen=True)
 class Outcome:
-    """One framework's ladder, and what of it is stored where."""
+    """One framework's ladder, and what is stored from it and where."""
 
     framework: str
     ladder: list[Step]
@@ -100,7 +100,7 @@ def command(
 
 
 def show(outcomes: list[Outcome], folder: Path, *, as_json: bool) -> None:
-    """Print each framework's ladder and what was found, or all of it as one JSON object."""
+    """Print each framework's ladder and the findings, or everything as one JSON object."""
     if as_json:
         plain = {outcome.framework: _plain(outcome) for outcome in outcomes}
         typer.echo(json.dumps({"folder": str(folder), "frameworks": plain}, indent=1))
@@ -115,7 +115,7 @@ def show(outcomes: list[Outcome], folder: Path, *, as_json: bool) -> None:
 
 
 def table(outcome: Outcome) -> Table:
-    """The ladder: levels, each switch by itself, the fastest first, then what was tried together."""
+    """The ladder: levels, then each single switch, the fastest first, then the combinations."""
     columns = (
         Column("configuration", "configuration", fold=60),
         Column("images_per_second", "images/s", 1, interval=True),
@@ -217,10 +217,10 @@ def _search(request: Request, named: list[str], folder: Path, shown: Display) ->
 
 @contextmanager
 def _claimed(folder: Path, request: Request, descriptions: dict[str, dict[str, Any]]) -> Generator[Record]:
-    """Hold the folder, new or that of the same search.
+    """Claim the folder: a new one, or one of the same search.
 
     Raises:
-        FolderError: it holds something else, or another process holds it.
+        FolderError: it holds something else, or another process has it locked.
     """
     path = folder / RECORD_FILE
     wanted = Record(
@@ -256,10 +256,10 @@ def _refuse_other(folder: Path, record: Record, wanted: Record) -> None:
 
 
 def _check(base: Spec) -> None:
-    """Refuse what the search has the say of.
+    """Refuse fields that the search itself sets.
 
     Raises:
-        SpecError: a field is at something else than the search's own.
+        SpecError: a field differs from the search's own value.
     """
     own = {"mode": "serial", "part": "training", "input": "inline", "precision": "float32", "switches": FAIR}
     for name, needed in own.items():

@@ -1,9 +1,9 @@
-"""The search for the fastest switches of one framework: each by itself, then together as long as that is surely faster.
+"""The search for the fastest switches of one framework: each by itself, then together while each addition is surely faster.
 
-Every measurement is a run of the model alone (`part: compute`) in a fresh process, sealed in the results folder under its
-configuration and round; one that is sealed already is not made again. So a search that was cut short goes on where it
-stopped, by the same steps. On an accelerator it is a training of whole epochs with their input: switches say there where that
-is made, and what it costs once an epoch is in the pace as it is in a real run's.
+Every measurement is a run of the model alone (`part: compute`) in a fresh process. Its result is stored in the results folder
+under its configuration and round, and a finished run is not repeated. So an interrupted search resumes with the same steps.
+On an accelerator, a run trains whole epochs with their input: switches there also decide where the input is made. Costs that
+occur once an epoch count in the pace, as in a real run.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from compare.execution.matrix import Row
 from compare.judgement.summary import images_per_second, times_in_doubt
 
 HOPELESS = {1: 0.5, 2: 0.8}
-"""Rounds: parts of the speed of `fair`, below which a switch is not measured again nor tried with others. One round may have
-been a slow one."""
+"""By rounds: fraction of the speed of `fair`. A slower switch is neither measured again nor combined with others. A single
+round may be slow by chance."""
 FUTILE = {1: 0.8, 2: 1.0}
-"""The same for what is tried on top of the best so far, of whose speed these are parts: what is slower in the mean of two
-rounds will not be surely faster in five."""
+"""The same for additions to the best so far, as fractions of its speed. What is slower in the mean of two rounds will not be
+surely faster in five."""
 STOPPED_BELOW = {1: 0.1, 3: 0.5}
-"""Epochs of the search: parts of the speed of `fair`. A run that is below after so many is not waited for; the first may
-be a slow one."""
+"""By epochs of the search: fraction of the speed of `fair`. A run below it after so many epochs is stopped. The first epoch
+may be slow by chance."""
 PRICE_STEPS = 20
-"""Over which losses are held against those of `plain`."""
+"""Steps over which losses are compared with those of `plain`."""
 EPOCH_STEPS = 5
-"""Of the runs: the pace of a run is that of its median epoch, so that its warm-up does not count."""
+"""Steps of an epoch. A run's pace is that of its median epoch, so that its warm-up does not count."""
 ACCELERATOR_EPOCHS = 3
-"""Of a run on an accelerator, for the same reason."""
+"""Epochs of a run on an accelerator, for the same reason."""
 
 PARTED = 2.0
-"""Times the price of float32 itself, against float64, above which a price is the switch's own: some trainings are so unsteady
-that rounding alone takes their losses anywhere within those steps."""
+"""Factor over float32's own loss drift from float64. Only a drift above it is attributed to the switch: in some unsteady
+trainings, rounding alone changes the losses by any amount within those steps."""
 
 PLAIN, FAIR, FULL, FLOAT64 = "plain", "fair", "full", "float64"
 
@@ -62,28 +62,28 @@ class Step(Frozen):
     kind: Kind
     options: dict[str, Any]
     status: Literal["measured", "dropped", "failed"]
-    """`dropped`: after one or two rounds, for being hopelessly slow."""
+    """`dropped`: hopelessly slow after one or two rounds."""
     reason: str | None = None
     images_per_second: Spread | None = None
     ratio: Ratio | None = None
-    """To `fair`, of runs of the same round; None of `fair` itself."""
+    """Ratio to `fair`, from runs of the same round. None for `fair` itself."""
     first_step_seconds: float | None = None
-    """Median of the rounds, each of which compiles anew; None where every run was stopped."""
+    """Median of the rounds. Each round compiles anew. None if every run was stopped."""
     compile_seconds: float | None = None
-    """What its first step takes longer than that of `fair`."""
+    """Extra seconds of its first step, compared with `fair`."""
     paid_back_epochs: float | None = None
-    """Epochs of the whole data after which its pace has made up for that; None where it does not."""
+    """Epochs of the whole data after which its pace makes up for that. None if it never does."""
     price: float | None = None
-    """Largest relative difference of a loss to that of `plain` with every digit of float32; infinite where one is no number."""
+    """Largest relative difference of a loss from `plain` with full float32 digits. Infinite if a loss is not a number."""
     rounding: float | None = None
-    """The price of float32 itself, against float64; where the switch's own is above what is allowed."""
+    """Loss drift of float32 itself, from float64. Set if the switch's own drift is above the limit."""
     matrix_fraction: float | None = None
     """Of the machine's rate for float32 matrix products; on an accelerator of its own, in the run's arithmetic; None where that
     is not known."""
     in_doubt: int = 0
-    """Runs whose times are not to be relied on, see `times_in_doubt`."""
+    """Runs whose times are not reliable; see `times_in_doubt`."""
     taken: bool = False
-    """Whether it is what was found best."""
+    """Whether it is the best found."""
 
 
 class _HopelessError(Exception):
@@ -116,18 +116,18 @@ class _Configuration:
 
 
 class Request(Frozen):
-    """What is asked for, of every framework alike."""
+    """What to search, the same for every framework."""
 
     spec: Spec
-    """What is trained, as `fair` has it; its part and length are replaced by the search's own."""
+    """The training, as `fair` has it. The search sets part and length itself."""
     switches: list[str] | None
-    """Those to try; None: all."""
+    """Switches to try. None: all."""
     rounds: int
     """Runs of each configuration."""
     steps: int
-    """Timed, of each run; on an accelerator a run takes ACCELERATOR_EPOCHS."""
+    """Timed steps of each run. On an accelerator, a run takes ACCELERATOR_EPOCHS instead."""
     max_price: float
-    """Above which a switch is not taken, unless float32 itself parts as far from float64; see `Step.price`."""
+    """A switch with a larger loss drift is not taken, unless float32 itself drifts as far from float64; see `Step.price`."""
 
 
 class Search:
@@ -180,13 +180,13 @@ class Search:
         options: dict[str, Any] = description["options"]
         fewer = {name: each["default"] for name, each in options.items() if each.get("plain") in each.get("reduced", ())}
         self._full = _Configuration(FULL, "level", fewer) if fewer else self._plain
-        """To which losses are held: what a newcomer gets computes with fewer digits on some devices."""
+        """Reference for losses. Under `plain`, some devices compute with fewer digits."""
         self._float64 = _Configuration(FLOAT64, "level", fewer)
         self._fair = _Configuration(FAIR, "level", {})
         self._prices: dict[str, float] = {}
 
     def run(self) -> tuple[list[Step], dict[str, Any]]:
-        """The ladder, and the switches that are surely fastest together; see the module.
+        """The ladder, and the switches that are surely the fastest together; see the module.
 
         Raises:
             LaunchError: `fair` itself cannot be run.
@@ -219,12 +219,12 @@ class Search:
         return ladder, bases[-1].options
 
     def _limited(self, steps: int) -> dict[str, Any]:
-        """The data, no more of it than so many steps need."""
+        """The data, limited to what so many steps need."""
         base = self._request.spec
         return base.data.model_dump() | {"limit": min(base.data.limit or math.inf, steps * base.global_batch_size)}
 
     def _singles(self) -> list[_Configuration]:
-        """Each switch at each other value that fits: here, serially, in float32."""
+        """Every switch at each other value that fits this machine, serial mode and float32."""
         found: list[_Configuration] = []
         for name, option in self._description["options"].items():
             if self._request.switches is not None and name not in self._request.switches:
@@ -235,7 +235,7 @@ class Search:
         return found
 
     def _beats(self, new: _Configuration, base: _Configuration, trial: int, tests: int) -> bool:
-        """Whether it is surely faster, in rounds of its own, in which `fair` runs too."""
+        """Whether it is surely faster, in rounds of its own. `fair` also runs in these rounds."""
         first = trial * self._request.rounds
         for number in range(self._request.rounds):
             self._measure([self._fair, base, new], first + number)
@@ -246,7 +246,7 @@ class Search:
         return ratio is not None and is_surely_faster(ratio, tests) and self._is_cheap(new)
 
     def _measure(self, configurations: Sequence[_Configuration], number: int) -> None:
-        """A round: A B, the next one B A: a machine that grows warmer or busier favours none.
+        """One round: A B, and B A in the next. So a machine that grows warmer or busier favours none.
 
         Raises:
             LaunchError: `fair` itself cannot be run.
@@ -284,7 +284,7 @@ class Search:
             return sealed
 
     def _is_stopped(self, each: _Configuration, result: RunResult, number: int) -> bool:
-        """Whether a run was stopped for being hopeless: its epochs say how slow it was."""
+        """Whether a run was stopped as hopeless. Its epochs show how slow it was."""
         paces = [epoch.timed_images / epoch.timed_seconds for epoch in result.epochs]
         return result.status == "killed" and self._is_hopeless(each, paces, number)
 
@@ -304,7 +304,7 @@ class Search:
 
     @property
     def _on_accelerator(self) -> bool:
-        """Whether runs use one: what `describe` lists, where the spec does not ask for the CPU."""
+        """Whether runs use one: `describe` lists it, and the spec does not ask for the CPU."""
         listed = any(device["kind"] != "cpu" for device in self._description.get("devices", ()))
         return listed and self._request.spec.device != "cpu"
 
@@ -323,14 +323,14 @@ class Search:
         return price <= self._request.max_price or (rounding is not None and price <= PARTED * rounding)
 
     def _rounding(self, each: _Configuration) -> float | None:
-        """The price of float32 itself; None where it is of no interest, or no number."""
+        """The loss drift of float32 itself. None if it is not needed, or not a number."""
         if not self._request.max_price < self._price(each) < np.inf:
             return None
         found = self._price(self._float64)
         return found if found < np.inf else None
 
     def _price(self, each: _Configuration) -> float:
-        """Largest relative difference of a loss to `plain`'s, with every digit, over some steps of training."""
+        """Largest relative difference of a loss from `plain` with full digits, over some steps of training."""
         if each.name not in self._prices:
             ours, theirs = (self._losses(which) for which in (each, self._full))
             apart = np.inf if ours is None or theirs is None else np.abs(ours - theirs) / np.abs(theirs)
@@ -385,10 +385,10 @@ class Search:
 
 
 def is_surely_faster(ratio: Ratio, tests: int) -> bool:
-    """Whether the first of a ratio may be called faster, as one of so many that might have been.
+    """Whether the first of a ratio is surely faster, as one of `tests` possible tests.
 
-    By its p times the number of tests that there may be (Bonferroni), for what is tested next hangs on what was found. A
-    single round, as after a failure, is sure of nothing.
+    The p is multiplied by the number of possible tests (Bonferroni), because results decide what is tested next. A single
+    round, for example after a failure, proves nothing.
     """
     return ratio.p is not None and ratio.value > 1.0 and tests * ratio.p < SIGNIFICANCE
 
