@@ -110,7 +110,7 @@ class Inferred(_Frozen):
     failures: dict[str, str]
     """Process: why it measured nothing."""
     cores_lost: dict[str, float]
-    """By framework and cores: the largest share of these cores that other work used during a process."""
+    """By framework and cores: the most of these cores that other work used during one process."""
 
     @property
     def exit_code(self) -> int:
