@@ -82,7 +82,7 @@ class Point(Frozen):
     speedup_same_cores: Ratio | None
     """Epoch seconds of serial on as many cores, with the same global batch, divided by this row's."""
     speedup_same_batch: Ratio | None
-    """Those of serial on one core with this row's per-replica batch: what is left when small batches gain nothing."""
+    """Epoch seconds of serial on one core with this row's per-replica batch, divided by this row's."""
     efficiency_one_core: float | None
     """speedup_one_core / cores; on accelerators, / replicas."""
     efficiency_same_batch: float | None

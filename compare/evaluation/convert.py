@@ -19,7 +19,7 @@ from compare.execution import launch, twin_client
 from compare.execution.twin_client import OwnModel
 
 CARD_SUFFIX = ".card.json"
-"""Behind the name of a framework's own file, which holds weights alone: beside it stands what else must be known."""
+"""Suffix of the card of a framework's own file. Such a file holds weights alone; the card holds the rest."""
 
 
 def command(
@@ -41,20 +41,20 @@ def command(
 
 
 def convert(source: Path, target: Path, *, like: Path | None = None, own_model: str | None = None) -> Card:
-    """Write a trained model in another form; a framework's own files are read and written by that framework, in its process.
+    """Write a trained model in another form. Each framework reads and writes its own files, in its process.
 
     Args:
-        source: what is read. Nothing in it is run.
-        target: what is written, whole or not at all; its suffix says which form it has.
-        like: the checkpoint whose card goes for a framework's own file; None: the card beside it.
+        source: the file to read. Nothing in it is executed.
+        target: the file to write, atomically. Its suffix selects the form.
+        like: the checkpoint whose card describes a framework's own file; None: the card beside it.
         own_model: see `trained.load`.
 
     Returns:
         The card of the model.
 
     Raises:
-        SpecError: a suffix is unknown, or the target is there already.
-        WeightsError: the source cannot be read, or does not fit its card; or the target's disk is too full.
+        SpecError: a suffix is unknown, or the target exists.
+        WeightsError: the source is unreadable or does not fit its card, or the target's disk is too full.
         LaunchError: a framework fails.
     """
     if not source.is_file():
@@ -84,7 +84,7 @@ def convert(source: Path, target: Path, *, like: Path | None = None, own_model: 
 
 
 def _frameworks(*paths: Path) -> list[str | None]:
-    """Which framework each file is of, by its suffix; None for the suite's own."""
+    """The framework of each file, by its suffix. None for the suite's own form."""
     if all(path.name.endswith(SUFFIX) for path in paths):
         return [None] * len(paths)
     with ThreadPoolExecutor() as pool:
@@ -101,7 +101,7 @@ def _frameworks(*paths: Path) -> list[str | None]:
 
 
 def _check_space(target: Path, needed: int) -> None:
-    """Not left to the framework, which may end by a signal where a disk is full."""
+    """Checked here, because a framework may die by a signal if the disk is full."""
     free = shutil.disk_usage(target.parent).free
     if free < needed:
         raise WeightsError(f"{target} takes {needed:,} bytes at least, and {free:,} are free there. Free more.")

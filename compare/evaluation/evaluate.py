@@ -1,4 +1,4 @@
-"""`python -m compare evaluate`: train to the best epoch, and say everything about it on the test split."""
+"""`python -m compare evaluate`: train to the best epoch, and score it on the test split."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from compare.evaluation.final_training import Evaluation
 from compare.execution import launch, store
 
 EPOCHS, PATIENCE = 30, 5
-"""Of a final training, unless it is said otherwise."""
+"""Epochs of a final training, by default."""
 
 
 def command(
@@ -82,7 +82,7 @@ def command(
 
 
 def settings(preset: str | None, spec_file: Path | None, options: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
-    """The spec's values of a final training: those of `run`, with its mode, and epochs of their own unless they are said.
+    """The spec's values of a final training: those of `run`, with its mode, and with an own default for epochs.
 
     Raises:
         SpecError: they contradict each other.

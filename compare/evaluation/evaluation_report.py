@@ -1,4 +1,4 @@
-"""What an evaluation says: tables, sentences, plots, and the images that are confused."""
+"""The report of an evaluation: tables, sentences, plots, and the confused images."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REPORT_FILE = "evaluation.md"
 
 _NAMED_CLASSES = 40
 _SPENT = 1e-3
-"""Part of the first learning rate below which a schedule leaves little to learn."""
+"""Fraction of the first learning rate. A schedule below it leaves little to learn."""
 _NAME = 24
 _WORST_SAID = 3
 
@@ -54,7 +54,7 @@ def on_terminal(made: Evaluated) -> list[Table]:
 
 
 def filled(made: Sequence[Table]) -> list[Table]:
-    """Those that have a row."""
+    """The tables that have a row."""
     return [table for table in made if table.rows]
 
 
@@ -114,7 +114,7 @@ def scores_table(made: Evaluated) -> Table:
 
 
 def class_table(made: Evaluated) -> Table:
-    """Precision, recall and F1 of every class, the frameworks beside each other, and their averages below."""
+    """Precision, recall and F1 of every class, the frameworks side by side, and their averages below."""
     figures = {"precision": "precision", "recall": "recall", "f1": "F1"}
     shown = _scored(made)
     columns = (
@@ -248,7 +248,7 @@ def calibration_table(made: Evaluated) -> Table:
 
 
 def confusion_tables(made: Evaluated, framework: str) -> list[Table]:
-    """Counts, and shares of each true class; of several trainings, added up."""
+    """Counts, and shares of each true class. Several trainings are added up."""
     matrix = np.array(_confusion(made, framework))
     shares = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
     labels = [f"class_{label}" for label in range(len(made.class_names))]
@@ -271,7 +271,7 @@ def confusion_tables(made: Evaluated, framework: str) -> list[Table]:
 
 
 def sections(made: Evaluated) -> list[tuple[str, list[str]]]:
-    """What the figures allow to be said, by subject."""
+    """The findings, by subject."""
     found = [
         ("How often are the final models right?", [_accuracy_words(model, made) for model in made.models if model.scores]),
         ("Do the frameworks' models agree?", _agreement_words(made)),
@@ -332,7 +332,7 @@ def to_markdown(made: Evaluated, plot_names: Sequence[str]) -> str:
 
 
 def print_to(console: Console, made: Evaluated) -> None:
-    """Tables, and under them what they say."""
+    """Tables, with their sentences below."""
     console.print(heading(made), markup=False)
     tables.print_all(console, filled(on_terminal(made)), where=REPORT_FILE)
     tables.print_sections(console, sections(made))
@@ -340,7 +340,7 @@ def print_to(console: Console, made: Evaluated) -> None:
 
 
 def draw(made: Evaluated, folder: Path) -> list[str]:
-    """Draw every plot; the names of those that have something to show."""
+    """Draw every plot. Returns the names of those that have something to show."""
 
     def drawn(drawing: Callable[[Figure, Evaluated, Sequence[str]], None], figure: Figure) -> bool:
         if shown := _scored(made):
@@ -395,7 +395,7 @@ def _draw_f1(figure: Figure, made: Evaluated, shown: Sequence[str]) -> None:
 
 
 def _confused_rows(made: Evaluated, framework: str, images: Images) -> list[image_grid.Row]:
-    """Of the first training: the sheet is to be looked at, not to be counted."""
+    """Images of the first training only: the grid is for viewing, not for counting."""
     model = made.of(framework)[0]
     names = plots.labels(made.class_names)
     return [
@@ -432,7 +432,7 @@ def _accuracy_words(model: Model, made: Evaluated) -> str:
 
 
 def _interval(found: scores.Scores) -> Any:
-    """Wilson's (1927), of the accuracy: `low` and `high`."""
+    """Wilson's (1927) interval of the accuracy: `low` and `high`."""
     from scipy import stats  # here: it takes half a second to import, and most commands score nothing
 
     return stats.binomtest(found.num_correct, found.num_examples).proportion_ci(CONFIDENCE, method="wilson")
@@ -547,7 +547,7 @@ def _supports(made: Evaluated) -> list[int]:
 
 
 def _schedule_words(made: Evaluated, framework: str) -> str | None:
-    """That a learning rate falls in steps until hardly any is left, as it does where shorter trials chose the steps."""
+    """A warning if the learning rate falls in steps to almost nothing, as when shorter trials chose the steps."""
     spec = made.specs[framework]
     size, gamma = spec["schedule.step_size"], spec["schedule.gamma"]
     if spec["schedule.name"] != "step" or gamma == 1.0:

@@ -43,41 +43,41 @@ TUNED_FILE = "tuned.json"
 """In the folder of a tuning: `tuning.RECORD_FILE`, which imports Optuna."""
 
 WORST_PAIRS = 8
-"""Of classes that are confused, which are listed."""
+"""Number of pairs of confused classes that are listed."""
 SHARED = ("model", "data", "seed")
-"""Fields of the spec that must be alike, for all are scored on the same images."""
+"""Spec fields that must be equal, because all frameworks are scored on the same images."""
 
 _ROUNDING = {"float32": 1e-4, "float64": 1e-9}
-"""Largest difference of probabilities that two frameworks' rounding explains, of networks as deep as these."""
+"""Largest difference of probabilities that rounding explains between two frameworks, for networks this deep."""
 
 Logits = npt.NDArray[np.floating]
 
 
 class Evaluation(Frozen):
-    """What is trained and scored."""
+    """The trainings and their scoring."""
 
     values: dict[str, Any]
-    """The spec's nested plain values, alike in all frameworks."""
+    """The spec's nested plain values, the same for all frameworks."""
     frameworks: tuple[str, ...] = tuple(launch.FRAMEWORKS)
     tuned: dict[str, dict[str, Any]] = {}
     """framework: {dotted field of the spec: value}, over `values`."""
     tuned_on: str | None = None
-    """Hash of the data, with its splits, on which these fields were chosen; None where that is not known."""
+    """Hash of the data, with its splits, on which these fields were chosen. None if unknown."""
     repeats: int = pydantic.Field(1, ge=1)
-    """Trainings of each framework, each with a seed of its own: the values' and those after it; the splits stay."""
+    """Trainings of each framework, with consecutive seeds from the values' seed on. The splits stay."""
     scores_validation: bool = False
-    """Whether the framework that trained scores the validation split too; that chose the epoch, so it flatters."""
+    """Whether to score the validation split too. It chose the epoch, so its scores are optimistic."""
 
 
 class Crossing(Frozen):
     """One framework's checkpoint, used by another."""
 
     framework: str
-    """That used it."""
+    """The framework that used it."""
     labelled_differently: int
-    """Test images that it labels otherwise than the framework that trained it."""
+    """Test images that it labels differently than the framework that trained it."""
     largest_difference: float
-    """Of the probabilities."""
+    """Largest difference of the probabilities."""
 
 
 class Model(Frozen):
@@ -89,13 +89,13 @@ class Model(Frozen):
     status: str
     reason: str | None = None
     checkpoint: str | None = None
-    """Its file, from the evaluation's folder."""
+    """Its file, relative to the evaluation's folder."""
     epochs: int = 0
     best_epoch: int | None = None
     validation: Metrics | None = None
     """After the best epoch."""
     wall_seconds: float | None = None
-    """Of the training's process."""
+    """Of the training process."""
     scores: Scores | None = None
     """On the test split."""
     validation_scores: Scores | None = None
@@ -113,11 +113,11 @@ class Pair(Frozen):
     seed: int
     agreement: Agreement
     adjusted_p: float | None
-    """Holm's, corrected for all pairs of the evaluation; None where they never part."""
+    """Holm-corrected over all pairs of the evaluation. None if they never differ."""
 
 
 class Evaluated(Frozen):
-    """Everything that an evaluation says."""
+    """The complete result of an evaluation."""
 
     schema_version: int = SCHEMA_VERSION
     kind: str = KIND
@@ -142,17 +142,17 @@ class Evaluated(Frozen):
 
     @property
     def rounding(self) -> float:
-        """Largest difference of probabilities that a crossing may have."""
+        """Largest allowed difference of probabilities for a crossing."""
         return max(_ROUNDING[spec["precision"]] for spec in self.specs.values())
 
     @property
     def carries_over(self) -> bool:
-        """Whether every checkpoint says the same in the other frameworks, but for rounding."""
+        """Whether every checkpoint gives the same result in the other frameworks, except for rounding."""
         return all(each.largest_difference <= self.rounding for model in self.models for each in model.crossings)
 
     @property
     def exit_code(self) -> int:
-        """1 where a training failed or a checkpoint does not carry over, else 0."""
+        """1 if a training failed or a checkpoint does not carry over, else 0."""
         return 0 if all(model.scores for model in self.models) and self.carries_over else 1
 
     def of(self, framework: str) -> list[Model]:
@@ -161,7 +161,7 @@ class Evaluated(Frozen):
 
 
 def evaluate(settings: Evaluation, folder: Path, shown: Display) -> Evaluated:
-    """Train each framework to its best epoch, and score that on the test split: what is done already in the folder stays.
+    """Train each framework to its best epoch, and score it on the test split. Finished work in the folder is kept.
 
     Args:
         settings: what is trained.
@@ -169,8 +169,8 @@ def evaluate(settings: Evaluation, folder: Path, shown: Display) -> Evaluated:
         shown: where progress is shown.
 
     Raises:
-        SpecError, DataRefused, LaunchError, FolderError: nothing was trained, or what was cannot be used.
-        Interrupted: what was done is in the folder.
+        SpecError, DataRefused, LaunchError, FolderError: nothing was trained, or the result cannot be used.
+        Interrupted: finished work is in the folder.
     """
     store.refuse_others(folder, RECORD_FILE, KIND, KIND, own=(TRAINING_FOLDER, LOGITS_FOLDER))
     with store.locked(folder):
@@ -190,10 +190,10 @@ def read(folder: Path) -> Evaluated:
 
 
 def data_of(made: Evaluated) -> Dataset:
-    """The data that an evaluation was made on, with its test images.
+    """The data of an evaluation, with its test images.
 
     Raises:
-        DataRefused, FolderError: they are not there, or not the same any more.
+        DataRefused, FolderError: the data are missing or have changed.
     """
     first = next(iter(made.specs.values()))
     values: dict[str, Any] = {}
@@ -218,7 +218,7 @@ def rows(settings: Evaluation) -> list[Row]:
         raise SpecError(f"There are tuned fields for frameworks that are not evaluated: {', '.join(others)}. Leave them out.")
     made: list[Row] = []
     for framework in settings.frameworks:
-        # How long it trains is its own to say, also where the trials' length was searched.
+        # # A final training sets its own length, even if the trials' length was searched.
         tuned = {field: value for field, value in settings.tuned.get(framework, {}).items() if field not in ("epochs", "steps")}
         own = spec.overlay(settings.values, {**tuned, "best_epoch.keep": True})
         built = spec.build(own)
@@ -322,14 +322,14 @@ class _Scoring:
     def _logits(
         self, framework: str, path: Path, model: Trained, row: Row, repeat: int, split: inference.Scored = "test"
     ) -> Logits:
-        """What a framework makes of a split with this model: stored before, or asked for now."""
+        """A framework's logits for a split with this model: stored ones, or computed now."""
         name = f"{row.id}-r{repeat}-in-{framework}" + ("" if split == "test" else f"-{split}")
         out = self._folder / LOGITS_FOLDER / f"{name}.safetensors"
         count = len(getattr(self._dataset, split))
         try:
             return inference.logits(out, model, count)
         except SealError:
-            pass  # none yet, or of another model
+            pass  # none yet, or from another model
         self._shown.say(f"{row.id}: the {split} split, in {framework}")
         spec_file, log = out.with_suffix(".spec.json"), out.with_suffix(".txt")
         atomic_files.write_atomically(spec_file, row.spec.to_json())
@@ -385,11 +385,11 @@ def read_tuned(path: Path, frameworks: Sequence[str]) -> tuple[dict[str, dict[st
     Args:
         path: a tuning's folder or its record, or a YAML or JSON file of {framework: {field: value}}, or of {field: value} for
             all alike, of which the data are not known.
-        frameworks: that are evaluated; what is found of others is left out.
+        frameworks: to evaluate; fields of others are left out.
 
     Raises:
         SpecError: there are no such fields.
-        FolderError: the folder holds no whole tuning.
+        FolderError: the folder holds no finished tuning.
     """
     values: dict[str, Any]
     if path.is_dir() or path.name == TUNED_FILE:

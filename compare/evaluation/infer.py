@@ -1,4 +1,4 @@
-"""`python -m compare infer`: how fast a trained model answers, in both frameworks, in turns."""
+"""`python -m compare infer`: how fast a trained model answers in each framework. The frameworks alternate."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PLAN_FILE, RECORD_FILE, REPORT_FILE = "plan.json", "inference.json", "inference.
 RUNS_FOLDER = "runs"
 
 CALLS_FOR_P99 = 100
-"""Of all processes together, below which their slowest hundredth is no more than their slowest call."""
+"""Fewest calls, of all processes together, for a p99. Below it, the slowest hundredth is just the slowest call."""
 
 
 class Settings(Frozen):
@@ -58,13 +58,13 @@ class Settings(Frozen):
     repeats: int = Field(5, ge=1)
     """Processes of each framework and number of cores."""
     calls: int = Field(200, ge=inference.LEAST_CALLS)
-    """That are timed of each batch size in each process, at most ..."""
+    """Most timed calls of each batch size in each process."""
     seconds: float = Field(3.0, gt=0)
-    """... and none is begun after so long."""
+    """Seconds after which no further call begins."""
 
 
 class Plan(Frozen):
-    """plan.json: what is timed, so that a measurement that was cut short goes on as the same."""
+    """plan.json: what is timed, so that an interrupted measurement resumes unchanged."""
 
     kind: str = KIND
     settings: Settings
@@ -75,7 +75,7 @@ class Plan(Frozen):
 
 
 class Measured(Frozen):
-    """One framework with so many cores and one batch size, over its processes."""
+    """One framework with one number of cores and one batch size, over its processes."""
 
     framework: str
     cores: int
@@ -83,7 +83,7 @@ class Measured(Frozen):
     p50_seconds: Spread
     """Of a batch, from images on the host to logits on the host."""
     p99_seconds: float | None
-    """Of the calls of all processes together; None where these are fewer than CALLS_FOR_P99."""
+    """Over the calls of all processes together. None if there are fewer than CALLS_FOR_P99."""
     images_per_second: Spread
     first_seconds: Spread
     """Of the first call: tracing or compiling."""
@@ -92,7 +92,7 @@ class Measured(Frozen):
 
 
 class Inferred(Frozen):
-    """Everything that a measurement of inference says."""
+    """The complete result of a measurement of inference."""
 
     schema_version: int = SCHEMA_VERSION
     kind: str = KIND
@@ -104,15 +104,15 @@ class Inferred(Frozen):
     machine: dict[str, Any]
     rows: list[Measured]
     verdicts: list[Judged]
-    """Seconds of one framework over those of the other (p50), by cores and batch size: one family."""
+    """Seconds of one framework divided by those of the other (p50), by cores and batch size: one family."""
     failures: dict[str, str]
     """Process: why it measured nothing."""
     cores_lost: dict[str, float]
-    """Framework and cores: the most that other work took of these in one of the processes."""
+    """By framework and cores: the most of these cores that other work used during one process."""
 
     @property
     def exit_code(self) -> int:
-        """1 where a process failed, else 0."""
+        """1 if a process failed, else 0."""
         return exits.RUN_FAILED if self.failures else 0
 
 
@@ -157,7 +157,7 @@ def command(
 
 
 def measure(settings: Settings, checkpoint: Path, model: Trained, folder: Path, shown: Display) -> Inferred:
-    """Time every framework and number of cores in turns, each time in a fresh process; what the folder holds stays.
+    """Time every framework and number of cores alternately, each in a fresh process. Finished results in the folder are kept.
 
     Args:
         settings: what is timed.
@@ -167,9 +167,9 @@ def measure(settings: Settings, checkpoint: Path, model: Trained, folder: Path, 
         shown: where progress is shown.
 
     Raises:
-        SpecError: there are not so many cores.
+        SpecError: the machine has fewer cores.
         FolderError: the folder holds something else.
-        Interrupted: what was measured is in the folder.
+        Interrupted: finished measurements are in the folder.
     """
     most = machine.available_cores()
     if max(settings.cores) > most:
@@ -256,7 +256,7 @@ def latency_table(made: Inferred) -> Table:
 
 
 def sections(made: Inferred) -> list[tuple[str, list[str]]]:
-    """What the figures allow to be said, by subject."""
+    """The findings, by subject."""
     faster: list[str] = []
     for judged in made.verdicts:
         place, pair = judged.name.split(": ")
@@ -306,7 +306,7 @@ def heading(made: Inferred) -> str:
 
 
 def print_to(console: Console, made: Inferred) -> None:
-    """The table, and under it what it says."""
+    """The table, with its sentences below."""
     console.print(Text(heading(made)))
     tables.print_all(console, documents(made), where=REPORT_FILE)
     tables.print_sections(console, sections(made))
@@ -356,7 +356,7 @@ def _scale(axis: Axes, batches: Sequence[int], label: str, title: str) -> None:
 
 
 def _claim(settings: Settings, model: Trained, folder: Path) -> None:
-    """Take a folder for this measurement, new or the same again; only more repeats may be asked for.
+    """Claim the folder: a new one, or one of the same measurement. Only the repeats may grow.
 
     Raises:
         FolderError: it holds another one.
@@ -387,7 +387,7 @@ def _stored(path: Path) -> Latencies | None:
 
 
 def _refuse_other_versions(found: Mapping[tuple[str, int, int], Latencies], folder: Path) -> None:
-    """Hold the processes of a framework, which may have run days apart, to the same versions."""
+    """Require one version for all processes of a framework, which may have run days apart."""
     by_framework: dict[str, dict[str, str]] = {}
     for (framework, _, _), made in found.items():
         if (first := by_framework.setdefault(framework, made.versions)) != made.versions:
@@ -400,7 +400,7 @@ def _refuse_other_versions(found: Mapping[tuple[str, int, int], Latencies], fold
 def _timed(
     settings: Settings, checkpoint: Path, model: Trained, framework: str, cores: int, path: Path
 ) -> tuple[Latencies | None, str | None]:
-    """What a process measured, as far as it came, and why it came no further."""
+    """What a process measured, and why it stopped early, if it did."""
     words = ["--cores", str(cores), "--calls", str(settings.calls), "--seconds", str(settings.seconds)]
     words += ["--batches", ",".join(map(str, settings.batches)), *twin_client.own_model(model)]
     failure: str | None = None
@@ -460,7 +460,7 @@ def _inferred(
 def _measured(framework: str, cores: int, size: int, own: list[BatchTimes]) -> Measured:
     def over(values: list[float]) -> Spread:
         made = spread(values)
-        assert made is not None  # the processes that ended have times
+        assert made is not None  # finished processes have times
         return made
 
     every = [seconds for times in own for seconds in times.seconds]

@@ -1,4 +1,4 @@
-"""`python -m compare predict`: what a trained model takes images for."""
+"""`python -m compare predict`: labels images with a trained model."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from compare.reporting import tables
 from compare.reporting.tables import Cell, Column, Table
 
 MAX_BYTES = 256 * 2**20
-"""Of an image file: more than any of 50 megapixels needs."""
+"""Largest size of an image file: more than any of 50 megapixels needs."""
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What one framework makes of some images."""
+    """One framework's predictions for some images."""
 
     framework: str
     model: Trained
@@ -51,7 +51,7 @@ def command(
     model: OwnModel = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every class's probability as JSON.")] = False,
 ) -> None:
-    """Label images with a trained model, and say how probable it holds each class."""
+    """Label images with a trained model, and show the probability of each class."""
     with exits.told(), interruptible():
         made = predict(checkpoint, images, frameworks, own_model=model)
     if as_json:
@@ -66,17 +66,17 @@ def predict(
 ) -> Predictions:
     """Label images.
 
-    They are decoded and resized by the suite's rule, as those were that the model has learned from, and scaled by its card.
+    Images are decoded and resized by the suite's rule, as in training, and scaled by the model's card.
 
     Args:
         checkpoint: the file of a trained model.
         paths: at least one image file.
-        framework: that uses the model; None: the one that trained it.
+        framework: that runs the model; None: the one that trained it.
         own_model: see `trained.load`.
 
     Raises:
         WeightsError, SpecError: the model cannot be used.
-        DataRefused: a file is no usable image; all such files are named.
+        DataRefused: a file is not a usable image; all such files are named.
         LaunchError: the framework fails.
     """
     found = trained.load(checkpoint, own_model)
@@ -90,7 +90,7 @@ def read_images(paths: Sequence[Path], image_size: int) -> npt.NDArray[np.uint8]
     """uint8 [N, image_size, image_size, 3] of image files.
 
     Raises:
-        DataRefused: some are no usable images; each is named, with what is wrong with it.
+        DataRefused: some are not usable images; each is named, with its error.
     """
     decoded: list[npt.NDArray[np.uint8]] = []
     faults: list[str] = []
@@ -107,7 +107,7 @@ def read_images(paths: Sequence[Path], image_size: int) -> npt.NDArray[np.uint8]
 
 
 def table(made: Predictions, top: int) -> Table:
-    """A row for each image, with its likeliest labels."""
+    """A row for each image, with its most probable labels."""
     names = made.model.card.class_names
     shown = min(top, len(names))
     columns = (

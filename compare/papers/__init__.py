@@ -1,1 +1,1 @@
-"""Published reports: their figures as data, how their runs are made again, and what is to be said of their claims."""
+"""Published reports: their figures as data, their runs reproduced, and verdicts on their claims."""

@@ -54,7 +54,7 @@ _WORDS = {
 }
 _WORKERS = 4
 _LEAST = 0.0002
-"""Of the training images for validation: one of each class, where the report kept none."""
+"""Training images used for validation: one of each class. The report kept none."""
 
 _SCALES: dict[str, dict[str, Any]] = {
     "smoke": {
@@ -253,7 +253,7 @@ def _side_by_side(here: Here, number: int, title: str, which: int, digits: int) 
 
 
 def _open(here: Here, trained: dict[str, int], epoch: int) -> str:
-    """Why cells of an epoch are open, of runs that were trained for so many."""
+    """Why cells of an epoch are open, for runs of so many epochs."""
     reasons = dict[str, list[str]]()
     for name, epochs in trained.items():
         if epochs < epoch:
@@ -278,7 +278,7 @@ def _found(here: Here, name: str) -> dict[int, tuple[float | None, float | None]
 
 
 def _ratios() -> tuple[float, float]:
-    """Mean sequential seconds of an epoch over the fastest and the slowest epoch on a GPU."""
+    """Mean sequential seconds of an epoch divided by the fastest and the slowest epoch on a GPU."""
     runs = {run.id: [seconds for _, seconds in run.epochs.values()] for run in _file().runs}
     fast = runs[PYTORCH] + runs[MIRRORED]
     return mean(runs[SEQUENTIAL]) / min(fast), mean(runs[SEQUENTIAL]) / max(fast)

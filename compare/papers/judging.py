@@ -15,15 +15,15 @@ from compare.judgement.summary import Summary, family, ratio_of_seconds
 from compare.papers.paper import CORRECTED, Here, Verdict
 
 EQUIVALENT = 0.01
-"""Accuracy, 0..1, below which a loss counts as none: one point."""
+"""Accuracy, 0..1. A smaller loss counts as none: one point."""
 
 SURELY = 10.0
-"""How many times a difference must be that of two runs which differ by rounding alone, to be more than that."""
+"""A difference counts only if it is this many times that of two runs that differ by rounding alone."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Accuracy of one row less that of another on one split, over seeds, with its 95 % t-interval."""
+    """Accuracy of one row minus that of another on one split, over seeds, with its 95 % t-interval."""
 
     first: str
     second: str
@@ -34,7 +34,7 @@ class Difference:
     p: float
     """Holm-corrected among the differences that were tested with it."""
     learned: bool = True
-    """Whether one of the two rows, at least, is surely better than guessing."""
+    """Whether at least one of the two rows is surely better than guessing."""
     split: str = "test"
 
     @property
@@ -54,7 +54,7 @@ class Difference:
 def differences(
     here: Here, training: str, pairs: Sequence[tuple[str, str]], split: Literal["validation", "test"] = "test"
 ) -> dict[tuple[str, str], Difference]:
-    """Accuracies of rows less those of others, seed by seed, tested as one family; a pair without a common seed is left out.
+    """Seed-by-seed differences in accuracy, tested as one family. A pair without a common seed is left out.
 
     Args:
         here: what was found.
@@ -125,7 +125,7 @@ def more_accurate(difference: Difference | None, points: float) -> tuple[Verdict
 def loses(difference: Difference | None, points: float) -> tuple[Verdict, str]:
     """Whether the first of two is less accurate by so many points, under settings that a report does not state.
 
-    To find the loss supports it; not to find it says something of the settings that were chosen, and nothing of the report's.
+    A loss supports the claim. No loss says something about the settings chosen here, and nothing about the report's.
 
     Args:
         difference: of the two.
@@ -176,7 +176,7 @@ def speedup(here: Here, training: str, row: str) -> Judged | None:
 
 
 def gains_more(first: Ratio, second: Ratio) -> Verdict:
-    """Whether the first of two speed-ups, both over repeats enough, is surely the larger one, and a gain at all."""
+    """Whether the first of two speed-ups, both with enough repeats, is surely the larger one, and a gain at all."""
     first_low, first_high, second_low, second_high = (end or 0.0 for end in (first.low, first.high, second.low, second.high))
     if first_low > max(second_high, 1.0):
         return "reproduced"
@@ -188,7 +188,7 @@ def above(judged: Judged | None, words: str) -> tuple[Verdict, str]:
 
     Args:
         judged: the ratio.
-        words: what it is of, e.g. `data_parallel x2 over serial`.
+        words: names the ratio, e.g. `data_parallel x2 over serial`.
     """
     if judged is None:
         return "cannot be told here", f"{words}: one of the two was not run here, or was too short to be timed"
@@ -203,7 +203,7 @@ def above(judged: Judged | None, words: str) -> tuple[Verdict, str]:
 
 
 def paired(here: Here, training: str, slow: str, fast: str) -> Ratio | None:
-    """Epoch seconds of one row over those of another, over repeats; None where one is missing."""
+    """Epoch seconds of one row divided by those of another, over repeats. None if one is missing."""
     report = here.trainings.get(training)
     rows = {row.id: row for row in report.stored.comparison.rows} if report else {}
     if report is None or not {slow, fast} <= rows.keys():
@@ -212,12 +212,12 @@ def paired(here: Here, training: str, slow: str, fast: str) -> Ratio | None:
 
 
 def undisturbed(here: Here, training: str, rows: Sequence[str], judged: tuple[Verdict, str]) -> tuple[Verdict, str]:
-    """A verdict on times of these rows, which there is none of where other work disturbed one of them, or may have."""
+    """A verdict on times of these rows. There is none if other work disturbed a row, or may have."""
     return _doubted(judged, doubt(here, training, rows))
 
 
 def sound(here: Here, judged: tuple[Verdict, str]) -> tuple[Verdict, str]:
-    """A verdict on the corrected runs, which there is none of where they are not the same training."""
+    """A verdict on the corrected runs. There is none if they are not the same training."""
     return _doubted(judged, unsound(here))
 
 
@@ -226,14 +226,14 @@ def _doubted(judged: tuple[Verdict, str], said: str) -> tuple[Verdict, str]:
 
 
 def doubt(here: Here, training: str, rows: Sequence[str]) -> str:
-    """Why no time of these rows is to be relied on; empty where nothing disturbed them."""
+    """Why the times of these rows are not reliable. Empty if nothing disturbed them."""
     if training == CORRECTED and (said := unsound(here)):
         return said
     return doubt_of(*(summary for row in rows if (summary := here.summary(training, row)))).strip()
 
 
 def unsound(here: Here) -> str:
-    """Why nothing can be said from the corrected runs; empty where they are the same training, or were not run."""
+    """Why the corrected runs show nothing. Empty if they are the same training, or were not run."""
     report = here.trainings.get(CORRECTED)
     if report is None:
         return ""
@@ -244,7 +244,7 @@ def unsound(here: Here) -> str:
 
 
 def budget(here: Here, training: str) -> str:
-    """How much was trained for what is said of accuracies."""
+    """How much training the accuracies rest on."""
     report = here.trainings.get(training)
     if report is None:
         return "Nothing was trained."
@@ -265,7 +265,7 @@ def _untold(difference: Difference | None) -> str:
 
 
 def of_devices(summary: Summary | None) -> str:
-    """`on the CPU, 2 cores`, or the name of what it ran on."""
+    """`on the CPU, 2 cores`, or the name of the device."""
     if summary is None:
         return "not run"
     return f"on {summary.device or 'an unknown device'}, {summary.cores} cores"

@@ -1,4 +1,4 @@
-"""What every published report has here: its runs, as they were made and as they should be, its tables and its claims."""
+"""What every published report has here: its runs as they were made and as they should be, its tables and its claims."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ SMOKE = "smoke"
 SCALES = (SMOKE, "quick", "full")
 
 CORRECTED = "corrected"
-"""Name of the training that asks the question properly."""
+"""Name of the training with the corrected runs."""
 
 Verdict = Literal["reproduced", "not reproduced", "contradicted by the paper's own table", "cannot be told here"]
 
 FAILED = "the run failed here: see the cautions"
-"""Why cells of a run that came to no end are open."""
+"""Why cells of an unfinished run are open."""
 
 _File = TypeVar("_File", bound="Published")
 
@@ -50,12 +50,12 @@ class Published(Frozen):
     title: str
     dataset: str
     classes: int
-    """Of the data set."""
+    """Number of classes of the data set."""
     model: str
     claims: dict[str, str]
     """Its sentences, by the name of the judgement."""
     caveats: list[str]
-    """What was found wrong in it."""
+    """Errors found in it."""
 
 
 def read(name: str, kind: type[_File]) -> _File:
@@ -65,12 +65,12 @@ def read(name: str, kind: type[_File]) -> _File:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The data that a report was made with, as everybody can fetch them."""
+    """The data of a report, as everybody can download them."""
 
     names: tuple[str, ...]
-    """Of folders, or of archives but for their suffix, under which they are looked for in the cache folder."""
+    """Names of folders, or of archives without their suffix, to look for in the cache folder."""
     what: str
-    """What to fetch, how large it is, and how it is laid out."""
+    """What to download, its size and its layout."""
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,11 @@ class Plan:
     faithful: list[Training]
     """The published runs as they were really made."""
     corrected: Training
-    """The same question asked properly."""
+    """The same question, with corrected runs."""
     chosen: list[str]
-    """What the report does not state, and was chosen here."""
+    """Settings that the report does not state, and that were chosen here."""
     departs: list[str]
-    """In what even the faithful runs are not the report's, at this scale, here."""
+    """How even the faithful runs differ from the report's, at this scale, on this machine."""
     scans: preprocess.Request | None = None
     tuning: Tuning | None = None
     final: Callable[[dict[str, dict[str, Any]]], Evaluation] | None = None
@@ -116,30 +116,30 @@ class Plan:
 
     @property
     def base(self) -> Spec:
-        """Of the first of the published runs."""
+        """The spec of the first of the published runs."""
         return self.faithful[0].rows[0].spec
 
 
 @dataclass(frozen=True)
 class Setting:
-    """With what a plan is made."""
+    """The inputs of a plan."""
 
     scale: str
     source: str
     """Of the data."""
     gpus: int
-    """That every framework of the report sees here."""
+    """GPUs that every framework of the report sees here."""
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Fields of the spec for all runs, over the report's."""
+    """Spec fields for all runs. They override the report's."""
     made_up: bool = False
-    """Whether the data are the report's embedded ones, which nobody named."""
+    """Whether the data are the report's embedded ones, by default."""
 
     def row(self, name: str, framework: str, fields: Mapping[str, Any]) -> Row:
-        """One run, of dotted fields of the spec."""
+        """One run, from dotted fields of the spec."""
         return Row(id=name, framework=framework, spec=spec.build(self.overlaid(fields)))
 
     def overlaid(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Nested values of dotted fields, the data's source and what the caller sets among them."""
+        """Nested values of dotted fields, with the data's source and the caller's settings."""
         return spec.overlay(spec.overlay({}, {**fields, "data.source": self.source}), flat(dict(self.values)))
 
     def corrected(
@@ -148,7 +148,7 @@ class Setting:
         """Serial and data-parallel runs of one spec, a seed for each repeat, on one division of the data."""
         values = self.overlaid({"data.seed": 0, **fields})
         rows = matrix.rows(values, frameworks, ("serial", "data_parallel"), replicas)
-        if self.scale != "full":  # the reports ask nothing of one core
+        if self.scale != "full":  # the reports do not use one core
             most = max(row.spec.cores for row in rows if row.spec.mode != "serial")
             rows = [row for row in rows if row.spec.cores == most]
         return Training(
@@ -169,7 +169,7 @@ class Here:
     setting: Setting
     plan: Plan
     trainings: dict[str, Report]
-    """By name, the corrected one among them."""
+    """By name, with the corrected one."""
     folders: dict[str, Path]
     """Of the trainings."""
     scans: list[dict[str, Any]] | None = None
@@ -180,7 +180,7 @@ class Here:
     """Whose weights the final training kept."""
 
     def summary(self, training: str, row: str) -> Summary | None:
-        """A row of a training; None where there is none, or none of its runs came to an end."""
+        """A row of a training. None if it is missing, or no run finished."""
         report = self.trainings.get(training)
         found = [each for each in report.summaries if each.id == row] if report else []
         return found[0] if found and found[0].repeats_done else None
@@ -192,7 +192,7 @@ class Here:
         return {repeat: run for repeat, run in sorted(kept.items()) if run.status in ("ok", "not parallel")}
 
     def epoch_seconds(self, training: str, row: str, images: int) -> float | None:
-        """Seconds of an epoch of so many images, at the pace that was measured."""
+        """Seconds of an epoch of so many images, at the measured pace."""
         found = self.summary(training, row)
         pace = found.images_per_second if found else None
         return images / pace.median if pace else None
@@ -206,7 +206,7 @@ class Paper(Protocol):
 
     @property
     def FRAMEWORKS(self) -> tuple[str, ...]:  # noqa: N802
-        """In which its runs were made."""
+        """Frameworks of its runs."""
         ...
 
     @property
@@ -222,11 +222,11 @@ class Paper(Protocol):
         ...
 
     def images(self) -> int:
-        """That most of its runs trained on."""
+        """Images that most of its runs trained on."""
         ...
 
     def hardware(self) -> str:
-        """On what its runs were made."""
+        """Hardware of its runs."""
         ...
 
     def knows(self, class_name: str) -> bool:
@@ -234,7 +234,7 @@ class Paper(Protocol):
         ...
 
     def plan(self, setting: Setting) -> Plan:
-        """What is run at a scale."""
+        """The runs at a scale."""
         ...
 
     def tables(self, here: Here) -> list[Table]:
@@ -257,7 +257,7 @@ class Compared:
     paper: float | None
     here: float | None
     alike: bool = True
-    """Whether they are of the same thing, so that their ratio says something."""
+    """Whether both are of the same thing, so that their ratio has a meaning."""
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ def beside(
     rows: Sequence[tuple[Mapping[str, Cell], Mapping[str, Compared], str | None]],
     note: str = "",
 ) -> Table:
-    """A published table, each cell with the paper's figure, the one found here, and this over that.
+    """A published table. Each cell has the paper's figure, the one found here, and their ratio (found / paper).
 
     Args:
         name: of its files.
@@ -347,7 +347,7 @@ def arithmetic(name: str, checks: Sequence[tuple[str, float, float, int]]) -> Ta
 
 
 def agrees(stated: float, found: float, digits: int) -> bool:
-    """Whether a figure is stated as it is found, up to one in its last digit: reports round, and cut off."""
+    """Whether a figure is stated as it is found, up to one in its last digit: reports round or truncate."""
     return abs(stated - found) < 10.0**-digits
 
 
@@ -357,7 +357,7 @@ def there(name: str, setting: Setting, gpus: int, *, scale: str | None = None) -
 
 
 def beyond(name: str, setting: Setting, epochs: int) -> str:
-    """Why cells behind the last epoch that was run are open, and the command that fills them."""
+    """Why cells after the last epoch that was run are open, and the command that fills them."""
     return not_at(name, setting, f"behind epoch {epochs} of scale {setting.scale}") if epochs else FAILED
 
 
@@ -369,7 +369,7 @@ def not_at(name: str, setting: Setting, why: str, *, filled_at: str = SCALES[-1]
 
 
 def command(name: str, setting: Setting, scale: str) -> str:
-    """What makes a report again as it is made here, at that scale."""
+    """The command that reproduces a report at that scale, with the settings used here."""
     words = ["reproduce", name, "--scale", scale]
     if not setting.made_up:
         words += ["--data", setting.source]

@@ -69,7 +69,7 @@ _CORES = 4
 _PIXELS = 256
 _GPUS = 2
 _GAIN = 1.05
-"""Times as fast from which more workers count as a gain, where one is ruled out as where one is shown."""
+"""Speed-up from which more workers count as a gain, whether it is shown or ruled out."""
 _WITH_ALL_ROWS = "quick"
 """The smallest scale with every number of workers and jobs."""
 _WARNING = "suggested max number of worker"
@@ -333,7 +333,7 @@ def _counts(here: Here) -> Table:
 
 
 def _folder(name: str, names: Iterable[str]) -> str:
-    """What a class of the report is called here: it cuts off the longest of the names."""
+    """The name of a report's class here. The report truncates the longest name."""
     longer = [each for each in names if each.startswith(name)]
     return longer[0] if len(longer) == 1 else name
 
@@ -633,7 +633,7 @@ def _workers_beyond_cores(here: Here) -> tuple[Verdict, list[str]]:
         )
     if silent:
         return "not reproduced", evidence
-    if within[-1] < cores:  # what more workers gain up to there says nothing of those beyond
+    if within[-1] < cores:  # a gain up to there shows nothing about more workers than cores
         return "cannot be told here", [*evidence, f"There are no runs with as many workers as the {cores} cores here."]
     if "not reproduced" in verdicts:
         return "not reproduced", evidence
@@ -644,7 +644,7 @@ def _workers_beyond_cores(here: Here) -> tuple[Verdict, list[str]]:
 
 
 def _no_gain(ratio: Ratio | None, judged: Judged | None) -> tuple[Verdict, str]:
-    """Of more workers against as many as cores; `judged` is that ratio held against _GAIN."""
+    """More workers compared with as many as cores. `judged` compares that ratio with _GAIN."""
     if ratio is None or judged is None:
         return "cannot be told here", "not measured"
     said = f"{statistics.interval_words(ratio)} times as fast"
@@ -801,7 +801,7 @@ def _data_parallel_changes_losses(here: Here) -> tuple[Verdict, list[str]]:
     if faithful and (own := _own_gap(serial)):
         evidence.append(f"Repeats of serial differ among themselves by up to {own:.1e}.")
         noise = max(noise, own)
-    # In the first step: later on, what rounding has grown to hides everything else.
+    # # In the first step: later, the growth of rounding differences hides everything else.
     changed = [gap > noise for gap in first]
     if all(changed):
         return "reproduced", evidence
@@ -819,7 +819,7 @@ def _of_batch_norm(here: Here, training: str, row: str) -> str:
 
 
 def _rounding(here: Here) -> float | None:
-    """The largest relative difference of the first step's loss between the frameworks' serial runs: the same training."""
+    """The largest relative difference of the first step's loss between the serial runs of the frameworks: the same training."""
     first, *others = (_first_loss(here, CORRECTED, judging.pair(here, framework)[1]) for framework in launch.FRAMEWORKS)
     return max((gaps[0] for other in others for gaps in _gaps(first, other).values()), default=None)
 

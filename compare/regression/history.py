@@ -37,7 +37,7 @@ from compare.reporting.tables import Column, Table
 
 _DEFAULT = ("epoch_seconds", SECONDS)
 _LOG_FROM = 10.0
-"""Times the smallest value from which a plot's largest one needs a logarithmic axis."""
+"""A plot's axis is logarithmic if its largest value is this many times the smallest."""
 _LEGEND_AT_MOST = 24
 
 
@@ -46,19 +46,19 @@ class Point(Frozen):
 
     machine: str
     name: str
-    """Of the row or benchmark, with what it did."""
+    """What the row or benchmark did."""
     metric: str
     commit: str | None
     dirty: bool
     committed_at: datetime | None
-    """None where neither the file nor git knows."""
+    """None if neither the file nor git knows."""
     measured_at: datetime
     value: Spread
     source: str
 
     @property
     def when(self) -> tuple[datetime, datetime]:
-        """Its place in time: the commit's, and among those of one commit its own."""
+        """Its place in time: the commit's time, then its own among those of one commit."""
         return self.committed_at or self.measured_at, self.measured_at
 
     @property
@@ -75,7 +75,7 @@ def command(
     out: Annotated[Path | None, typer.Option(help="Folder of the plots. Default: DIR.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the points as JSON.")] = False,
 ) -> None:
-    """Show a figure over the commits at which it was measured, each machine apart."""
+    """Show a figure over the commits at which it was measured, separately for each machine."""
     with exits.told():
         wanted = chosen("--metric", names(metric), (*METRICS, SECONDS))
         found, left_out = points(folder, wanted, only)
@@ -94,7 +94,7 @@ def command(
 
 
 def points(folder: Path, metrics: Sequence[str], only: str | None = None) -> tuple[list[Point], list[str]]:
-    """Every figure that a folder and its subfolders hold.
+    """Every figure in a folder and its subfolders.
 
     Args:
         folder: of results folders and benchmark files.
@@ -105,7 +105,7 @@ def points(folder: Path, metrics: Sequence[str], only: str | None = None) -> tup
         The points, by machine, metric and name, then in the order of their commits; and why something cannot be read.
 
     Raises:
-        FolderError: there is nothing.
+        FolderError: there is no figure.
     """
     if not folder.is_dir():
         raise FolderError(f"There is no folder {folder}. Name one that holds results folders or pytest-benchmark's files.")
@@ -155,14 +155,14 @@ def points(folder: Path, metrics: Sequence[str], only: str | None = None) -> tup
 
 
 def _reliable(subject: Subject, metric: str) -> Spread | None:
-    """What counts of a figure: of times, not those of runs that other work disturbed, see `regress`."""
+    """The reliable values of a figure. Times of runs that other work disturbed are left out, see `regress`."""
     if metric not in TIMES or not subject.in_doubt:
         return subject.spreads.get(metric)
     return spread([value for repeat, value in subject.samples.get(metric, {}).items() if repeat not in subject.in_doubt])
 
 
 def _machines(measured: Sequence[Measured]) -> list[str]:
-    """The machine of each, by its name; several of one name are told apart, as `regress` tells them."""
+    """The name of each machine. Several machines of one name are distinguished as in `regress`."""
     alike: dict[str, list[Measured]] = {}
     number: list[int] = []
     for each in measured:
@@ -182,7 +182,7 @@ def _machines(measured: Sequence[Measured]) -> list[str]:
 
 
 def history_tables(points: Sequence[Point]) -> list[Table]:
-    """One for each machine and metric, the points of a row below each other."""
+    """One table for each machine and metric, with the points of a row below each other."""
     made: list[Table] = []
     for machine_name, metric, own in _groups(points):
         heading = _heading(metric)
@@ -258,7 +258,7 @@ def _draw(figure: Figure, points: Sequence[Point], names: Sequence[str], title: 
 
 
 def _place(point: Point) -> tuple[str, datetime]:
-    """Where a point stands: what was measured at one commit stands above one another; without one, each by itself."""
+    """Where a point stands: points of one commit stand above one another. A point without a commit stands alone."""
     return point.commit_name, point.when[0]
 
 
@@ -268,12 +268,12 @@ def _groups(points: Sequence[Point]) -> list[tuple[str, str, list[Point]]]:
 
 
 def _key(measured: Measured, subject: Subject) -> tuple[str, str]:
-    """What makes two figures those of one thing: the name, and everything that it does."""
+    """Identifies one thing over time: its name and its settings."""
     return subject.id, json.dumps([subject.work, measured.data_hash], sort_keys=True)
 
 
 def _names(measured: Sequence[Measured]) -> dict[tuple[str, str], str]:
-    """A name for each, told apart by a digest where only finer settings differ."""
+    """A name for each. A digest is added where only finer settings differ."""
     wanted: dict[tuple[str, str], str] = {}
     for each in measured:
         for subject in each.subjects.values():
@@ -305,6 +305,6 @@ def _heading(metric: str) -> str:
 
 
 def _digits(points: Sequence[Point]) -> int:
-    """Behind the point, so that three digits of the smallest median count."""
+    """Decimals that show three digits of the smallest median."""
     smallest = min((point.value.median for point in points if point.value.median > 0), default=1.0)
     return min(max(2 - math.floor(math.log10(smallest)), 0), 9)

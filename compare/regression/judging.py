@@ -1,4 +1,4 @@
-"""Whether a candidate is worse than a baseline: every figure with its interval, all of them judged as one family."""
+"""Is a candidate worse than a baseline? Every figure has its interval, and all are judged as one family."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from compare.judgement.summary import FAILURES
 Verdict = Literal[
     "regression", "worse, within the threshold", "no change shown", "better", "not tested", "too few to tell", "cannot tell"
 ]
-"""`not tested`: there is no test of it, and nothing beyond a threshold that one would be needed for."""
+"""`not tested`: no test exists, and nothing beyond a threshold needs one."""
 UNTOLD = ("too few to tell", "cannot tell")
 UNPROVED = "Whether both frameworks train the same was proved on neither side."
 
 ACCURACY = "test_accuracy"
 JUDGED = ("epoch_seconds", "first_step_seconds", "peak_memory_mib")
-"""Metrics of a comparison that are judged unless others are named; the accuracy always is."""
+"""Metrics that are judged by default. The accuracy is always judged."""
 
 Pairs = dict[int, tuple[float, float]]
 
@@ -38,13 +38,13 @@ class Criteria:
     """What counts as a regression."""
 
     threshold: float = 0.05
-    """Part by which a figure must be worse."""
+    """Fraction by which a figure must be worse."""
     accuracy_threshold: float = 0.01
-    """Accuracy, in 0..1, that must be lost."""
+    """Loss of accuracy, in 0..1, that counts."""
     metrics: tuple[str, ...] | None = None
-    """What is judged, and must have been measured; None: `JUDGED`, of which the first one must."""
+    """Metrics that are judged and must be measured. None: `JUDGED`, of which only the first must be measured."""
     only: str | None = None
-    """A pattern of the ids of rows or benchmarks, as of file names; None: all."""
+    """A pattern of the ids of rows or benchmarks, as for file names. None: all."""
 
     @property
     def judged(self) -> tuple[str, ...]:
@@ -62,20 +62,20 @@ class Change(Frozen):
     name: str
     metric: str
     method: str
-    """paired, paired by seed, Welch, or none: of figures that are the same number in every run."""
+    """paired, paired by seed, Welch, or none. `none`: the figure is the same number in every run."""
     baseline: Spread
     candidate: Spread
     change: Ratio
     """Candidate over baseline, 1: unchanged; of the accuracy, candidate minus baseline. `p` is its own."""
     adjusted_p: float | None
-    """Holm's, corrected for all figures that were tested; None where there are too few samples, or nothing to be tested."""
+    """Holm-corrected p over all tested figures. None if there are too few samples, or nothing to test."""
     verdict: Verdict
     not_ruled_out: bool
     """No regression was shown, but the interval reaches beyond the threshold."""
 
 
 class Fact(Frozen):
-    """Something that holds or does not: how the runs ended, whether the training is proved to be the same."""
+    """A fact that holds or does not: how the runs ended, whether the training is proved to be the same."""
 
     id: str
     name: str
@@ -95,7 +95,7 @@ class Side(Frozen):
 
 
 class Judgement(Frozen):
-    """Everything that `compare regress` says."""
+    """The complete result of `compare regress`."""
 
     baseline: Side
     candidate: Side
@@ -105,11 +105,11 @@ class Judgement(Frozen):
     threshold: float
     accuracy_threshold: float
     tested: int
-    """Figures with samples enough, and not the same number in all of them: they make one family."""
+    """Figures with enough samples that differ. They make one family."""
     changes: list[Change]
     facts: list[Fact]
     missing: list[str]
-    """Of the baseline's rows or benchmarks, those that the candidate lacks."""
+    """Rows or benchmarks of the baseline that the candidate lacks."""
     added: list[str]
     cautions: list[str]
 
@@ -119,12 +119,12 @@ class Judgement(Frozen):
 
     @property
     def num_not_ruled_out(self) -> int:
-        """Figures that are not shown to be worse, and may be, beyond their threshold."""
+        """Figures that are not shown to be worse, but may be worse by more than their threshold."""
         return sum(change.not_ruled_out for change in self.changes)
 
     @property
     def exit_code(self) -> int:
-        """3 where something is a regression, 2 where something cannot be told, else 0."""
+        """3 on a regression, 2 if something cannot be judged, else 0."""
         if "regression" in self.verdicts:
             return EXIT_REGRESSION
         untold = self.missing or not self.changes or any(verdict in UNTOLD for verdict in self.verdicts)
@@ -132,17 +132,17 @@ class Judgement(Frozen):
 
 
 def judge(baseline: Measured, candidate: Measured, criteria: Criteria, *, paired: bool) -> Judgement:
-    """Hold a candidate against a baseline.
+    """Compare a candidate with a baseline.
 
     Args:
-        baseline: what was.
-        candidate: what is.
-        criteria: what counts.
+        baseline: the earlier measurement.
+        candidate: the later measurement.
+        criteria: what counts as a regression.
         paired: whether repeats of the same number were made next to each other, so that their ratios leave the machine's
             drift out; else the two are independent samples.
 
     Raises:
-        FolderError: they do not compare: another machine or device, other data, other work, or nothing in common.
+        FolderError: they are not comparable: another machine or device, other data, other work, or nothing in common.
     """
     _refuse_another_machine(baseline, candidate)
     if baseline.kind == "benchmarks" and criteria.metrics is not None:
@@ -165,7 +165,7 @@ def judge(baseline: Measured, candidate: Measured, criteria: Criteria, *, paired
     pairs = [(baseline.subjects[each], candidate.subjects[each]) for each in both]
     for before, now in pairs:
         _refuse_other_work(before, now)
-    if baseline.data_hash != candidate.data_hash:  # looked at last: a setting that makes other data of the same is named above
+    if baseline.data_hash != candidate.data_hash:  # checked last: a setting that changes the data is named above
         raise FolderError(
             f"{baseline.source} and {candidate.source} do not compare: their data has other content. Received: "
             f"{baseline.data_name} and {candidate.data_name}. Measure the same."
@@ -228,7 +228,7 @@ def _refuse_other_work(before: Subject, now: Subject) -> None:
 
 
 def _refuse_other_data(before: Subject, now: Subject) -> None:
-    """By what the runs found, whatever was planned: another revision may read the same files in another way."""
+    """Compares the data that the runs found, not the planned data: another revision may read the same files differently."""
     for what, were in before.found.items():
         are = now.found.get(what)
         if were and are and were != are:
@@ -255,7 +255,7 @@ def _changes(pairs: Sequence[tuple[Subject, Subject]], criteria: Criteria, *, pa
 
 
 def _samples(before: Subject, now: Subject, metric: str, *, paired: bool) -> tuple[list[float], list[float]]:
-    """What is compared; of pairs whole ones alone."""
+    """The compared samples. For pairs, only complete ones."""
     first, second = (_usable(each, metric) for each in (before, now))
     if paired:
         both = sorted(first.keys() & second.keys())
@@ -264,14 +264,14 @@ def _samples(before: Subject, now: Subject, metric: str, *, paired: bool) -> tup
 
 
 def _usable(subject: Subject, metric: str) -> dict[int, float]:
-    """The figures of the runs that count: no times of disturbed ones, nor zeros, as of what the system does not tell."""
+    """Figures of usable runs: no times of disturbed runs, and no zeros, which mean that the system reports nothing."""
     doubtful = subject.in_doubt if metric in TIMES else ()
     samples = subject.samples.get(metric, {})
     return {repeat: value for repeat, value in samples.items() if value > 0 and repeat not in doubtful}
 
 
 def _by_seed(before: Subject, now: Subject) -> Pairs:
-    """The accuracy of each seed that both have, before and now: the median of its repeats, so that each seed counts once."""
+    """Accuracy of each common seed, before and now: the median of its repeats, so that each seed counts once."""
 
     def medians(subject: Subject) -> dict[int, float]:
         found: dict[int, list[float]] = {}
@@ -284,12 +284,12 @@ def _by_seed(before: Subject, now: Subject) -> Pairs:
 
 
 def _is_tested(by_seed: Pairs) -> bool:
-    """Whether accuracies differ at all, and over seeds enough to tell a change from what rounding does to each training."""
+    """Whether accuracies differ, over enough seeds to separate a change from the effect of rounding on each training."""
     return len(by_seed) >= VERDICT_PAIRS and any(first != second for first, second in by_seed.values())
 
 
 def _change(now: Subject, metric: str, before: Sequence[float], after: Sequence[float], *, paired: bool) -> Change:
-    """Of the logarithms, whose difference is that of a ratio."""
+    """Compares logarithms, so that a difference is a ratio."""
     logs = [[math.log(value) for value in values] for values in (before, after)]
     if paired:
         estimate = of_differences([second - first for first, second in zip(*logs, strict=True)])
@@ -311,7 +311,7 @@ def _change(now: Subject, metric: str, before: Sequence[float], after: Sequence[
 
 
 def _change_of_accuracy(now: Subject, by_seed: Pairs) -> Change:
-    """Over the seeds, on the same test images."""
+    """Compares over the seeds, on the same test images."""
     before, after = ([pair[side] for pair in by_seed.values()] for side in (0, 1))
     image = 1.0 / next(iter(now.tests.values())).num_examples
     estimate = of_differences([second - first for first, second in by_seed.values()], rounding=image)
@@ -343,7 +343,7 @@ def _untested(now: Subject, metric: str, method: str, before: Sequence[float], a
 
 
 def _judged(change: Change, p: float | None, criteria: Criteria) -> Change:
-    """The change with its verdict: worse means more seconds, more memory, less accuracy."""
+    """The change with its verdict. Worse means more seconds, more memory or less accuracy."""
     ratio = change.change
     if p is None or ratio.low is None or ratio.high is None:
         return change
@@ -394,7 +394,7 @@ def _availability(subject: Subject, metric: str) -> str:
 
 
 def _accuracies(before: Subject, now: Subject, criteria: Criteria) -> tuple[str, str, Verdict]:
-    """Accuracies that are not tested: because they are equal, or because they are of too few seeds."""
+    """Accuracies that are not tested, because they are equal or have too few seeds."""
     by_seed = _by_seed(before, now)
     if not by_seed:
         was, is_ = (f"of seeds {', '.join(map(str, sorted({*each.seeds.values()})))}" for each in (before, now))
@@ -419,7 +419,7 @@ def _status_verdict(before: str, now: str) -> Verdict:
 
 
 def _parity_verdict(before: str, now: str) -> Verdict:
-    """A refuted proof is never "no change" where none was made before: then nobody knows since when."""
+    """A refuted proof is never "no change" if there was no proof before: then nobody knows since when."""
     if now == "proved":
         return "better" if before == "not proved" else "no change shown"
     if before == "proved":

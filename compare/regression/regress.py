@@ -1,4 +1,4 @@
-"""`python -m compare regress`: whether a change made training slower, larger, worse, or no longer the same."""
+"""`python -m compare regress`: did a change make training slower, larger, less accurate, or different?"""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from compare.reporting import tables
 from compare.reporting.tables import Column, Table
 
 JSON_FILE, MARKDOWN_FILE = "regress.json", "regress.md"
-"""What `--interleaved` leaves beside its runs."""
+"""File that `--interleaved` writes beside its runs."""
 
 PAIRS = 6
-"""One more than a verdict needs: in the family of two rows five find a tenth in less than 90 % of cases."""
+"""One more than a verdict needs: with five pairs, a family of two rows finds a tenth in less than 90 % of cases."""
 _EPOCHS = 4
-"""Of an interleaved run, unless it is told: a few seconds a run, the median of a few epochs."""
+"""Epochs of an interleaved run, by default: a few seconds a run, the median of a few epochs."""
 
 _CHOICES = tuple(name for name in METRICS if name not in MORE_IS_BETTER)
 
@@ -122,12 +122,12 @@ def command(
 
 
 def judge_stored(baseline: Path, candidate: Path | None, criteria: Criteria) -> Judgement:
-    """Hold a stored measurement against an earlier one.
+    """Compare a stored measurement with an earlier one.
 
     Args:
         baseline: a results folder, benchmark files, or, alone, the folder of an interleaved measurement.
-        candidate: another of the same kind; None: the newest beside the baseline that measured the same.
-        criteria: what counts.
+        candidate: another of the same kind; None: the newest one beside the baseline that measured the same.
+        criteria: what counts as a regression.
 
     Raises:
         FolderError: one of them is missing, cannot be read, or does not compare with the other.
@@ -145,7 +145,7 @@ def judge_stored(baseline: Path, candidate: Path | None, criteria: Criteria) -> 
 
 
 def _refuse_the_same(before: Measured, now: Measured) -> None:
-    """A measurement, or a copy of it, held against itself would pass for ever.
+    """A measurement that is compared with itself, or with a copy of itself, would always pass.
 
     Raises:
         FolderError: both are the same one.
@@ -188,7 +188,7 @@ def headline(judged: Judgement) -> str:
 
 
 def sections(judged: Judgement) -> list[tuple[str, list[str]]]:
-    """What stands behind the verdict, as sentences under headings."""
+    """Sentences that explain the verdict, under headings."""
     by_verdict = {verdict: [each for each in judged.changes if each.verdict == verdict] for verdict in judged.verdicts}
     facts = [
         (fact.verdict, f"{fact.name}: {fact.what}: {fact.baseline} before, {fact.candidate} now.") for fact in judged.facts
@@ -236,7 +236,7 @@ def change_words(change: Change) -> str:
 
 
 def change_tables(judged: Judgement) -> list[Table]:
-    """Every figure, before and now; those that hold or do not in a table of their own."""
+    """Every figure, before and now. Facts stand in a table of their own."""
     figures = [change for change in judged.changes if not _is_accuracy(change)]
     scores = [change for change in judged.changes if _is_accuracy(change)]
     columns = (
@@ -297,7 +297,7 @@ def to_markdown(judged: Judgement) -> str:
 
 
 def print_to(console: Console, judged: Judgement) -> None:
-    """The verdict, the tables, and what they say."""
+    """Prints the verdict, the tables and their sentences."""
     good = "bold yellow" if judged.num_not_ruled_out else "bold green"
     style = {EXIT_OK: good, EXIT_REGRESSION: "bold red"}.get(judged.exit_code, "bold yellow")
     console.print(Text(headline(judged), style=style))
@@ -312,7 +312,7 @@ def _interleaved(
     def lay_out(settings: Preset, frameworks: Sequence[str]) -> list[Row]:
         made = matrix.rows(settings.values, frameworks, settings.modes, settings.replicas, settings.workers)
         whole = {row.framework: max(each.spec.cores for each in made if each.framework == row.framework) for row in made}
-        # On one core serial is there to be sped up from, which is not the question here.
+        # # Serial on one core is only a reference for speed-ups, which is not the question here.
         rows = [row for row in made if row.spec.mode != "serial" or row.spec.cores == whole[row.framework]]
         chosen = [row for row in rows if criteria.only is None or fnmatch.fnmatchcase(row.id, criteria.only)]
         if not chosen:
@@ -335,7 +335,7 @@ def _interleaved(
 
 @contextmanager
 def _told_in(markdown: Path | None) -> Generator[None]:
-    """Let the file that the report would be in say why there is none."""
+    """On an error, write the reason to the report's file."""
     try:
         yield
     except (SpecError, DataRefused, LaunchError, FolderError, OSError) as error:
@@ -362,7 +362,7 @@ def _in_turn(before: Measured, now: Measured) -> bool:
 
 
 def _refuse_of_interleaved(context: typer.Context) -> None:
-    """Refuse options that would say nothing.
+    """Refuse options that have no effect.
 
     Raises:
         SpecError: one was given.

@@ -1,4 +1,4 @@
-"""Two revisions of the suite on one machine, in turn: the base A, the head B, then B A, each run a fresh process."""
+"""Measures two revisions of the suite on one machine, alternating: base A, head B, then B A. Each run is a fresh process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from compare.execution.store import Comparison
 
 BASE, HEAD = "base", "head"
 MARK_FILE = "interleaved.json"
-"""Says of a folder that `base` and `head` in it were measured in turn, so that their repeats are pairs."""
+"""Marks a folder whose `base` and `head` were measured alternately, so that their repeats are pairs."""
 
 LOCK_FILE = "requirements.lock"
 
@@ -53,7 +53,7 @@ class Checkout:
 
 @contextmanager
 def checked_out(revision: str) -> Generator[Checkout]:
-    """The suite at another revision, in a temporary folder that is removed whatever happens.
+    """The suite at another revision, in a temporary folder that is always removed.
 
     Raises:
         RevisionError: git does not know the revision, the working tree has changes that are in no commit, or the two
@@ -86,30 +86,30 @@ def checked_out(revision: str) -> Generator[Checkout]:
             yield Checkout(root, commit)
         finally:
             git("worktree", "remove", "--force", str(root))
-            git("worktree", "prune")  # where it was interrupted before it had made a whole one
+            git("worktree", "prune")  # for a checkout that was interrupted before it was complete
 
 
 def order(rows: Sequence[Row], pairs: int) -> list[tuple[Row, int, str]]:
-    """The runs in the order in which they are made: of each row base and head next to each other, A B, then B A."""
+    """The order of the runs. Base and head of a row run next to each other: A B, then B A."""
     return [(row, pair, side) for pair in range(pairs) for row in turn(rows, pair) for side in turn((BASE, HEAD), pair)]
 
 
 def measure(revision: str, request: Request, out: Path, shown: Display) -> None:
     """Measure another revision beside this one.
 
-    The runs of each are kept as a comparison's folder, `base` and `head`. One run of each row and revision is made before,
-    and thrown away: it compiles modules, fills caches, and shows whether the other revision can do it at all.
+    The runs of each are stored as a comparison's folder, `base` and `head`. First, one run of each row and revision is made
+    and discarded. It compiles modules, fills caches, and shows whether the other revision can run at all.
 
     Args:
         revision: the base, as git names it.
         request: what to run; its repeats are the pairs.
-        out: the folder that is to hold both, by its whole path; empty, or not there.
+        out: absolute path of the folder for both; empty or missing.
         shown: where progress is shown.
 
     Raises:
         RevisionError: the revision cannot be measured beside this one.
         FolderError, SpecError, DataRefused, LaunchError: nothing was measured.
-        Interrupted: part of it was; the folder holds it.
+        Interrupted: some runs were made; the folder holds them.
     """
     with checked_out(revision) as base, store.locked(out):
         if others := sorted(path.name for path in out.glob("[!.]*")):
@@ -121,7 +121,7 @@ def measure(revision: str, request: Request, out: Path, shown: Display) -> None:
             raise RevisionError(f"{head.rows[0].id}: {head.rows[0].unavailable}. Choose rows that this machine can do.")
         known = _fields(base, revision)
         for row in rows:
-            _fitting(row, known, revision)  # or it is refused, before anything is run
+            _fitting(row, known, revision)  # refuses before anything runs
         codes = {
             BASE: Code(base.root, lambda row: json.dumps(_fitting(row, known, revision))),
             HEAD: Code(machine.PROJECT_ROOT, lambda row: row.spec.to_json()),
@@ -156,7 +156,7 @@ def _warm_up(rows: Sequence[Row], codes: Mapping[str, Code], revision: str, show
 
 
 def _plan_of(base: Checkout, head: Comparison) -> Comparison:
-    """What the base's folder says of itself: the same rows, by other code."""
+    """What the base's folder records about itself: the same rows, by other code."""
     frameworks = {row.framework for row in head.rows}
     folders = [base.root / folder for folder in ("common", *sorted(launch.FRAMEWORKS[name] for name in frameworks))]
     own = {**head.machine, "commit": base.commit, "dirty": False}
@@ -209,7 +209,7 @@ def _fitting(row: Row, known: dict[str, Any], revision: str) -> dict[str, Any]:
 
 
 def _with_whole_path(values: dict[str, Any]) -> dict[str, Any]:
-    """A spec's values whose data is found from every working directory."""
+    """A spec's values, with an absolute path to the data."""
     source = values.get("data", {}).get("source")
     if not isinstance(source, str) or source in sources.NAMES or not Path(source).exists():
         return values
@@ -222,7 +222,7 @@ def default_folder() -> Path:
 
 
 def _done(*arguments: str) -> str:
-    """What git says.
+    """The output of git.
 
     Raises:
         RevisionError: it failed.

@@ -114,7 +114,7 @@ def command(
     out: Annotated[Path | None, typer.Option(help="Folder for the tables as Markdown, CSV and LaTeX.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Time each layer of a model by itself, forward and backward, and hold it against what the machine allows."""
+    """Time each layer of a model by itself, forward and backward, and compare it with what the machine allows."""
     with exits.told():
         named = chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
         fields: dict[str, Any] = {"model": model, "data.source": data, "global_batch_size": batch_size, "cores": cores}

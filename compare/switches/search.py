@@ -78,8 +78,8 @@ class Step(Frozen):
     rounding: float | None = None
     """Loss drift of float32 itself, from float64. Set if the switch's own drift is above the limit."""
     matrix_fraction: float | None = None
-    """Of the machine's rate for float32 matrix products; on an accelerator of its own, in the run's arithmetic; None where that
-    is not known."""
+    """Fraction of the machine's rate for float32 matrix products; on an accelerator, of its rate in the run's arithmetic. None
+    if the rate is not known."""
     in_doubt: int = 0
     """Runs whose times are not reliable; see `times_in_doubt`."""
     taken: bool = False

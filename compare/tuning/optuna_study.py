@@ -1,4 +1,4 @@
-"""One search: a study of Optuna's that this process alone asks and tells, and whose trials are trained by servers."""
+"""One search: an Optuna study that only this process asks and tells. Servers train its trials."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from compare.tuning import search_space
 from compare.tuning.search_space import Space
 from compare.tuning.servers import ENDED, Hear, Layout, Server, serving
 
-optuna.logging.set_verbosity(optuna.logging.WARNING)  # else it tells of each study and trial
+optuna.logging.set_verbosity(optuna.logging.WARNING)  # else it logs each study and trial
 
 Sampler = Literal["tpe", "random", "grid"]
 SAMPLERS: tuple[Sampler, ...] = ("tpe", "random", "grid")
@@ -46,7 +46,7 @@ State = Literal["ok", "pruned", "diverged", "failed", "killed"]
 """After its last epoch; stopped by the pruner; without a finite loss; with an error; with the process that trained it."""
 
 HALVING_FACTOR = 3
-"""Successive halving keeps the best of so many at epochs 1, 3, 9, ... (Jamieson & Talwalkar 2016, as Optuna does it)."""
+"""Successive halving keeps the best fraction at epochs 1, 3, 9, ... (Jamieson & Talwalkar 2016, as Optuna does it)."""
 _MOST_RANDOM = 10
 _RANDOM_PART = 3
 
@@ -61,45 +61,45 @@ _TOLD_AS: dict[State, TrialState] = {
 
 _POLL_SECONDS = 0.25
 _BUSY_SECONDS = 60
-"""For which another reader of a SQLite file, a dashboard, may hold it."""
+"""Seconds for which another reader of a SQLite file, for example a dashboard, may lock it."""
 _HIDDEN = "***"
-"""SQLAlchemy's, in place of a password."""
+"""SQLAlchemy's replacement of a password."""
 _SECRET = re.compile("pass|pwd|secret|token|key", re.IGNORECASE)
-"""In the name of a database driver's option whose value nobody is to read."""
+"""Marks a database driver's option, by its name, whose value is secret."""
 
 
 class Trial(Frozen):
     """One setting, trained once."""
 
     slot: int
-    """Its place among those that are asked for, from 0: the same slot has the same seed in every search of a repeat."""
+    """Its place among the requested trials, from 0. The same slot has the same seed in every search of a repeat."""
     number: int
-    """Optuna's, in the order of asking; one that was cut short and asked again has another."""
+    """Optuna's number, in the order of asking. A trial that is asked again after an interruption gets another number."""
     fields: dict[str, Any]
-    """What was drawn, by field."""
+    """The drawn values, by field."""
     state: State
     reason: str | None = None
     value: float | None = None
-    """Of the objective, after the trial's last epoch; of one that was pruned, when it was."""
+    """Objective after the trial's last epoch. For a pruned trial: when it was pruned."""
     loss: float | None = None
-    """Of the validation split, after the last epoch that was trained."""
+    """On the validation split, after the last trained epoch."""
     accuracy: float | None = None
     epochs: int = 0
     images: int = 0
-    """Trained on."""
+    """Images trained on."""
     began_seconds: float
-    """Since the search began."""
+    """Seconds since the search began."""
     ended_seconds: float
 
 
 class Searched(Frozen):
-    """One search, as it ended or as far as it is."""
+    """One search, finished or as far as it is."""
 
     framework: str
     jobs: int
     repeat: int
     seed: int
-    """Of the sampler."""
+    """Seed of the sampler."""
     cores_a_trial: int
     study: str
     """Its name in the storage."""
@@ -107,22 +107,22 @@ class Searched(Frozen):
     """In the order in which they ended."""
     done: bool
     start_seconds: float | None = None
-    """Until all servers had imported their framework; before the search's clock starts."""
+    """Seconds until all servers had imported their framework. The search's clock starts after that."""
     cores_of_others: float | None = None
-    """What everything else on the machine used meanwhile, in the last attempt; None of one on other machines."""
+    """Use of the machine by other work, in the last attempt. None if the search ran on other machines."""
     attempts: int = 1
-    """Above 1, the search was cut short, and its seconds are those of all attempts, each until its last told trial."""
+    """Above 1 if the search was interrupted. Its seconds then cover all attempts, each until its last finished trial."""
     servers_lost: int = 0
-    """Processes that ended and could not be replaced, while others went on."""
+    """Processes that ended and could not be replaced, while others continued."""
 
     @property
     def seconds(self) -> float:
-        """From the first trial's begin to the last one's end."""
+        """From the start of the first trial to the end of the last one."""
         return max((trial.ended_seconds for trial in self.trials), default=0.0)
 
     @property
     def timed(self) -> bool:
-        """Whether its seconds are those of so many jobs, made in one go, and may stand in a ratio."""
+        """Whether its seconds are valid for a ratio: it ended, in one attempt, with all its servers."""
         return self.done and self.attempts == 1 and self.servers_lost == 0
 
     @property
@@ -132,7 +132,7 @@ class Searched(Frozen):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a search is to be."""
+    """A requested search."""
 
     framework: str
     layout: Layout
@@ -142,9 +142,9 @@ class Wanted:
     pruner: Pruner
     objective: Objective
     seed: int
-    """Of the sampler."""
+    """Seed of the sampler."""
     values: dict[str, Any]
-    """Of the spec, for all trials."""
+    """Seed of the spec, for all trials."""
     space: Space
     study: str
     scheduler: str | None = None
@@ -159,12 +159,12 @@ class Wanted:
 
 
 def random_trials(trials: int) -> int:
-    """How many of so many trials TPE draws at random, to have something to model: a third, 1 to 10."""
+    """How many trials TPE draws at random before it builds its model: a third, from 1 to 10."""
     return max(min(trials // _RANDOM_PART, _MOST_RANDOM), 1)
 
 
 def sampler_seed(seed: int, repeat: int) -> int:
-    """Of a repeat's searches, the same for every framework and number of jobs."""
+    """Seed for a repeat's searches, the same for every framework and number of jobs."""
     return int(np.random.SeedSequence([seed, repeat]).generate_state(1)[0])
 
 
@@ -194,18 +194,18 @@ def masked(url: str) -> str:
 
 
 def is_masked(url: str) -> bool:
-    """Whether `masked` has hidden something of a URL."""
+    """Whether `masked` has hidden a part of a URL."""
     return _HIDDEN in unquote(url)
 
 
 def conduct(wanted: Wanted, storage: RDBStorage, logs: Path, shown: Display) -> Searched:
-    """Do a search, or what is left of it.
+    """Run a search, or the rest of it.
 
     Args:
-        wanted: what it is to be.
-        storage: holds its study, or will.
+        wanted: the requested search.
+        storage: holds its study, or will hold it.
         logs: names of the servers' logs but for place and suffix.
-        shown: told of every trial.
+        shown: receives every trial.
 
     Raises:
         LaunchError: no server starts, or the storage fails.
@@ -230,7 +230,7 @@ def conduct(wanted: Wanted, storage: RDBStorage, logs: Path, shown: Display) -> 
 
 
 def stored(wanted: Wanted, storage: RDBStorage) -> Searched:
-    """A search as far as its study holds it."""
+    """A search as far as its study has it."""
     with _stored():
         return _searched(wanted, _study(wanted, storage))
 
@@ -250,7 +250,7 @@ class _Running:
 
 
 class _Conductor:
-    """Asks the study, has the servers train, and tells it: all in one thread."""
+    """Asks the study, lets the servers train, and tells the study the results, all in one thread."""
 
     def __init__(self, wanted: Wanted, study: optuna.Study, start: Callable[[int, Hear], Server], shown: Display) -> None:
         self._wanted, self._study, self._start_server, self._shown = wanted, study, start, shown
@@ -263,14 +263,14 @@ class _Conductor:
         if wanted.sampler == "grid":
             self._grid = search_space.grid(wanted.space, wanted.seed)[: wanted.trials]
             self._pending = [(slot, given) for slot, given in self._pending if slot < len(self._grid)]
-        # The clock goes on where the attempt before had told its last trial.
+        # # The clock resumes where the attempt before had told its last trial.
         self._earlier = _searched(wanted, study).seconds
         self._zero = time.monotonic()
         self._up = False
         self._servers_lost = 0
 
     def run(self) -> None:
-        """All trials that are left."""
+        """Run all remaining trials."""
         begun = time.monotonic()
         places = range(self._wanted.layout.servers) if self._pending else ()
         for place in places:
@@ -316,7 +316,7 @@ class _Conductor:
         return self._earlier + time.monotonic() - self._zero
 
     def _ask(self, place: int, slot: int, given: dict[str, Any] | None) -> None:
-        """Let a server train what the sampler proposes for a slot, or what it had proposed before."""
+        """Let a server train what the sampler proposes for a slot, or what it proposed before an interruption."""
         wanted = self._wanted
         self._study.sampler = _sampler(wanted, slot, self._grid[slot] if self._grid else given)
         trial = self._study.ask(wanted.space.distributions)
@@ -325,7 +325,7 @@ class _Conductor:
         fields = {"cores": wanted.layout.cores_a_trial, "checkpoint_seconds": None, **wanted.space.fixed, **trial.params}
         try:
             built = spec.build(spec.overlay(wanted.values, fields))
-        except SpecError as error:  # each value is good by itself, and not with the others
+        except SpecError as error:  # each value is valid alone, but not together with the others
             self._tell(str(trial.number), "failed", str(error))
             return
         server = self._servers[place]
@@ -359,11 +359,11 @@ class _Conductor:
             self._servers[running.place].send({"trial": event["trial"], "go_on": go_on})
 
     def _lost(self, place: int, reason: str) -> None:
-        """Fail the trials of a server that has ended, and start another in its place where there is something left to do."""
+        """Fail the trials of a server that has ended. Start another in its place if work is left."""
         lost = [name for name, running in self._running.items() if running.place == place]
         served = place in self._ready
         self._ready.discard(place)
-        if not served:  # it never came up
+        if not served:  # it never started
             if not self._up or not self._ready:
                 raise LaunchError(f"{self._wanted.framework} cannot serve trials: {reason}.")
             self._give_up(place)
@@ -381,7 +381,7 @@ class _Conductor:
             self._give_up(place)
 
     def _give_up(self, place: int) -> None:
-        """Go on with the servers that are left."""
+        """Continue with the remaining servers."""
         if (server := self._servers.pop(place, None)) is not None:
             server.close()
         self._servers_lost += 1
@@ -429,7 +429,7 @@ def _pruner(wanted: Wanted) -> BasePruner:
 
 
 def _sampler(wanted: Wanted, slot: int, given: dict[str, Any] | None) -> BaseSampler:
-    """One sampler a slot, of a seed of its own: what is drawn depends on what was told, and not on this process's past."""
+    """One sampler a slot, each with its own seed. Draws depend on finished trials, not on this process's past."""
     seed = int(np.random.SeedSequence([wanted.seed, slot]).generate_state(1)[0])
     if given is not None:
         with warnings.catch_warnings():
@@ -441,13 +441,13 @@ def _sampler(wanted: Wanted, slot: int, given: dict[str, Any] | None) -> BaseSam
 
 
 def _release(study: optuna.Study) -> None:
-    """Fail what a tuning that is gone has left running: without a record of its run it does not count, and is asked again."""
+    """Fail trials that a dead process left running. Without a record they do not count, and are asked again."""
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
         study.tell(trial.number, state=TrialState.FAIL)
 
 
 def _pending(wanted: Wanted, study: optuna.Study) -> list[tuple[int, dict[str, Any] | None]]:
-    """The slots that have no told trial yet, in order; one that was cut short with what it had drawn."""
+    """The slots without a finished trial, in order. An interrupted slot comes with the values that it had drawn."""
     given: dict[int, dict[str, Any]] = {}
     settled: set[int] = set()
     for trial in study.get_trials(deepcopy=False):
@@ -462,7 +462,7 @@ def _pending(wanted: Wanted, study: optuna.Study) -> list[tuple[int, dict[str, A
 
 
 def _is_told(trial: FrozenTrial) -> bool:
-    """Whether it ended as its record says: one that was killed between the two is asked again."""
+    """Whether it ended as its record says. A trial that was killed in between is asked again."""
     run = trial.user_attrs.get(_RUN)
     return run is not None and trial.state == _TOLD_AS[run["state"]]
 

@@ -28,13 +28,13 @@ DEFAULT: dict[str, Any] = {
     "schedule.step_size": {"low": 1, "high": 5},
     "global_batch_size": {"choices": [32, 64, 128]},
 }
-"""What the published report searched, its optimizer and batch size too."""
+"""The ranges that the published report searched, with optimizer and batch size."""
 DEFAULT_NAME = "the default space"
 
 GRID_POINTS = 3
-"""Into which a grid cuts a range that has no step."""
+"""Number of points into which a grid divides a range that has no step."""
 MOST_POINTS = 100_000
-"""Of a grid: nobody trains more."""
+"""Largest allowed grid. Nobody trains more."""
 
 _OF_THE_MACHINE = "it says where and how a trial runs, not what it learns"
 _OF_THE_SPLITS = "it changes the images that the trials are scored on"
@@ -45,7 +45,7 @@ _REFUSED = {
     **dict.fromkeys(("data.image_size", "data.drawn_part"), _OF_THE_SPLITS),
     "seed": "it is no setting to be found: the best of several seeds is the luckiest",
 }
-"""Fields that no space may name, and why."""
+"""Fields that a space must not name, and why."""
 
 
 class _Range(Finite):
@@ -61,12 +61,12 @@ class _Choices(Finite):
 
 @dataclass(frozen=True)
 class Space:
-    """Fields that every trial draws, and fields that all trials share because the space leaves them one choice."""
+    """Fields that every trial draws, and fields that all trials share because the space leaves one choice."""
 
     distributions: dict[str, BaseDistribution]
     fixed: dict[str, Any]
     stepped: frozenset[str] = frozenset()
-    """Fields whose range names its step: a distribution of whole numbers has one in any case."""
+    """Fields whose range names its step. A distribution of whole numbers always has one."""
 
     @property
     def fields(self) -> list[str]:
@@ -83,12 +83,12 @@ def read(path: Path | None) -> dict[str, Any]:
 
 
 def judged(ranges: dict[str, Any], values: dict[str, Any], name: str) -> Space:
-    """Every range held against the spec: its field, and the values at its ends.
+    """Checks every range against the spec: its field, and the values at its ends.
 
     Args:
         ranges: from `read`.
         values: of the spec that all trials share.
-        name: of the file, for the errors.
+        name: of the file, for error messages.
 
     Raises:
         SpecError: names the file and the field.
@@ -117,15 +117,15 @@ def judged(ranges: dict[str, Any], values: dict[str, Any], name: str) -> Space:
 
 
 def grid_size(space: Space) -> int:
-    """Points of the grid."""
+    """Number of points of the grid."""
     return math.prod(map(len, _axes(space).values()))
 
 
 def grid(space: Space, seed: int) -> list[dict[str, Any]]:
-    """Every point of the grid, in a seeded order, so that the first of them are spread over it.
+    """Every point of the grid, in a seeded order, so that the first points are spread over the grid.
 
     Raises:
-        SpecError: they are more than MOST_POINTS.
+        SpecError: there are more points than MOST_POINTS.
     """
     if (size := grid_size(space)) > MOST_POINTS:
         raise SpecError(f"A grid has at most {MOST_POINTS:,} points. Received: {size:,}. Use fewer choices, or random.")
@@ -179,7 +179,7 @@ def _ranged(field: str, asked: _Range, written: Any, values: dict[str, Any]) -> 
 
 
 def _as_read(field: str, value: Any, values: dict[str, Any]) -> Any:
-    """A value as the spec understands it: 1e-3, which YAML takes for text, is a number again.
+    """A value as the spec reads it. For example, YAML reads 1e-3 as text; here it becomes a number.
 
     Raises:
         SpecError: the spec has no such field, or refuses the value.

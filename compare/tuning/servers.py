@@ -26,16 +26,16 @@ Backend = Literal["threads", "processes", "dask"]
 BACKENDS: tuple[Backend, ...] = ("threads", "processes", "dask")
 
 ENDED = "ended"
-"""The event by which this process hears that a server is gone; `reason` says how."""
+"""The event by which this process learns that a server is gone; `reason` says how."""
 
 Hear = Callable[[dict[str, Any]], None]
 """Called with every event of a server, from a thread of its own."""
 
 _WORKER_SECONDS = 60.0
-"""For which a worker that was lost is waited for."""
+"""Seconds to wait for a lost worker to come back."""
 _POLL_SECONDS = 0.01
 _CLOSE_SECONDS = 10.0
-"""For which it is waited until a worker has ended its server."""
+"""Seconds to wait until a worker has ended its server."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Layout:
 
     backend: Backend
     jobs: int
-    """Trials side by side."""
+    """Trials that run at the same time."""
     budget: int
-    """Cores of all of them together."""
+    """Cores of all trials together."""
     device: spec.Device = "auto"
 
     @property
@@ -62,7 +62,7 @@ class Layout:
         return max(self.budget // self.jobs, 1)
 
     def arguments(self, place: int) -> list[str]:
-        """Of the twin's command, for the server at a place from 0."""
+        """Arguments of the twin's command, for the server at a place from 0."""
         numbers = {"cores": self.cores_a_trial, "trials": self.trials_a_server, "place": place, "budget": self.budget}
         return [
             "serve-trials",
@@ -76,15 +76,15 @@ class Server(Protocol):
     """A process that serves trials."""
 
     def send(self, message: dict[str, Any]) -> None:
-        """Ask it for something; where it is gone, `ended` is heard in place of an answer."""
+        """Send it a request. If the server is gone, `ended` arrives instead of an answer."""
         ...
 
     def expect(self) -> None:
-        """It has something to do from now on: what it does is watched from here."""
+        """It has work from now on. Its watchdog starts here."""
         ...
 
     def look(self) -> None:
-        """Call often while it has something to do: one that hangs is ended."""
+        """Call this often while it has work: a server that hangs is ended."""
         ...
 
     def close(self) -> None:
@@ -98,9 +98,9 @@ class Local:
     Args:
         framework: a name of `launch.FRAMEWORKS`.
         arguments: of its command.
-        log: gets what it prints on stderr.
-        hear: called with its events, and at last with ENDED.
-        hang_seconds: within which one that hangs is ended.
+        log: receives its stderr.
+        hear: called with its events, and finally with ENDED.
+        hang_seconds: after this time, a server that hangs is ended.
     """
 
     def __init__(self, framework: str, arguments: list[str], log: Path, hear: Hear, hang_seconds: float) -> None:
@@ -113,21 +113,21 @@ class Local:
         threading.Thread(target=self._listen, args=(hear,), daemon=True).start()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Ask it for something; where it is gone, `ended` is heard in place of an answer."""
+        """Send it a request. If the server is gone, `ended` arrives instead of an answer."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
-        except (OSError, ValueError):  # its end is heard
+        except (OSError, ValueError):  # the listener reports its end
             pass
 
     def expect(self) -> None:
-        """It has something to do from now on: what it does is watched from here."""
+        """It has work from now on. Its watchdog starts here."""
         member = watchdog.Member("the process", self._process.watched)
         self._dog = watchdog.Watchdog([member], self._hang_seconds)
 
     def look(self) -> None:
-        """Call often while it has something to do: one that hangs is ended."""
+        """Call this often while it has work: a server that hangs is ended."""
         if self._hang is None and (hang := self._dog.look()) is not None:
             (path,) = watchdog.save_stacks(hang.stacks, [self._log.stem], self._log.parent)
             self._hang = f"{hang.words}; see {path.name}"
@@ -140,7 +140,7 @@ class Local:
             if pipe is not None:
                 try:
                     pipe.close()
-                except OSError:  # what was still to be sent
+                except OSError:  # of unsent data
                     pass
 
     def _listen(self, hear: Hear) -> None:
@@ -156,7 +156,7 @@ class Local:
 
 
 class Outpost:
-    """What a Dask worker holds: a server of its own machine, which ends with it.
+    """Held by a Dask worker: a server on the worker's machine, which ends with the worker.
 
     Args:
         framework, arguments, hang_seconds: as `Local` takes them.
@@ -177,11 +177,11 @@ class Outpost:
         self._server.expect()
 
     async def look(self) -> None:
-        """As `Server.look`; the stacks that it saves go with the folder."""
+        """As `Server.look`. The stacks that it saves are removed with the folder."""
         self._server.look()
 
     async def hear(self) -> list[dict[str, Any]]:
-        """Its events since the last call, as soon as there are any."""
+        """Its events since the last call. Waits until there are any."""
         while not self._heard:
             await asyncio.sleep(_POLL_SECONDS)
         count = len(self._heard)
@@ -199,11 +199,11 @@ def _tidy_up(server: Local, folder: Path) -> None:
 
 
 class Distant:
-    """A server on a worker of a Dask cluster, which watches over it; whether the worker is there, the cluster's heartbeats say.
+    """A server on a worker of a Dask cluster. The worker watches it; the cluster's heartbeats watch the worker.
 
     Args:
         actor: an Outpost there.
-        hear: called with its events, and at last with ENDED.
+        hear: called with its events, and finally with ENDED.
     """
 
     def __init__(self, actor: Any, hear: Hear) -> None:
@@ -211,15 +211,15 @@ class Distant:
         threading.Thread(target=self._listen, args=(hear,), daemon=True).start()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Ask it for something; where it is gone, `ended` is heard in place of an answer."""
+        """Send it a request. If the server is gone, `ended` arrives instead of an answer."""
         self._ask("send", message)
 
     def expect(self) -> None:
-        """It has something to do from now on: what it does is watched from here."""
+        """It has work from now on. Its watchdog starts here."""
         self._ask("expect", seconds=0.0)
 
     def look(self) -> None:
-        """Call often while it has something to do: one that hangs is ended."""
+        """Call this often while it has work: a server that hangs is ended."""
         self._ask("look", seconds=0.0)
 
     def close(self) -> None:
@@ -242,7 +242,7 @@ class Distant:
                     hear(event)
                     if event["event"] == ENDED:
                         return
-        except Exception as error:  # whatever Dask raises of a worker that is lost
+        except Exception as error:  # whatever Dask raises for a lost worker
             reason = f"its Dask worker is lost: {str(error).strip() or type(error).__name__}"
         hear({"event": ENDED, "reason": reason})
 
@@ -251,19 +251,19 @@ class Distant:
 def serving(
     framework: str, layout: Layout, scheduler: str | None, logs: Path, hang_seconds: float
 ) -> Generator[Callable[[int, Hear], Server]]:
-    """Gives the function that starts the server of a place, from 0; it may be called again for one that has ended.
+    """Returns the function that starts the server of a place, from 0. Call it again to replace a server that has ended.
 
     Args:
         framework: a name of `launch.FRAMEWORKS`.
         layout: of the jobs.
-        scheduler: address of a Dask cluster; None: one of processes on this machine, where the backend is `dask`.
+        scheduler: address of a Dask cluster. None: a local cluster of processes, if the backend is `dask`.
         logs: name of the servers' logs but for place and suffix.
-        hang_seconds: within which a server is ended where it hangs.
+        hang_seconds: after this time, a server that hangs is ended.
 
     Raises:
         SpecError: the cluster cannot be reached, or has too few workers.
 
-    What is given raises LaunchError where a worker that was lost does not come back.
+    The returned function raises LaunchError if a lost worker does not come back.
     """
     if layout.backend != "dask":
 
@@ -292,7 +292,7 @@ def serving(
                 workers: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
                 taken = Counter(held.values())
                 held[place] = address = min(sorted(workers), key=taken.__getitem__)
-                # Those of one machine share its cores.
+                # # Servers of one machine share its cores.
                 neighbours = [other for other in held if workers.get(held[other], {}).get("host") == workers[address]["host"]]
                 outpost = (framework, layout.arguments(neighbours.index(place)), hang_seconds)
                 return Distant(_outpost(client, outpost, address), hear)
@@ -307,7 +307,7 @@ def _outpost(client: Any, arguments: tuple[str, list[str], float], worker: str) 
         future = client.submit(Outpost, *arguments, actor=True, workers=[worker], pure=False)
         with client.as_current():
             return future.result()
-    except Exception as error:  # whatever it was that they could not import or unpickle
+    except Exception as error:  # whatever they could not import or unpickle
         raise LaunchError(
             f"the Dask worker {worker} cannot serve trials. Received: {error}. Start the cluster's scheduler and its workers "
             f"from this environment with PYTHONPATH={machine.PROJECT_ROOT}."
@@ -315,7 +315,7 @@ def _outpost(client: Any, arguments: tuple[str, list[str], float], worker: str) 
 
 
 def cores_of(scheduler: str | None) -> int:
-    """CPU cores of a Dask cluster's machines together; of this process where there is none.
+    """CPU cores of all machines of a Dask cluster. Without a cluster: of this process.
 
     Raises:
         SpecError: the cluster cannot be reached, or does not know this project.

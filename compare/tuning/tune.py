@@ -21,10 +21,10 @@ from compare.tuning.servers import BACKENDS
 from compare.tuning.tuner import Tuning
 
 EPOCHS = 5
-"""Of each trial, unless it is told."""
+"""Epochs of each trial, by default."""
 
 _WITH_RESUME = ("resume", "out", "as_json", "storage")
-"""Parameters of the command that change nothing of what is searched."""
+"""Command parameters that do not change what is searched."""
 
 
 def command(
@@ -60,7 +60,7 @@ def command(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Search for the best settings by Optuna; what is told is kept, and the same command goes on."""
+    """Search for the best settings with Optuna. Finished trials are saved. Run the same command again to resume."""
     with exits.told():
         if resume:
             if out is None:

@@ -1,4 +1,4 @@
-"""Tuning: searches of one space by one sampler, in every framework and with every number of jobs, one after the other."""
+"""Tuning: searches of one space with one sampler, for every framework and number of jobs, one after the other."""
 
 from __future__ import annotations
 
@@ -39,34 +39,34 @@ LOGS_FOLDER = "logs"
 
 
 class Tuning(Frozen):
-    """What a tuning is asked for."""
+    """The settings of a tuning."""
 
     values: dict[str, Any] = {}
     """Nested plain values of the spec that all trials share, where the space does not name them; `cores` is the budget of all
     jobs together."""
     space: dict[str, Any] = search_space.DEFAULT
-    """Ranges by field, see `tuning_space`."""
+    """Ranges by field, see `search_space`."""
     space_name: str = search_space.DEFAULT_NAME
-    """For errors and the report: its file."""
+    """Its file, for errors and the report."""
     sampler: Sampler = "tpe"
     pruner: Pruner = "none"
     objective: Objective = "loss"
-    """Of the validation split, after a trial's last epoch."""
+    """On the validation split, after a trial's last epoch."""
     trials: int = 20
-    """Of each search; a grid may have fewer."""
+    """Trials of each search. A grid may have fewer."""
     jobs: tuple[int, ...] = (1,)
-    """Numbers of trials side by side, each a search of its own."""
+    """Numbers of parallel trials. Each number is a search of its own."""
     repeats: int = 1
-    """Of each search, each with another seed of the sampler."""
+    """Repeats of each search, each with another seed of the sampler."""
     backend: Backend = "threads"
     scheduler: str | None = None
-    """Address of a Dask cluster for the backend `dask`; None: one of processes on this machine."""
+    """Address of a Dask cluster for the backend `dask`. None: a local cluster of processes."""
     storage: str | None = None
     """URL of a database; None: a SQLite file in the folder."""
     frameworks: tuple[str, ...] = tuple(launch.FRAMEWORKS)
 
     def trials_of(self, space: Space) -> int:
-        """Of each search of a space, which is this one's, judged: no more than a grid has points."""
+        """Trials of each search in this tuning's judged space: at most the points of a grid."""
         return min(self.trials, search_space.grid_size(space)) if self.sampler == "grid" else self.trials
 
 
@@ -78,9 +78,9 @@ class Plan(Frozen):
     created_at: str
     """UTC, ISO 8601."""
     token: str
-    """In the names of studies that stand in a database with others'."""
+    """Part of the names of studies, which share a database with others."""
     settings: Tuning
-    """With the storage's password masked."""
+    """The storage, with its password masked."""
     budget: int
     """CPU cores of all jobs together."""
     data_name: str
@@ -93,21 +93,21 @@ class Plan(Frozen):
 
 
 class Best(Frozen):
-    """The best trial of a framework, of all its searches."""
+    """The best trial of a framework, over all its searches."""
 
     study: str
     trial: Trial
     fields: dict[str, Any]
-    """Of the spec: what was drawn, and what the space fixed."""
+    """Fields of the spec: the drawn and the fixed ones."""
 
 
 class Tuned(Frozen):
-    """tuned.json: what came of it, as far as it is."""
+    """tuned.json: the results so far."""
 
     plan: Plan
     searches: list[Searched]
     best_trials: dict[str, Best]
-    """By framework; none where no trial was trained to its end."""
+    """By framework. Missing if no trial was trained to its end."""
 
     @property
     def best(self) -> dict[str, dict[str, Any]]:
@@ -120,9 +120,9 @@ class Tuned(Frozen):
 
     @property
     def exit_code(self) -> int:
-        """1 where a trial failed or was killed, or a framework has no trial that was trained to its end; else 0.
+        """1 if a trial failed or was killed, or a framework has no trial that was trained to its end; else 0.
 
-        A trial that diverged is an answer, not a failure.
+        A trial that diverged is a result, not a failure.
         """
         settings = self.plan.settings
         bad = any(trial.state in ("failed", "killed") for search in self.searches for trial in search.trials)
@@ -137,22 +137,22 @@ class _Judged:
     space: Space
     plan: Plan
     values: dict[str, dict[str, Any]]
-    """Of each framework's trials: with those of the switches that it has."""
+    """Specs of each framework's trials, with the framework's switches."""
 
 
 def tune(settings: Tuning, folder: Path, shown: Display | None = None) -> Tuned:
-    """Do a tuning, or what is left of it in its folder.
+    """Run a tuning, or the rest of it in its folder.
 
-    What is told is kept whatever happens: called again with the same settings it goes on, or returns what is stored.
+    Finished trials are always saved. Call it again with the same settings to resume, or to get the stored result.
 
     Args:
-        settings: what is asked for.
+        settings: the requested tuning.
         folder: gets plan, storage, logs and record.
-        shown: told of every trial; None: a display of its own, on stderr.
+        shown: receives every trial; None: its own display, on stderr.
 
     Raises:
         SpecError, DataRefused, LaunchError, FolderError: it cannot be done.
-        Interrupted: after what was told has been recorded.
+        Interrupted: finished trials are recorded.
     """
     with display(Console(stderr=True)) if shown is None else nullcontext(shown) as shown:
         wanted = _judge(settings, shown)
@@ -175,7 +175,7 @@ def tune(settings: Tuning, folder: Path, shown: Display | None = None) -> Tuned:
 
 
 def stored_settings(folder: Path) -> Tuning:
-    """The settings of the tuning in a folder; a masked password is for the caller to give again.
+    """The settings of the tuning in a folder. A masked password must be given again by the caller.
 
     Raises:
         FolderError: it holds none.
@@ -193,7 +193,7 @@ def read(folder: Path) -> Tuned:
 
 
 def check(settings: Tuning) -> tuple[Spec, Space, dict[str, Any]]:
-    """What can be refused without a framework and without the data.
+    """Checks that need neither a framework nor the data.
 
     Returns:
         The spec that all trials share, the space, and the values that they share, nested.
@@ -223,7 +223,7 @@ def check(settings: Tuning) -> tuple[Spec, Space, dict[str, Any]]:
 
 
 def _judge(settings: Tuning, shown: Display) -> _Judged:
-    """Everything that can be refused before the first trial."""
+    """All checks before the first trial."""
     base, space, values = check(settings)
     shown.say("asking the frameworks what they can do here")
     descriptions = {framework: launch.describe(framework) for framework in settings.frameworks}
@@ -262,7 +262,7 @@ def _base(settings: Tuning) -> Spec:
     """The spec that all trials share, before anything is drawn.
 
     Raises:
-        SpecError: it is refused, or is none for trials.
+        SpecError: it is refused, or is not usable for trials.
     """
     base = spec.build(settings.values)
     for field, value, needed in (
@@ -270,7 +270,7 @@ def _base(settings: Tuning) -> Spec:
         ("part", base.part, "training"),
         ("profile_steps", base.profile_steps, 0),
         ("best_epoch.keep", base.best_epoch.keep, False),
-        # Plain threads and memory are settled when a process starts, and trials share one.
+        # # Plain threads and memory are set when a process starts, and trials share a process.
         *([("switches", "plain", "fair or best")] if base.switches == "plain" else []),
     ):
         if value != needed:
@@ -284,7 +284,7 @@ def _base(settings: Tuning) -> Spec:
 
 
 def _claim(folder: Path, wanted: Plan) -> Plan:
-    """Take a locked folder, new or with the same tuning; repeats may grow.
+    """Claim and lock the folder: a new one, or one with the same tuning. Repeats may grow.
 
     Raises:
         FolderError: it holds another tuning, or files of another kind.
@@ -303,13 +303,13 @@ def _claim(folder: Path, wanted: Plan) -> Plan:
 
 
 def _identity(plan: Plan) -> dict[str, Any]:
-    """What must be the same for a tuning to go on, beside code and machine."""
+    """What must be the same to resume a tuning, besides code and machine."""
     settings = plan.settings.model_dump(mode="json", exclude={"repeats"})
     return settings | {"budget": plan.budget, "data": plan.data_hash, "versions": plan.versions}
 
 
 def _searches(wanted: _Judged, plan: Plan) -> list[Wanted]:
-    """Every search, in the order in which they are made: A B, then B A, so that a machine that drifts favours none."""
+    """Every search, in order: A B, then B A, so that a machine that drifts favours none."""
     settings, trials = wanted.settings, plan.settings.trials_of(wanted.space)
     pairs = [(jobs, framework) for jobs in settings.jobs for framework in settings.frameworks]
     made: list[Wanted] = []

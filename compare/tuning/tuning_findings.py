@@ -1,4 +1,4 @@
-"""What the searches allow to be said: gains of time, costs of quality, and what the best settings are."""
+"""What the searches show: time gained, quality lost, and the best settings."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from compare.tuning.optuna_study import Objective, Searched, Trial, random_trial
 from compare.tuning.tuner import Tuned
 
 IMPORTANCE_TRIALS = 10
-"""Settings that were trained to their end, below which nothing is said of importance."""
+"""Trials trained to their end. With fewer, no importance is reported."""
 
 _SECONDS, _AFTER_TRIALS, _AFTER_SECONDS = "seconds", "after the same trials", "after the same seconds"
 
 
 @dataclass(frozen=True)
 class Gain:
-    """Several jobs against the fewest, of one framework: paired over repeats, each with the sampler's seed of its repeat."""
+    """Several jobs compared with the fewest, for one framework. Paired over repeats, each with its repeat's sampler seed."""
 
     framework: str
     jobs: int
     against: int
     seconds: Judged | None
-    """Of the fewest jobs over those of these: above 1, these are faster."""
+    """Seconds of the fewest jobs divided by these: above 1, these are faster."""
     after_trials: Judged | None
-    """Best value of these over that of the fewest, each after all its trials."""
+    """Best value of these divided by that of the fewest, each after all its trials."""
     after_seconds: Judged | None
-    """The same where both had as many seconds as the faster of the two searches took."""
+    """The same, after the seconds that the faster of the two searches took."""
     empty: int = 0
     """Repeats in which one of the two had no trial trained to its end by then: where there is one, `after_seconds` is None, for
     the pairs that are left would be those that went well."""
@@ -45,11 +45,11 @@ class Gain:
 
 @dataclass(frozen=True)
 class Findings:
-    """All of it."""
+    """All findings of a tuning."""
 
     gains: list[Gain]
     judged: list[Judged]
-    """Every comparison, one family."""
+    """Every comparison, as one family."""
     importances: dict[str, dict[str, float]]
     """Framework: part of the objective's variance by field (fANOVA); none where too few trials were trained to their end."""
 
@@ -104,7 +104,7 @@ def find(tuned: Tuned) -> Findings:
 
 
 def grouped(tuned: Tuned, framework: str) -> dict[int, list[Searched]]:
-    """A framework's searches by number of jobs, the fewest first."""
+    """A framework's searches by number of jobs, in ascending order."""
     made: dict[int, list[Searched]] = {}
     for search in tuned.searches:
         if search.framework == framework:
@@ -113,13 +113,13 @@ def grouped(tuned: Tuned, framework: str) -> dict[int, list[Searched]]:
 
 
 def best(search: Searched, objective: Objective, *, trials: int | None = None, until: float = math.inf) -> float | None:
-    """The best value of the trials that were trained to their end.
+    """The best value among trials that were trained to their end.
 
     Args:
         search: whose trials.
         objective: what is best.
-        trials: of those that ended first, so many; None: of all.
-        until: seconds since the search began, in which they have to have ended.
+        trials: only the first so many that ended; None: all.
+        until: only trials that ended within so many seconds of the search's start.
     """
     told = search.trials[:trials]
     values = [trial.value for trial in told if trial.state == "ok" and trial.value is not None and trial.ended_seconds <= until]
@@ -127,14 +127,14 @@ def best(search: Searched, objective: Objective, *, trials: int | None = None, u
 
 
 def over_repeats(searches: Sequence[Searched], objective: Objective, *, trials: int | None = None) -> Spread | None:
-    """The best values of a search's repeats; None as long as one of them has none."""
+    """The best values of a search's repeats. None while one of them has none."""
     values = [best(search, objective, trials=trials) for search in searches]
     known = [value for value in values if value is not None]
     return spread(known) if len(known) == len(values) else None
 
 
 def sections(tuned: Tuned, found: Findings) -> list[tuple[str, list[str]]]:
-    """What is to be said, as sentences under headings."""
+    """The findings, as sentences under headings."""
     parts = [
         ("What was found?", _bests(tuned)),
         ("Did both frameworks search the same?", _sameness(tuned)),
@@ -184,7 +184,7 @@ def _bests(tuned: Tuned) -> list[str]:
 
 
 def _sameness(tuned: Tuned) -> list[str]:
-    """How many trials of the same search had the same settings in the first two frameworks, and how far apart they ended."""
+    """How many trials had the same settings in the first two frameworks, and how far their results differ."""
     frameworks = tuned.plan.settings.frameworks
     if len(frameworks) < 2:
         return []
@@ -221,7 +221,7 @@ def _scored(trial: Trial) -> bool:
 
 
 def _cores_lost(tuned: Tuned, search: Searched) -> float:
-    """Of the budget, to other work on the machine."""
+    """Fraction of the core budget that other work on the machine took."""
     if search.cores_of_others is None:
         return 0.0
     return cores_lost(search.cores_of_others, tuned.plan.budget, tuned.plan.machine)
@@ -241,14 +241,14 @@ def _gain(tuned: Tuned, gain: Gain) -> str:
 
 
 def _doubt(tuned: Tuned, gain: Gain) -> str:
-    """Beside what rests on seconds, where other work disturbed them."""
+    """A caution for verdicts on seconds, if other work disturbed them."""
     involved = (gain.jobs, gain.against)
     found = any(search.framework == gain.framework and search.jobs in involved for search in disturbed(tuned))
     return DISTURBED if found else ""
 
 
 def _verdict(judged: Judged, *, above: str, below: str) -> str:
-    """A verdict in words, with how many pairs it lacks, or how little the difference is."""
+    """A verdict in words, with the number of missing pairs or the size of the difference."""
     word = statistics.word(judged, above=above, below=below, neither="no difference shown")
     lacking = f" ({judged.ratio.n} of {VERDICT_PAIRS})" if judged.verdict == "too few repeats to tell" else ""
     return f"{word}{lacking}{statistics.hardly(judged)}"
@@ -350,14 +350,14 @@ def _cautions(tuned: Tuned) -> list[str]:
 
 
 def _whole(tuned: Tuned, framework: str) -> list[Trial]:
-    """Of each setting that was trained to its end one trial: searches of several numbers of jobs may train the same ones."""
+    """One trial for each setting that was trained to its end. Searches with different jobs may train the same setting."""
     own = (search for search in tuned.searches if search.framework == framework)
     whole = [trial for search in own for trial in search.trials if trial.state == "ok" and trial.value is not None]
     return list({repr(sorted(trial.fields.items())): trial for trial in whole}.values())
 
 
 def _importance(tuned: Tuned, framework: str) -> dict[str, float]:
-    """Of a framework's trials of all searches together, by functional ANOVA (Hutter et al. 2014)."""
+    """Importance over a framework's trials of all searches, by functional ANOVA (Hutter et al. 2014)."""
     settings = tuned.plan.settings
     whole = _whole(tuned, framework)
     distributions = search_space.judged(settings.space, settings.values, settings.space_name).distributions

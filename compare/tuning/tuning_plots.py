@@ -24,7 +24,7 @@ from compare.tuning.tuner import Tuned
 from compare.tuning.tuning_findings import Findings
 
 _INSTANTS = 200
-"""At which the best value so far is drawn against seconds."""
+"""Times at which the best value so far is drawn."""
 _COLOUR_MAP = "viridis"
 
 
@@ -49,7 +49,7 @@ def _by_seconds(figure: Figure, tuned: Tuned, found: Findings) -> bool:
     objective = tuned.plan.settings.objective
 
     def curve(searches: Sequence[Searched]) -> tuple[Sequence[float], list[Spread | None]]:
-        # As long as all repeats go on: behind that, the fastest would be missing.
+        # # Only while all repeats run: after that, the fastest would be missing.
         last = min(search.seconds for search in searches)
         instants = np.linspace(0.0, last, _INSTANTS)
         found = [[tuning_findings.best(search, objective, until=instant) for search in searches] for instant in instants]
@@ -191,7 +191,7 @@ def _parallel(figure: Figure, tuned: Tuned, found: Findings) -> bool:
 
 
 def _height(distribution: BaseDistribution, value: Any) -> float:
-    """Where on its axis, 0..1, a value stands."""
+    """Position of a value on its axis, 0..1."""
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices.index(value) / max(len(distribution.choices) - 1, 1)
     assert isinstance(distribution, FloatDistribution | IntDistribution)

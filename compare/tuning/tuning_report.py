@@ -30,7 +30,7 @@ def documents(tuned: Tuned, found: Findings) -> list[Table]:
 
 
 def sections(tuned: Tuned) -> list[tuple[str, list[str]]]:
-    """What is to be said, as sentences under headings."""
+    """The report's sentences, under headings."""
     return tuning_findings.sections(tuned, tuning_findings.find(tuned))
 
 
@@ -93,7 +93,7 @@ def jobs_table(tuned: Tuned) -> Table:
 
 
 def quality_table(tuned: Tuned, found: Findings) -> list[Table]:
-    """Whether several jobs cost quality: one table, or none where there is nothing to be held against."""
+    """Whether several jobs cost quality: one table, or none if there is nothing to compare with."""
     columns = (
         Column("framework", "framework"),
         Column("jobs", "jobs"),
@@ -222,7 +222,7 @@ def _trials_words(settings: Tuning) -> str:
 
 
 def write(tuned: Tuned, folder: Path) -> str | None:
-    """Write the page, report.md, tables and plots; why that failed, where it did."""
+    """Write the page, report.md, tables and plots. Returns the reason if that failed."""
     found = tuning_findings.find(tuned)
     try:
         for table in documents(tuned, found):
@@ -237,7 +237,7 @@ def write(tuned: Tuned, folder: Path) -> str | None:
 
 
 def show(tuned: Tuned, folder: Path | None, *, as_json: bool) -> None:
-    """Print a report on stdout: for a reader, who is told in which folder it lies, if in any, or as one JSON object."""
+    """Print a report on stdout: as text, with the path of its folder if it has one, or as one JSON object."""
     if as_json:
         typer.echo(json.dumps(to_plain(tuned), indent=1, allow_nan=False))
         return

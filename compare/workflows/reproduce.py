@@ -1,4 +1,4 @@
-"""`python -m compare reproduce`: a published report made again, as it was and as it should have been, its claims judged."""
+"""`python -m compare reproduce`: reproduces a published report, as it was and corrected, and judges its claims."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ PAPERS = {paper.NAME: paper for paper in _ALL}
 SUFFIXES = ("", ".tar", ".tar.gz", ".tar.xz", ".zip")
 _CURVES = "curves"
 _FEW_NAMES = 3
-"""Of classes, by which data are known."""
+"""Number of classes by which data are recognized."""
 _FEW_IMAGES = 256
-"""By which the scans are estimated."""
+"""Number of images from which the scans are estimated."""
 _FAITHFUL, _VERDICTS = "faithful", "verdicts"
 _TONES = {"reproduced": "good", "not reproduced": "bad", "contradicted by the paper's own table": "bad"}
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A report, and what is run for it here."""
+    """A report and its runs here."""
 
     paper: Paper
     setting: Setting
@@ -86,7 +86,7 @@ def command(
         chosen("--scale", [scale], SCALES)
         wanted = PAPERS[paper]
         values = spec.overlay({}, spec.parse_assignments(assignments or []))
-        common = spec.build(values)  # which refuses what no spec has
+        common = spec.build(values)  # refuses unknown fields
         source = _source(wanted, scale, data, common.paths.cache_dir)
         gpus = 0 if common.device == "cpu" else _gpus(wanted.FRAMEWORKS)
         setting = Setting(scale, source, gpus, values, made_up=data is None and scale == SMOKE)
@@ -108,10 +108,10 @@ def command(
 
 
 def _source(paper: Paper, scale: str, given: str | None, cache_dir: str | None) -> str:
-    """Where the data are.
+    """Path or name of the data.
 
     Raises:
-        DataRefused: they are not there.
+        DataRefused: they are missing.
     """
     if given is not None:
         return given
@@ -133,7 +133,7 @@ def _found(wanted: Wanted, folder: Path) -> str | None:
 
 
 def _gpus(frameworks: Sequence[str]) -> int:
-    """Accelerators that each of these sees here."""
+    """Number of accelerators that each of these sees here."""
     with launch.asked(list(frameworks)) as answer:
         seen = [answer(framework)["devices"] for framework in frameworks]
     return min(sum(device["kind"] != "cpu" for device in devices) for devices in seen)
@@ -170,7 +170,7 @@ def _plan(subject: Reproduction, folder: Path, passed: Passed) -> Made:
     known, rows, total = dict[str, Any](), list[dict[str, Cell]](), 0.0
     with display(Console(stderr=True)) as shown:
         judged = [(training, run.judged(_request(training, folder), shown)) for training in subject.trainings]
-        # Trials and the final training are of the images of the published runs.
+        # # Trials and the final training use the images of the published runs.
         for training, comparison in [*judged, *((later, judged[0][1]) for later in _later(subject.plan))]:
             not_run = {row.id for row in comparison.rows if row.unavailable}
             for row in training.rows:
@@ -225,7 +225,7 @@ def _plan(subject: Reproduction, folder: Path, passed: Passed) -> Made:
 
 
 def _departures(subject: Reproduction, made: Comparison) -> list[str]:
-    """In what no plan can know that the runs are not the report's: their data, and what the caller has set."""
+    """How the runs differ from the report's in ways that no plan knows: their data, and the caller's settings."""
     published, setting = subject.paper.published(), subject.setting
     names = made.class_names[:_FEW_NAMES]
     more = ", ..." if len(made.class_names) > len(names) else ""
@@ -244,7 +244,7 @@ def _departures(subject: Reproduction, made: Comparison) -> list[str]:
 
 
 def _scan_seconds(request: preprocess.Request, shown: Display) -> float | None:
-    """About what all scans take, from one of a few images by each engine; None where one of those failed."""
+    """Approximate seconds of all scans, from one scan of a few images by each engine. None if one failed."""
     data = request.spec.data
     few = data.model_copy(update={"limit": min(data.limit or _FEW_IMAGES, _FEW_IMAGES)})
     small = replace(request, workers=(1,), repeats=1, spec=request.spec.model_copy(update={"data": few}))
@@ -262,7 +262,7 @@ def _scan_seconds(request: preprocess.Request, shown: Display) -> float | None:
 
 
 def _later(plan: Plan) -> list[Training]:
-    """The search, as if its trials ran one after the other, and the final training: to be estimated alone."""
+    """The search, as if its trials ran one after the other, and the final training. Only for estimates."""
     made: list[Training] = []
     if (tuned := plan.tuning) is not None:
         rows = [Row(id=f"{each}-trial", framework=each, spec=spec.build(tuned.values)) for each in tuned.frameworks]
@@ -276,7 +276,7 @@ def _later(plan: Plan) -> list[Training]:
 
 
 def _seconds(training: Training, row: Row, comparison: Comparison, known: dict[str, Any]) -> float | None:
-    """About what all runs of a row take; those of one kind have the pace of the first of them, serially on all its cores."""
+    """Approximate seconds of all runs of a row. Rows of one kind have the pace of their first, serially on all its cores."""
     kind = f"{row.framework} {row.spec.model} {row.spec.global_batch_size} {row.spec.data}"
     if kind not in known:
         serial = [each for each in training.rows if each.framework == row.framework and each.spec.mode == "serial"]
@@ -372,7 +372,7 @@ def _claims_table(claims: list[Claim]) -> Table:
 
 
 def _here(subject: Reproduction, folder: Path) -> Here:
-    """Everything that the steps have left in their folders."""
+    """All results that the steps have left in their folders."""
     places = {step.name: folder / f"{number}-{step.name}" for number, step in enumerate(_steps(subject), 1)}
     folders = {each.name: places[_FAITHFUL] / each.name for each in subject.plan.faithful}
     folders[subject.plan.corrected.name] = places["corrected"]

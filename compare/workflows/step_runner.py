@@ -1,4 +1,4 @@
-"""A walk: step after step, each in a folder of its own, towards one report; what is done stays done."""
+"""Runs steps in order, each in a folder of its own, towards one report. Finished steps are not repeated."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ Subject = TypeVar("Subject")
 
 
 class Passed(Exact):
-    """What a step leaves to those after it."""
+    """What a step passes to later steps."""
 
     best: dict[str, dict[str, Any]] = {}
-    """framework: {dotted field of the spec: the best value that was found}."""
+    """framework: {dotted field of the spec: the best value found}."""
     raw: str | None = None
-    """Hash of the data as they are, before they are cleaned, or why they are refused so."""
+    """Hash of the data before they are cleaned, or why they are refused so."""
     data_hash: str | None = None
-    """Of the cleaned data, on which all steps after that one work."""
+    """Hash of the cleaned data. All later steps use them."""
 
     @classmethod
     def joined(cls, before: Sequence[Self]) -> Self:
-        """What all steps before have left."""
+        """Everything that the steps before have passed on."""
         fields: dict[str, Any] = {}
         for each in before:
             fields |= each.model_dump(exclude_defaults=True)
@@ -55,7 +55,7 @@ class Passed(Exact):
 
 @dataclass(frozen=True)
 class Made:
-    """What came of a step."""
+    """Result of a step."""
 
     part: Section
     passed: Passed = field(default_factory=Passed)
@@ -64,18 +64,18 @@ class Made:
 
 @dataclass(frozen=True)
 class Step(Generic[Subject]):
-    """One step: its name, which is also its folder's, and what it does."""
+    """One step: its name, which is also its folder's name, and its function."""
 
     name: str
     title: str
     do: Callable[[Subject, Path, Passed], Made]
-    """Paths of the part that it makes are under its own folder."""
+    """Paths in the section that it makes are relative to its own folder."""
     anew: bool = False
-    """Whether it only reads what the others have left, and is done each time: they may have been gone on with since."""
+    """Whether it only reads the other steps' results. It then runs each time, because they may have changed."""
 
 
 class Record(Exact):
-    """`<kind>.json`: what is walked through, and with what."""
+    """`<kind>.json`: the steps and their settings."""
 
     schema_version: int = SCHEMA_VERSION
     kind: str
@@ -83,13 +83,13 @@ class Record(Exact):
     """UTC, ISO 8601."""
     argv: list[str]
     settings: dict[str, Any]
-    """Everything that makes it this one and no other."""
+    """Everything that identifies it."""
     code_hash: str
     machine: dict[str, Any]
 
     @classmethod
     def of(cls, kind: str, settings: dict[str, Any], frameworks: Sequence[str], model: str) -> Self:
-        """The record of a walk that begins here and now.
+        """The record of a run of steps that starts now.
 
         Args:
             kind: as it names its file.
@@ -108,11 +108,11 @@ class Record(Exact):
 
 
 class Done(Exact):
-    """step.json: one step that has come to its end."""
+    """step.json: a finished step."""
 
     part: Section
     passed: Passed
-    """What the steps after it go on from."""
+    """What it passes to later steps."""
     seconds: float
     exit_code: int
 
@@ -126,22 +126,22 @@ def walk(
     *,
     as_json: bool,
 ) -> int:
-    """Do every step that has not been done or is done each time, and print the report.
+    """Run every step that is not finished or runs each time, and print the report.
 
     Args:
-        wanted: record of it, as if it began now.
+        wanted: its record, as if it started now.
         steps: in order.
-        subject: what they are done to.
+        subject: what they work on.
         folder: of the walk.
         told: the report of the steps so far.
         as_json: whether to print JSON.
 
     Returns:
-        The exit code: that of the worst step, or of the interruption.
+        The exit code: the worst step's, or the interruption's.
 
     Raises:
-        SpecError, LaunchError, FolderError: what is asked for cannot be done.
-        DataRefused: at the step that reads the data; those before it are kept.
+        SpecError, LaunchError, FolderError: the request cannot be carried out.
+        DataRefused: at the step that reads the data; earlier steps are kept.
     """
     with store.locked(folder):
         record = _claim(folder, wanted)
@@ -150,7 +150,7 @@ def walk(
 
         def whole() -> Whole:
             made = told(record, done)
-            # What only reads the others is done each time, and has no time of its own.
+            # # A step that only reads the others runs each time, and has no time of its own.
             once = [each for step, each in zip(steps, done, strict=False) if not step.anew]
             return replace(made, parts=[*made.parts, times(once)])
 
@@ -178,7 +178,7 @@ def walk(
 
 
 def _do(step: Step[Subject], directory: Path, subject: Subject, before: list[Passed]) -> Done:
-    """The record of a step that is done now, or gone on with."""
+    """Run or resume a step, and return its record."""
     began = time.monotonic()
     directory.mkdir(parents=True, exist_ok=True)
     made = step.do(subject, directory, Passed.joined(before))
@@ -193,7 +193,7 @@ def _do(step: Step[Subject], directory: Path, subject: Subject, before: list[Pas
 
 
 def under(part: Section, folder: str) -> Section:
-    """The part of a step as the whole's report has it, which lies one folder above."""
+    """The section of a step for the report of all steps, one folder above."""
     return replace(
         part,
         pictures=[f"{folder}/{each}" for each in part.pictures],
@@ -202,7 +202,7 @@ def under(part: Section, folder: str) -> Section:
 
 
 def _stored(path: Path) -> Done | None:
-    """The record of a step that came to a good end; None where there is none, or one that cannot be relied on."""
+    """The record of a step that finished well. None if it is missing or unreliable."""
     if not path.exists():
         return None
     try:
@@ -214,10 +214,10 @@ def _stored(path: Path) -> Done | None:
 
 
 def _claim(folder: Path, wanted: Record) -> Record:
-    """Take a locked folder for a walk, new or the same again; of another one that has done nothing yet.
+    """Claim and lock the folder: a new one, one of the same run, or one of another run that has done nothing yet.
 
     Raises:
-        FolderError: it holds another one, or files of another kind.
+        FolderError: it holds another run, or other files.
     """
     kind = wanted.kind
     path = folder / f"{kind}.json"
@@ -238,7 +238,7 @@ def _difference(stored: Record, wanted: Record) -> str | None:
 
 
 def marks(done: Sequence[Done], steps: int) -> list[tuple[str, str, str]]:
-    """How far it is, what is not as it should be, and how long it took, for the head of a report."""
+    """Progress, problems and duration, for the head of a report."""
     failed = [each.part.title for each in done if each.exit_code]
     minutes = sum(each.seconds for each in done) / 60
     return [
@@ -261,7 +261,7 @@ def times(done: Sequence[Done]) -> Section:
 
 
 def commands(record: Record) -> list[tuple[str, str]]:
-    """What each is for, and the line that does it again."""
+    """(purpose, command line) of each command that repeats it."""
     again = [word for word in record.argv if word != "--json"]
     return [
         ("Its environment:", "make setup"),

@@ -1,4 +1,4 @@
-"""`python -m compare study`: from the raw images to a conclusion, step by step, as one file says, in one report."""
+"""`python -m compare study`: runs a study file, from raw images to a conclusion, in one report."""
 
 from __future__ import annotations
 

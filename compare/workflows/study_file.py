@@ -1,4 +1,4 @@
-"""A study as its file says it: the spec that all steps share, what each step does, and how much of it at which scale."""
+"""A study file: the spec that all steps share, the settings of each step, and their size at each scale."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _AtLeast2 = Annotated[int, Field(ge=2)]
 
 SCALES = ("smoke", "quick", "full")
 _MATRIX = ("mode", "replicas", "epochs", "steps")
-"""Fields of the spec that steps set for themselves."""
+"""Spec fields that steps set themselves."""
 
 
 class Clean(Frozen):
-    """What becomes of images that are broken or there twice."""
+    """What to do with broken or duplicate images."""
 
     on_bad: Literal["strict", "skip"] = "skip"
     duplicates: Literal["refuse", "allow"] = "refuse"
@@ -51,14 +51,14 @@ class Normalise(Frozen):
 
 
 class Pretrain(Frozen):
-    """Serial against parallel."""
+    """Serial compared with parallel."""
 
     modes: Annotated[tuple[str, ...], Field(min_length=1)] = Preset().modes
     replicas: _AtLeast2 = 2
     epochs: _AtLeast1 = 2
     repeats: _AtLeast1 = 1
     target_accuracy: Annotated[float | None, Field(gt=0, le=1)] = None
-    """Of the validation split, until which seconds are counted."""
+    """Validation accuracy at which the time to accuracy is taken."""
 
 
 class Tune(Frozen):
@@ -81,7 +81,7 @@ class Final(Frozen):
 
     epochs: _AtLeast1 = 30
     patience: _AtLeast0 = 5
-    """Epochs without a better one after which it ends; 0: it never ends early."""
+    """Training ends after so many epochs without a better one. 0: it never ends early."""
     repeats: _AtLeast1 = 1
 
 
@@ -108,7 +108,7 @@ class Study(Frozen):
             assignments: dotted fields that are set after all.
 
         Raises:
-            SpecError: the file, or a field of it, which is named.
+            SpecError: the file is refused, or a field of it, which is named.
         """
         chosen("--scale", [scale], SCALES)
         values = spec.read_values(path, "study file")
@@ -133,12 +133,12 @@ class Study(Frozen):
         return spec.build(self.values(**fields))
 
     def values(self, **fields: Any) -> dict[str, Any]:
-        """The same before it is judged; dotted names with two underscores."""
+        """The same before it is judged. Dotted names are written with two underscores."""
         cleaned = {"data.on_bad": self.clean.on_bad, "data.duplicates": self.clean.duplicates}
         return spec.overlay(self.spec, cleaned | {name.replace("__", "."): value for name, value in fields.items()})
 
     def tuning(self) -> Tuning:
-        """What is tuned: serial trainings, the core budget shared by the trials that run side by side."""
+        """The tuning: serial trainings. Trials that run at the same time share the core budget."""
         wanted = self.tune
         return Tuning(
             values=self.values(epochs=wanted.epochs),
@@ -148,7 +148,7 @@ class Study(Frozen):
         )
 
     def evaluation(self, best: dict[str, dict[str, Any]]) -> Evaluation:
-        """What is trained finally.
+        """The final training.
 
         Args:
             best: framework: {dotted field of the spec: value}.
@@ -167,7 +167,7 @@ class Study(Frozen):
         except SpecError as error:
             raise SpecError(f"in spec, {error}") from None
         if base.data.image_size is not None:
-            architectures.resolve(base.model, 2, base.data.image_size)  # which refuses images too small for it
+            architectures.resolve(base.model, 2, base.data.image_size)  # refuses images that are too small for it
         variants(",".join(self.pretrain.modes))
         for variant in self.pretrain.modes:
             spec.build(spec.with_variant(self.values(epochs=self.pretrain.epochs), variant, self.pretrain.replicas))

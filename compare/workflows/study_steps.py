@@ -1,4 +1,4 @@
-"""The steps of a study: each works in a folder of its own, goes on there if it was cut short, and adds a part to the report."""
+"""The steps of a study. Each works in a folder of its own, resumes there, and adds a section to the report."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _explore(study: Study, folder: Path, passed: Passed) -> Made:
 
 
 def _as_they_are(study: Study) -> tuple[str, bool]:
-    """Hash of the data before anything is left out, or why they are refused so; and whether they are."""
+    """Hash of the data before anything is left out, or why they are refused so; and whether they are refused."""
     raw = study.base(data__on_bad="strict", data__duplicates="refuse")
     try:
         return sources.load(raw.data, seed=raw.split_seed, cache_dir=raw.paths.cache_dir).content_hash, False
@@ -76,11 +76,11 @@ def _clean(study: Study, folder: Path, passed: Passed) -> Made:
 
 
 def _refuse_other_data(study: Study, passed: Passed) -> None:
-    """Hold the data against those of the steps before, which may have been done days ago.
+    """Compare the data with those of earlier steps, which may be days old.
 
     Raises:
-        DataRefused: they are not there any more, or not usable.
-        FolderError: they have other content.
+        DataRefused: they are missing, or not usable.
+        FolderError: their content has changed.
     """
     base = study.base()
     dataset = sources.load(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir)
@@ -143,7 +143,7 @@ def _pretrain(study: Study, folder: Path, passed: Passed) -> Made:
 
 
 def compared(request: run.Request, folder: Path, *, name: str, title: str) -> Made:
-    """A comparison, as a step of that name."""
+    """A comparison as a step with that name."""
     made, code = run.within(request, folder)
     found = made.findings
     part = Section(
@@ -186,7 +186,7 @@ def _tune(study: Study, folder: Path, passed: Passed) -> Made:
 
 
 def tuned(settings: Tuning, folder: Path) -> Made:
-    """A search, whose best fields are passed on."""
+    """A search. It passes on its best fields."""
     made = tuner.tune(settings, folder)
     found = tuning_findings.find(made)
     unwritten = tuning_report.write(made, folder)
