@@ -41,7 +41,7 @@ format: setup ## Format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-check: setup ## Format, lint, types and the two house tests: before every commit
+check: setup ## Format, lint, types and the convention tests: before every commit
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
