@@ -193,7 +193,7 @@ def plan(setting: Setting) -> Plan:
             f"serial runs on one device, the second with {_WORKERS} loader workers{fewer}. The Dask arrays of the third, "
             "which it handed to Keras' fit, became one array there: so they are here.",
             "The two TensorFlow runs were trained by Keras' fit, here by a loop of their own that trains the same "
-            "(docs/modes.md has their paces side by side). Keras' BatchNorm keeps the variance of a batch as it is, here it "
+            "(docs/measurements/modes.md has their paces). Keras' BatchNorm keeps the variance of a batch as it is, here it "
             "keeps the unbiased one, n / (n - 1) times as large.",
             "The report's sequential run was apparently on a CPU, as here, and its two parallel runs on a GPU, kind not stated"
             + (": so are these." if setting.gpus else "; here everything runs on the CPU."),
