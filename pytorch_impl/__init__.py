@@ -1,1 +1,1 @@
-"""One framework's side of every run; its twin beside it has the same files, names and order."""
+"""One framework's side of every run. Its twin has the same files and names, in the same order."""

@@ -11,22 +11,22 @@ from common.models import architectures
 
 
 class ReplicaGroup(Protocol):
-    """How the replicas of one training step add up their tensors."""
+    """Replicas of one training step, which can sum tensors."""
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The sum over replicas, the same in each; its gradient is the sum of the gradients."""
+        """Sum a tensor over replicas; each gets the sum. Its gradient is the sum of the gradients."""
         ...
 
 
 def build(layer: architectures.BatchNorm, group: ReplicaGroup | None) -> nn.Module:
-    """The layer for an architecture's entry.
+    """Build the layer of an architecture's entry.
 
     Args:
         layer: channels, momentum and epsilon.
-        group: the replicas to share statistics with; None normalises over the replica's own examples.
+        group: the replicas that share statistics; None: each replica normalises over its own examples.
     """
     if group is None:
-        # Twin: torch's own layer; Keras' keeps the biased running variance, so the other twin states its own.
+        # Twin: torch's own layer. Keras' layer keeps the biased running variance, so the other twin writes its own.
         return nn.BatchNorm2d(layer.channels, eps=layer.epsilon, momentum=layer.momentum)
     return _SynchronisedBatchNorm(group, layer.channels, eps=layer.epsilon, momentum=layer.momentum)
 
@@ -34,8 +34,8 @@ def build(layer: architectures.BatchNorm, group: ReplicaGroup | None) -> nn.Modu
 class _SynchronisedBatchNorm(nn.BatchNorm2d):
     """BatchNorm over the global batch, by differentiable all-reduces of count, sum and squared deviations.
 
-    Two passes, so that the variance is no difference of large numbers. It runs wherever the replicas can add tensors up,
-    in CPU processes and threads too.
+    Two passes avoid a variance that is the difference of large numbers. The layer runs wherever replicas can sum tensors, CPU
+    processes and threads included.
     """
 
     def __init__(self, group: ReplicaGroup, *arguments: Any, **options: Any) -> None:
@@ -46,7 +46,7 @@ class _SynchronisedBatchNorm(nn.BatchNorm2d):
         """Normalise [N, C, H, W]; in training mode with the statistics of all replicas' examples."""
         if not self.training:
             return super().forward(inputs)
-        inputs = inputs.to(self.weight.dtype)  # sums have all digits, whatever the layers compute in
+        inputs = inputs.to(self.weight.dtype)  # sums use the full precision, whatever the layers compute in
         axes = (0, 2, 3)
         count_here = inputs.new_full((1,), inputs.numel() // inputs.shape[1])
         totals = _AllReduce.apply(torch.cat([inputs.sum(axes), count_here]), self._group)
@@ -65,7 +65,7 @@ class _SynchronisedBatchNorm(nn.BatchNorm2d):
 
 
 class _AllReduce(torch.autograd.Function):
-    """The group's sum, differentiable: what each replica's loss says of the sum adds up too."""
+    """The group's sum, differentiable. The gradients of all replicas' losses by the sum are added up too."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, group: ReplicaGroup) -> torch.Tensor:

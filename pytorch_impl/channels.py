@@ -1,4 +1,4 @@
-"""Layers whose output channels are split over replicas: each holds its slice of the kernel and of the bias."""
+"""Layers with output channels split over replicas. Each replica holds its slice of the kernel and the bias."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from common.models import sharding
 
 
 def split(model: nn.Module, replicas: distributed.ProcessGroup) -> nn.Module:
-    """Leave every convolution and dense layer of a model to replicas that hold a slice of its output channels each.
+    """Split the output channels of every convolution and dense layer over replicas.
 
-    All else, BatchNorm and pooling, is computed on the gathered channels.
+    Other layers, such as BatchNorm and pooling, run on the gathered channels.
 
     Args:
-        model: of which the weights are still to be loaded.
-        replicas: that share the model.
+        model: its weights are not loaded yet.
+        replicas: share the model.
 
     Returns:
-        The model with the same names of layers.
+        The split model. Layers keep their names.
 
     Raises:
         SpecError: a layer has fewer channels than there are replicas.
     """
-    # Twin: torch puts the split layers into the model, here one slice of each; Keras makes a model anew with all slices.
+    # Twin: torch replaces layers in the model, here by one slice of each. Keras builds a new model with all slices.
     for name, layer in list(model.named_modules()):
         if isinstance(layer, nn.Conv2d | nn.Linear):
             model.set_submodule(name, _Split(name, layer, replicas))
@@ -36,34 +36,34 @@ def split(model: nn.Module, replicas: distributed.ProcessGroup) -> nn.Module:
 
 
 def holders(layer: nn.Module) -> list[tuple[nn.Module, slice]]:
-    """The layers that really hold a layer's arrays in this process, each with its slice of the last axis (canonically)."""
+    """The layers that hold a layer's arrays in this process, each with its slice of the last canonical axis."""
     return [(layer.own, layer.channels[layer.rank])] if isinstance(layer, _Split) else [(layer, slice(None))]
 
 
 def gather(layer: nn.Module, arrays: Sequence[npt.NDArray[np.floating]]) -> npt.NDArray[np.floating]:
-    """The whole canonical array of a layer from those of its holders; all replicas call it together."""
+    """Gather a layer's whole canonical array from its holders' arrays. All replicas call this together."""
     if not isinstance(layer, _Split):
         return arrays[0]
-    # Twin: the other slices are with other ranks; Keras' are all in this process.
+    # Twin: other ranks hold the other slices. Keras' slices are all in this process.
     flat = torch.from_numpy(np.ascontiguousarray(arrays[0]).reshape(-1, arrays[0].shape[-1]))
     whole = layer.gather(flat.to(layer.own.weight.device)).cpu().numpy()
     return whole.reshape(*arrays[0].shape[:-1], whole.shape[-1])
 
 
 def bytes_per_example(model: nn.Module) -> int:
-    """Bytes that all replicas of a split model send for one example of a training step, forward and backward.
+    """Bytes that all replicas of a split model send per example in a training step, forward and backward.
 
-    Counted from the shapes of the activations that are gathered and of the gradients that are added up.
+    The count comes from the shapes of the gathered activations and the summed gradients.
     """
     return sum(layer.bytes_per_example for layer in model.modules() if isinstance(layer, _Split))
 
 
 class _Split(nn.Module):
-    """A layer of which every rank computes its own output channels, from the whole input.
+    """A layer split by output channels. Every rank computes its own channels from the whole input.
 
-    Forward, the outputs are gathered. Backward, each rank cuts its slice from the gradient of the output, and what the
-    slices say of the input is added up (Shoeybi et al. 2019: column parallel). A grouped convolution, above all a depthwise
-    one, is split between its groups, which see input channels of their own: there the gradient is gathered, not added up.
+    Forward, the ranks gather the outputs. Backward, each rank takes its slice of the output's gradient, and the slices'
+    gradients of the input are summed (Shoeybi et al. 2019: column parallel). A grouped convolution, such as a depthwise one,
+    is split between its groups. Each group has its own input channels, so the input's gradient is gathered, not summed.
     """
 
     def __init__(self, name: str, layer: nn.Conv2d | nn.Linear, group: distributed.ProcessGroup) -> None:
@@ -90,7 +90,7 @@ class _Split(nn.Module):
         self.bytes_per_example = 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The whole output, the same on every rank."""
+        """The whole output; every rank gets the same."""
         own = _Scatter.apply(x, self) if self.inputs else _Copy.apply(x, self)
         whole = _Gather.apply(self.own(own), self)
         assert isinstance(whole, torch.Tensor)
@@ -110,7 +110,7 @@ class _Split(nn.Module):
 
 
 class _Copy(torch.autograd.Function):
-    """The same input for every slice; backward the sum of what they say of it."""
+    """Forward, every slice gets the same input. Backward, the slices' gradients are summed."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, layer: _Split) -> torch.Tensor:
@@ -125,7 +125,7 @@ class _Copy(torch.autograd.Function):
 
 
 class _Scatter(torch.autograd.Function):
-    """The input channels that this rank's groups see; backward those of all ranks."""
+    """Forward, the input channels of this rank's groups. Backward, the gradients of all ranks' channels are gathered."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, layer: _Split) -> torch.Tensor:
@@ -139,7 +139,7 @@ class _Scatter(torch.autograd.Function):
 
 
 class _Gather(torch.autograd.Function):
-    """The output channels of all ranks; backward this rank's part of the gradient, which is the same on every rank."""
+    """Forward, the output channels of all ranks. Backward, this rank's slice of the gradient, which all ranks have in full."""
 
     @staticmethod
     def forward(ctx: Any, own: torch.Tensor, layer: _Split) -> torch.Tensor:
@@ -154,7 +154,7 @@ class _Gather(torch.autograd.Function):
 def _exchange(own: torch.Tensor, slices: list[slice], rank: int, group: distributed.ProcessGroup) -> torch.Tensor:
     """Every rank's slice of axis 1, in order.
 
-    Each rank sends its slice to every other: gloo's own all-gather wants slices of one size, and copies them twice.
+    Each rank sends its slice to every other. gloo's own all-gather needs slices of equal size and copies them twice.
     """
     own = _dense(own)
     dense = torch.channels_last if not own.is_contiguous() else torch.contiguous_format
@@ -178,5 +178,5 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of a dense tensor in its own order, which is what travels."""
+    """A one-dimensional view of a dense tensor's memory, as it is sent."""
     return tensor.as_strided((tensor.numel(),), (1,))

@@ -1,6 +1,6 @@
-"""Gradients on their way between replicas: cut into buckets, compressed, and what is lost kept for the next step.
+"""Compressed gradient exchange: gradients are cut into buckets and compressed. The error is kept for the next step.
 
-The rules are those of `common.training.compression`.
+`common.training.compression` defines the rules.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from pytorch_impl import weights
 
 
 def encode(values: torch.Tensor, settings: Communication) -> torch.Tensor:
-    """What a replica sends of one bucket.
+    """Compress one bucket into the message that a replica sends.
 
     Args:
         values: float32 or float64 [count].
-        settings: of the run.
+        settings: the run's communication settings.
 
     Returns:
-        The message, one-dimensional, of `common.training.compression.payload_bytes` bytes.
+        The one-dimensional message of `common.training.compression.payload_bytes` bytes.
     """
     if settings.compression == "float16":
         return values.clamp(-FLOAT16_MAX, FLOAT16_MAX).float().half()
     if settings.compression == "int8":
         scale = values.abs().max() / INT8_STEPS
         steps = torch.where(scale == 0, 0.0, values / scale).round().to(torch.int8)
-        # Twin: bytes, which torch's collectives carry; TensorFlow's carry none smaller than 32 bits.
+        # Twin: torch's collectives send bytes. TensorFlow's send nothing smaller than 32 bits.
         return torch.cat([_bytes(scale), _bytes(functional.pad(steps, (0, -len(steps) % WORD_BYTES)))])
     if settings.compression == "top_k":
         kept = _largest(values.abs(), num_kept(len(values), settings.top_k))
@@ -42,13 +42,13 @@ def encode(values: torch.Tensor, settings: Communication) -> torch.Tensor:
 
 
 def decode(message: torch.Tensor, count: int, dtype: torch.dtype, settings: Communication) -> torch.Tensor:
-    """What arrives of one bucket.
+    """Decompress the message of one bucket.
 
     Args:
-        message: from `encode`; of `float16`, a sum of several too.
-        count: values of the bucket.
+        message: from `encode`; with `float16` it may be the sum of several messages.
+        count: number of values in the bucket.
         dtype: of the values.
-        settings: of the run.
+        settings: the run's communication settings.
 
     Returns:
         [count]; a value that was not sent is 0.
@@ -64,14 +64,14 @@ def decode(message: torch.Tensor, count: int, dtype: torch.dtype, settings: Comm
 
 
 class Compressor:
-    """One replica's gradients as messages, and the messages of all replicas as their sum."""
+    """Turns one replica's gradients into messages, and all replicas' messages into the sum of the gradients."""
 
     summable: bool
-    """Whether messages can be added up on their way; else every replica needs those of all."""
+    """Whether an all-reduce can sum the messages. Otherwise every replica needs all messages."""
     sizes: list[int]
-    """Values of each trainable parameter, in canonical order."""
+    """Number of values of each trainable parameter, in canonical order."""
     counts: list[int]
-    """Values of each bucket."""
+    """Number of values of each bucket."""
 
     def __init__(self, settings: Communication, model: nn.Module, architecture: Architecture) -> None:
         self.summable = settings.compression in SUMMABLE
@@ -89,7 +89,7 @@ class Compressor:
 
     @torch.no_grad()
     def compress(self, gradients: list[torch.Tensor]) -> Iterator[torch.Tensor]:
-        """The message of each bucket in turn, from gradients in the order of the model's own parameters."""
+        """Yield the message of each bucket. Gradients are in the order of the model's own parameters."""
         for number, bucket in enumerate(self._buckets):
             names = [self._names[index] for index in bucket]
             values = torch.cat([weights.flattened(name, gradients[self._positions[name]]) for name in names])
@@ -105,7 +105,7 @@ class Compressor:
         """The sum of the replicas' gradients, in the order of the model's own parameters.
 
         Args:
-            messages: bucket by bucket those of every replica, in order; or of summable ones, their sum alone.
+            messages: for each bucket the messages of every replica, in order; or only their sum, if summable.
         """
         made: list[torch.Tensor] = [torch.empty(0)] * len(self._variables)
         for bucket, count, parts in zip(self._buckets, self.counts, messages, strict=True):
@@ -125,12 +125,12 @@ class Compressor:
 
 
 def exchanged(gradients: list[torch.Tensor], compressor: Compressor) -> list[torch.Tensor]:
-    """The sum of all replicas' gradients; each of them calls it with its own, in the order of the model's own parameters."""
-    # Twin: between processes alone; TensorFlow's replicas are told apart by the strategy that they run in.
+    """Sum the gradients of all replicas. Each replica passes its own, in the order of the model's parameters."""
+    # Twin: only between processes. TensorFlow's strategy tells which replica calls.
     replicas = distributed.get_world_size()
     work: list[Any] = []
     messages: list[list[torch.Tensor]] = []
-    for message in compressor.compress(gradients):  # each is on its way while the next one is made
+    for message in compressor.compress(gradients):  # each is sent while the next is made
         if compressor.summable:
             messages.append([message])
             work.append(distributed.all_reduce(message, async_op=True))
@@ -147,9 +147,9 @@ def _bytes(values: torch.Tensor) -> torch.Tensor:
 
 
 def _largest(magnitudes: torch.Tensor, number: int) -> torch.Tensor:
-    """Indices of the largest, of equal ones those in front; what is no number counts as the largest, and so is seen."""
+    """Indices of the largest. Among equal values the first ones win. NaN counts as the largest, so it is not hidden."""
     magnitudes = magnitudes.nan_to_num(nan=torch.inf, posinf=torch.inf)
-    # Twin: torch.topk takes equal ones in any order, tf.math.top_k those in front.
+    # Twin: torch.topk takes equal values in any order, tf.math.top_k takes the first ones.
     least = magnitudes.topk(number).values[-1]
     above, equal = (magnitudes > least).nonzero(), (magnitudes == least).nonzero()
     return torch.cat([above, equal[: number - len(above)]]).squeeze(1)

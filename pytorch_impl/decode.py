@@ -1,4 +1,4 @@
-"""From an image file to its canonical pixels, by the framework's own means where its pixels are the same."""
+"""Decode image files to canonical pixels, by the framework's own decoder where its pixels are the same."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from common.data.decoding import decode as canonical
 
 
 def decode(content: bytes) -> torch.Tensor:
-    """Decode a plain JPEG (`Encoded.plain`) by the framework: accurate DCT, fancy upsampling.
+    """Decode a plain JPEG (`Encoded.plain`) with the framework: accurate DCT, fancy upsampling.
 
     Returns:
         uint8 [H, W, 3], equal to `common.data.decoding.decode.decode` to the last bit.
     """
-    # Twin: torchvision's decoder has no settings, its defaults are these; and it turns the pixels to channels first.
+    # Twin: torchvision's decoder has no settings. Its defaults are these, and it returns channels first.
     data = torch.frombuffer(bytearray(content), dtype=torch.uint8)
     pixels = cast(torch.Tensor, decode_jpeg(data, ImageReadMode.RGB))
     return pixels.permute(1, 2, 0)
 
 
 def image(content: bytes, plain: bool, image_size: int) -> torch.Tensor:
-    """Decode any image file: a plain JPEG by the framework, another by the shared rule, as is what has to be resized.
+    """Decode any image file. The framework decodes plain JPEGs; the shared rule decodes others and resizes.
 
     Args:
-        content: the file.
-        plain: its `Encoded.plain`.
+        content: bytes of the file.
+        plain: the file's `Encoded.plain`.
         image_size: height and width in pixels.
 
     Returns:
         uint8 [image_size, image_size, 3].
     """
-    # Twin: here the branch is Python's; TensorFlow's pipeline is a graph, and calls Python for the shared rule.
+    # Twin: the branch here is Python's. TensorFlow's pipeline is a graph that calls Python for the shared rule.
     if plain:
         decoded = decode(content)
         if decoded.shape[:2] == (image_size, image_size):

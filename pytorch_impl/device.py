@@ -1,4 +1,4 @@
-"""Devices, threads and switches: what this framework has on this machine."""
+"""Devices, threads and switches of this framework on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytorch_impl import rendezvous, switches
 
 
 def kind() -> str:
-    """`cuda` where there is a GPU, else `cpu`."""
+    """`cuda` if there is a GPU, else `cpu`."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -24,14 +24,14 @@ def gpus() -> list[str]:
 
 
 def describe() -> dict[str, Any]:
-    """Devices, modes possible here, switches and versions, JSON-ready; `common.spec.check_against` holds a spec to it."""
+    """Devices, available modes, switches and versions, JSON-ready. `common.spec.check_against` checks a spec against them."""
     names = gpus()
     without = {"on_cpu": _on([])} if names else {}
     return {"framework": "pytorch", "versions": versions(), **_on(names), **without}
 
 
 def _on(names: list[str]) -> dict[str, Any]:
-    """What depends on the GPUs, by their names; none: on the CPU."""
+    """What depends on the GPUs, given by name. Without names it describes the CPU."""
     found = len(names)
     backend = "nccl" if found else "gloo"
     return {
@@ -41,8 +41,8 @@ def _on(names: list[str]) -> dict[str, Any]:
             "data_parallel": _mode(
                 "nn.DataParallel" if found else "replicas in CPU threads",
                 found,
-                # Twin: nn.DataParallel copies the model at every forward pass, has no synchronised BatchNorm, and adds
-                # gradients up inside the backward pass.
+                # Twin: nn.DataParallel copies the model at every forward pass and sums gradients inside the backward pass. It
+                # has no synchronised BatchNorm.
                 synchronised=not found,
                 compression=not found,
             ),
@@ -52,7 +52,7 @@ def _on(names: list[str]) -> dict[str, Any]:
             "tensor_parallel": _mode(f"each layer's channels over ranks, {backend}", found),
             "pipeline": _mode(f"torch.distributed.pipelining, {backend}", found),
             "hybrid": _mode(f"data-parallel copies of a model that ranks divide, {backend}", found),
-            # Models that are trained apart have statistics of their own until they are averaged.
+            # Separately trained models keep their own statistics until they are averaged.
             "model_averaging": _mode(
                 f"own optimizers, averages by all-reduce, {backend}", found, hosts=True, synchronised=False
             ),
@@ -64,9 +64,9 @@ def _on(names: list[str]) -> dict[str, Any]:
 def _mode(
     implementation: str, found: int | None, *, hosts: bool = False, synchronised: bool = True, compression: bool = True
 ) -> dict[str, Any]:
-    """A mode on `found` GPUs; 0 where replicas run on CPU cores, None where one device is enough.
+    """A mode on `found` GPUs: 0 if replicas run on CPU cores, None if one device is enough.
 
-    Over hosts one GPU on each is enough too.
+    Over several hosts, one GPU on each is enough.
     """
     lacking = found == 1 and not hosts
     return {
@@ -86,18 +86,18 @@ def versions() -> dict[str, str]:
 
 
 def configure(spec: Spec, trials: int = 1) -> None:
-    """Settle threads and precision for this process, and meet the other ranks; call once, before any tensor is made.
+    """Set this process's threads and precision, and connect to the other ranks. Call once, before making a tensor.
 
     Args:
-        spec: of the run, or of each of the trials.
-        trials: runs that this process does side by side, each in a thread of its own.
+        spec: of the run, or of each trial.
+        trials: how many runs this process executes concurrently, each in its own thread.
     """
     chosen = switches.of(spec, kind())
     if chosen["intra_op_threads"] != "default":
         torch.set_num_threads({"budget": intra_op_threads(spec)}.get(chosen["intra_op_threads"]) or chosen["intra_op_threads"])
     if chosen["inter_op_threads"] != "default":
         torch.set_num_interop_threads({"budget": 1}.get(chosen["inter_op_threads"]) or chosen["inter_op_threads"])
-    # float32 means float32: the reduced precision of tensor cores is a switch, never a default.
+    # float32 means float32. The reduced precision of tensor cores is a switch, never a default.
     torch.backends.cuda.matmul.allow_tf32 = chosen["arithmetic"] == "tf32"
     torch.backends.cudnn.allow_tf32 = chosen["arithmetic"] in ("tf32", "tf32_convolutions")
     torch.backends.cudnn.benchmark = chosen["cudnn_autotune"]
@@ -106,36 +106,36 @@ def configure(spec: Spec, trials: int = 1) -> None:
 
 
 def intra_op_threads(spec: Spec) -> int:
-    """Threads that one operation may use, so that all replicas together keep to the core budget."""
+    """Threads that one operation may use. All replicas together stay within the core budget."""
     return max(min(placement.cores_of_replica(spec.cores, spec.replicas, spec.hosts), available_cores()), 1)
 
 
 def synchronize() -> None:
-    """Wait until the device has done all that was asked of it."""
+    """Wait until the device has finished all queued work."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
 def peak_memory_mib() -> float | None:
-    """Largest memory so far on this process's devices, summed; None on a CPU."""
+    """Peak memory of this process's devices so far, summed; None on a CPU."""
     if not torch.cuda.is_available():
         return None
     return sum(torch.cuda.max_memory_allocated(index) for index in range(torch.cuda.device_count())) / 2**20
 
 
 def rates(spec: Spec) -> DeviceRates | None:
-    """What this process's device can do in the run's arithmetic; None on a CPU, whose rates NumPy measures."""
+    """Measured rates of this process's device in the run's arithmetic; None on a CPU, which NumPy measures."""
     return None if kind() == "cpu" else measured_rates(spec, "cuda", DEVICE_MATRIX_SIZE, DEVICE_COPIED_BYTES)
 
 
 def measured_rates(spec: Spec, where: str, size: int, num_bytes: int) -> DeviceRates:
-    """The same of any device.
+    """Measure the rates of any device.
 
     Args:
         spec: of the run.
         where: the device's name.
-        size: of the matrices that are multiplied.
-        num_bytes: that are copied.
+        size: rows and columns of the multiplied matrices.
+        num_bytes: how many bytes are copied.
     """
     fewer = {"bfloat16": torch.bfloat16, "float16": torch.float16}
     digits = fewer.get(switches.of(spec, kind())["arithmetic"], dtype(spec))

@@ -12,17 +12,17 @@ from pytorch_impl import input, train
 def score(
     model: nn.Module, images: torch.Tensor, labels: torch.Tensor, *, loss: str, scaling: Scaling
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Score one batch.
+    """Score one batch in evaluation mode.
 
     Args:
-        model: its BatchNorm uses the running statistics.
-        images: uint8 [N, H, W, 3].
+        model: BatchNorm uses the running statistics.
+        images: uint8 [N, H, W, 3], values 0 to 255.
         labels: int64 [N].
         loss: the spec's loss.
-        scaling: from bytes to the model's input.
+        scaling: maps bytes to the model's input.
 
     Returns:
-        (loss_sum, predictions): cross-entropy summed over the N examples, and int64 [N] predicted labels.
+        (loss_sum, predictions): cross-entropy summed over the N examples, and predicted labels int64 [N].
     """
     predicted = logits(model, images, scaling)
     return train.share_of_loss(predicted, labels, 1, loss), predicted.argmax(1)

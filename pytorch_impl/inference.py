@@ -1,4 +1,4 @@
-"""A trained model at work: from images to logits."""
+"""Inference: from images to logits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Predictor:
         self._dtype = next(model.parameters()).dtype
 
     def logits(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.floating]:
-        """[N, classes] of images uint8 [N, S, S, 3], both on the host: it returns when the device has done all."""
+        """Logits [N, classes] of images uint8 [N, S, S, 3], both on the host. Returns when the device has finished."""
         with torch.inference_mode():
             given = torch.from_numpy(np.require(images, requirements=["C", "W"])).to(self._device)
             return self._model(input.scale(given, self._dtype, self._scaling)).cpu().numpy()

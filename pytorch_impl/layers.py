@@ -1,4 +1,4 @@
-"""Layers by themselves, forward and backward, as a training step goes through them."""
+"""Single layers, forward and backward, as in a training step."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from pytorch_impl import device, models, switches
 def passes(
     spec: Spec, architecture: Architecture, shape: tuple[int, ...], needs_gradient: bool
 ) -> Callable[[], list[torch.Tensor]]:
-    """What goes through layers once, forward and backward, with one batch of random values.
+    """Build a function that runs layers once, forward and backward, on one batch of random values.
 
     Args:
-        spec: of a run; its batch size, precision and switches count.
+        spec: of a run; its batch size, precision and switches apply.
         architecture: the layers.
-        shape: [H, W, C] or [features] of one example in front of them.
-        needs_gradient: whether the values in front of them do.
+        shape: [H, W, C] or [features] of one example of the input.
+        needs_gradient: whether to compute the gradient of the input.
 
     Returns:
-        What gives the gradients: of the values where asked, then of the variables; or what the layers make, if nothing has any.
+        A function that returns gradients: of the input if needed, then of the variables. Without any gradient it returns the
+            layers' output.
 
     Raises:
-        SpecError: a switch makes a step of what no layer is by itself.
+        SpecError: a switch applies to a whole step only, not to single layers.
     """
     chosen = switches.of(spec, device.kind())
     layers.refuse_other(chosen, {"arithmetic": "full", "graph": "eager"})
@@ -51,11 +52,11 @@ def passes(
     parameters = list(model.parameters())
     values = drawn().requires_grad_(needs_gradient)
     masks = [torch.rand(size, dropout.units, device=place) > dropout.rate for dropout in architecture.dropouts]
-    upstream = torch.randn_like(model(values, *masks))  # in the memory format of what the layers make
+    upstream = torch.randn_like(model(values, *masks))  # in the memory format of the output
 
     def once() -> list[torch.Tensor]:
         for leaf in (values, *parameters):
-            leaf.grad = None  # Twin: torch adds up in `grad`; a tape gives gradients anew
+            leaf.grad = None  # Twin: torch accumulates in `grad`; a tape returns new gradients
         made = model(values, *masks)
         if made.requires_grad:
             made.backward(upstream)

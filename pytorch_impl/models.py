@@ -18,22 +18,23 @@ _MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch
 
 
 def build(architecture: Architecture, precision: str, group: ReplicaGroup | None = None, arithmetic: str = "full") -> nn.Module:
-    """A model that takes images [N, H, W, 3] in 0..1, in the framework's layout, and the dropout masks; it returns logits.
+    """Build a model.
+
+    The model takes images [N, H, W, 3] in 0..1, in the framework's layout, and the dropout masks. It returns logits.
 
     Args:
-        architecture: what to build; a user's own model may bring its own builder for this framework.
-        precision: `float32` or `float64`.
-        group: replicas that BatchNorm shares its statistics with; None: per replica.
-        arithmetic: of the switch; with `bfloat16` and `float16` the layers compute in that, from weights in the precision to
-            logits in the precision.
+        architecture: what to build; a user's own model may have its own builder for this framework.
+        precision: `float32` or `float64`; the dtype of weights and logits.
+        group: replicas that share BatchNorm statistics; None: statistics per replica.
+        arithmetic: value of the switch; with `bfloat16` or `float16` the layers compute in that type.
 
     Returns:
         The model with the framework's own initial weights; `weights.load` sets the shared ones.
     """
     if architecture.name == "resnet18":
-        import torchvision  # here: it takes more than a second to import, and no other model needs it
+        import torchvision  # here: importing it takes over a second, and no other model needs it
 
-        # Twin: torchvision's own; the other twin builds it from the architecture.
+        # Twin: torchvision's own model. The other twin builds it from the architecture.
         model: nn.Module = torchvision.models.resnet18(
             num_classes=architecture.num_classes,
             norm_layer=lambda channels: batch_norm.build(architectures.BatchNorm("", channels), group),
@@ -47,22 +48,22 @@ def build(architecture: Architecture, precision: str, group: ReplicaGroup | None
 
 
 def build_stage(stage: Stage, precision: str) -> nn.Module:
-    """The model of one stage of a pipeline: from what the stage before hands on to what it hands on itself.
+    """Build the model of one stage of a pipeline. It maps the previous stage's output to its own.
 
     It is made from the architecture, also where `build` takes torchvision's model or a user's own builder, which know no
     stages. Masks go to the stage that has their dropout.
 
     Args:
-        stage: its layers and the shape of one example in front of them.
+        stage: the layers and the input shape of one example.
         precision: `float32` or `float64`.
     """
     return _Stage(stage.architecture, None).to({"float32": torch.float32, "float64": torch.float64}[precision])
 
 
 def placed(model: nn.Module, device: torch.device, memory_format: str) -> nn.Module:
-    """The model on its device, in a memory format to which images are brought in front of it."""
+    """The model on its device, in a memory format. It converts its input images to that format."""
 
-    # Twin: a switch of torch alone; TensorFlow's kernels on the CPU are NHWC.
+    # Twin: only torch has this switch. TensorFlow's CPU kernels are NHWC.
     def format_images(module: nn.Module, inputs: Any) -> Any:
         images, *others = inputs
         return (formatted(images, memory_format), *others)
@@ -72,21 +73,21 @@ def placed(model: nn.Module, device: torch.device, memory_format: str) -> nn.Mod
 
 
 def formatted(values: torch.Tensor, memory_format: str) -> torch.Tensor:
-    """[N, C, H, W] in a memory format; features behind the convolutions of a model, which have but one, as they are."""
+    """[N, C, H, W] in a memory format. Features [N, features] have only one format and stay as they are."""
     return values.contiguous(memory_format=_MEMORY_FORMATS[memory_format]) if values.dim() == 4 else values
 
 
 def user_builder(architecture: Architecture) -> Any | None:
-    """`build_<framework>(architecture, precision, group)` of a user's own model module; None: the architecture says it all."""
+    """`build_<framework>(architecture, precision, group)` of a user's model module; None: the architecture is enough."""
     if architecture.name in architectures.MODELS or "." not in architecture.name:
         return None
     return getattr(architectures.user_module(architecture.name), "build_pytorch", None)
 
 
 def _autocast(model: nn.Module, dtype: torch.dtype) -> None:
-    """Let a model's layers compute in another type, as torch's parametrizations change one: by a class of its own.
+    """Let a model's layers compute in another type, by giving the model a class of its own, as torch's parametrizations do.
 
-    Copies of it, as torch's parallel wrappers make them, do so too; a wrapped `forward` would be the first one's.
+    Copies by torch's parallel wrappers keep that class. A wrapped `forward` would belong to the first model.
     """
     own: Any = type(model)
 
@@ -125,10 +126,10 @@ class _Network(nn.Module):
 
 
 class _Stage(_Network):
-    """A part of a network, whose output can be sent as it lies in memory."""
+    """A part of a network. Its output is contiguous, so it can be sent as it is."""
 
     def forward(self, x: torch.Tensor, *, masks: tuple[torch.Tensor, ...] = ()) -> torch.Tensor:
-        """[N, C, H, W] or [N, features] to the like; masks bool [N, units], one for each dropout of the stage."""
+        """Map [N, C, H, W] or [N, features] to the same kinds; masks bool [N, units], one for each dropout of the stage."""
         return super().forward(x, *masks).contiguous()
 
 
@@ -139,12 +140,12 @@ def find_layer(model: nn.Module, name: str) -> nn.Module:
 
 def _attribute_name(name: str) -> str:
     """The name under which a model holds a layer."""
-    # Twin: a dot separates modules in torch, so names with dots (resnet18's) need another sign.
+    # Twin: a dot separates modules in torch, so names with dots (resnet18's) need another character.
     return name.replace(".", "_")
 
 
 def summarize(architecture: Architecture) -> dict[str, Any]:
-    """What was really built: each layer's name, kind, output shape (NHWC) and number of values, JSON-ready."""
+    """What was built: each layer's name, kind, output shape (NHWC) and number of values, JSON-ready."""
     model = build(architecture, "float32").eval()
     rows: list[dict[str, Any]] = []
 
@@ -227,7 +228,7 @@ def _module(layer: Layer, group: ReplicaGroup | None) -> nn.Module:
 
 def _padded(padding: architectures.Padding, build_layer: Any, value: float = 0.0) -> nn.Module:
     (top, bottom), (left, right) = padding
-    # Twin: torch's layers pad both sides alike; the lopsided padding of TensorFlow's `same` needs a step of its own.
+    # Twin: torch's layers pad both sides alike. TensorFlow's `same` may pad unevenly, which needs a separate step.
     if (top, left) == (bottom, right):
         return build_layer((top, left))
     layer = build_layer(0)
@@ -250,12 +251,12 @@ class _Flatten(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[N, C, H, W] to [N, H * W * C]."""
-        # Twin: channels last, as TensorFlow has them, so that the next dense kernel means the same.
+        # Twin: channels last, as in TensorFlow, so the next dense kernel means the same.
         return x.permute(0, 2, 3, 1).flatten(1)
 
 
 class _MaskedDropout(nn.Module):
-    """Dropout whose mask comes with the batch, so that both frameworks drop the same values."""
+    """Dropout with a mask from the batch, so both frameworks drop the same values."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The update rules: the same formula in both twins, and the framework's own optimizers by choice."""
+"""The update rules: the same formulas in both twins, or the framework's own optimizers."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ _GROWTH_STEPS = 2000
 
 
 class Optimizer(Protocol):
-    """What a training step asks of an optimizer."""
+    """What a training step needs from an optimizer."""
 
     def apply(self, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
         """Update every variable once; `step` counts from 1."""
         ...
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """What it keeps from one update to the next, by name."""
+        """What the optimizer keeps between updates, by name."""
         ...
 
     def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
-        """Go on from what `state` gave of an optimizer of the same settings."""
+        """Restore what `state` returned. The optimizer must have the same settings."""
         ...
 
 
 def build(settings: spec.Optimizer, variables: list[Any], switches: dict[str, Any] | None = None) -> Optimizer:
-    """The optimizer of a spec for a model's trainable variables.
+    """Build the optimizer for a model's trainable variables.
 
     Args:
-        settings: of the spec.
-        variables: in the order in which it will be given their gradients.
-        switches: the framework's, as the run has them; None: as nothing but the rule needs them.
+        settings: the spec's optimizer settings.
+        variables: in the order of the gradients that `apply` gets.
+        switches: the run's resolved switches; None: only the update rule matters.
     """
     chosen = switches or {}
     kernel = chosen.get("optimizer_kernel", "loop")
@@ -54,7 +54,7 @@ def build(settings: spec.Optimizer, variables: list[Any], switches: dict[str, An
 class SGD:
     """Momentum as in PyTorch: b = momentum b + g; w = w - learning_rate b; weight decay is added to g.
 
-    The learning rate stands outside the buffer, so that a schedule acts at once (Sutskever et al. 2013 fold it in).
+    The buffer does not include the learning rate, so a schedule acts at once. Sutskever et al. 2013 include it.
     """
 
     def __init__(self, settings: spec.Optimizer, variables: list[Any]) -> None:
@@ -72,16 +72,16 @@ class SGD:
             variable.add_(buffer, alpha=-learning_rate)
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """What it keeps from one update to the next, by name."""
+        """What the optimizer keeps between updates, by name."""
         return _values(buffer=self._buffers)
 
     def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
-        """Go on from what `state` gave of an optimizer of the same settings."""
+        """Restore what `state` returned. The optimizer must have the same settings."""
         _assign(values, buffer=self._buffers)
 
 
 class Adam:
-    """Kingma & Ba 2015, epsilon added after the bias correction; weight decay is added to g.
+    """Adam of Kingma & Ba 2015. Epsilon is added after the bias correction; weight decay is added to g.
 
     m = beta_1 m + (1 - beta_1) g; v = beta_2 v + (1 - beta_2) g^2;
     w = w - learning_rate / (1 - beta_1^t) m / (sqrt(v) / sqrt(1 - beta_2^t) + epsilon).
@@ -107,18 +107,18 @@ class Adam:
             variable.addcdiv_(mean, denominator, value=-learning_rate / correction_1)
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """What it keeps from one update to the next, by name."""
+        """What the optimizer keeps between updates, by name."""
         return _values(mean=self._means, square=self._squares)
 
     def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
-        """Go on from what `state` gave of an optimizer of the same settings."""
+        """Restore what `state` returned. The optimizer must have the same settings."""
         _assign(values, mean=self._means, square=self._squares)
 
 
 class Native:
-    """The framework's own SGD or Adam with the spec's numbers; its rule differs between the twins."""
+    """The framework's own SGD or Adam with the spec's settings. Its rule differs between the twins."""
 
-    _kernel: dict[str, Any] = {}  # left alone, torch chooses: the loop on a CPU
+    _kernel: dict[str, Any] = {}  # empty: torch chooses; on a CPU, the loop
 
     def __init__(self, settings: spec.Optimizer, variables: list[Any]) -> None:
         self._variables = variables
@@ -149,7 +149,7 @@ class Native:
         self._optimizer.step()
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """What it keeps from one update to the next, by name."""
+        """What the optimizer keeps between updates, by name."""
         kept = self._optimizer.state_dict()["state"]
         return {
             f"{index}/{name}": tensor.cpu().numpy()
@@ -159,7 +159,7 @@ class Native:
         }
 
     def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
-        """Go on from what `state` gave of an optimizer of the same settings."""
+        """Restore what `state` returned. The optimizer must have the same settings."""
         kept: dict[int, dict[str, torch.Tensor]] = {}
         for path, array in values.items():
             index, _, name = path.partition("/")
@@ -168,9 +168,9 @@ class Native:
 
 
 class LossScaled:
-    """Another optimizer under a scaled loss, so that float16 does not round small gradients to 0 (Micikevicius et al. 2018).
+    """An optimizer under a scaled loss, which keeps float16 from rounding small gradients to 0 (Micikevicius et al. 2018).
 
-    Where a gradient is not finite the step is skipped and the scale halved; after 2,000 steps without that it is doubled.
+    A gradient that is not finite skips the step and halves the scale. After 2,000 applied steps in a row the scale doubles.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -194,20 +194,20 @@ class LossScaled:
             self._scale *= 2
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """What it keeps from one update to the next, by name."""
+        """What the optimizer keeps between updates, by name."""
         return {**self._optimizer.state(), "loss_scale": np.array([self._scale, self._good, self._skipped])}
 
     def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
-        """Go on from what `state` gave of an optimizer of the same settings."""
+        """Restore what `state` returned. The optimizer must have the same settings."""
         others = dict(values)
         self._scale, good, skipped = others.pop("loss_scale").tolist()
         self._good, self._skipped = int(good), int(skipped)
         self._optimizer.load_state(others)
 
 
-# Twin: the fused kernels that the other twin has always are a choice of torch's.
+# Twin: fused kernels are a switch in torch. The other twin always uses them.
 class _SGDAtOnce(SGD):
-    """The same rule for all variables at once, by torch's `foreach` or `fused` kernels."""
+    """The same rule for all variables at once, with torch's `foreach` or `fused` kernels."""
 
     def __init__(self, settings: spec.Optimizer, variables: list[Any], kernel: str) -> None:
         super().__init__(settings, variables)
@@ -231,19 +231,19 @@ class _SGDAtOnce(SGD):
 
 
 class _AdamAtOnce(Adam):
-    """The same rule for all variables at once, by torch's `foreach` or `fused` kernels."""
+    """The same rule for all variables at once, with torch's `foreach` or `fused` kernels."""
 
     def __init__(self, settings: spec.Optimizer, variables: list[Any], kernel: str) -> None:
         super().__init__(settings, variables)
         self._kernel: dict[str, Any] = {kernel: True}
-        # The fused kernel reads the step where it runs, the other one on the host.
+        # The fused kernel reads the step on its device, the `foreach` kernel on the host.
         self._steps = [torch.zeros((), device=variable.device if kernel == "fused" else "cpu") for variable in variables]
         self._done = 0
 
     @torch.no_grad()
     def apply(self, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
         """Update every variable once; `step` counts from 1."""
-        if self._done != step - 1:  # as after a checkpoint: the kernel counts them up itself
+        if self._done != step - 1:  # as after a checkpoint; otherwise the kernel counts the steps
             for each in self._steps:
                 each.fill_(step - 1)
         self._done = step
@@ -266,7 +266,7 @@ class _AdamAtOnce(Adam):
 
 
 class _NativeAtOnce(Native):
-    """The framework's own optimizer by the same kernels."""
+    """The framework's own optimizer with the same kernels."""
 
     def __init__(self, settings: spec.Optimizer, variables: list[Any], kernel: str) -> None:
         self._kernel = {kernel: True}

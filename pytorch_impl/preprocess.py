@@ -1,4 +1,4 @@
-"""The sums over a split's pixels by the framework's own loading, decoding and adding."""
+"""Sums over a split's pixels, with the framework's own loading, decoding and adding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from common.machine import machine
 
 @contextmanager
 def scanning(encoded: Encoded, image_size: int, workers: int) -> Generator[Callable[[], Sums]]:
-    """Start this many workers and warm them up; gives the function that scans the whole split.
+    """Start workers, warm them up, and yield the function that scans the whole split.
 
     Args:
         encoded: the files of the split.
@@ -24,7 +24,7 @@ def scanning(encoded: Encoded, image_size: int, workers: int) -> Generator[Calla
         workers: loader processes (PyTorch) or parallel map calls (TensorFlow).
     """
     stretches = parts(encoded)
-    # Twin: torch's workers are processes, which last from the warm-up to the scan; this list tells them what to do.
+    # Twin: torch's workers are processes that live from the warm-up to the scan. This list holds their tasks.
     order = [position % len(stretches) for position in range(workers)]
     loader = DataLoader(
         _Stretches(stretches, image_size),
@@ -45,10 +45,10 @@ def scanning(encoded: Encoded, image_size: int, workers: int) -> Generator[Calla
 
 
 def channel_sums(image: torch.Tensor) -> torch.Tensor:
-    """Exact sums over an image's pixels: of its bytes, and of their squares.
+    """Exact sums over an image's pixels: of the bytes and of their squares.
 
     Args:
-        image: uint8 [H, W, 3], H up to 33,025: so many squares of a column fit 32 bits.
+        image: uint8 [H, W, 3], H at most 33,025, so a column's sum of squares fits 32 bits.
 
     Returns:
         int64 [2, 3].
@@ -65,7 +65,7 @@ class _Stretches(Dataset[tuple[int, torch.Tensor]]):
         self._image_size = image_size
 
     def __getitem__(self, position: int) -> tuple[int, torch.Tensor]:
-        # Twin: the decoder is torchvision's, which takes as long to import as torch itself; the warm-up does it.
+        # Twin: the decoder is torchvision's, which takes as long to import as torch itself. The warm-up imports it.
         from pytorch_impl import decode
 
         stretch = self._stretches[position]

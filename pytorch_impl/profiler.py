@@ -1,4 +1,4 @@
-"""What the framework's own profiler sees of some work."""
+"""Recordings of the framework's own profiler."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from common.training.trainer import Recording, Span
 
 
 def record(work: Callable[[], None]) -> Recording:
-    """Do some work under the framework's own profiler.
+    """Run `work` under the framework's own profiler.
 
     Returns:
-        Its operations on the CPU, or on GPUs their kernels; and all that was seen, as a trace.
+        Spans of the operations on a CPU or of the kernels on GPUs, and the full trace.
     """
     cuda = torch.cuda.is_available()
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
-    # Twin: torch looks at the calling thread alone unless it is told otherwise, and replicas may be threads.
+    # Twin: by default torch profiles only the calling thread, but replicas may be threads.
     everywhere = _ExperimentalConfig(profile_all_threads=True)
     with profile(activities=activities, acc_events=True, experimental_config=everywhere) as seen:
         work()
@@ -33,7 +33,7 @@ def record(work: Callable[[], None]) -> Recording:
     spans = [
         Span(event.name, _lane(event.device_index, event.device_resource_id), start / 1e6, (end - start) / 1e6)
         for event in seen.events() or []
-        # What is not the framework's operation: a range that somebody has marked, or the wait for another thread's.
+        # Leave out what is no operation: user annotations and waits for another thread's operations.
         if event.device_type == device and not event.is_async and not event.is_user_annotation
         for start, end in [(event.time_range.start, event.time_range.end)]
     ]

@@ -1,4 +1,4 @@
-"""How the ranks of a run of several processes find each other."""
+"""How the ranks of a run with several processes find each other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from common.machine import placement
 from common.processes import rendezvous
 from common.spec import Spec
 
-# Twin: torch's way over several devices is a process for each; TensorFlow's is one graph over them where it can be.
+# Twin: torch uses one process for each device. TensorFlow uses one graph over all devices where it can.
 _MODES = (
     "multi_process",
     "parameter_server",
@@ -19,23 +19,23 @@ _MODES = (
     "model_averaging",
 )
 
-# Twin: where torch's processes exchange tensors, the backward pass of DistributedDataParallel too.
+# Twin: where torch's processes exchange tensors, including the backward pass of DistributedDataParallel.
 WAITING: str = r"/torch/(distributed|autograd|nn/parallel)/|/common/parameter_server"
-"""Matches the file names of the frames in which a rank waits for the others."""
+"""Matches file names of stack frames in which a rank waits for others."""
 
 
 def environments(spec: Spec) -> list[dict[str, str]]:
-    """The environment of each rank, see `common.processes.rendezvous`; none for a mode of one process."""
+    """The environment of each rank, see `common.processes.rendezvous`. Empty for a mode with one process."""
     return placement.environments(spec.replicas, spec.hosts) if spec.mode in _MODES else []
 
 
 def adopt() -> None:
-    """Learn who this rank is from an outer launcher, where one has started it."""
-    # Twin: torchrun's variables are read as they are; the other twin translates TF_CONFIG.
+    """Read this rank's number from an outer launcher, if one started it."""
+    # Twin: torchrun's variables need no translation. The other twin translates TF_CONFIG.
 
 
 def join(spec: Spec) -> None:
-    """Meet the other ranks, where there are any; call before the first tensor."""
+    """Connect to the other ranks, if there are any. Call before making a tensor."""
     if "RANK" not in os.environ:
         return
     import torch  # here: the launcher of ranks never imports a framework
@@ -43,13 +43,14 @@ def join(spec: Spec) -> None:
 
     cuda = torch.cuda.is_available()
     if cuda:
-        torch.cuda.set_device(placement.own_gpu())  # from now on "cuda" is this rank's own
+        torch.cuda.set_device(placement.own_gpu())  # from here "cuda" is this rank's GPU
     if spec.mode == "parameter_server":
         return
     for backend in ("GLOO", "NCCL"):
         os.environ.setdefault(f"{backend}_SOCKET_IFNAME", rendezvous.own_interface())
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    # torchrun may keep the store itself; else rank 0 does, at the meeting place alone: by itself torch listens everywhere.
+    # torchrun may keep the store itself. Otherwise rank 0 keeps it, on the rendezvous address only; torch's default is all
+    # addresses.
     keeps = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     store = distributed.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
         *placement.place(), ranks, is_master=keeps, master_listen_fd=rendezvous.listen().detach() if keeps else None

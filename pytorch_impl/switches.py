@@ -1,4 +1,4 @@
-"""The framework's switches: what they may be on this machine, and what of them is settled before it is imported."""
+"""The framework's switches: their values on this machine, and those that are set before its import."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _BEFORE_IMPORT: dict[str, Any] = {
 
 
 def options(kind: str) -> dict[str, Any]:
-    """Every switch, for `describe`.
+    """Describe every switch, for `describe`.
 
     Args:
         kind: of this machine's devices, `cuda` or `cpu`.
     """
     on_cuda = kind == "cuda"
     threads = thread_choices()
-    updating = [mode for mode in MODES if mode != "parameter_server"]  # whose server has a rule of its own
+    updating = [mode for mode in MODES if mode != "parameter_server"]  # its server has its own update rule
     apart = ["serial", "data_parallel", "multi_process", "model_averaging"]
-    # Twin: each framework has switches of its own beside those of both; the other twin lists its own here.
+    # Twin: some switches exist in one framework only, and the other twin lists its own here.
     return {
         **_BEFORE_IMPORT,
         "arithmetic": {
@@ -59,7 +59,7 @@ def options(kind: str) -> dict[str, Any]:
         "graph": _graph(on_cuda),
         "optimizer_kernel": {
             "values": ["loop", "foreach", "fused"],
-            # Twin: TensorFlow's kernels update a variable in one launch each; a loop of operations would be five.
+            # Twin: TensorFlow's kernels update a variable in one launch. A loop of operations would need five.
             "default": "fused" if on_cuda else "loop",
             **({"plain": "foreach"} if on_cuda else {}),
             "only": {"foreach": {"mode": updating}, "fused": {"mode": updating}},
@@ -72,7 +72,7 @@ def options(kind: str) -> dict[str, Any]:
             "help": "whether oneDNN computes convolutions and dense layers on the CPU",
         },
         "intra_op_threads": threads | {"help": "threads of one operation; budget: this process's share of the cores"},
-        # Twin: torch's inter-op pool serves TorchScript alone, so one thread is its budget.
+        # Twin: only TorchScript uses torch's inter-op pool, so its budget is one thread.
         "inter_op_threads": threads | {"help": "threads for operations side by side; budget: one"},
         "cudnn_autotune": {
             "values": [True, False] if on_cuda else [False],
@@ -101,12 +101,12 @@ def options(kind: str) -> dict[str, Any]:
 
 
 def of(spec: Spec, kind: str) -> dict[str, Any]:
-    """Every switch as a run has it."""
+    """The resolved switches of a run."""
     return resolved(spec, options(kind))
 
 
 def prepare(spec: Spec) -> str:
-    """Settle what a process must know before it imports the framework; the allocator, in words."""
+    """Set what must be set before the framework's import. Returns a description of the allocator."""
     chosen = resolved(spec, _BEFORE_IMPORT)
     keeps = chosen["allocator"] == "keeping" and machine.keep_freed_memory()
     return "keeps freed pages" if keeps else "the system's default"
@@ -117,13 +117,13 @@ def _graph(on_cuda: bool) -> dict[str, Any]:
     has_compiler = on_cuda or shutil.which(os.environ.get("CXX", "g++")) is not None
     elsewhere = {} if has_compiler else dict.fromkeys(graphs, "a C++ compiler")
     cuda_graphs = "compile_cuda_graphs"
-    # The other modes' models send within the backward pass, are parts of one, or run in threads.
+    # In the other modes a model sends within its backward pass, is a part of a model, or runs in threads.
     only = {"mode": ["serial", "parameter_server"]}
     return {
         "values": ["eager", *(graphs if has_compiler else []), *([cuda_graphs] if on_cuda else [])],
         "default": "eager",
         "elsewhere": elsewhere | ({} if on_cuda else {cuda_graphs: _CUDA}),
-        # The first part's gradients lie in memory that the next part's graph writes to.
+        # The next micro-batch's graph overwrites the memory of the first one's gradients.
         "only": dict.fromkeys(graphs, only) | {cuda_graphs: only | {"accumulation": [1]}},
         "help": "forward and backward of a whole batch: operation by operation, by torch.compile, with its search for the "
         "fastest kernels, or with CUDA graphs (mode reduce-overhead); evaluation and smaller batches stay eager",

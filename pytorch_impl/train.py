@@ -1,4 +1,4 @@
-"""One training step."""
+"""Loss and gradients of one training step."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pytorch_impl import input
 
 
 def share_of_loss(logits: torch.Tensor, labels: torch.Tensor, num_examples: Any, loss: str) -> torch.Tensor:
-    """These examples' share of the mean cross-entropy over the global batch: their sum over num_examples.
+    """These examples' share of the mean cross-entropy over the global batch: their sum divided by num_examples.
 
-    Over all replicas the shares add up to the mean over examples, however uneven the shards.
+    The shares of all replicas sum to the mean over examples, even with uneven shards.
 
     Args:
-        logits: [N, classes].
+        logits: float [N, classes].
         labels: int64 [N].
         num_examples: size of the global batch.
         loss: `sparse_categorical_crossentropy` (from ids) or `categorical_crossentropy` (from one-hot rows).
@@ -35,16 +35,16 @@ def share_of_loss(logits: torch.Tensor, labels: torch.Tensor, num_examples: Any,
 def forward(
     model: nn.Module, images: torch.Tensor, labels: torch.Tensor, masks: Any, num_examples: Any, *, loss: str, scaling: Scaling
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The forward pass of a training step.
+    """Run the forward pass of a training step.
 
     Args:
         model: in training mode.
-        images: uint8 [N, H, W, 3].
+        images: uint8 [N, H, W, 3], values 0 to 255.
         labels: int64 [N].
         masks: one bool [N, units] for each dropout.
-        num_examples: size of the global batch, of which these N are a shard.
+        num_examples: size of the global batch. These N examples are a shard of it.
         loss: the spec's loss.
-        scaling: from bytes to the model's input.
+        scaling: maps bytes to the model's input.
 
     Returns:
         (loss, num_correct): the share of the mean loss, and how many of the N predictions are right.
@@ -56,7 +56,7 @@ def forward(
 
 
 def parts_of(values: torch.Tensor, number: int) -> list[torch.Tensor]:
-    """Equal parts of a tensor along its first axis, in order."""
+    """Cut a tensor along its first axis into equal micro-batches, in order."""
     return list(values.chunk(number))
 
 
@@ -71,21 +71,21 @@ def gradients(
     scaling: Scaling,
     loss_scale: Any = None,
 ) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
-    """The gradients of one update: forward and backward, part by part.
+    """Compute the gradients of one update: forward and backward, one micro-batch after the other.
 
     Args:
         model: in training mode.
-        images: uint8 [N, H, W, 3].
+        images: uint8 [N, H, W, 3], values 0 to 255.
         labels: int64 [N].
         masks: one bool [N, units] for each dropout.
-        update: of a global batch, of which these N are a shard; its parts divide N.
+        update: of the global batch. These N examples are a shard of it; `update.parts` divides N.
         loss: the spec's loss.
-        scaling: from bytes to the model's input.
-        loss_scale: factor under which the backward pass is made, so that float16 holds small gradients; None: there is none.
+        scaling: maps bytes to the model's input.
+        loss_scale: multiplies the loss for the backward pass, so float16 can hold small gradients; None: no factor.
 
     Returns:
-        (loss, num_correct, gradients): the share of the mean loss, how many of the N predictions are right, and the
-        gradient of every trainable variable, in the order in which the optimizer has them, added up over the parts.
+        (loss, num_correct, gradients): the share of the mean loss, how many of the N predictions are right, and the gradient
+        of every trainable variable. Gradients are summed over the micro-batches and have the optimizer's order.
     """
     parameters = list(model.parameters())
     for parameter in parameters:
@@ -94,7 +94,7 @@ def gradients(
     shares: list[torch.Tensor] = []
     correct: list[torch.Tensor] = []
     for number, (part, part_labels, *part_masks) in enumerate(zip(*cut, strict=True), 1):
-        # Twin: torch adds up in `grad` by itself, and DistributedDataParallel must be told to wait for the last part.
+        # Twin: torch accumulates in `grad`. DistributedDataParallel must wait for the last micro-batch.
         more = number < update.parts
         with model.no_sync() if more and isinstance(model, DistributedDataParallel) else nullcontext():
             share, num_correct = forward(model, part, part_labels, part_masks, update.num_examples, loss=loss, scaling=scaling)

@@ -1,4 +1,4 @@
-"""Between the canonical weights of `common.models.weights` and the model's own arrays."""
+"""Conversion between the canonical weights of `common.models.weights` and the model's own arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from common.models.architectures import Architecture
 from common.models.weights import Weights
 from pytorch_impl import channels, models
 
-# Twin: torch names and lays out its arrays in its own way. Role -> attribute.
+# Twin: torch has its own names and layouts of arrays. Role -> attribute.
 _ATTRIBUTES = {
     "kernel": "weight",
     "bias": "bias",
@@ -34,12 +34,12 @@ def load(model: nn.Module, architecture: Architecture, weights: Mapping[str, npt
 
 
 def extract(model: nn.Module, architecture: Architecture) -> Weights:
-    """Every parameter and statistic of a model by canonical name, in the canonical layout and the model's precision."""
+    """Every parameter and statistic by canonical name, in the canonical layout and the model's precision."""
     return {parameter.name: _gathered(model, parameter.name, lambda tensor: tensor) for parameter in architecture.parameters()}
 
 
 def extract_gradients(model: nn.Module, architecture: Architecture, gradients: list[torch.Tensor]) -> Weights:
-    """The gradient of every trainable parameter by canonical name, from a list in the order of the model's own."""
+    """The gradient of every trainable parameter by canonical name. The list is in the order of the model's parameters."""
     by_variable = {id(variable): gradient for variable, gradient in zip(model.parameters(), gradients, strict=True)}
     return {
         parameter.name: _gathered(model, parameter.name, lambda tensor: by_variable[id(tensor)])
@@ -49,7 +49,7 @@ def extract_gradients(model: nn.Module, architecture: Architecture, gradients: l
 
 
 def positions(model: nn.Module, architecture: Architecture) -> dict[str, int]:
-    """Where the list of a model's own trainable parameters has each, by canonical name and in canonical order."""
+    """Index of each trainable parameter in the model's own list, by canonical name and in canonical order."""
     own = {id(variable): position for position, variable in enumerate(model.parameters())}
     names = [parameter.name for parameter in architecture.parameters() if parameter.trainable]
     return {name: own[id(_tensor(_layer(model, name), name))] for name in names}
@@ -63,7 +63,7 @@ def flattened(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def restored(name: str, values: torch.Tensor, variable: torch.Tensor) -> torch.Tensor:
-    """The gradient of a model's own variable, from what `flattened` gave."""
+    """Reshape values from `flattened` into the gradient of a model's own variable."""
     if not name.endswith(".kernel"):
         return values.view(variable.shape)
     if variable.ndim == 2:

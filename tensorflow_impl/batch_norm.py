@@ -11,26 +11,26 @@ from common.models import architectures
 
 
 class ReplicaGroup(Protocol):
-    """How the replicas of one training step add up their tensors."""
+    """Replicas of one training step, which can sum tensors."""
 
     def all_reduce(self, tensor: tf.Tensor) -> tf.Tensor:
-        """The sum over replicas, the same in each; its gradient is the sum of the gradients."""
+        """Sum a tensor over replicas; each gets the sum. Its gradient is the sum of the gradients."""
         ...
 
 
 def build(layer: architectures.BatchNorm, group: ReplicaGroup | None) -> keras.layers.Layer:
-    """The layer for an architecture's entry.
+    """Build the layer of an architecture's entry.
 
     Args:
         layer: channels, momentum and epsilon.
-        group: the replicas to share statistics with; None normalises over the replica's own examples.
+        group: the replicas that share statistics; None: each replica normalises over its own examples.
     """
     if group is None:
         return _BatchNorm(layer.channels, eps=layer.epsilon, momentum=layer.momentum, name=layer.name)
     return _SynchronisedBatchNorm(group, layer.channels, eps=layer.epsilon, momentum=layer.momentum, name=layer.name)
 
 
-# Twin: Keras' own layer keeps the biased running variance and takes E[x^2] - E[x]^2; the other twin has torch's layer.
+# Twin: Keras' own layer keeps the biased running variance and computes E[x^2] - E[x]^2. The other twin uses torch's layer.
 class _BatchNorm(keras.layers.Layer):
     """BatchNorm over the replica's own examples; the running variance takes the unbiased variance of the batch."""
 
@@ -38,7 +38,7 @@ class _BatchNorm(keras.layers.Layer):
         super().__init__(**options)
         self._eps = eps
         self._momentum = momentum
-        # Each replica keeps the statistics of its own shards; outside of a replica, those of the first are read.
+        # Each replica keeps the statistics of its own shards. Reads from outside a replica return those of the first.
         statistics: dict[str, Any] = {
             "shape": (channels,),
             "dtype": self.variable_dtype,
@@ -47,7 +47,7 @@ class _BatchNorm(keras.layers.Layer):
             "aggregation": "only_first_replica",
             "autocast": False,
         }
-        # Keras would hand them over in what the layers compute in; the kernel wants them, and the sums, with all digits.
+        # Keras would cast them to the layers' compute type. The kernel needs them, and the sums, in full precision.
         self.gamma = self.add_weight(shape=(channels,), initializer="ones", name="gamma", autocast=False)
         self.beta = self.add_weight(shape=(channels,), initializer="zeros", name="beta", autocast=False)
         self.mean = keras.Variable("zeros", name="mean", **statistics)
@@ -61,7 +61,7 @@ class _BatchNorm(keras.layers.Layer):
             x=inputs,
             scale=self.gamma,
             offset=self.beta,
-            # In training mode the kernel takes no statistics in; it gives the batch's out, the variance unbiased.
+            # In training mode the kernel takes no statistics. It returns the batch's, with the unbiased variance.
             mean=tf.constant([], self.variable_dtype) if training else self.mean,
             variance=tf.constant([], self.variable_dtype) if training else self.variance,
             epsilon=self._eps,
@@ -92,8 +92,8 @@ class _BatchNorm(keras.layers.Layer):
 class _SynchronisedBatchNorm(_BatchNorm):
     """BatchNorm over the global batch, by differentiable all-reduces of count, sum and squared deviations.
 
-    Two passes, so that the variance is no difference of large numbers. It runs wherever the replicas can add tensors up,
-    in CPU processes and threads too.
+    Two passes avoid a variance that is the difference of large numbers. The layer runs wherever replicas can sum tensors, CPU
+    processes and threads included.
     """
 
     def __init__(self, group: ReplicaGroup, *arguments: Any, **options: Any) -> None:
@@ -104,7 +104,7 @@ class _SynchronisedBatchNorm(_BatchNorm):
         """Normalise [N, H, W, C]; in training mode with the statistics of all replicas' examples."""
         if not training:
             return super().call(inputs, training=False)
-        inputs = tf.cast(inputs, self.variable_dtype)  # sums have all digits, whatever the layers compute in
+        inputs = tf.cast(inputs, self.variable_dtype)  # sums use the full precision, whatever the layers compute in
         axes = (0, 1, 2)
         count_here = tf.cast(tf.size(inputs) // inputs.shape[-1], inputs.dtype)
         totals = self._group.all_reduce(tf.concat([tf.reduce_sum(inputs, axes), count_here[None]], 0))

@@ -1,4 +1,4 @@
-"""Layers whose output channels are split over replicas: each holds its slice of the kernel and of the bias."""
+"""Layers with output channels split over replicas. Each replica holds its slice of the kernel and the bias."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from common.models import sharding
 
 
 def split(model: keras.Model, replicas: Sequence[str]) -> keras.Model:
-    """Leave every convolution and dense layer of a model to replicas that hold a slice of its output channels each.
+    """Split the output channels of every convolution and dense layer over replicas.
 
-    All else, BatchNorm and pooling, is computed on the gathered channels.
+    Other layers, such as BatchNorm and pooling, run on the gathered channels.
 
     Args:
-        model: of which the weights are still to be loaded.
-        replicas: that share the model.
+        model: its weights are not loaded yet.
+        replicas: share the model.
 
     Returns:
-        The model with the same names of layers.
+        The split model. Layers keep their names.
 
     Raises:
         SpecError: a layer has fewer channels than there are replicas.
     """
 
-    # Twin: Keras makes a model anew with all slices; torch puts the split layers into the model, here one slice of each.
+    # Twin: Keras builds a new model with all slices. torch replaces layers in the model by one slice of each.
     def parted(layer: keras.layers.Layer) -> keras.layers.Layer:
         kinds = keras.layers.Conv2D, keras.layers.DepthwiseConv2D, keras.layers.Dense
         return _Split(layer, replicas) if type(layer) in kinds else layer
@@ -39,31 +39,31 @@ def split(model: keras.Model, replicas: Sequence[str]) -> keras.Model:
 
 
 def holders(layer: keras.layers.Layer) -> list[tuple[keras.layers.Layer, slice]]:
-    """The layers that really hold a layer's arrays in this process, each with its slice of the last axis (canonically)."""
+    """The layers that hold a layer's arrays in this process, each with its slice of the last canonical axis."""
     return list(zip(layer.slices, layer.channels, strict=True)) if isinstance(layer, _Split) else [(layer, slice(None))]
 
 
 def gather(layer: keras.layers.Layer, arrays: Sequence[npt.NDArray[np.floating]]) -> npt.NDArray[np.floating]:
-    """The whole canonical array of a layer from those of its holders; all replicas call it together."""
-    # Twin: all slices are in this process; torch's are with other ranks.
+    """Gather a layer's whole canonical array from its holders' arrays. All replicas call this together."""
+    # Twin: all slices are in this process. torch's are on other ranks.
     return np.concatenate(arrays, -1) if isinstance(layer, _Split) else arrays[0]
 
 
 def bytes_per_example(model: keras.Model) -> int:
-    """Bytes that all replicas of a split model send for one example of a training step, forward and backward.
+    """Bytes that all replicas of a split model send per example in a training step, forward and backward.
 
-    Counted from the shapes of the activations that are gathered and of the gradients that are added up.
+    The count comes from the shapes of the gathered activations and the summed gradients.
     """
     return sum(layer.bytes_per_example() for layer in model.layers if isinstance(layer, _Split))
 
 
 class _Split(keras.layers.Layer):
-    """A layer of which every device computes its own output channels, from the whole input.
+    """A layer split by output channels. Every device computes its own channels from the whole input.
 
-    Forward, the outputs are gathered on the device of all other layers. Backward, each device gets its slice of the gradient
-    of the output, and what the slices say of the input is added up there (Shoeybi et al. 2019: column parallel). A grouped
-    convolution, above all a depthwise one, is split between its groups, which see input channels of their own: there the
-    gradient is gathered, not added up.
+    Forward, the outputs are gathered on the device of all other layers. Backward, each device gets its slice of the output's
+    gradient, and the slices' gradients of the input are summed there (Shoeybi et al. 2019: column parallel). A grouped
+    convolution, such as a depthwise one, is split between its groups. Each group has its own input channels, so the input's
+    gradient is gathered, not summed.
     """
 
     def __init__(self, layer: Any, devices: Sequence[str]) -> None:
@@ -75,7 +75,7 @@ class _Split(keras.layers.Layer):
         outputs, inputs = (total // groups, layer.input.shape[-1] // groups) if groups > 1 else (1, 0)
         self.channels = [slice(low * outputs, high * outputs) for low, high in bounds]
         self._inputs = [(high - low) * inputs for low, high in bounds] if groups > 1 else None
-        # Not before the gathering: a softmax, say, is one over all channels.
+        # Applied after the gathering: a softmax, for example, runs over all channels.
         self._activation = layer.activation
         self.slices: list[Any] = []
         for index, (low, high) in enumerate(bounds):
@@ -99,17 +99,17 @@ class _Split(keras.layers.Layer):
         return self._activation(tf.concat([_on(device, own, part) for device, own, part in slices], -1))
 
     def bytes_per_example(self) -> int:
-        """Of R devices, R - 1 are sent the input, and their outputs go to the first; backward, the gradients return."""
+        """Forward, R - 1 of R devices receive the input and send their outputs to the first. Backward, the gradients return."""
         before, after = (math.prod(cast(Any, tensor).shape[1:]) for tensor in (self.input, self.output))
         first, total = self.channels[0].stop, self.channels[-1].stop
         sent = before * (total - first) // total if self._inputs else before * (len(self.slices) - 1)
         images = keras.Model(keras.utils.get_source_inputs(self.input), self.input)
-        ways = 2 if images.trainable_variables else 1  # nobody asks for the gradient of an image
+        ways = 2 if images.trainable_variables else 1  # no gradient of an image is needed
         return (ways * sent + 2 * after * (total - first) // total) * tf.as_dtype(self.compute_dtype).size
 
 
 def _on(device: str, layer: keras.layers.Layer, x: tf.Tensor) -> tf.Tensor:
-    """layer(x), computed on a device, backward too, where a tape would take the device that it is asked on."""
+    """layer(x) on a device, forward and backward. A tape alone would run backward on the caller's device."""
 
     @tf.custom_gradient
     def placed(x: tf.Tensor, *arrays: tf.Tensor) -> Any:

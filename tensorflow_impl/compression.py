@@ -1,6 +1,6 @@
-"""Gradients on their way between replicas: cut into buckets, compressed, and what is lost kept for the next step.
+"""Compressed gradient exchange: gradients are cut into buckets and compressed. The error is kept for the next step.
 
-The rules are those of `common.training.compression`.
+`common.training.compression` defines the rules.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tensorflow_impl import weights
 
 
 def encode(values: tf.Tensor, settings: Communication) -> tf.Tensor:
-    """What a replica sends of one bucket.
+    """Compress one bucket into the message that a replica sends.
 
     Args:
         values: float32 or float64 [count].
-        settings: of the run.
+        settings: the run's communication settings.
 
     Returns:
-        The message, one-dimensional, of `common.training.compression.payload_bytes` bytes.
+        The one-dimensional message of `common.training.compression.payload_bytes` bytes.
     """
     if settings.compression == "float16":
         return tf.cast(tf.cast(tf.clip_by_value(values, -FLOAT16_MAX, FLOAT16_MAX), tf.float32), tf.float16)
@@ -34,7 +34,7 @@ def encode(values: tf.Tensor, settings: Communication) -> tf.Tensor:
     if settings.compression == "int8":
         scale = tf.reduce_max(tf.abs(values)) / INT8_STEPS
         steps = tf.cast(tf.round(tf.math.divide_no_nan(values, scale)), tf.int8)
-        # Twin: 32-bit words, the smallest that TensorFlow's collectives carry; torch's carry bytes.
+        # Twin: 32-bit words are the smallest type that TensorFlow's collectives send. torch's send bytes.
         return tf.concat([_words(scale[None]), _words(tf.pad(steps, [[0, -count % WORD_BYTES]]))], 0)
     if settings.compression == "top_k":
         kept = _largest(tf.abs(values), num_kept(count, settings.top_k))
@@ -43,13 +43,13 @@ def encode(values: tf.Tensor, settings: Communication) -> tf.Tensor:
 
 
 def decode(message: tf.Tensor, count: int, dtype: tf.DType, settings: Communication) -> tf.Tensor:
-    """What arrives of one bucket.
+    """Decompress the message of one bucket.
 
     Args:
-        message: from `encode`; of `float16`, a sum of several too.
-        count: values of the bucket.
+        message: from `encode`; with `float16` it may be the sum of several messages.
+        count: number of values in the bucket.
         dtype: of the values.
-        settings: of the run.
+        settings: the run's communication settings.
 
     Returns:
         [count]; a value that was not sent is 0.
@@ -66,14 +66,14 @@ def decode(message: tf.Tensor, count: int, dtype: tf.DType, settings: Communicat
 
 
 class Compressor:
-    """One replica's gradients as messages, and the messages of all replicas as their sum."""
+    """Turns one replica's gradients into messages, and all replicas' messages into the sum of the gradients."""
 
     summable: bool
-    """Whether messages can be added up on their way; else every replica needs those of all."""
+    """Whether an all-reduce can sum the messages. Otherwise every replica needs all messages."""
     sizes: list[int]
-    """Values of each trainable parameter, in canonical order."""
+    """Number of values of each trainable parameter, in canonical order."""
     counts: list[int]
-    """Values of each bucket."""
+    """Number of values of each bucket."""
 
     def __init__(self, settings: Communication, model: keras.Model, architecture: Architecture) -> None:
         self.summable = settings.compression in SUMMABLE
@@ -92,7 +92,7 @@ class Compressor:
             self._lost = [self._own(count) for count in self.counts]
 
     def compress(self, gradients: list[tf.Tensor]) -> Iterator[tf.Tensor]:
-        """The message of each bucket in turn, from gradients in the order of the model's own parameters."""
+        """Yield the message of each bucket. Gradients are in the order of the model's own parameters."""
         for number, bucket in enumerate(self._buckets):
             names = [self._names[index] for index in bucket]
             values = tf.concat([weights.flattened(name, gradients[self._positions[name]]) for name in names], 0)
@@ -107,7 +107,7 @@ class Compressor:
         """The sum of the replicas' gradients, in the order of the model's own parameters.
 
         Args:
-            messages: bucket by bucket those of every replica, in order; or of summable ones, their sum alone.
+            messages: for each bucket the messages of every replica, in order; or only their sum, if summable.
         """
         made: list[Any] = [None] * len(self._variables)
         for bucket, count, parts in zip(self._buckets, self.counts, messages, strict=True):
@@ -126,7 +126,7 @@ class Compressor:
         return decode(total, count, self._dtype, self._settings) if self.summable else total
 
     def _own(self, count: int) -> tf.Variable:
-        # Twin: replicas of one graph share this object, so each needs a value of its own in it.
+        # Twin: replicas of one graph share this object, so it holds one value for each of them.
         return tf.Variable(
             tf.zeros([count], self._dtype),
             trainable=False,
@@ -136,11 +136,11 @@ class Compressor:
 
 
 def exchanged(gradients: list[tf.Tensor], compressor: Compressor) -> list[tf.Tensor]:
-    """The sum of all replicas' gradients; each of them calls it with its own, in the order of the model's own parameters."""
+    """Sum the gradients of all replicas. Each replica passes its own, in the order of the model's parameters."""
     context = tf.distribute.get_replica_context()
     total = tf.distribute.ReduceOp.SUM
     if not compressor.lossy:
-        # Twin: the strategy cuts buckets of its own; DistributedDataParallel does so without being called.
+        # Twin: the strategy cuts its own buckets. DistributedDataParallel does so without a call.
         options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=compressor.bucket_bytes)
         return context.all_reduce(total, gradients, options)
     messages: list[Any] = []
@@ -165,6 +165,6 @@ def _values(words: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 
 def _largest(magnitudes: tf.Tensor, number: int) -> tf.Tensor:
-    """Indices of the largest, of equal ones those in front; what is no number counts as the largest, and so is seen."""
+    """Indices of the largest. Among equal values the first ones win. NaN counts as the largest, so it is not hidden."""
     magnitudes = tf.where(tf.math.is_nan(magnitudes), tf.constant(math.inf, magnitudes.dtype), magnitudes)
     return tf.math.top_k(magnitudes, number).indices

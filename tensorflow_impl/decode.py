@@ -1,4 +1,4 @@
-"""From an image file to its canonical pixels, by the framework's own means where its pixels are the same."""
+"""Decode image files to canonical pixels, by the framework's own decoder where its pixels are the same."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from common.data.decoding import decode as canonical
 
 
 def decode(content: bytes) -> tf.Tensor:
-    """Decode a plain JPEG (`Encoded.plain`) by the framework: accurate DCT, fancy upsampling.
+    """Decode a plain JPEG (`Encoded.plain`) with the framework: accurate DCT, fancy upsampling.
 
     Returns:
         uint8 [H, W, 3], equal to `common.data.decoding.decode.decode` to the last bit.
     """
-    # Twin: TensorFlow's default is a faster DCT, whose pixels are others.
+    # Twin: TensorFlow's default is a faster DCT with other pixels.
     return tf.io.decode_jpeg(content, channels=3, fancy_upscaling=True, dct_method="INTEGER_ACCURATE")
 
 
 def image(content: bytes, plain: bool, image_size: int) -> tf.Tensor:
-    """Decode any image file: a plain JPEG by the framework, another by the shared rule, as is what has to be resized.
+    """Decode any image file. The framework decodes plain JPEGs; the shared rule decodes others and resizes.
 
     Args:
-        content: the file.
-        plain: its `Encoded.plain`.
+        content: bytes of the file.
+        plain: the file's `Encoded.plain`.
         image_size: height and width in pixels.
 
     Returns:
         uint8 [image_size, image_size, 3].
     """
 
-    # Twin: `content` and `plain` may be a graph's tensors; the branches are the graph's, and the shared rule calls Python.
+    # Twin: `content` and `plain` may be tensors of a graph. The graph has the branches and calls Python for the shared rule.
     def by_shared_rule() -> tf.Tensor:
         return tf.numpy_function(lambda file: canonical.decode(file, image_size), [content], tf.uint8)
 

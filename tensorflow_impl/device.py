@@ -1,4 +1,4 @@
-"""Devices, threads and switches: what this framework has on this machine."""
+"""Devices, threads and switches of this framework on this machine."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from common.machine.rates import DEVICE_COPIED_BYTES, DEVICE_MATRIX_SIZE, Device
 from common.spec import Spec
 from tensorflow_impl import rendezvous, switches
 
-# Twin: modes whose replicas are devices of one graph; torch runs all but data_parallel as processes.
+# Twin: in these modes replicas are devices of one graph. torch runs all but data_parallel as processes.
 _IN_ONE_PROCESS = ("data_parallel", "model_parallel", "tensor_parallel", "pipeline", "hybrid")
 
 
 def kind() -> str:
-    """`cuda` where there is a GPU, else `cpu`."""
+    """`cuda` if there is a GPU, else `cpu`."""
     return "cuda" if gpus() else "cpu"
 
 
@@ -31,14 +31,14 @@ def gpus() -> list[str]:
 
 
 def describe() -> dict[str, Any]:
-    """Devices, modes possible here, switches and versions, JSON-ready; `common.spec.check_against` holds a spec to it."""
+    """Devices, available modes, switches and versions, JSON-ready. `common.spec.check_against` checks a spec against them."""
     names = gpus()
     without = {"on_cpu": _on([])} if names else {}
     return {"framework": "tensorflow", "versions": versions(), **_on(names), **without}
 
 
 def _on(names: list[str]) -> dict[str, Any]:
-    """What depends on the GPUs, by their names; none: on the CPU."""
+    """What depends on the GPUs, given by name. Without names it describes the CPU."""
     found = len(names)
     devices = "GPUs" if found else "logical CPU devices"
     ring = "nccl" if found else "ring"
@@ -46,7 +46,7 @@ def _on(names: list[str]) -> dict[str, Any]:
         "devices": [{"name": name, "kind": "cuda"} for name in names] or [{"name": "cpu", "kind": "cpu"}],
         "modes": {
             "serial": _mode("one replica", None),
-            # Twin: the strategy's replicas can add tensors up inside a step on every device.
+            # Twin: the strategy's replicas can sum tensors inside a step on every device.
             "data_parallel": _mode(f"MirroredStrategy, {devices}", found),
             "multi_process": _mode(f"MultiWorkerMirroredStrategy, {ring}", found, hosts=True),
             "parameter_server": _mode("NumPy server, Dask actor", found, hosts=True),
@@ -54,7 +54,7 @@ def _on(names: list[str]) -> dict[str, Any]:
             "tensor_parallel": _mode(f"each layer's channels over {devices} of one graph", found),
             "pipeline": _mode(f"micro-batches over {devices} in one graph", found),
             "hybrid": _mode(f"data-parallel copies of a model that {devices} of one graph divide", found),
-            # Models that are trained apart have statistics of their own until they are averaged.
+            # Separately trained models keep their own statistics until they are averaged.
             "model_averaging": _mode(f"own optimizers, averages by all-reduce, {ring}", found, hosts=True, synchronised=False),
         },
         "options": switches.options("cuda" if found else "cpu"),
@@ -64,9 +64,9 @@ def _on(names: list[str]) -> dict[str, Any]:
 def _mode(
     implementation: str, found: int | None, *, hosts: bool = False, synchronised: bool = True, compression: bool = True
 ) -> dict[str, Any]:
-    """A mode on `found` GPUs; 0 where replicas run on CPU cores, None where one device is enough.
+    """A mode on `found` GPUs: 0 if replicas run on CPU cores, None if one device is enough.
 
-    Over hosts one GPU on each is enough too.
+    Over several hosts, one GPU on each is enough.
     """
     lacking = found == 1 and not hosts
     return {
@@ -86,29 +86,29 @@ def versions() -> dict[str, str]:
 
 
 def configure(spec: Spec, trials: int = 1) -> None:
-    """Settle threads and precision for this process, and meet the other ranks; call once, before any tensor is made.
+    """Set this process's threads and precision, and connect to the other ranks. Call once, before making a tensor.
 
     Args:
-        spec: of the run, or of each of the trials.
-        trials: runs that this process does side by side, each in a thread of its own.
+        spec: of the run, or of each trial.
+        trials: how many runs this process executes concurrently, each in its own thread.
     """
     in_process = spec.replicas if spec.mode in _IN_ONE_PROCESS else 1
     chosen = switches.of(spec, kind())
-    # Twin: logical devices share one pool of intra-op threads, and their replicas run on the inter-op pool; 0: as it likes.
+    # Twin: logical devices share one intra-op pool, and their replicas run on the inter-op pool. 0: TensorFlow chooses.
     intra = {"budget": intra_op_threads(spec) * in_process, "default": 0}
     tf.config.threading.set_intra_op_parallelism_threads(intra.get(chosen["intra_op_threads"], chosen["intra_op_threads"]))
-    # Twin: a step runs on the inter-op pool, not on the thread that asks for it: with one thread trials would take turns.
+    # Twin: a step runs on the inter-op pool, not on the calling thread. With one thread, trials would take turns.
     inter = {"budget": in_process * trials, "default": 0}
     tf.config.threading.set_inter_op_parallelism_threads(inter.get(chosen["inter_op_threads"], chosen["inter_op_threads"]))
     if in_process > 1 and not gpus():
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * in_process)
     if "RANK" in os.environ and (found := tf.config.list_physical_devices("GPU")):
-        # A worker of the strategy takes every GPU that it sees for a replica of its own.
+        # A worker of the strategy makes a replica on every GPU that it sees.
         tf.config.set_visible_devices(found[placement.own_gpu()], "GPU")
     for gpu in tf.config.get_visible_devices("GPU"):
         tf.config.experimental.set_memory_growth(gpu, True)
-    # float32 means float32: the reduced precision of tensor cores is a switch, never a default.
+    # float32 means float32. The reduced precision of tensor cores is a switch, never a default.
     tf.config.experimental.enable_tensor_float_32_execution(chosen["arithmetic"] == "tf32")
     if not chosen["layout_optimizer"]:
         tf.config.optimizer.set_experimental_options({"layout_optimizer": False})
@@ -116,18 +116,18 @@ def configure(spec: Spec, trials: int = 1) -> None:
 
 
 def intra_op_threads(spec: Spec) -> int:
-    """Threads that one operation may use, so that all replicas together keep to the core budget."""
+    """Threads that one operation may use. All replicas together stay within the core budget."""
     return max(min(placement.cores_of_replica(spec.cores, spec.replicas, spec.hosts), available_cores()), 1)
 
 
 def synchronize() -> None:
-    """Wait until the device has done all that was asked of it."""
+    """Wait until the device has finished all queued work."""
     if gpus():
         tf.test.experimental.sync_devices()
 
 
 def peak_memory_mib() -> float | None:
-    """Largest memory so far on this process's devices, summed; None on a CPU."""
+    """Peak memory of this process's devices so far, summed; None on a CPU."""
     if not gpus():
         return None
     devices = tf.config.list_logical_devices("GPU")
@@ -135,18 +135,18 @@ def peak_memory_mib() -> float | None:
 
 
 def rates(spec: Spec) -> DeviceRates | None:
-    """What this process's device can do in the run's arithmetic; None on a CPU, whose rates NumPy measures."""
+    """Measured rates of this process's device in the run's arithmetic; None on a CPU, which NumPy measures."""
     return None if kind() == "cpu" else measured_rates(spec, "GPU:0", DEVICE_MATRIX_SIZE, DEVICE_COPIED_BYTES)
 
 
 def measured_rates(spec: Spec, where: str, size: int, num_bytes: int) -> DeviceRates:
-    """The same of any device.
+    """Measure the rates of any device.
 
     Args:
         spec: of the run.
         where: the device's name.
-        size: of the matrices that are multiplied.
-        num_bytes: that are copied.
+        size: rows and columns of the multiplied matrices.
+        num_bytes: how many bytes are copied.
     """
     fewer = {"bfloat16": tf.bfloat16, "float16": tf.float16}
     digits = fewer.get(switches.of(spec, kind())["arithmetic"], dtype(spec))
@@ -154,7 +154,7 @@ def measured_rates(spec: Spec, where: str, size: int, num_bytes: int) -> DeviceR
         left, right = (tf.cast(tf.random.uniform((size, size)), digits) for _ in range(2))
         source = tf.ones(num_bytes // 4, tf.float32)
         multiply = tf.function(lambda: tf.linalg.matmul(left, right))
-        # Twin: TensorFlow shares a buffer rather than to copy it; changing all signs reads and writes as many bytes.
+        # Twin: TensorFlow would share the buffer instead of copying it. Negation reads and writes as many bytes.
         copy = tf.function(lambda: tf.negative(source))
     return of_device(multiply, copy, synchronize, size, num_bytes)
 

@@ -14,20 +14,20 @@ from tensorflow_impl import input, train
 def score(
     model: keras.Model, images: tf.Tensor, labels: tf.Tensor, *, loss: str, scaling: Scaling
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Score one batch.
+    """Score one batch in evaluation mode.
 
     Args:
-        model: its BatchNorm uses the running statistics.
-        images: uint8 [N, H, W, 3].
+        model: BatchNorm uses the running statistics.
+        images: uint8 [N, H, W, 3], values 0 to 255.
         labels: int64 [N].
         loss: the spec's loss.
-        scaling: from bytes to the model's input.
+        scaling: maps bytes to the model's input.
 
     Returns:
-        (loss_sum, predictions): cross-entropy summed over the N examples, and int64 [N] predicted labels.
+        (loss_sum, predictions): cross-entropy summed over the N examples, and predicted labels int64 [N].
     """
-    # Twin: a replica that has no part of a small batch is left out in torch; in the graph of all replicas one image of zeros
-    # stands for it, for not every kernel takes none.
+    # Twin: torch leaves out a replica without examples of a small batch. The graph of all replicas gives it one image of zeros,
+    # since not every kernel accepts an empty batch.
     size = tf.shape(images)[0]
     one_if_none = tf.cast(tf.equal(size, 0), size.dtype)
     paddings: Any = [[0, one_if_none], [0, 0], [0, 0], [0, 0]]
@@ -37,6 +37,6 @@ def score(
 
 def logits(model: keras.Model, images: tf.Tensor, scaling: Scaling) -> tf.Tensor:
     """Logits [N, classes] of images uint8 [N, H, W, 3] in evaluation mode."""
-    # Twin: a functional Keras model wants all its inputs; in evaluation mode the masks are not read.
+    # Twin: a functional Keras model needs all its inputs. Evaluation mode does not read the masks.
     masks = [tf.ones((tf.shape(images)[0], mask.shape[1]), tf.bool) for mask in model.inputs[1:]]
     return model([input.scale(images, model.inputs[0].dtype, scaling), *masks], training=False)

@@ -1,4 +1,4 @@
-"""Trained models in the framework's own files: weights alone, and nothing in such a file is run when it is read."""
+"""Trained models in the framework's own file formats. Files hold weights only; reading one runs no code from it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from common.models.weights import Weights, WeightsError
 from tensorflow_impl import models, weights
 
 SUFFIXES: tuple[str, ...] = (".weights.h5",)
-"""How the names of such files end."""
+"""Suffixes of such files."""
 
 
 def write(trained: Trained, path: Path) -> None:
-    """Write the weights as a file that the framework itself reads.
+    """Write the weights to a file that the framework itself can read.
 
     Args:
-        trained: what is written but for its card.
+        trained: the model; its card is not written.
         path: ends with one of SUFFIXES.
     """
     model = models.build(trained.architecture, trained.card.precision)
@@ -27,24 +27,24 @@ def write(trained: Trained, path: Path) -> None:
 
 
 def read(card: Card, architecture: Architecture, path: Path) -> Weights:
-    """Weights from a file that the framework has written.
+    """Read weights from a file that the framework wrote.
 
     Args:
-        card: whose precision they are taken in.
-        architecture: that they must fit.
+        card: sets the precision of the weights.
+        architecture: the weights must fit it.
         path: ends with one of SUFFIXES.
 
     Raises:
-        WeightsError: the file holds other things than these weights.
+        WeightsError: the file does not hold these weights.
     """
     model = models.build(architecture, card.precision)
-    # Twin: an .h5 file holds arrays and no code; a .keras archive also names classes to be made, and is not read.
+    # Twin: an .h5 file holds arrays and no code. A .keras archive also names classes to construct, so it is not read.
     try:
         with warnings.catch_warnings():
-            # Twin: Keras warns where the file has nothing for a layer, which would keep what it began with.
+            # Twin: Keras only warns if the file lacks a layer, which would then keep its initial values.
             warnings.simplefilter("error", UserWarning)
             model.load_weights(path)
-    except Exception as error:  # whatever a torn file makes the reader stumble over
+    except Exception as error:  # a damaged file may raise any error
         said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise WeightsError(f"{path} holds no weights that fit {architecture.name}: {said}") from None
     return weights.extract(model, architecture)

@@ -1,4 +1,4 @@
-"""A trained model at work: from images to logits."""
+"""Inference: from images to logits."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Predictor:
         self._graph = cache(self._traced)
 
     def logits(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.floating]:
-        """[N, classes] of images uint8 [N, S, S, 3], both on the host: it returns when the device has done all."""
+        """Logits [N, classes] of images uint8 [N, S, S, 3], both on the host. Returns when the device has finished."""
         return self._graph(len(images))(tf.constant(images)).numpy()
 
     def _traced(self, number: int) -> Any:
-        # Twin: TensorFlow compiles a graph, once for each number of images; PyTorch runs the model eagerly.
+        # Twin: TensorFlow traces one graph for each number of images. PyTorch runs the model eagerly.
         images = tf.TensorSpec((number, self._size, self._size, 3), tf.uint8)
         return tf.function(lambda images: evaluate.logits(self._model, images, self._scaling)).get_concrete_function(images)

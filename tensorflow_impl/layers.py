@@ -1,4 +1,4 @@
-"""Layers by themselves, forward and backward, as a training step goes through them."""
+"""Single layers, forward and backward, as in a training step."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from tensorflow_impl import device, models, switches
 def passes(
     spec: Spec, architecture: Architecture, shape: tuple[int, ...], needs_gradient: bool
 ) -> Callable[[], list[tf.Tensor]]:
-    """What goes through layers once, forward and backward, with one batch of random values.
+    """Build a function that runs layers once, forward and backward, on one batch of random values.
 
     Args:
-        spec: of a run; its batch size, precision and switches count.
+        spec: of a run; its batch size, precision and switches apply.
         architecture: the layers.
-        shape: [H, W, C] or [features] of one example in front of them.
-        needs_gradient: whether the values in front of them do.
+        shape: [H, W, C] or [features] of one example of the input.
+        needs_gradient: whether to compute the gradient of the input.
 
     Returns:
-        What gives the gradients: of the values where asked, then of the variables; or what the layers make, if nothing has any.
+        A function that returns gradients: of the input if needed, then of the variables. Without any gradient it returns the
+            layers' output.
 
     Raises:
-        SpecError: a switch makes a step of what no layer is by itself.
+        SpecError: a switch applies to a whole step only, not to single layers.
     """
     chosen = switches.of(spec, device.kind())
     layers.refuse_other(chosen, {"arithmetic": "full", "graph": "function"})
@@ -45,7 +46,7 @@ def passes(
             return tf.add(*branches), tf.add(*gradients)
 
         return lambda: [sums(branches, gradients)[1 if needs_gradient else 0]]
-    # Twin: Keras has to be told the shape in front of layers, of which torch hears from the values themselves.
+    # Twin: Keras needs the input shape of layers. torch takes it from the values.
     alone = architecture.name == layers.OWN_NAME
     model: Any = (
         models.build_layers(architecture, shape, spec.precision) if alone else models.build(architecture, spec.precision)
@@ -54,8 +55,8 @@ def passes(
     values = drawn()
     masks = [tf.random.uniform((size, dropout.units)) > dropout.rate for dropout in architecture.dropouts]
 
-    # Twin: TensorFlow's step is a graph. Values and gradient are its arguments: with constants it might be computed at once.
-    # What the layers make is returned: where no gradient needs it, as in a convolution, it would not be computed.
+    # Twin: TensorFlow's step is a graph. Values and gradient are arguments, because constants might be folded. The layers'
+    # output is returned, because a graph skips an output that no gradient needs, as in a convolution.
     @tf.function
     def graph(values: Any, masks: Any, upstream: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
         with tf.GradientTape() as tape:

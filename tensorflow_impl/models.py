@@ -20,19 +20,20 @@ _ARITHMETIC = {"bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 def build(
     architecture: Architecture, precision: str, group: ReplicaGroup | None = None, arithmetic: str = "full"
 ) -> keras.Model:
-    """A model that takes images [N, H, W, 3] in 0..1, in the framework's layout, and the dropout masks; it returns logits.
+    """Build a model.
+
+    The model takes images [N, H, W, 3] in 0..1, in the framework's layout, and the dropout masks. It returns logits.
 
     Args:
-        architecture: what to build; a user's own model may bring its own builder for this framework.
-        precision: `float32` or `float64`.
-        group: replicas that BatchNorm shares its statistics with; None: per replica.
-        arithmetic: of the switch; with `bfloat16` and `float16` the layers compute in that, from weights in the precision to
-            logits in the precision.
+        architecture: what to build; a user's own model may have its own builder for this framework.
+        precision: `float32` or `float64`; the dtype of weights and logits.
+        group: replicas that share BatchNorm statistics; None: statistics per replica.
+        arithmetic: value of the switch; with `bfloat16` or `float16` the layers compute in that type.
 
     Returns:
         The model with the framework's own initial weights; `weights.load` sets the shared ones.
     """
-    # Twin: Keras takes the precision of every layer from here; torch converts the finished model.
+    # Twin: Keras takes every layer's precision from here. torch converts the finished model.
     keras.config.set_dtype_policy(_ARITHMETIC.get(arithmetic, precision))
     builder = user_builder(architecture)
     if builder:
@@ -46,7 +47,7 @@ def build(
 
 
 def _in_precision(model: keras.Model, precision: str) -> keras.Model:
-    """The model with logits in the precision, whatever its layers compute in."""
+    """The model with its logits cast to the precision."""
     logits: Any = model.output
     if logits.dtype == precision:
         return model
@@ -55,24 +56,24 @@ def _in_precision(model: keras.Model, precision: str) -> keras.Model:
 
 
 def build_stage(stage: Stage, precision: str) -> keras.Model:
-    """The model of one stage of a pipeline: from what the stage before hands on to what it hands on itself.
+    """Build the model of one stage of a pipeline. It maps the previous stage's output to its own.
 
     It is made from the architecture, also where `build` takes torchvision's model or a user's own builder, which know no
     stages. Masks go to the stage that has their dropout.
 
     Args:
-        stage: its layers and the shape of one example in front of them.
+        stage: the layers and the input shape of one example.
         precision: `float32` or `float64`.
     """
     return build_layers(stage.architecture, stage.input_shape, precision)
 
 
 def build_layers(architecture: Architecture, shape: tuple[int, ...], precision: str) -> keras.Model:
-    """Layers that stand anywhere in a model: from values of a shape, and the dropout masks, to what the last one makes.
+    """Build any consecutive layers of a model. They take an input and the dropout masks, and return the last layer's output.
 
     Args:
         architecture: the layers.
-        shape: [H, W, C] or [features] of one example in front of them.
+        shape: [H, W, C] or [features] of one example of the input.
         precision: `float32` or `float64`.
     """
     keras.config.set_dtype_policy(precision)
@@ -82,7 +83,7 @@ def build_layers(architecture: Architecture, shape: tuple[int, ...], precision: 
 
 
 def user_builder(architecture: Architecture) -> Any | None:
-    """`build_<framework>(architecture, precision, group)` of a user's own model module; None: the architecture says it all."""
+    """`build_<framework>(architecture, precision, group)` of a user's model module; None: the architecture is enough."""
     if architecture.name in architectures.MODELS or "." not in architecture.name:
         return None
     return getattr(architectures.user_module(architecture.name), "build_tensorflow", None)
@@ -94,7 +95,7 @@ def find_layer(model: keras.Model, name: str) -> keras.layers.Layer:
 
 
 def summarize(architecture: Architecture) -> dict[str, Any]:
-    """What was really built: each layer's name, kind, output shape (NHWC) and number of values, JSON-ready."""
+    """What was built: each layer's name, kind, output shape (NHWC) and number of values, JSON-ready."""
     model = build(architecture, "float32")
     rows: list[dict[str, Any]] = []
     for layer in architecture.leaves():
@@ -127,7 +128,7 @@ def _size(variables: list[Any]) -> int:
 
 
 class _Builder:
-    """Calls Keras layers one after another, every default that differs between the frameworks written out."""
+    """Calls Keras layers one after another. Every default that differs between the frameworks is written out."""
 
     def __init__(self, group: ReplicaGroup | None, masks: Any) -> None:
         self._group = group
@@ -172,7 +173,7 @@ class _Builder:
                 raise TypeError(f"{type(layer).__name__} is no leaf")
 
     def _padded(self, layer: Any, x: Any, value: float = 0.0) -> tuple[Any, str]:
-        # Twin: the layers know `same` and `valid` only; symmetric padding under a stride needs a step of its own.
+        # Twin: Keras' layers have only `same` and `valid`. Symmetric padding with a stride needs a separate step.
         if layer.padding == architectures.no_padding:
             return x, "valid"
         if layer.padding == architectures.same_padding(x.shape[1], layer.kernel_size, layer.stride):
@@ -194,7 +195,7 @@ class _Padding(keras.layers.Layer):
 
 
 class _MaskedDropout(keras.layers.Layer):
-    """Dropout whose mask comes with the batch, so that both frameworks drop the same values."""
+    """Dropout with a mask from the batch, so both frameworks drop the same values."""
 
     def __init__(self, rate: float, **options: Any) -> None:
         super().__init__(**options)

@@ -1,4 +1,4 @@
-"""The update rules: the same formula in both twins, and the framework's own optimizers by choice."""
+"""The update rules: the same formulas in both twins, or the framework's own optimizers."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ _GROWTH_STEPS = 2000
 
 
 class Optimizer(Protocol):
-    """What a training step asks of an optimizer."""
+    """What a training step needs from an optimizer."""
 
     def apply(self, gradients: list[tf.Tensor], learning_rate: tf.Tensor, step: tf.Tensor) -> None:
         """Update every variable once; `step` counts from 1."""
         ...
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """What it keeps from one update to the next, by name."""
+        """What the optimizer keeps between updates, by name."""
         ...
 
     def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
-        """Go on from what `state` gave of an optimizer of the same settings."""
+        """Restore what `state` returned. The optimizer must have the same settings."""
         ...
 
 
 def build(settings: spec.Optimizer, variables: list[Any], switches: dict[str, Any] | None = None) -> Optimizer:
-    """The optimizer of a spec for a model's trainable variables.
+    """Build the optimizer for a model's trainable variables.
 
     Args:
-        settings: of the spec.
-        variables: in the order in which it will be given their gradients.
-        switches: the framework's, as the run has them; None: as nothing but the rule needs them.
+        settings: the spec's optimizer settings.
+        variables: in the order of the gradients that `apply` gets.
+        switches: the run's resolved switches; None: only the update rule matters.
     """
     chosen = switches or {}
     built: Optimizer = (Native if settings.native else {"sgd": SGD, "adam": Adam}[settings.name])(settings, variables)
@@ -46,7 +46,7 @@ def build(settings: spec.Optimizer, variables: list[Any], switches: dict[str, An
 class SGD:
     """Momentum as in PyTorch: b = momentum b + g; w = w - learning_rate b; weight decay is added to g.
 
-    The learning rate stands outside the buffer, so that a schedule acts at once (Sutskever et al. 2013 fold it in).
+    The buffer does not include the learning rate, so a schedule acts at once. Sutskever et al. 2013 include it.
     """
 
     def __init__(self, settings: spec.Optimizer, variables: list[Any]) -> None:
@@ -58,7 +58,7 @@ class SGD:
         """Update every variable once; `step` counts from 1."""
 
         def update(variable: Any, gradient: tf.Tensor, buffer: Any) -> None:
-            # Twin: the fused kernel states this very formula, in the variable's own precision.
+            # Twin: the fused kernel computes exactly this formula, in the variable's precision.
             tf.raw_ops.ResourceApplyMomentum(
                 var=variable.handle,
                 accum=buffer.handle,
@@ -70,16 +70,16 @@ class SGD:
         _update_all(update, self._variables, gradients, self._buffers)
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """What it keeps from one update to the next, by name."""
+        """What the optimizer keeps between updates, by name."""
         return _values(buffer=self._buffers)
 
     def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
-        """Go on from what `state` gave of an optimizer of the same settings."""
+        """Restore what `state` returned. The optimizer must have the same settings."""
         _assign(values, buffer=self._buffers)
 
 
 class Adam:
-    """Kingma & Ba 2015, epsilon added after the bias correction; weight decay is added to g.
+    """Adam of Kingma & Ba 2015. Epsilon is added after the bias correction; weight decay is added to g.
 
     m = beta_1 m + (1 - beta_1) g; v = beta_2 v + (1 - beta_2) g^2;
     w = w - learning_rate / (1 - beta_1^t) m / (sqrt(v) / sqrt(1 - beta_2^t) + epsilon).
@@ -96,7 +96,7 @@ class Adam:
         beta_1 = tf.constant(self._settings.beta_1, tf.float64)
         beta_2 = tf.constant(self._settings.beta_2, tf.float64)
         power_1, power_2 = beta_1 ** tf.cast(step, tf.float64), beta_2 ** tf.cast(step, tf.float64)
-        # Twin: the fused kernel adds its epsilon before the bias correction; scaled like this it is the formula above.
+        # Twin: the fused kernel adds epsilon before the bias correction. This scaling makes it the formula above.
         epsilon = tf.constant(self._settings.epsilon, tf.float64) * tf.sqrt(1.0 - power_2)
         numbers = {"lr": learning_rate, "beta1_power": power_1, "beta2_power": power_2, "beta1": beta_1, "beta2": beta_2}
 
@@ -113,20 +113,20 @@ class Adam:
         _update_all(update, self._variables, gradients, self._means, self._squares)
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """What it keeps from one update to the next, by name."""
+        """What the optimizer keeps between updates, by name."""
         return _values(mean=self._means, square=self._squares)
 
     def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
-        """Go on from what `state` gave of an optimizer of the same settings."""
+        """Restore what `state` returned. The optimizer must have the same settings."""
         _assign(values, mean=self._means, square=self._squares)
 
 
 class Native:
-    """The framework's own SGD or Adam with the spec's numbers; its rule differs between the twins."""
+    """The framework's own SGD or Adam with the spec's settings. Its rule differs between the twins."""
 
     def __init__(self, settings: spec.Optimizer, variables: list[Any]) -> None:
         self._variables = variables
-        # Twin: Keras decouples weight decay (AdamW) and multiplies it with the learning rate; None, not 0, turns it off.
+        # Twin: Keras decouples weight decay (AdamW) and multiplies it by the learning rate. None turns it off, 0 does not.
         weight_decay = settings.weight_decay or None
         if settings.name == "sgd":
             self._optimizer: Any = keras.optimizers.SGD(
@@ -140,7 +140,7 @@ class Native:
                 epsilon=settings.epsilon,
                 weight_decay=weight_decay,
             )
-        # Keras would add the replicas' gradients up once more.
+        # Keras would sum the replicas' gradients again.
         self._optimizer._all_reduce_sum_gradients = list
         self._optimizer.build(variables)
 
@@ -150,18 +150,18 @@ class Native:
         self._optimizer.apply(gradients, self._variables)
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """What it keeps from one update to the next, by name."""
+        """What the optimizer keeps between updates, by name."""
         return _values(variable=self._optimizer.variables)
 
     def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
-        """Go on from what `state` gave of an optimizer of the same settings."""
+        """Restore what `state` returned. The optimizer must have the same settings."""
         _assign(values, variable=self._optimizer.variables)
 
 
 class LossScaled:
-    """Another optimizer under a scaled loss, so that float16 does not round small gradients to 0 (Micikevicius et al. 2018).
+    """An optimizer under a scaled loss, which keeps float16 from rounding small gradients to 0 (Micikevicius et al. 2018).
 
-    Where a gradient is not finite the step is skipped and the scale halved; after 2,000 steps without that it is doubled.
+    A gradient that is not finite skips the step and halves the scale. After 2,000 applied steps in a row the scale doubles.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -188,11 +188,11 @@ class LossScaled:
         self._kept.assign(tf.cond(finite, update, skip))
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """What it keeps from one update to the next, by name."""
+        """What the optimizer keeps between updates, by name."""
         return {**self._optimizer.state(), "loss_scale": self._kept.numpy()}
 
     def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
-        """Go on from what `state` gave of an optimizer of the same settings."""
+        """Restore what `state` returned. The optimizer must have the same settings."""
         others = dict(values)
         self._kept.assign(others.pop("loss_scale"))
         self._optimizer.load_state(others)
@@ -209,7 +209,7 @@ def _assign(values: dict[str, npt.NDArray[Any]], **kept: list[Any]) -> None:
 
 
 def _zeros_like(variables: list[Any]) -> list[tf.Variable]:
-    """A variable beside each of these, on the same device."""
+    """A new variable for each of these, on the same device."""
     return [_zeros(variable) for variable in variables]
 
 
@@ -227,7 +227,7 @@ def _decayed(gradient: tf.Tensor, variable: Any, settings: spec.Optimizer) -> tf
 def _update_all(update: Any, variables: list[Any], gradients: list[tf.Tensor], *slots: list[Any]) -> None:
     """Update every replica's copy of the variables with that replica's gradients."""
 
-    # Twin: a strategy wants its variables updated outside of the replicas.
+    # Twin: a strategy requires that its variables are updated outside the replicas.
     def merged(strategy: tf.distribute.Strategy, gradients: list[Any]) -> None:
         for variable, *arguments in zip(variables, gradients, *slots, strict=True):
             strategy.extended.update(variable, update, args=tuple(arguments), group=False)

@@ -1,4 +1,4 @@
-"""The sums over a split's pixels by the framework's own loading, decoding and adding."""
+"""Sums over a split's pixels, with the framework's own loading, decoding and adding."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from common.data.preprocessing.sums import Sums, from_array
 from common.data.sources import Encoded
 from tensorflow_impl import decode
 
-_BATCH = 64  # images whose sums leave the pipeline together
+_BATCH = 64  # number of images whose sums leave the pipeline together
 
 
 @contextmanager
 def scanning(encoded: Encoded, image_size: int, workers: int) -> Generator[Callable[[], Sums]]:
-    """Start this many workers and warm them up; gives the function that scans the whole split.
+    """Start workers, warm them up, and yield the function that scans the whole split.
 
     Args:
         encoded: the files of the split.
         image_size: height and width of their canonical pixels.
         workers: loader processes (PyTorch) or parallel map calls (TensorFlow).
     """
-    # Twin: a process that never asks TensorFlow for a GPU is still given one, and all of its memory.
+    # Twin: TensorFlow takes a GPU and all of its memory, even in a process that never uses it.
     tf.config.set_visible_devices([], "GPU")
     stretches = parts(encoded)
 
@@ -39,10 +39,10 @@ def scanning(encoded: Encoded, image_size: int, workers: int) -> Generator[Calla
 
 
 def channel_sums(image: tf.Tensor) -> tf.Tensor:
-    """Exact sums over an image's pixels: of its bytes, and of their squares.
+    """Exact sums over an image's pixels: of the bytes and of their squares.
 
     Args:
-        image: uint8 [H, W, 3], H up to 33,025: so many squares of a column fit 32 bits.
+        image: uint8 [H, W, 3], H at most 33,025, so a column's sum of squares fits 32 bits.
 
     Returns:
         int64 [2, 3].

@@ -1,4 +1,4 @@
-"""What the framework's own profiler sees of some work."""
+"""Recordings of the framework's own profiler."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _OPERATION = re.compile(r"[A-Za-z0-9.][\w.\\/>-]*:(?P<type>[A-Z_]\w*)")
 
 
 def record(work: Callable[[], None]) -> Recording:
-    """Do some work under the framework's own profiler.
+    """Run `work` under the framework's own profiler.
 
     Returns:
-        Its operations on the CPU, or on GPUs their kernels; and all that was seen, as a trace.
+        Spans of the operations on a CPU or of the kernels on GPUs, and the full trace.
     """
     with tempfile.TemporaryDirectory() as folder:
         with tf.profiler.experimental.Profile(folder):
             work()
-        # Twin: TensorFlow writes planes of lines of events for a plug-in of TensorBoard; torch writes Chrome's format itself.
+        # Twin: TensorFlow writes planes of lines of events for a TensorBoard plug-in. torch writes Chrome's format itself.
         (path,) = Path(folder).glob("plugins/profile/*/*.xplane.pb")
         space = xplane_pb2.XSpace.FromString(path.read_bytes())  # pyright: ignore[reportAttributeAccessIssue]  made at import
     planes = space.planes
@@ -61,7 +61,7 @@ def _events(planes: Any, begin: int) -> Iterator[dict[str, Any]]:
 
 
 def _timed(plane: Any, begin: int) -> Iterator[tuple[str, list[tuple[str, float, float]]]]:
-    """(name, events) of each line; an event is its name, and the seconds of its start and of its length."""
+    """(name, events) of each line. An event is (name, start, duration), in seconds."""
     for line in plane.lines:
         offset = (line.timestamp_ns - begin) / 1e9
         yield (

@@ -1,4 +1,4 @@
-"""How the ranks of a run of several processes find each other."""
+"""How the ranks of a run with several processes find each other."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from common.machine import placement
 from common.processes import rendezvous, supervisor
 from common.spec import Spec, SpecError
 
-# Twin: TensorFlow's way over several devices is one graph where it can be; torch's is a process for each.
+# Twin: TensorFlow uses one graph over all devices where it can. torch uses one process for each device.
 _MODES = ("multi_process", "parameter_server", "model_averaging")
 
-# Twin: a graph's exchanges are inside the call that runs it, or where its outcome is fetched.
+# Twin: a graph exchanges inside the call that runs it, or where its result is fetched.
 WAITING: str = r"/tensorflow/python/(eager/(context|execute)|distribute/|framework/ops)|/common/parameter_server"
-"""Matches the file names of the frames in which a rank waits for the others."""
+"""Matches file names of stack frames in which a rank waits for others."""
 
 
 def environments(spec: Spec) -> list[dict[str, str]]:
-    """The environment of each rank, see `common.processes.rendezvous`; none for a mode of one process."""
+    """The environment of each rank, see `common.processes.rendezvous`. Empty for a mode with one process."""
     return placement.environments(spec.replicas, spec.hosts) if spec.mode in _MODES else []
 
 
 def adopt() -> None:
-    """Learn who this rank is from an outer launcher, where one has started it."""
-    # Twin: TF_CONFIG names all workers; torchrun's variables say the same of this one.
+    """Read this rank's number from an outer launcher, if one started it."""
+    # Twin: TF_CONFIG names all workers. It is translated to torchrun's variables for this one.
     if "TF_CONFIG" not in os.environ or "RANK" in os.environ:
         return
     config = json.loads(os.environ["TF_CONFIG"])
@@ -32,7 +32,7 @@ def adopt() -> None:
         raise SpecError(f"TF_CONFIG must name a chief or workers alone. Received: {', '.join(sorted(others))}. Leave them out.")
     addresses = [*config["cluster"].get("chief", []), *config["cluster"].get("worker", [])]
     rank = config["task"]["index"] + (len(config["cluster"].get("chief", [])) if config["task"]["type"] == "worker" else 0)
-    hosts = [address.rpartition(":")[0].strip("[]") for address in addresses]  # as an IPv6 address is written there
+    hosts = [address.rpartition(":")[0].strip("[]") for address in addresses]  # the notation of an IPv6 address
     os.environ |= {
         "RANK": str(rank),
         "WORLD_SIZE": str(len(addresses)),
@@ -44,10 +44,10 @@ def adopt() -> None:
 
 
 def join(spec: Spec) -> None:
-    """Meet the other ranks, where there are any; call before the first tensor."""
+    """Connect to the other ranks, if there are any. Call before making a tensor."""
     if "RANK" not in os.environ or "TF_CONFIG" in os.environ or spec.mode == "parameter_server":
         return
-    # Twin: TF_CONFIG says where every worker listens; torch's store needs rank 0's address alone.
+    # Twin: TF_CONFIG lists every worker's address. torch's store needs only rank 0's.
     address = rendezvous.own_address()
     (port,) = supervisor.free_ports(1, address)
     workers = rendezvous.exchange(rendezvous.joined(address, port))

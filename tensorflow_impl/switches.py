@@ -1,4 +1,4 @@
-"""The framework's switches: what they may be on this machine, and what of them is settled before it is imported."""
+"""The framework's switches: their values on this machine, and those that are set before its import."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BEFORE_IMPORT: dict[str, Any] = {
         "process": ["system"],
         "help": "whether glibc keeps freed memory for the next step, or gives it back to the system, as it does by default",
     },
-    # Twin: TensorFlow reads its environment when it is imported; torch has calls for both.
+    # Twin: TensorFlow reads its environment at import. torch has calls for both.
     "onednn": {
         "values": [True, False],
         "default": True,
@@ -35,7 +35,7 @@ _BEFORE_IMPORT: dict[str, Any] = {
 
 
 def options(kind: str) -> dict[str, Any]:
-    """Every switch, for `describe`.
+    """Describe every switch, for `describe`.
 
     Args:
         kind: of this machine's devices, `cuda` or `cpu`.
@@ -44,8 +44,8 @@ def options(kind: str) -> dict[str, Any]:
     threads = thread_choices()
     apart = ["serial", "data_parallel", "multi_process", "model_averaging"]
     autotune = {} if on_cuda else {"values": [True], "elsewhere": {"False": _CUDA}}
-    # Twin: each framework has switches of its own beside those of both; the other twin lists its own here. The fused kernels
-    # of the update are the only ones here, and batches are pinned by the framework itself.
+    # Twin: some switches exist in one framework only, and the other twin lists its own here. TensorFlow has only fused update
+    # kernels, and pins batches by itself.
     return {
         **_BEFORE_IMPORT,
         "cudnn_autotune": _BEFORE_IMPORT["cudnn_autotune"] | autotune,
@@ -56,7 +56,7 @@ def options(kind: str) -> dict[str, Any]:
             "elsewhere": {} if on_cuda else {"tf32": _CUDA},
             "only": {
                 "bfloat16": {"precision": ["float32"], "mode": apart},
-                # A strategy's replicas cannot leave out a step together inside of a graph.
+                # Inside a graph, a strategy's replicas cannot skip a step together.
                 "float16": {"precision": ["float32"], "mode": ["serial"]},
                 "tf32": {"precision": ["float32"]},
             },
@@ -77,7 +77,7 @@ def options(kind: str) -> dict[str, Any]:
             "default": "function",
             "only": {
                 "eager": {"mode": ["serial"]},
-                # XLA compiles for one device, and no ring: the other modes have several devices in one graph, or a ring in it.
+                # XLA compiles for one device and no ring. The other modes' graphs have several devices or a ring.
                 "xla": {"mode": ["serial", "parameter_server", "model_averaging"]},
             },
             "help": "the training step: by tf.function, operation by operation, or compiled with XLA; evaluation is a function",
@@ -95,12 +95,12 @@ def options(kind: str) -> dict[str, Any]:
 
 
 def of(spec: Spec, kind: str) -> dict[str, Any]:
-    """Every switch as a run has it."""
+    """The resolved switches of a run."""
     return resolved(spec, options(kind))
 
 
 def prepare(spec: Spec) -> str:
-    """Settle what a process must know before it imports the framework; the allocator, in words."""
+    """Set what must be set before the framework's import. Returns a description of the allocator."""
     chosen = resolved(spec, _BEFORE_IMPORT)
     if not chosen["onednn"]:
         os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"

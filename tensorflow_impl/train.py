@@ -1,4 +1,4 @@
-"""One training step."""
+"""Loss and gradients of one training step."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tensorflow_impl import input
 
 
 def share_of_loss(logits: tf.Tensor, labels: tf.Tensor, num_examples: Any, loss: str) -> tf.Tensor:
-    """These examples' share of the mean cross-entropy over the global batch: their sum over num_examples.
+    """These examples' share of the mean cross-entropy over the global batch: their sum divided by num_examples.
 
-    Over all replicas the shares add up to the mean over examples, however uneven the shards.
+    The shares of all replicas sum to the mean over examples, even with uneven shards.
 
     Args:
-        logits: [N, classes].
+        logits: float [N, classes].
         labels: int64 [N].
         num_examples: size of the global batch.
         loss: `sparse_categorical_crossentropy` (from ids) or `categorical_crossentropy` (from one-hot rows).
@@ -33,16 +33,16 @@ def share_of_loss(logits: tf.Tensor, labels: tf.Tensor, num_examples: Any, loss:
 def forward(
     model: keras.Model, images: tf.Tensor, labels: tf.Tensor, masks: Any, num_examples: Any, *, loss: str, scaling: Scaling
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The forward pass of a training step.
+    """Run the forward pass of a training step.
 
     Args:
         model: in training mode.
-        images: uint8 [N, H, W, 3].
+        images: uint8 [N, H, W, 3], values 0 to 255.
         labels: int64 [N].
         masks: one bool [N, units] for each dropout.
-        num_examples: size of the global batch, of which these N are a shard.
+        num_examples: size of the global batch. These N examples are a shard of it.
         loss: the spec's loss.
-        scaling: from bytes to the model's input.
+        scaling: maps bytes to the model's input.
 
     Returns:
         (loss, num_correct): the share of the mean loss, and how many of the N predictions are right.
@@ -53,8 +53,8 @@ def forward(
 
 
 def parts_of(values: tf.Tensor, number: int) -> list[tf.Tensor]:
-    """Equal parts of a tensor along its first axis, in order."""
-    # Twin: slices, for tf.split sends bytes, bools and labels from a GPU to the host; torch's chunks are views.
+    """Cut a tensor along its first axis into equal micro-batches, in order."""
+    # Twin: slices, because tf.split sends bytes, bools and labels from a GPU to the host. torch's chunks are views.
     if number == 1:
         return [values]
     size = tf.shape(values)[0] // number
@@ -72,21 +72,21 @@ def gradients(
     scaling: Scaling,
     loss_scale: Any = None,
 ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
-    """The gradients of one update: forward and backward, part by part.
+    """Compute the gradients of one update: forward and backward, one micro-batch after the other.
 
     Args:
         model: in training mode.
-        images: uint8 [N, H, W, 3].
+        images: uint8 [N, H, W, 3], values 0 to 255.
         labels: int64 [N].
         masks: one bool [N, units] for each dropout.
-        update: of a global batch, of which these N are a shard; its parts divide N.
+        update: of the global batch. These N examples are a shard of it; `update.parts` divides N.
         loss: the spec's loss.
-        scaling: from bytes to the model's input.
-        loss_scale: factor under which the backward pass is made, so that float16 holds small gradients; None: there is none.
+        scaling: maps bytes to the model's input.
+        loss_scale: multiplies the loss for the backward pass, so float16 can hold small gradients; None: no factor.
 
     Returns:
-        (loss, num_correct, gradients): the share of the mean loss, how many of the N predictions are right, and the
-        gradient of every trainable variable, in the order in which the optimizer has them, added up over the parts.
+        (loss, num_correct, gradients): the share of the mean loss, how many of the N predictions are right, and the gradient
+        of every trainable variable. Gradients are summed over the micro-batches and have the optimizer's order.
     """
     variables = [variable.value for variable in model.trainable_variables]
     cut = [parts_of(values, update.parts) for values in (images, labels, *masks)]
@@ -94,7 +94,7 @@ def gradients(
     correct: list[tf.Tensor] = []
     found: list[list[tf.Tensor]] = []
     for part, part_labels, *part_masks in zip(*cut, strict=True):
-        # Twin: TensorFlow records the forward pass on a tape; torch keeps the graph with the loss.
+        # Twin: TensorFlow records the forward pass on a tape. torch keeps the graph with the loss.
         with tf.GradientTape() as tape:
             share, num_correct = forward(model, part, part_labels, part_masks, update.num_examples, loss=loss, scaling=scaling)
             scaled = share if loss_scale is None else share * tf.cast(loss_scale, share.dtype)

@@ -1,4 +1,4 @@
-"""Between the canonical weights of `common.models.weights` and the model's own arrays."""
+"""Conversion between the canonical weights of `common.models.weights` and the model's own arrays."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def load(model: keras.Model, architecture: Architecture, weights: Mapping[str, n
 
 
 def extract(model: keras.Model, architecture: Architecture) -> Weights:
-    """Every parameter and statistic of a model by canonical name, in the canonical layout and the model's precision."""
+    """Every parameter and statistic by canonical name, in the canonical layout and the model's precision."""
     return {
         parameter.name: _gathered(model, parameter.name, lambda variable: variable) for parameter in architecture.parameters()
     }
 
 
 def extract_gradients(model: keras.Model, architecture: Architecture, gradients: list[tf.Tensor]) -> Weights:
-    """The gradient of every trainable parameter by canonical name, from a list in the order of the model's own."""
+    """The gradient of every trainable parameter by canonical name. The list is in the order of the model's parameters."""
     by_variable = {id(variable): gradient for variable, gradient in zip(model.trainable_variables, gradients, strict=True)}
     return {
         parameter.name: _gathered(model, parameter.name, lambda variable: by_variable[id(variable)])
@@ -41,7 +41,7 @@ def extract_gradients(model: keras.Model, architecture: Architecture, gradients:
 
 
 def positions(model: keras.Model, architecture: Architecture) -> dict[str, int]:
-    """Where the list of a model's own trainable parameters has each, by canonical name and in canonical order."""
+    """Index of each trainable parameter in the model's own list, by canonical name and in canonical order."""
     own = {id(variable): position for position, variable in enumerate(model.trainable_variables)}
     names = [parameter.name for parameter in architecture.parameters() if parameter.trainable]
     return {name: own[id(_variable(_layer(model, name), name))] for name in names}
@@ -49,12 +49,12 @@ def positions(model: keras.Model, architecture: Architecture) -> dict[str, int]:
 
 def flattened(name: str, tensor: tf.Tensor) -> tf.Tensor:
     """All values of a parameter's gradient, in the canonical layout."""
-    # Twin: Keras' layouts hold their values in the canonical order, HWC1 as HW1C too.
+    # Twin: Keras' layouts have the canonical order of values; HWC1 and HW1C have the same.
     return tf.reshape(tensor, [-1])
 
 
 def restored(name: str, values: tf.Tensor, variable: Any) -> tf.Tensor:
-    """The gradient of a model's own variable, from what `flattened` gave."""
+    """Reshape values from `flattened` into the gradient of a model's own variable."""
     return tf.reshape(values, variable.shape)
 
 
@@ -73,7 +73,7 @@ def _variable(layer: keras.layers.Layer, name: str) -> Any:
 
 
 def _reordered(layer: keras.layers.Layer, name: str, array: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-    # Twin: Keras keeps a depthwise kernel as HWC1, canonically it is HW1C; the swap is its own inverse.
+    # Twin: Keras stores a depthwise kernel as HWC1; the canonical layout is HW1C. The swap is its own inverse.
     if isinstance(layer, keras.layers.DepthwiseConv2D) and name.endswith(".kernel"):
         return array.swapaxes(2, 3)
     return array

@@ -1,4 +1,4 @@
-"""Mode data_parallel: the replicas of one process, each on its shard of every batch."""
+"""Mode data_parallel: several replicas in one process. Each trains on its shard of every batch."""
 
 from __future__ import annotations
 
@@ -21,11 +21,15 @@ from pytorch_impl.parallel.serial import Serial
 
 
 class DataParallel(Serial):
-    """Replicas on several devices; what implements them here is in `implementation`."""
+    """Replicas on several devices, in one process.
+
+    Each replica computes gradients on its shard of the batch. The sum of all replicas' gradients makes the one update.
+    `implementation` names what runs the replicas here.
+    """
 
     def _build(self) -> None:
         replicas = self._spec.replicas
-        # Twin: nn.DataParallel is CUDA only, so the CPU has threads here; MirroredStrategy takes logical CPU devices.
+        # Twin: nn.DataParallel needs CUDA, so replicas on the CPU are threads here. MirroredStrategy uses logical CPU devices.
         self._threads: _Threads | None = None
         if self._device.type == "cuda":
             self.devices = [f"cuda:{index}" for index in range(replicas)]
@@ -45,7 +49,7 @@ class DataParallel(Serial):
         self._optimizer = self._new_optimizer(list(self._model.parameters()))
 
     def _replica(self) -> torch.nn.Module:
-        """A copy with its own gradients and statistics, over the same weights: nothing needs to be sent back."""
+        """A copy with its own gradients and statistics. It shares the weights, so nothing is sent back."""
         replica = copy.deepcopy(self._model, {id(self._threads): self._threads})
         for own, shared in zip(replica.parameters(), self._model.parameters(), strict=True):
             own.data = shared.data
@@ -91,23 +95,27 @@ class DataParallel(Serial):
         return torch.stack(losses).sum(), torch.cat(predictions)
 
     def share_statistics(self) -> None:
-        """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
+        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
         if self._threads is None:
-            return  # nn.DataParallel keeps those of its first replica alone
+            return  # nn.DataParallel keeps only its first replica's
         for replica in self._replicas[1:]:
             for own, first in zip(replica.buffers(), self._model.buffers(), strict=True):
                 own.copy_(first)
 
     def report(self, test: Split) -> dict[str, Any]:
-        """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
+        """Mode-specific result fields. Called once, after `test` is scored."""
         payload = step_payload_bytes(self._spec, self._architecture)
         statistics = statistics_payload_bytes(self._spec, self._architecture)
         sent = reduce_bytes(payload + statistics, self._spec.replicas)
-        # Twin: threads share the weights, and nn.DataParallel sends them out again; a strategy's replicas form a ring.
+        # Twin: threads share the weights; nn.DataParallel sends them out again. A strategy's replicas form a ring.
         return {"bytes_per_step": sent if self._threads else 2.0 * sent}
 
     def separate(self, batch: Batch, num_examples: int) -> Separated | str | None:
-        """The parts of a step on this batch, to be timed apart; or why that cannot be done; None: nothing is exchanged."""
+        """Split a step on this batch into compute and exchange, which are timed separately.
+
+        Returns:
+            The two functions; the reason why they cannot be separated; or None where the mode exchanges nothing.
+        """
         if statistics_payload_bytes(self._spec, self._architecture):
             return "BatchNorm's statistics are exchanged within forward and backward"
         if self._threads is None:
@@ -134,7 +142,11 @@ class DataParallel(Serial):
         return Separated(compute, exchange)
 
     def pieces(self, batch: Batch, num_examples: int) -> Pieces | str:
-        """What a replica computes in a step on this batch, piece by piece and without exchange; or why there are no pieces."""
+        """Break a step on this batch into a replica's computations, without exchange.
+
+        Returns:
+            The functions to call one by one, or the reason why a step has no such breakdown.
+        """
         if self._threads is None:
             return "nn.DataParallel sends within forward and backward"
         whole, threads = self._pieces_of(self._model, batch, num_examples), self._threads
@@ -157,10 +169,10 @@ class DataParallel(Serial):
 
 
 class _Scattered(torch.nn.Module):
-    """nn.DataParallel with the parameters' dtype in reach; inputs are split over the devices, in order."""
+    """nn.DataParallel that exposes the parameters' dtype. Inputs are split over the devices, in order."""
 
-    # Twin: nn.DataParallel gives the last device what is left (10 over 4: 3, 3, 3, 1), not as `shard` does (3, 3, 2, 2). Sums
-    # over examples are the same; statistics of BatchNorm, which are each device's own here, are not.
+    # Twin: nn.DataParallel gives the last device the remainder: 10 examples over 4 devices are 3, 3, 3, 1. `shard` gives 3, 3,
+    # 2, 2. Sums over examples are the same. BatchNorm statistics are per device here, so they differ.
 
     def __init__(self, wrapped: torch.nn.DataParallel[Any]) -> None:
         super().__init__()
@@ -171,7 +183,7 @@ class _Scattered(torch.nn.Module):
 
 
 class _Threads:
-    """One thread for each replica; inside a step they add tensors up, for synchronised BatchNorm."""
+    """One thread for each replica. Inside a step they sum tensors, for synchronised BatchNorm."""
 
     def __init__(self, replicas: int) -> None:
         self._replicas = replicas
@@ -183,7 +195,7 @@ class _Threads:
         )
 
     def run(self, work: Any) -> list[Any]:
-        """work(rank) in every thread at once; where one fails, none waits for it."""
+        """Run work(rank) in every thread at once. If one fails, no other waits for it."""
 
         def one(rank: int) -> Any:
             self._own.rank = rank
@@ -203,9 +215,9 @@ class _Threads:
         return [future.result() for future in futures]
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The sum over replicas, the same in each; its gradient is the sum of the gradients."""
+        """Sum a tensor over replicas; each gets the sum. Its gradient is the sum of the gradients."""
         self._parts[self._own.rank] = tensor
         self._barrier.wait()
         total = torch.stack([part for part in self._parts if part is not None]).sum(0)
-        self._barrier.wait()  # nobody overwrites a part before all have read it
+        self._barrier.wait()  # no thread overwrites a part before all have read it
         return total

@@ -1,4 +1,4 @@
-"""Mode hybrid of data and tensor: copies of a split model, each on its shard of every batch."""
+"""Mode hybrid of data and tensor: copies of a split model. Each trains on its shard of every batch."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from pytorch_impl.parallel.tensor_parallel import TensorParallel
 
 
 class HybridTensor(TensorParallel):
-    """Copies of a model that is split over replicas; the gradients of each slice are added up over its copies."""
+    """Copies of a model that is split over replicas. Each slice's gradients are summed over its copies."""
 
     def _build(self) -> None:
-        # Neighbours share a copy, which has more to exchange than the copies among themselves.
+        # Neighbouring devices hold one copy, because the exchange inside a copy is larger than between copies.
         shape = self._spec.data_replicas, self._spec.hybrid.inner_replicas
         mesh = init_device_mesh(self._device.type, shape, mesh_dim_names=("copies", "slices"))
         self.shard = mesh.get_local_rank("copies"), shape[0]
@@ -30,7 +30,7 @@ class HybridTensor(TensorParallel):
         synchronised = self._spec.batch_norm_statistics == "synchronised"
         group = multi_process.Ranks(self._copies) if synchronised else None
         self._model = self._new_split_model(mesh.get_group("slices"), group)
-        # Twin: DDP sends each bucket of gradients as soon as it is full; the other twin's graph sees to that by itself.
+        # Twin: DDP sends each bucket of gradients as soon as it is full. The other twin's graph does that by itself.
         self._wrapped = DistributedDataParallel(
             self._model,
             process_group=self._copies,
@@ -41,27 +41,28 @@ class HybridTensor(TensorParallel):
 
     def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         copies = self.shard[1]
-        # DDP takes the mean over copies; the shares of the loss add up, so each counts as often as there are copies.
+        # DDP averages over copies, but the shares of the loss must be summed. So each share is multiplied by the number of
+        # copies.
         counted = update._replace(num_examples=update.num_examples / copies)
         loss, num_correct, gradients = self._gradients(self._wrapped, images, labels, masks, counted)
         self._optimizer.apply(gradients, update.learning_rate, update.step)
         return loss / copies, num_correct
 
     def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The sum over shards, in every process; float64 or int64."""
+        """Sum float64 or int64 values over all shards; every process gets the sum."""
         tensor = self._tensor(values)
         distributed.all_reduce(tensor, group=self._copies)
         return tensor.cpu().numpy()
 
     def share_statistics(self) -> None:
-        """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
+        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
         for buffer in self._model.buffers():
             distributed.broadcast(buffer, group=self._copies, group_src=0)
 
     def report(self, test: Split) -> dict[str, Any]:
-        """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
-        # Twin: the copies of a slice send its gradient around a ring, in which each passes on 2 (C - 1) / C of it; and each
-        # slice makes BatchNorm's sums for itself. In the other twin's graph every copy is sent the others' gradients.
+        """Mode-specific result fields. Called once, after `test` is scored."""
+        # Twin: the C copies of a slice form a ring; each sends 2 (C - 1) / C of the gradient. Each slice computes BatchNorm's
+        # sums itself. In the other twin's graph every copy receives the others' gradients.
         own = sum(parameter.nbytes for parameter in self._model.parameters())
         own += statistics_payload_bytes(self._spec, self._architecture)
         copies = self.shard[1]

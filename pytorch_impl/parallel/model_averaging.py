@@ -1,4 +1,4 @@
-"""Mode model_averaging: one process a replica, each with a model of its own, whose weights are averaged now and then."""
+"""Mode model_averaging: one process per replica, each with its own model. The weights are averaged periodically."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from pytorch_impl.parallel.multi_process import MultiProcess
 
 
 class ModelAveraging(MultiProcess):
-    """One rank of several, which trains on its shards alone; who it is stands in its environment, see `rendezvous`.
+    """One rank of several, which trains on its own shards only. Its environment holds its number, see `rendezvous`.
 
-    What is scored is the average, kept apart, so that a score changes nothing in the training.
+    Scores are of the averaged model. It is a separate copy, so scoring does not change the training.
     """
 
     def _build(self) -> None:
@@ -39,7 +39,17 @@ class ModelAveraging(MultiProcess):
         return loss * (own / update.num_examples), num_correct
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
-        """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
+        """Update the model once on one batch.
+
+        Args:
+            batch: this process's shard of N examples: images uint8 [N, H, W, 3], labels int64 [N], masks bool [N, units].
+            num_examples: size of the global batch.
+            learning_rate: of this update.
+
+        Returns:
+            (loss, num_correct), scalars on the device: this process's share of the mean loss over num_examples, and how many
+            of its predictions are right.
+        """
         found = super().train_step(batch, num_examples, learning_rate)
         every_steps = self._spec.averaging.every_steps
         if every_steps is not None and self._step % every_steps == 0:
@@ -52,11 +62,11 @@ class ModelAveraging(MultiProcess):
         return total / self.shard[1]
 
     def share_statistics(self) -> None:
-        """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
+        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
         vectors.assign(_values(self._model), self._average())
 
     def report(self, test: Split) -> dict[str, Any]:
-        """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
+        """Mode-specific result fields. Called once, after `test` is scored."""
         (rank, ranks), size = self.shard, self._spec.global_batch_size
         predictions, losses = np.zeros((ranks, len(test)), np.int64), np.zeros(ranks)
         for start in range(0, len(test), size):
@@ -66,9 +76,9 @@ class ModelAveraging(MultiProcess):
             predictions[rank, part] = predicted.cpu().numpy()
             losses[rank] += float(loss)
         average, _ = score_split(self, test, size)
-        # The last steps are averaged too, at the end.
+        # The end of the run averages the last steps too.
         averages = math.ceil(self._step / (self._spec.averaging.every_steps or self._step))
-        # A ring sends everything but one rank's part of it, once to add up and once to tell.
+        # A ring sends all but one rank's part, once to sum and once to distribute the sum.
         sent = 2 * (ranks - 1) * sum(value.nbytes for value in _values(self._own))
         return {
             "members": ensemble.members(test.labels, self.all_reduce(predictions), self.all_reduce(losses), average),
@@ -76,11 +86,15 @@ class ModelAveraging(MultiProcess):
         }
 
     def separate(self, batch: Batch, num_examples: int) -> str:
-        """The parts of a step on this batch, to be timed apart; or why that cannot be done."""
+        """The reason why compute and exchange of a step cannot be timed separately."""
         return "most steps send nothing: the weights are averaged now and then"
 
     def pieces(self, batch: Batch, num_examples: int) -> Pieces | str:
-        """What a replica computes in a step on this batch, piece by piece and without exchange; or why there are no pieces."""
+        """Break a step on this batch into a replica's computations, without exchange.
+
+        Returns:
+            The functions to call one by one, or the reason why a step has no such breakdown.
+        """
         return self._pieces_of(self._own, batch, num_examples)
 
     def load_weights(self, values: Weights) -> None:
@@ -90,5 +104,5 @@ class ModelAveraging(MultiProcess):
 
 
 def _values(model: torch.nn.Module) -> list[torch.Tensor]:
-    """What is averaged: the parameters, and BatchNorm's statistics but for its count of batches."""
+    """What is averaged: the parameters and BatchNorm's statistics, without its count of batches."""
     return [*model.parameters(), *(buffer for buffer in model.buffers() if buffer.is_floating_point())]

@@ -1,4 +1,4 @@
-"""Mode multi_process: one process a replica, gradients exchanged by ring all-reduce."""
+"""Mode multi_process: one process per replica. A ring all-reduce exchanges the gradients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytorch_impl.parallel.serial import Serial
 
 
 class MultiProcess(Serial):
-    """One rank of several; who it is stands in its environment, see `rendezvous`."""
+    """One rank of several. Its environment holds its number, see `rendezvous`."""
 
     def _build(self) -> None:
         self.shard = distributed.get_rank(), distributed.get_world_size()
@@ -36,7 +36,8 @@ class MultiProcess(Serial):
                 forward_sync_buffers=False,
             )
         else:
-            # Twin: DDP cuts its buckets by the order in which gradients are ready; compressed ones must be everybody's.
+            # Twin: DDP cuts buckets in the order in which gradients are ready. Compressed buckets must be the same on all
+            # ranks.
             way = "all-reduce" if self._compressor.summable else "all-gather"
             self.implementation = f"{way} of {settings.compression} gradients, {distributed.get_backend()}"
         self._optimizer = self._new_optimizer(list(self._model.parameters()))
@@ -47,18 +48,23 @@ class MultiProcess(Serial):
             self._optimizer.apply(exchanged(gradients, self._compressor), update.learning_rate, update.step)
             return loss, num_correct
         ranks = self.shard[1]
-        # DDP takes the mean over ranks; the shares of the loss add up, so each counts as often as there are ranks.
+        # DDP averages over ranks, but the shares of the loss must be summed. So each share is multiplied by the number of
+        # ranks.
         counted = update._replace(num_examples=update.num_examples / ranks)
         loss, num_correct, gradients = self._gradients(self._wrapped, images, labels, masks, counted)
         self._optimizer.apply(gradients, update.learning_rate, update.step)
         return loss / ranks, num_correct
 
     def report(self, test: Split) -> dict[str, Any]:
-        """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
+        """Mode-specific result fields. Called once, after `test` is scored."""
         return {"bytes_per_step": exchange_bytes(self._spec, self._architecture)}
 
     def separate(self, batch: Batch, num_examples: int) -> Separated | str | None:
-        """The parts of a step on this batch, to be timed apart; or why that cannot be done; None: nothing is exchanged."""
+        """Split a step on this batch into compute and exchange, which are timed separately.
+
+        Returns:
+            The two functions; the reason why they cannot be separated; or None where the mode exchanges nothing.
+        """
         if statistics_payload_bytes(self._spec, self._architecture):
             return "BatchNorm's statistics are exchanged within forward and backward"
         images, labels, masks = self._to_device(batch)
@@ -75,7 +81,7 @@ class MultiProcess(Serial):
             if self._wrapped is None:
                 exchanged(found, self._compressor)
                 return
-            # As DDP sends them, but for the copies to its buckets and back.
+            # As DDP sends them, without the copies to its buckets and back.
             work = [distributed.all_reduce(bucket, async_op=True) for bucket in buckets]
             for each in work:
                 each.wait()
@@ -84,29 +90,33 @@ class MultiProcess(Serial):
         return Separated(compute, exchange)
 
     def pieces(self, batch: Batch, num_examples: int) -> Pieces | str:
-        """What a replica computes in a step on this batch, piece by piece and without exchange; or why there are no pieces."""
+        """Break a step on this batch into a replica's computations, without exchange.
+
+        Returns:
+            The functions to call one by one, or the reason why a step has no such breakdown.
+        """
         return self._pieces_of(self._model, batch, num_examples)
 
     def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The sum over shards, in every process; float64 or int64."""
+        """Sum float64 or int64 values over all shards; every process gets the sum."""
         tensor = self._tensor(values)
         distributed.all_reduce(tensor)
         return tensor.cpu().numpy()
 
     def share_statistics(self) -> None:
-        """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
+        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
         for buffer in self._model.buffers():
             distributed.broadcast(buffer, 0)
 
 
 class Ranks:
-    """Adding tensors up over processes, for synchronised BatchNorm."""
+    """Sums over processes, for synchronised BatchNorm."""
 
     def __init__(self, group: distributed.ProcessGroup | None = None) -> None:
         self._group = group
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The sum over replicas, the same in each; its gradient is the sum of the gradients."""
+        """Sum a tensor over replicas; each gets the sum. Its gradient is the sum of the gradients."""
         total = tensor.clone()
         distributed.all_reduce(total, group=self._group)
         return total

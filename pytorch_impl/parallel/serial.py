@@ -1,4 +1,4 @@
-"""Mode serial: one replica on one device; the other modes start from it."""
+"""Mode serial: one replica on one device. The other modes derive from it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ _COMPILE_MODES = {
 
 
 class Serial:
-    """One replica on one device."""
+    """One replica on one device, and the base class of all modes.
+
+    Each process calls `train_step` with its own shard of every global batch.
+    """
 
     shard: tuple[int, int] = (0, 1)
 
@@ -87,9 +90,10 @@ class Serial:
         return cast(optim.LossScaled, self._optimizer).scale if self._switches["arithmetic"] == "float16" else None
 
     def _compiled(self, num_examples: int | None) -> AbstractContextManager[Any]:
-        """Within it, a compiled model runs as such for the first number of examples that it met; for others and None eagerly.
+        """A context in which a compiled model runs compiled for its first batch size only, else eagerly (None: always
+        eagerly).
 
-        A compiled model would be compiled again for the last, smaller batch, and for evaluation.
+        Otherwise torch would compile again for the last, smaller batch and for evaluation.
         """
         self._compiled_for = self._compiled_for or num_examples
         if self._switches["graph"] == "eager" or num_examples == self._compiled_for:
@@ -101,42 +105,61 @@ class Serial:
             return evaluate.score(self._model, images, labels, loss=self._spec.loss, scaling=self._plan.scaling)
 
     def batches(self, first_epoch: int = 1) -> Iterator[Batch]:
-        """This process's shard of every global batch of the run from an epoch on, in order."""
+        """Iterate over this process's shard of every global batch, in order, starting at an epoch."""
         index, number = self.shard
         return input.batches(self._plan, self._dataset.train, number, index, first_epoch, self._switches)
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
-        """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
+        """Update the model once on one batch.
+
+        Args:
+            batch: this process's shard of N examples: images uint8 [N, H, W, 3], labels int64 [N], masks bool [N, units].
+            num_examples: size of the global batch.
+            learning_rate: of this update.
+
+        Returns:
+            (loss, num_correct), scalars on the device: this process's share of the mean loss over num_examples, and how many
+            of its predictions are right.
+        """
         self._step += 1
         return self._train_replicas(*self._to_device(batch), self._update(num_examples, learning_rate))
 
     def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
-        """(sum of losses, on the device; int64 [N] predicted labels) of one batch in evaluation mode."""
+        """Score one batch in evaluation mode.
+
+        Args:
+            images: uint8 [N, H, W, 3], on the host.
+            labels: int64 [N], on the host.
+
+        Returns:
+            (loss_sum, predictions): the loss summed over the N examples, on the device, and predicted labels int64 [N], on
+            the host.
+        """
         loss, predictions = self._score_replicas(self._tensor(images), self._tensor(labels))
         return loss, predictions.cpu().numpy()
 
     def fetch(self, values: list[Any]) -> npt.NDArray[Any]:
-        """What `train_step` and `score` gave, to one host array of the same length; the same in all processes of a shard."""
+        """Copy results of `train_step` or `score` to one host array [len(values)], the same in all processes of a shard."""
         return torch.stack(values).cpu().numpy()
 
     def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The sum over shards, in every process; float64 or int64."""
+        """Sum float64 or int64 values over all shards; every process gets the sum."""
         return values
 
     def total(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The sum over processes, in every process; float64 or int64."""
+        """Sum float64 or int64 values over all processes; every process gets the sum."""
         return self.all_reduce(values)
 
     def share_statistics(self) -> None:
-        """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
+        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """What training goes on from between two epochs, by name; of the modes that `Spec.starts_over` lets go on."""
+        """The training state between two epochs, by name, for the modes that can resume (see `Spec.starts_over`)."""
         kept = {f"optimizer/{name}": array for name, array in self._optimizer.state().items()}
         return {f"weights/{name}": array for name, array in self.weights().items()} | kept
 
     def load_state(self, values: dict[str, npt.NDArray[Any]], step: int) -> None:
-        """Go on after `step` updates, from what `state` gave then."""
+        """Restore what `state` returned after `step` updates."""
         self._step = step
         groups: dict[str, dict[str, npt.NDArray[Any]]] = {"weights": {}, "optimizer": {}}
         for path, array in values.items():
@@ -146,29 +169,37 @@ class Serial:
         self._optimizer.load_state(groups["optimizer"])
 
     def report(self, test: Split) -> dict[str, Any]:
-        """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
+        """Mode-specific result fields. Called once, after `test` is scored."""
         return {}
 
     def separate(self, batch: Batch, num_examples: int) -> Separated | StepParts | str | None:
-        """The parts of a step on this batch, to be timed apart; or why that cannot be done; None: nothing is exchanged."""
+        """Split a step on this batch into compute and exchange, which are timed separately.
+
+        Returns:
+            The two functions; the reason why they cannot be separated; or None where the mode exchanges nothing.
+        """
         return None if self._spec.mode == "serial" else f"mode {self._spec.variant} computes and sends in one"
 
     def pieces(self, batch: Batch, num_examples: int) -> Pieces | str:
-        """What a replica computes in a step on this batch, piece by piece and without exchange; or why there are no pieces."""
+        """Break a step on this batch into a replica's computations, without exchange.
+
+        Returns:
+            The functions to call one by one, or the reason why a step has no such breakdown.
+        """
         if self._spec.mode != "serial":
             return f"mode {self._spec.variant} sends within forward and backward"
         return self._pieces_of(self._model, batch, num_examples)
 
     def record(self, work: Callable[[], None]) -> Recording:
-        """Do some work under the framework's own profiler."""
+        """Run `work` under the framework's own profiler."""
         return profiler.record(work)
 
     def synchronize(self) -> None:
-        """Wait until the device has done all that was asked of it."""
+        """Wait until the device has finished all queued work."""
         device.synchronize()
 
     def close(self) -> None:
-        """Part from the other processes, when all is done."""
+        """Disconnect from the other processes at the end of the run."""
         if distributed.is_initialized():
             distributed.destroy_process_group()
 
@@ -178,21 +209,24 @@ class Serial:
         self.share_statistics()
 
     def weights(self) -> Weights:
-        """Every parameter and statistic by canonical name, as the model has them: replica 0's, or gathered from its parts."""
+        """Every parameter and statistic by canonical name: replica 0's, or gathered where replicas divide the model."""
         return weights.extract(self._model, self._architecture)
 
     def num_values(self) -> tuple[int, int]:
-        """(all values, the trainable ones of them) that the model was built with, whoever asked for them."""
+        """Number of values in the whole model, as (all, trainable). Every process gets the same."""
         return models.num_values(self._model)
 
     def gradients(self, batch: Batch, num_examples: int) -> Weights:
-        """Gradients of the mean loss by canonical name. Serial mode only; changes BatchNorm statistics."""
+        """Gradients of the mean loss by canonical name. Mode serial only. This changes BatchNorm statistics."""
         update = Update(num_examples, learning_rate=0.0, step=0)
         _, _, gradients = self._gradients(self._model, *self._to_device(batch), update)
         return weights.extract_gradients(self._model, self._architecture, gradients)
 
     def logits(self, batch: Batch, *, training: bool) -> npt.NDArray[np.floating]:
-        """[N, classes] of the first copy of the model. In training mode, serial's alone, it changes BatchNorm statistics."""
+        """Logits [N, classes] of one batch, from the first copy of the model.
+
+        Only mode serial supports `training`, which changes BatchNorm statistics.
+        """
         images, _, masks = self._to_device(batch)
         if not training:
             with self._compiled(None):
@@ -212,9 +246,9 @@ class Serial:
         )
 
     def _pieces_of(self, model: torch.nn.Module, batch: Batch, num_examples: int) -> Pieces | str:
-        """Of a model that this process has whole, on its own batch."""
+        """The step breakdown of a whole model in this process, on its own batch."""
         if self._spec.parts(num_examples) > 1:
-            # Twin: pieces are called one by one, and a step here goes back after every part of its batch.
+            # Twin: the breakdown calls its functions one by one, but a step runs backward after every micro-batch.
             return "forward and backward take turns over the parts of a batch"
         images, labels, masks = self._to_device(batch)
         parameters = list(model.parameters())
@@ -249,12 +283,12 @@ class Serial:
 
 @cache
 def _compile_anew() -> None:
-    """Have torch.compile keep what it compiles in a folder of this process, to be called before it compiles.
+    """Give torch.compile a cache folder for this process. Call before compiling.
 
-    Else a run would find what an earlier one of this machine has compiled, and its first step would tell nothing of compiling.
+    Otherwise a run would reuse what an earlier run compiled, and its first step would not include compilation.
     """
-    # Twin: XLA keeps nothing that another process could find.
+    # Twin: XLA keeps no cache that another process could find.
     folder = tempfile.mkdtemp(prefix="convtwins-compiled-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
-    os.environ.pop("TRITON_CACHE_DIR", None)  # else in that folder
+    os.environ.pop("TRITON_CACHE_DIR", None)  # otherwise Triton would cache there

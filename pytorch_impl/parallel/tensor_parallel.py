@@ -1,4 +1,4 @@
-"""Mode tensor_parallel: replicas that share every layer's output channels, and all work on the same examples."""
+"""Mode tensor_parallel: replicas split every layer's output channels. All work on the same examples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytorch_impl.parallel.serial import Serial
 
 
 class TensorParallel(Serial):
-    """Replicas on several devices, which hold a slice each of all kernels, biases, gradients and optimizer buffers."""
+    """Replicas on several devices. Each holds a slice of all kernels, biases, gradients and optimizer buffers."""
 
     def _build(self) -> None:
         self.devices = [f"rank {rank}: {self._device.type}" for rank in range(self._spec.replicas)]
@@ -29,15 +29,15 @@ class TensorParallel(Serial):
         return channels.split(model, replicas)
 
     def total(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The sum over processes, in every process; float64 or int64."""
+        """Sum float64 or int64 values over all processes; every process gets the sum."""
         tensor = self._tensor(values)
         distributed.all_reduce(tensor)
         return tensor.cpu().numpy()
 
     def report(self, test: Split) -> dict[str, Any]:
-        """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
+        """Mode-specific result fields. Called once, after `test` is scored."""
         return {"bytes_per_step": float(channels.bytes_per_example(self._model) * self._spec.global_batch_size)}
 
     def num_values(self) -> tuple[int, int]:
-        """(all values, the trainable ones of them) that the model was built with, whoever asked for them."""
+        """Number of values in the whole model, as (all, trainable). Every process gets the same."""
         return self._num_values

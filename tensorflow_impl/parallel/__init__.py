@@ -1,4 +1,4 @@
-"""The modes: how the replicas of one training step work together."""
+"""The parallel modes: how replicas share one training step."""
 
 from __future__ import annotations
 
@@ -36,5 +36,16 @@ _TRAINERS: dict[str, type[Serial]] = {
 
 
 def build(spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, weights: Weights) -> Serial:
-    """The Trainer of a spec's mode, its model set to the initial weights."""
+    """Build the trainer of a spec's mode.
+
+    Args:
+        spec: of the run; `spec.variant` selects the mode.
+        architecture: of the model.
+        plan: the run's batches.
+        dataset: the training and test splits.
+        weights: initial values by canonical name, in the canonical layout.
+
+    Returns:
+        The trainer. Its model has the initial weights.
+    """
     return _TRAINERS[spec.variant](spec, architecture, plan, dataset, weights)

@@ -1,4 +1,4 @@
-"""Mode data_parallel: the replicas of one process, each on its shard of every batch."""
+"""Mode data_parallel: several replicas in one process. Each trains on its shard of every batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from tensorflow_impl.parallel.serial import Serial
 
 
 class DataParallel(Serial):
-    """Replicas on several devices; what implements them here is in `implementation`."""
+    """Replicas on several devices, in one process.
+
+    Each replica computes gradients on its shard of the batch. The sum of all replicas' gradients makes the one update.
+    `implementation` names what runs the replicas here.
+    """
 
     def _new_strategy(self) -> tf.distribute.Strategy:
         if self._spec.communication.compression != "none":
@@ -25,7 +29,7 @@ class DataParallel(Serial):
         return tf.distribute.MirroredStrategy(self.devices)
 
     def _each(self, one: Callable[..., Any], images: Any, labels: Any, masks: Any) -> Any:
-        """What every replica of this process makes of its shard."""
+        """Results of every replica of this process, each on its own shard."""
 
         def own() -> Any:
             part = own_part(images)
@@ -55,30 +59,38 @@ class DataParallel(Serial):
         )
 
     def share_statistics(self) -> None:
-        """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
+        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
         for variable in self._statistics():
             first, *others = self._strategy.experimental_local_results(variable)
             for other in others:
                 other.assign(first)
 
     def report(self, test: Split) -> dict[str, Any]:
-        """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
+        """Mode-specific result fields. Called once, after `test` is scored."""
         return {"bytes_per_step": exchange_bytes(self._spec, self._architecture)}
 
     def separate(self, batch: Batch, num_examples: int) -> Separated | str | None:
-        """The parts of a step on this batch, to be timed apart; or why that cannot be done; None: nothing is exchanged."""
+        """Split a step on this batch into compute and exchange, which are timed separately.
+
+        Returns:
+            The two functions; the reason why they cannot be separated; or None where the mode exchanges nothing.
+        """
         if statistics_payload_bytes(self._spec, self._architecture):
             return "BatchNorm's statistics are exchanged within forward and backward"
         separated = self._separate_replicas(batch, num_examples)
         return separated._replace(fused="the replicas of one graph cannot be timed one by one")
 
     def pieces(self, batch: Batch, num_examples: int) -> Pieces | str:
-        """What a replica computes in a step on this batch, piece by piece and without exchange; or why there are no pieces."""
+        """Break a step on this batch into a replica's computations, without exchange.
+
+        Returns:
+            The functions to call one by one, or the reason why a step has no such breakdown.
+        """
         return self._pieces_of(self._model, batch, num_examples)
 
 
 def own_part(batch: tf.Tensor) -> slice:
-    """The calling replica's shard of a global batch: as `common.models.sharding.shard`, in the graph."""
+    """The calling replica's shard of a global batch: `common.models.sharding.shard`, in the graph."""
     context = tf.distribute.get_replica_context()
     replicas = tf.constant(context.num_replicas_in_sync)
     rank = tf.cast(context.replica_id_in_sync_group, replicas.dtype)

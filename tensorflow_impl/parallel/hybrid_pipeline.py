@@ -1,4 +1,4 @@
-"""Mode hybrid of data and pipeline: copies of a pipeline, each on its shard of every batch."""
+"""Mode hybrid of data and pipeline: copies of a pipeline. Each trains on its shard of every batch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tensorflow_impl.parallel.pipeline import Pipeline
 
 
 class HybridPipeline(Pipeline):
-    """Copies of a pipeline; the gradients of each stage are added up over its copies before the update."""
+    """Copies of a pipeline. Before the update, each stage's gradients are summed over its copies."""
 
     def _shards(self, images: Any, labels: Any, masks: Any) -> list[Any]:
-        """The batch of each copy: as `common.models.sharding.shard`, in the graph."""
+        """The batch of each copy: `common.models.sharding.shard`, in the graph."""
         copies = len(self._copies)
         size = tf.shape(images)[0]
         sizes = tf.fill([copies], size // copies) + tf.cast(tf.range(copies) < tf.math.floormod(size, copies), size.dtype)
@@ -25,7 +25,7 @@ class HybridPipeline(Pipeline):
             return [tf.add_n(parts) for parts in zip(*gradients, strict=True)]
 
     def share_statistics(self) -> None:
-        """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
+        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
         first, *others = self._copies
         for copy in others:
             for part, own in zip(first, copy, strict=True):

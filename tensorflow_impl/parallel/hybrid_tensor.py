@@ -1,4 +1,4 @@
-"""Mode hybrid of data and tensor: copies of a split model, each on its shard of every batch."""
+"""Mode hybrid of data and tensor: copies of a split model. Each trains on its shard of every batch."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tensorflow_impl.parallel.tensor_parallel import TensorParallel
 
 
 class HybridTensor(TensorParallel):
-    """Copies of a model that is split over replicas; the gradients of each slice are added up over its copies."""
+    """Copies of a model that is split over replicas. Each slice's gradients are summed over its copies."""
 
     def _new_strategy(self) -> tf.distribute.Strategy:
         strategy = super()._new_strategy()
         inner = self._spec.hybrid.inner_replicas
         self._rows = [self.devices[start : start + inner] for start in range(0, len(self.devices), inner)]
-        # It runs the copies side by side. What they hold is no mirror of one another to it: it knows one device a copy.
+        # The strategy runs the copies in parallel. It knows one device per copy, so their variables are not mirrored.
         self._copies = tf.distribute.MirroredStrategy([row[0] for row in self._rows])
         return strategy
 
@@ -71,14 +71,14 @@ class HybridTensor(TensorParallel):
         return tf.add_n(self._copies.experimental_local_results(values))
 
     def share_statistics(self) -> None:
-        """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
+        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
         for model in self._models[1:]:
             for own, first in zip(model.non_trainable_variables, self._model.non_trainable_variables, strict=True):
                 own.assign(first)
 
     def report(self, test: Split) -> dict[str, Any]:
-        """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
-        # Twin: each of C copies is sent the gradients of the C - 1 others, and its first device makes BatchNorm's sums; the
+        """Mode-specific result fields. Called once, after `test` is scored."""
+        # Twin: each of C copies receives the gradients of the C - 1 others. Its first device computes BatchNorm's sums. The
         # other twin's copies of a slice form a ring.
         own = sum(variable.value.dtype.size * variable.shape.num_elements() for variable in self._model.trainable_variables)
         copies = len(self._models)

@@ -1,4 +1,4 @@
-"""Mode multi_process: one process a replica, gradients exchanged by ring all-reduce."""
+"""Mode multi_process: one process per replica. A ring all-reduce exchanges the gradients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tensorflow_impl.parallel.serial import Serial
 
 
 class MultiProcess(Serial):
-    """One rank of several; who it is stands in its environment, see `rendezvous`."""
+    """One rank of several. Its environment holds its number, see `rendezvous`."""
 
     def _new_strategy(self) -> tf.distribute.Strategy:
         self.shard = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -31,14 +31,14 @@ class MultiProcess(Serial):
             implementation=implementation.NCCL if device.gpus() else implementation.RING,
         )
         strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
-        rendezvous.keep_to_loopback()  # Twin: TensorFlow's server listens on all addresses, and has no setting for it.
+        rendezvous.keep_to_loopback()  # Twin: TensorFlow's server listens on all addresses. No setting changes that.
         return strategy
 
     def _compile(self) -> None:
         super()._compile()
 
         def total(tensor: tf.Tensor) -> Any:
-            # The copy is made on the worker's device; an argument has none, and the reduction asks where to go.
+            # The copy is on the worker's device. An argument has no device, and the reduction needs one.
             return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(tensor))
 
         self._total = {
@@ -49,7 +49,7 @@ class MultiProcess(Serial):
         }
 
     def _each(self, one: Callable[..., Any], images: Any, labels: Any, masks: Any) -> Any:
-        """What every replica of this process makes of its shard."""
+        """Results of every replica of this process, each on its own shard."""
         return self._strategy.run(lambda: one(images, labels, masks))
 
     def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
@@ -60,26 +60,34 @@ class MultiProcess(Serial):
         return self._strategy.experimental_local_results(losses)[0], self._strategy.experimental_local_results(num_correct)[0]
 
     def report(self, test: Split) -> dict[str, Any]:
-        """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
+        """Mode-specific result fields. Called once, after `test` is scored."""
         return {"bytes_per_step": exchange_bytes(self._spec, self._architecture)}
 
     def separate(self, batch: Batch, num_examples: int) -> Separated | str | None:
-        """The parts of a step on this batch, to be timed apart; or why that cannot be done; None: nothing is exchanged."""
+        """Split a step on this batch into compute and exchange, which are timed separately.
+
+        Returns:
+            The two functions; the reason why they cannot be separated; or None where the mode exchanges nothing.
+        """
         if statistics_payload_bytes(self._spec, self._architecture):
             return "BatchNorm's statistics are exchanged within forward and backward"
         return self._separate_replicas(batch, num_examples)
 
     def pieces(self, batch: Batch, num_examples: int) -> Pieces | str:
-        """What a replica computes in a step on this batch, piece by piece and without exchange; or why there are no pieces."""
+        """Break a step on this batch into a replica's computations, without exchange.
+
+        Returns:
+            The functions to call one by one, or the reason why a step has no such breakdown.
+        """
         return self._pieces_of(self._model, batch, num_examples)
 
     def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The sum over shards, in every process; float64 or int64."""
+        """Sum float64 or int64 values over all shards; every process gets the sum."""
         totals = self._total[values.dtype.name](tf.constant(values.reshape(-1)))
         return self._strategy.experimental_local_results(totals)[0].numpy().reshape(values.shape)
 
     def share_statistics(self) -> None:
-        """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
+        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
         for variable in self._statistics():
             own = self._strategy.experimental_local_results(variable)[0]
             own.assign(self.all_reduce(own.numpy() if self.shard[0] == 0 else np.zeros_like(own.numpy())))

@@ -1,4 +1,4 @@
-"""Mode parameter_server: one process a replica, and a server that has the parameters and updates them."""
+"""Mode parameter_server: one process per replica, and a server that holds and updates the parameters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tensorflow_impl.parallel.serial import Serial
 
 
 class ParameterServer(Serial):
-    """One rank of several; who it is stands in its environment, see `rendezvous`."""
+    """One rank of several. Its environment holds its number, see `rendezvous`."""
 
     def _build(self) -> None:
         self.shard = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -31,7 +31,7 @@ class ParameterServer(Serial):
         self._model = self._new_model(_Workers(self._server) if synchronised else None)
         self._outgoing = Compressor(self._spec.communication, self._model, self._architecture)
         own = [variable.value for variable in self._model.trainable_variables]
-        # Twin: the server's values are in the canonical order, and Keras' layout is the canonical one; torch's is not.
+        # Twin: the server's values have the canonical order and layout. Keras' layout is the same, torch's is not.
         self._parameters = [own[place] for place in weights.positions(self._model, self._architecture).values()]
 
     def _compile(self) -> None:
@@ -40,7 +40,7 @@ class ParameterServer(Serial):
         self._assign = tf.function(lambda values: vectors.assign(self._parameters, values), input_signature=[vector])
 
     def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
-        # A worker that waits for no other learns from the mean over its own shard.
+        # An asynchronous worker uses the mean loss over its own shard.
         synchronous = self._spec.parameter_server.updates == "synchronous"
         counted = update.num_examples if synchronous else tf.shape(labels, tf.int64)[0]
         loss, num_correct, gradients = self._gradients(
@@ -50,7 +50,17 @@ class ParameterServer(Serial):
         return loss * tf.cast(counted / update.num_examples, loss.dtype), num_correct, messages
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
-        """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
+        """Update the model once on one batch.
+
+        Args:
+            batch: this process's shard of N examples: images uint8 [N, H, W, 3], labels int64 [N], masks bool [N, units].
+            num_examples: size of the global batch.
+            learning_rate: of this update.
+
+        Returns:
+            (loss, num_correct), scalars on the device: this process's share of the mean loss over num_examples, and how many
+            of its predictions are right.
+        """
         step: Any = super().train_step(batch, num_examples, learning_rate)
         loss, num_correct, messages = step
         self._server.push([message.numpy() for message in messages], learning_rate)
@@ -61,25 +71,29 @@ class ParameterServer(Serial):
         self._assign(tf.constant(self._server.pull()))
 
     def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The sum over shards, in every process; float64 or int64."""
+        """Sum float64 or int64 values over all shards; every process gets the sum."""
         return self._server.sum(values)
 
     def share_statistics(self) -> None:
-        """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
+        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
         self._server.barrier()
-        self._pull()  # what the others have pushed meanwhile
+        self._pull()  # includes what other workers have pushed since
         if statistics := self._statistics():
             own = vectors.flatten(statistics).numpy()
             vectors.assign(statistics, tf.constant(self._server.sum(own if self.shard[0] == 0 else np.zeros_like(own))))
 
     def report(self, test: Split) -> dict[str, Any]:
-        """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
+        """Mode-specific result fields. Called once, after `test` is scored."""
         found = self._server.report()
         statistics = statistics_payload_bytes(self._spec, self._architecture)
         return found | {"bytes_per_step": found["bytes_per_step"] + server_bytes(statistics, self._spec.replicas)}
 
     def separate(self, batch: Batch, num_examples: int) -> Separated | str | None:
-        """The parts of a step on this batch, to be timed apart; or why that cannot be done; None: nothing is exchanged."""
+        """Split a step on this batch into compute and exchange, which are timed separately.
+
+        Returns:
+            The two functions; the reason why they cannot be separated; or None where the mode exchanges nothing.
+        """
         if self._spec.batch_norm_statistics == "synchronised":
             return "BatchNorm's statistics are exchanged within forward and backward"
         messages: list[npt.NDArray[Any]] = []
@@ -96,13 +110,17 @@ class ParameterServer(Serial):
         return Separated(compute, exchange)
 
     def pieces(self, batch: Batch, num_examples: int) -> Pieces | str:
-        """What a replica computes in a step on this batch, piece by piece and without exchange; or why there are no pieces."""
+        """Break a step on this batch into a replica's computations, without exchange.
+
+        Returns:
+            The functions to call one by one, or the reason why a step has no such breakdown.
+        """
         pieces = self._pieces_of(self._model, batch, num_examples)
         said = [pieces.fused] if pieces.fused else []
         return pieces._replace(optimizer=None, fused="; ".join([*said, "the server updates the weights"]))
 
     def close(self) -> None:
-        """Part from the other processes, when all is done."""
+        """Disconnect from the other processes at the end of the run."""
         self._server.close()
 
     def load_weights(self, values: Weights) -> None:
@@ -112,15 +130,15 @@ class ParameterServer(Serial):
 
 
 class _Workers:
-    """Adding tensors up over processes, for synchronised BatchNorm."""
+    """Sums over processes, for synchronised BatchNorm."""
 
     def __init__(self, server: parameter_server.Connection) -> None:
         self._server = server
 
     def all_reduce(self, tensor: tf.Tensor) -> tf.Tensor:
-        """The sum over replicas, the same in each; its gradient is the sum of the gradients."""
+        """Sum a tensor over replicas; each gets the sum. Its gradient is the sum of the gradients."""
 
-        # Twin: in a graph NumPy needs an operation of its own, and that one a gradient; the other twin's layer brings it.
+        # Twin: a graph calls NumPy through an operation that needs a gradient. The other twin's layer has that gradient.
         @tf.custom_gradient
         def total(tensor: tf.Tensor) -> Any:
             return self._sum(tensor), self._sum

@@ -1,4 +1,4 @@
-"""Mode serial: one replica on one device; the other modes start from it."""
+"""Mode serial: one replica on one device. The other modes derive from it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from tensorflow_impl.compression import Compressor, exchanged
 
 
 class Serial:
-    """One replica on one device."""
+    """One replica on one device, and the base class of all modes.
+
+    Each process calls `train_step` with its own shard of every global batch.
+    """
 
     shard: tuple[int, int] = (0, 1)
     _exchanges = True
@@ -67,25 +70,25 @@ class Serial:
         return optim.build(self._spec.optimizer, variables, self._switches)
 
     def _compile(self) -> None:
-        """Fix the shapes with a free batch dimension, so that the last, smaller batch is not traced again."""
+        """Fix the shapes with a free batch dimension, so the last, smaller batch is not traced again."""
         size = self._architecture.image_size
         images = tf.TensorSpec((None, size, size, 3), tf.uint8)
         labels = tf.TensorSpec((None,), tf.int64)
         masks = tuple(tf.TensorSpec((None, dropout.units), tf.bool) for dropout in self._architecture.dropouts)
         whole, real = tf.TensorSpec((), tf.int64), tf.TensorSpec((), tf.float64)
         self._signature = (images, labels, masks, whole, real, whole)
-        # Twin: TensorFlow's graph is made by default, one for each number of parts; PyTorch runs the step eagerly.
+        # Twin: TensorFlow makes a graph by default, one for each number of micro-batches. PyTorch runs the step eagerly.
         self._train = cache(self._step_in)
         self._compiled_for: int | None = None
         self._score = tf.function(self._score_replicas, input_signature=(images, labels))
         self._score.get_concrete_function()  # traced now, so that the first evaluation is timed like the others
 
     def _compiled(self, num_examples: int) -> bool:
-        """Whether a step on so many examples is compiled by XLA, which that of the first number that it met is.
+        """Whether XLA compiles a step on this many examples. It does so only for the first batch size.
 
-        A compiled step would be compiled again for the last, smaller batch.
+        Otherwise it would compile again for the last, smaller batch.
         """
-        # Twin: torch is told to run its compiled model eagerly; TensorFlow has a function of each kind.
+        # Twin: TensorFlow has a compiled and an uncompiled function. torch switches its compiled model to eager.
         self._compiled_for = self._compiled_for or num_examples
         return self._switches["graph"] == "xla" and num_examples == self._compiled_for
 
@@ -100,7 +103,7 @@ class Serial:
         return tf.function(step, input_signature=self._signature, jit_compile=True if compiled else None)
 
     def _each(self, one: Callable[..., Any], images: Any, labels: Any, masks: Any) -> Any:
-        """What every replica of this process makes of its shard."""
+        """Results of every replica of this process, each on its own shard."""
         return one(images, labels, masks)
 
     def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
@@ -124,43 +127,62 @@ class Serial:
         return evaluate.score(self._model, images, labels, loss=self._spec.loss, scaling=self._plan.scaling)
 
     def batches(self, first_epoch: int = 1) -> Iterator[Batch]:
-        """This process's shard of every global batch of the run from an epoch on, in order."""
+        """Iterate over this process's shard of every global batch, in order, starting at an epoch."""
         index, number = self.shard
         return input.batches(self._plan, self._dataset.train, number, index, first_epoch, self._switches)
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
-        """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
+        """Update the model once on one batch.
+
+        Args:
+            batch: this process's shard of N examples: images uint8 [N, H, W, 3], labels int64 [N], masks bool [N, units].
+            num_examples: size of the global batch.
+            learning_rate: of this update.
+
+        Returns:
+            (loss, num_correct), scalars on the device: this process's share of the mean loss over num_examples, and how many
+            of its predictions are right.
+        """
         self._step += 1
         step = self._train(self._spec.parts(num_examples), self._compiled(num_examples))
         return step(*self._arguments(batch, num_examples, learning_rate))
 
     def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
-        """(sum of losses, on the device; int64 [N] predicted labels) of one batch in evaluation mode."""
+        """Score one batch in evaluation mode.
+
+        Args:
+            images: uint8 [N, H, W, 3], on the host.
+            labels: int64 [N], on the host.
+
+        Returns:
+            (loss_sum, predictions): the loss summed over the N examples, on the device, and predicted labels int64 [N], on
+            the host.
+        """
         loss, predictions = self._score(tf.constant(images), tf.constant(labels))
         return loss, predictions.numpy()
 
     def fetch(self, values: list[Any]) -> npt.NDArray[Any]:
-        """What `train_step` and `score` gave, to one host array of the same length; the same in all processes of a shard."""
+        """Copy results of `train_step` or `score` to one host array [len(values)], the same in all processes of a shard."""
         return tf.stack(values).numpy()
 
     def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The sum over shards, in every process; float64 or int64."""
+        """Sum float64 or int64 values over all shards; every process gets the sum."""
         return values
 
     def total(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The sum over processes, in every process; float64 or int64."""
+        """Sum float64 or int64 values over all processes; every process gets the sum."""
         return self.all_reduce(values)
 
     def share_statistics(self) -> None:
-        """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
+        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """What training goes on from between two epochs, by name; of the modes that `Spec.starts_over` lets go on."""
+        """The training state between two epochs, by name, for the modes that can resume (see `Spec.starts_over`)."""
         kept = {f"optimizer/{name}": array for name, array in self._optimizer.state().items()}
         return {f"weights/{name}": array for name, array in self.weights().items()} | kept
 
     def load_state(self, values: dict[str, npt.NDArray[Any]], step: int) -> None:
-        """Go on after `step` updates, from what `state` gave then."""
+        """Restore what `state` returned after `step` updates."""
         self._step = step
         groups: dict[str, dict[str, npt.NDArray[Any]]] = {"weights": {}, "optimizer": {}}
         for path, array in values.items():
@@ -170,52 +192,63 @@ class Serial:
         self._optimizer.load_state(groups["optimizer"])
 
     def report(self, test: Split) -> dict[str, Any]:
-        """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
+        """Mode-specific result fields. Called once, after `test` is scored."""
         return {}
 
     def separate(self, batch: Batch, num_examples: int) -> Separated | StepParts | str | None:
-        """The parts of a step on this batch, to be timed apart; or why that cannot be done; None: nothing is exchanged."""
+        """Split a step on this batch into compute and exchange, which are timed separately.
+
+        Returns:
+            The two functions; the reason why they cannot be separated; or None where the mode exchanges nothing.
+        """
         return None if self._spec.mode == "serial" else f"mode {self._spec.variant} computes and sends in one"
 
     def pieces(self, batch: Batch, num_examples: int) -> Pieces | str:
-        """What a replica computes in a step on this batch, piece by piece and without exchange; or why there are no pieces."""
+        """Break a step on this batch into a replica's computations, without exchange.
+
+        Returns:
+            The functions to call one by one, or the reason why a step has no such breakdown.
+        """
         if self._spec.mode != "serial":
             return f"mode {self._spec.variant} sends within forward and backward"
         return self._pieces_of(self._model, batch, num_examples)
 
     def record(self, work: Callable[[], None]) -> Recording:
-        """Do some work under the framework's own profiler."""
+        """Run `work` under the framework's own profiler."""
         return profiler.record(work)
 
     def synchronize(self) -> None:
-        """Wait until the device has done all that was asked of it."""
+        """Wait until the device has finished all queued work."""
         device.synchronize()
 
     def close(self) -> None:
-        """Part from the other processes, when all is done."""
-        # Twin: the strategy has no such call; its server ends with the process.
+        """Disconnect from the other processes at the end of the run."""
+        # Twin: the strategy has no such call. Its server ends with the process.
 
     def load_weights(self, values: Weights) -> None:
         """Set every parameter and statistic of every replica."""
         weights.load(self._model, self._architecture, values)
 
     def weights(self) -> Weights:
-        """Every parameter and statistic by canonical name, as the model has them: replica 0's, or gathered from its parts."""
+        """Every parameter and statistic by canonical name: replica 0's, or gathered where replicas divide the model."""
         return weights.extract(self._model, self._architecture)
 
     def num_values(self) -> tuple[int, int]:
-        """(all values, the trainable ones of them) that the model was built with, whoever asked for them."""
+        """Number of values in the whole model, as (all, trainable). Every process gets the same."""
         return models.num_values(self._model)
 
     def gradients(self, batch: Batch, num_examples: int) -> Weights:
-        """Gradients of the mean loss by canonical name. Serial mode only; changes BatchNorm statistics."""
+        """Gradients of the mean loss by canonical name. Mode serial only. This changes BatchNorm statistics."""
         update = Update(num_examples, learning_rate=0.0, step=0)
         compute = tf.function(lambda: self._gradients(self._model, batch.images, batch.labels, batch.masks, update))
         _, _, gradients = compute()
         return weights.extract_gradients(self._model, self._architecture, gradients)
 
     def logits(self, batch: Batch, *, training: bool) -> npt.NDArray[np.floating]:
-        """[N, classes] of the first copy of the model. In training mode, serial's alone, it changes BatchNorm statistics."""
+        """Logits [N, classes] of one batch, from the first copy of the model.
+
+        Only mode serial supports `training`, which changes BatchNorm statistics.
+        """
         if not training:
             return evaluate.logits(self._model, batch.images, self._plan.scaling).numpy()
         return self._model(
@@ -223,7 +256,7 @@ class Serial:
         ).numpy()
 
     def _arguments(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, ...]:
-        # Twin: torch takes Python's numbers; a graph takes tensors, which on the device would each be a copy at every step.
+        # Twin: torch takes Python numbers. A graph takes tensors; on the device, each would need a copy at every step.
         with tf.device("CPU:0"):
             numbers = (
                 tf.constant(num_examples, tf.int64),
@@ -235,7 +268,7 @@ class Serial:
     def _step_alone(self, num_examples: int) -> Any:
         """A step without any exchange."""
         step = self._step_in(self._spec.parts(num_examples), self._compiled(num_examples))
-        # Twin: what a step does is settled when its graph is made, here and now.
+        # Twin: tracing the graph fixes what the step does, so it is traced here.
         self._exchanges = False
         if self._switches["graph"] != "eager":
             step.get_concrete_function()
@@ -262,7 +295,7 @@ class Serial:
         return Separated(compute, exchange)
 
     def _pieces_of(self, model: keras.Model, batch: Batch, num_examples: int) -> Pieces:
-        """Of a model that every replica has whole."""
+        """The step breakdown of a model that every replica holds whole."""
 
         def forward_replicas(images: Any, labels: Any, masks: Any, update: Update) -> Any:
             def one(images: Any, labels: Any, masks: Any) -> Any:
@@ -282,7 +315,8 @@ class Serial:
             return self._each(one, images, labels, masks)
 
         parts = self._spec.parts(num_examples)
-        # Twin: a graph runs as a whole, so each piece is a graph that ends with it; torch's run one after the other.
+        # Twin: a graph runs as a whole, so each function is a graph that ends with its own computation. torch runs them in
+        # turn.
         compiled = self._compiled(num_examples)
         forward_graph, backward_graph = (self._step_in(parts, compiled, body) for body in (forward_replicas, backward_replicas))
         whole_graph = cache(self._step_alone)
@@ -315,10 +349,10 @@ class Serial:
 
 
 class _Replicas:
-    """Adding tensors up over the strategy's replicas, for synchronised BatchNorm."""
+    """Sums over the strategy's replicas, for synchronised BatchNorm."""
 
     def all_reduce(self, tensor: tf.Tensor) -> tf.Tensor:
-        """The sum over replicas, the same in each; its gradient is the sum of the gradients."""
+        """Sum a tensor over replicas; each gets the sum. Its gradient is the sum of the gradients."""
         if not tf.distribute.in_cross_replica_context():
             return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tensor)
-        return tensor  # Keras builds the model's graph outside of any replica
+        return tensor  # Keras builds the model's graph outside any replica

@@ -1,4 +1,4 @@
-"""Mode tensor_parallel: replicas that share every layer's output channels, and all work on the same examples."""
+"""Mode tensor_parallel: replicas split every layer's output channels. All work on the same examples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tensorflow_impl.parallel.serial import Serial
 
 
 class TensorParallel(Serial):
-    """Replicas on several devices, which hold a slice each of all kernels, biases, gradients and optimizer buffers."""
+    """Replicas on several devices. Each holds a slice of all kernels, biases, gradients and optimizer buffers."""
 
     def _new_strategy(self) -> tf.distribute.Strategy:
         kind = "GPU" if device.gpus() else "CPU"
@@ -25,10 +25,10 @@ class TensorParallel(Serial):
         return self._new_split_model(self.devices, None)
 
     def _new_split_model(self, devices: list[str], group: ReplicaGroup | None) -> keras.Model:
-        # Twin: in one graph the first device computes for all what is not split; torch's ranks do it each for itself.
+        # Twin: in the one graph the first device computes all layers that are not split. In torch every rank computes them.
         with tf.device(devices[0]):
             return channels.split(super()._new_model(group), devices)
 
     def report(self, test: Split) -> dict[str, Any]:
-        """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
+        """Mode-specific result fields. Called once, after `test` is scored."""
         return {"bytes_per_step": float(channels.bytes_per_example(self._model) * self._spec.global_batch_size)}

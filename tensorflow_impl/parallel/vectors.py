@@ -1,4 +1,4 @@
-"""Many tensors as one vector, so that they travel together."""
+"""Many tensors as one vector, which is sent in one message."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import tensorflow as tf
 
 
 def flatten(tensors: list[Any]) -> tf.Tensor:
-    """All values of at least one tensor, one tensor after the other."""
+    """Concatenate all values of one or more tensors, in order."""
     return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
 
 
 def assign(tensors: list[Any], values: tf.Tensor) -> None:
-    """Set tensors to what `flatten` would give of them."""
+    """Set tensors from a vector in the layout of `flatten`."""
     for tensor, part in zip(tensors, tf.split(values, [tensor.shape.num_elements() for tensor in tensors]), strict=True):
         tensor.assign(tf.reshape(part, tensor.shape))
