@@ -18,8 +18,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from compare.core.errors import FolderError
-from compare.reporting import content, dataframes, plots, report
-from compare.reporting.report import Report
+from compare.reporting import comparison_plots, comparison_report, dataframes, plots
+from compare.reporting.comparison_report import Compared
 
 
 class Plot(Figure):
@@ -35,29 +35,29 @@ class Plot(Figure):
 class Results:
     """A stored comparison."""
 
-    report: Report
+    compared: Compared
 
     @cached_property
     def runs(self) -> pd.DataFrame:
         """One line for each run: what it was, how it ended, its scores, its wall time by phase in seconds."""
-        return dataframes.runs(self.report.stored)
+        return dataframes.runs(self.compared.stored)
 
     @cached_property
     def epochs(self) -> pd.DataFrame:
         """One line for each epoch of each run: its scores, seconds and images per second."""
-        return dataframes.epochs(self.report.stored)
+        return dataframes.epochs(self.compared.stored)
 
     @cached_property
     def summaries(self) -> pd.DataFrame:
         """One line for each row of the tables: medians over its repeats (`..._median`), and its speed-ups (`..._value`)."""
-        lines = [{"name": each.name, **each.model_dump(exclude={"epochs"})} for each in self.report.summaries]
+        lines = [{"name": each.name, **each.model_dump(exclude={"epochs"})} for each in self.compared.summaries]
         groups = {field for line in lines for field, value in line.items() if isinstance(value, dict)}
         return pd.json_normalize(lines, sep="_").drop(columns=list(groups), errors="ignore")
 
     @property
     def sentences(self) -> list[str]:
         """What the figures allow to be said, as the report says it."""
-        return [sentence for _, sentences in content.sections(self.report) for sentence in sentences]
+        return [sentence for _, sentences in comparison_report.sections(self.compared) for sentence in sentences]
 
 
 def load(folder: str | Path) -> Results:
@@ -70,20 +70,20 @@ def load(folder: str | Path) -> Results:
         path = Path(folder)
     except TypeError:
         raise FolderError(f"folder must be a path. Received: {folder!r}. Name the folder that `run` printed.") from None
-    return Results(report.read(path))
+    return Results(comparison_report.read(path))
 
 
 def plot(results: Results, name: str) -> Plot:
-    """One of the report's plots, see `plots.names`.
+    """One of the report's plots, see `comparison_plots.names`.
 
     Raises:
         ValueError: there is no such plot, or nothing that it could show.
     """
-    if name not in plots.names():
-        raise ValueError(f"plot is unknown. Received: {name!r}. Use one of {', '.join(plots.names())}.")
+    if name not in comparison_plots.names():
+        raise ValueError(f"plot is unknown. Received: {name!r}. Use one of {', '.join(comparison_plots.names())}.")
     with mpl.rc_context(plots.SETTINGS):
         figure = Plot(figsize=(9, 5), layout="constrained")
-        if not plots.draw(name, figure, results.report.summaries, results.report.stored.comparison.class_names):
+        if not comparison_plots.draw(name, figure, results.compared.summaries, results.compared.stored.comparison.class_names):
             raise ValueError(f"there is nothing to plot. Received: {name}. See `results.runs` for what was run.")
         return figure
 
@@ -125,4 +125,4 @@ def plot_input(results: Results) -> Plot:
 
 def plot_confusion(results: Results) -> Plot:
     """What each class of the test split was taken for, a matrix for each row."""
-    return plot(results, plots.CONFUSION)
+    return plot(results, comparison_plots.CONFUSION)

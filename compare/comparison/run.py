@@ -34,8 +34,9 @@ from compare.execution.interleaving import turn
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
 from compare.proof import ladder
-from compare.reporting import report
-from compare.reporting.content import Report
+from compare.reporting import comparison_report
+from compare.reporting.comparison_report import Compared
+from compare.reporting.document import Report
 from compare.reporting.live import Live
 
 PROFILE_STEPS = 20
@@ -156,30 +157,39 @@ def command(
     raise typer.Exit(code)
 
 
-def run(request: Request, *, as_json: bool, show: Callable[..., object] = report.show) -> int:
-    """Do a whole comparison and print its report, as `report.show` or another of its kind does.
+def run(request: Request, *, as_json: bool, view: Callable[[Compared, Path], Report] | None = None) -> int:
+    """Do a whole comparison and print its report.
+
+    Args:
+        request: what to compare.
+        as_json: whether to print JSON.
+        view: makes another report of the same runs, which is written beside theirs and printed instead.
 
     Returns:
-        The exit code: 0, 1 where a run failed, 130 or 143 where it was interrupted.
+        The exit code: 0; 1 if a run failed; 130 or 143 if it was interrupted.
 
     Raises:
         SpecError, DataRefused, LaunchError, FolderError: nothing was trained.
         Interrupted: before anything was trained.
     """
-    made = _compared(request)
-    if made.code and not any(made.report.stored.runs.values()):
+    made = _do(request)
+    if made.code and not any(made.compared.stored.runs.values()):
         typer.echo(f"Interrupted before a run had ended. {_goes_on(made.folder)}", err=True)
         return made.code
-    show(made.report, made.folder, as_json=as_json)
+    if view is not None:
+        code = view(made.compared, made.folder).deliver(made.folder, as_json=as_json)
+    else:
+        comparison_report.report(made.compared, made.folder).show(None if made.unwritten else made.folder, as_json=as_json)
+        code = made.compared.exit_code
     if made.unwritten:
         typer.echo(made.unwritten, err=True)
         return made.code or exits.RUN_FAILED
     if made.code:
         typer.echo(f"Interrupted. {_goes_on(made.folder)}", err=True)
-    return made.code or made.report.exit_code
+    return made.code or code
 
 
-def within(request: Request, folder: Path) -> tuple[Report, int]:
+def within(request: Request, folder: Path) -> tuple[Compared, int]:
     """Run a comparison as a part of a larger command, which shows the report itself.
 
     Args:
@@ -187,24 +197,24 @@ def within(request: Request, folder: Path) -> tuple[Report, int]:
         folder: its `out`.
 
     Returns:
-        (the report, exit code: 0, or 1 if a run or the proof failed or a file could not be written).
+        (the comparison, exit code: 0, or 1 if a run or the proof failed or a file could not be written).
 
     Raises:
         SpecError, DataRefused, LaunchError, FolderError: as `run`.
         Interrupted: some runs were made, and their results stay.
     """
-    made = _compared(replace(request, out=folder))
+    made = _do(replace(request, out=folder))
     if made.code:
         raise Interrupted(made.code - SIGNALLED)
     if made.unwritten:
         typer.echo(made.unwritten, err=True)
-    return made.report, exits.RUN_FAILED if made.unwritten else made.report.exit_code
+    return made.compared, exits.RUN_FAILED if made.unwritten else made.compared.exit_code
 
 
-class _Compared(NamedTuple):
-    """Result of a comparison, and what to print about it."""
+class _Done(NamedTuple):
+    """A comparison that was run, and what to print about it."""
 
-    report: Report
+    compared: Compared
     folder: Path
     code: int
     """0, or 130 or 143 if it was interrupted."""
@@ -212,7 +222,7 @@ class _Compared(NamedTuple):
     """Files that could not be written, in words."""
 
 
-def _compared(request: Request) -> _Compared:
+def _do(request: Request) -> _Done:
     """Start or resume a comparison. Prints its progress, not its results."""
     code, unsealed = 0, list[tuple[str, RunResult]]()
     with interruptible(), display(Console(stderr=True)) as shown:
@@ -234,13 +244,13 @@ def _compared(request: Request) -> _Compared:
                 except Interrupted as interruption:
                     code = interruption.exit_code
                 told.say("report")
-                made = report.read(folder, unsealed)
-                unwritten = report.write(made, folder)
+                made = comparison_report.read(folder, unsealed)
+                unwritten = comparison_report.report(made, folder).write(folder)
             except BaseException:
                 live.finish("Broken off by an error.", reported=False)
                 raise
             live.finish("Interrupted." if code else "All runs have ended.")
-    return _Compared(made, folder, code, unwritten)
+    return _Done(made, folder, code, unwritten)
 
 
 def rehearse(request: Request, *, as_json: bool, like: Path | None) -> int:

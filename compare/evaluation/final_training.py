@@ -32,7 +32,7 @@ from compare.core.progress import Display, Watchers
 from compare.execution import launch, store, twin_client
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, Stored
-from compare.reporting import report
+from compare.reporting import comparison_report
 
 SCHEMA_VERSION = 1
 KIND = "evaluation"
@@ -250,10 +250,10 @@ def _trained(settings: Evaluation, folder: Path, shown: Display) -> Stored:
         store.write_plan(folder, comparison)
         run.run_all(comparison, folder, Watchers(shown))
         shown.say("report of the training")
-        made_report = report.read(folder)
-        if unwritten := report.write(made_report, folder):
+        compared = comparison_report.read(folder)
+        if unwritten := comparison_report.report(compared, folder).write(folder):
             raise errors.LaunchError(unwritten)
-    return made_report.stored
+    return compared.stored
 
 
 class _Scoring:

@@ -1,28 +1,247 @@
-"""What the reports of all commands have alike: how they say where they were made, and their form as Markdown."""
+"""A report, whoever asks for it: one content for the terminal, Markdown, HTML, CSV, LaTeX and JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import base64
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from pydantic import ConfigDict, TypeAdapter
+import typer
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+from rich.text import Text
 
-from compare.core import wording
-from compare.reporting import tables
+from common.artifacts import atomic_files
+from compare.core import exits, terminal, wording
+from compare.reporting import page, plots, svg, tables
+from compare.reporting.plots import Drawing
 from compare.reporting.tables import Table
 
 TABLES_FOLDER, PLOTS_FOLDER = "tables", "plots"
+COMPARE = ".venv/bin/python -m compare"
+
+Findings = Sequence[tuple[str, Sequence[str]]]
+"""Sentences under headings."""
 
 _JSON: TypeAdapter[Any] = TypeAdapter(Any, config=ConfigDict(ser_json_inf_nan="null"))
+
+
+class Mark(NamedTuple):
+    """What a reader wants to know first, in a few words."""
+
+    what: str
+    said: str
+    tone: str = ""
+    """good, warn, bad or none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """One step of a report on several steps."""
+
+    name: str
+    """One word: the step's folder, and its anchor in the page."""
+    title: str
+    sections: list[tuple[str, list[str]]] = field(default_factory=list[tuple[str, list[str]]])
+    """Sentences under headings."""
+    tables: list[Table] = field(default_factory=list[Table])
+    pictures: list[str] = field(default_factory=list[str])
+    """Files under the report's folder, .svg or .png."""
+    conclusions: list[str] = field(default_factory=list[str])
+    """Sentences for the conclusion of the whole report."""
+    more: list[str] = field(default_factory=list[str])
+    """Files under the report's folder that hold the rest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a command has found. `write` makes its files, `show` prints it, `deliver` does both.
+
+    A command builds one and lays out nothing itself.
+    """
+
+    title: str
+    name: str = "report"
+    """Stem of its .md and .html files."""
+    json_file: str | None = None
+    """None: JSON is printed on request and not written, since the folder has a record of its own."""
+    overline: str = "Convtwins"
+    """Above the title of the page."""
+    facts: Sequence[str] = ()
+    """A line each: what was measured, on what."""
+    marks: Sequence[Mark] = ()
+    findings: Findings = ()
+    tables: Sequence[Table] = ()
+    detail_tables: Sequence[Table] = ()
+    """Written as files alone: they are too long for a page."""
+    terminal_tables: Sequence[Table] | None = None
+    """Narrower ones for the terminal. None: `tables`."""
+    drawings: Mapping[str, Drawing] = field(default_factory=dict[str, Drawing])
+    """Plots by name."""
+    files: Mapping[str, str | bytes] = field(default_factory=dict[str, str | bytes])
+    """Other files by their path under the folder. PNG files are shown."""
+    sections: Sequence[Section] = ()
+    """Of a report on several steps. `findings` are its conclusion then."""
+    environment: Sequence[tuple[str, str]] = ()
+    commands: Sequence[tuple[str, str]] = ()
+    """(purpose, command line) of each command that repeats it."""
+    notes: Sequence[str] = ()
+    """Markdown only, below the plots."""
+    values: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """JSON only, besides tables, findings and exit code."""
+    template: str = "document.html.jinja"
+    page_values: Callable[[Mapping[str, str]], Mapping[str, Any]] | None = None
+    """Further values of the template, made from the plots: SVG elements by name."""
+    exit_code: int = 0
+
+    @property
+    def markdown_file(self) -> str:
+        return f"{self.name}.md"
+
+    @property
+    def page_file(self) -> str:
+        return f"{self.name}.html"
+
+    def deliver(self, folder: Path | None, *, as_json: bool) -> int:
+        """Write the report to its folder, if it has one, and print it. Returns the exit code."""
+        unwritten = self.write(folder) if folder else None
+        self.show(None if unwritten else folder, as_json=as_json)
+        if unwritten:
+            typer.echo(unwritten, err=True)
+        return self.exit_code or (exits.RUN_FAILED if unwritten else 0)
+
+    def show(self, folder: Path | None, *, as_json: bool) -> None:
+        """Print the report on stdout: for a reader, with the path of its files if it has any, or as one JSON object."""
+        if as_json:
+            typer.echo(self.to_json())
+            return
+        console = terminal.stdout()
+        for line in self.facts:
+            console.print(Text(wording.one_line(line)), soft_wrap=True)
+        shown = self.tables if self.terminal_tables is None else self.terminal_tables
+        tables.print_all(console, shown, where=self.markdown_file if folder else tables.ELSEWHERE)
+        tables.print_findings(console, self.findings)
+        console.print()
+        if folder:
+            console.print(Text(f"Report: {folder / self.markdown_file}, {self.page_file}"), soft_wrap=True)
+
+    def write(self, folder: Path) -> str | None:
+        """Write page, Markdown, tables, plots and JSON. Tables of the report before that this one lacks are removed.
+
+        Returns:
+            Why that failed, or None.
+        """
+        try:
+            self._remove_tables_of_before(folder)
+            of_sections = [table for section in self.sections for table in section.tables]
+            for table in (*self.tables, *self.detail_tables, *of_sections):
+                tables.write(table, folder / TABLES_FOLDER)
+            drawn = plots.write_all(self.drawings, folder / PLOTS_FOLDER)
+            for path, content in self.files.items():
+                atomic_files.write_atomically(folder / path, content)
+            pictures = [f"{PLOTS_FOLDER}/{path.name}" for path in drawn if path.suffix == ".svg"]
+            pictures += [path for path in self.files if path.endswith(".png")]
+            atomic_files.write_atomically(folder / self.page_file, self.to_html(folder, pictures))
+            atomic_files.write_atomically(folder / self.markdown_file, self.to_markdown(pictures))
+            if self.json_file is not None:
+                atomic_files.write_atomically(folder / self.json_file, self.to_json() + "\n")
+        except OSError as error:
+            return f"The report cannot be written to {folder} ({error}). Free space there, or choose another --out."
+        return None
+
+    def to_json(self) -> str:
+        """Everything. Numbers that JSON lacks (NaN, infinity) become null."""
+        found = {heading: list(sentences) for heading, sentences in self.findings}
+        common = {"tables": list(map(tables.to_plain, self.tables)), "findings": found, "exit_code": self.exit_code}
+        return to_json({**common, **self.values})
+
+    def to_markdown(self, pictures: Sequence[str] = ()) -> str:
+        """The report as GitHub-flavoured Markdown.
+
+        Args:
+            pictures: files, relative to the report's.
+        """
+        lines = [f"# {tables.escaped(self.title)}", "", *(f"{tables.escaped(fact)}  " for fact in self.facts), ""]
+        if self.sections:
+            lines += [*(f"- {mark.what}: **{tables.escaped(mark.said)}**" for mark in self.marks), "", "## Conclusion", ""]
+        lines += findings_to_markdown(self.findings, level=3 if self.sections else 2)
+        for section in self.sections:
+            lines += [f"## {tables.escaped(section.title)}", "", *findings_to_markdown(section.sections, level=3)]
+            lines += [*map(tables.to_markdown, section.tables), *map(_picture, section.pictures)]
+            lines += ["", f"More: {', '.join(f'[{each}]({each})' for each in section.more)}"] * bool(section.more)
+            lines += [""]
+        lines += ["## Tables", "", *map(tables.to_markdown, self.tables)] * bool(self.tables)
+        lines += ["## Plots", "", *map(_own_picture, pictures), ""] * bool(pictures)
+        lines += self.notes
+        if self.environment:
+            lines += ["", "## Environment", ""]
+            lines += [f"- {tables.escaped(name)}: {tables.escaped(value)}" for name, value in self.environment]
+        if self.commands:
+            lines += ["", "## To repeat it", ""]
+            for purpose, command in self.commands:
+                lines += [tables.escaped(purpose), "", *(f"    {line}" for line in command.splitlines()), ""]
+        return "\n".join(lines).rstrip() + "\n"
+
+    def to_html(self, folder: Path, pictures: Sequence[str] = ()) -> str:
+        """The report as one page, which loads nothing from the network.
+
+        Args:
+            folder: that holds the pictures.
+            pictures: files, relative to it.
+        """
+        drawn = {Path(each).stem: _drawing(folder / each, Path(each).stem) for each in pictures if _is_drawing(each)}
+        values: dict[str, Any] = {
+            "title": wording.one_line(self.title),
+            "overline": self.overline,
+            "facts": list(map(wording.one_line, self.facts)),
+            "marks": self.marks,
+            "said": _on_one_line(self.findings),
+            "parts_of_it": [_part(section, folder) for section in self.sections],
+            "environment": self.environment,
+            "commands": self.commands,
+            "beside": f"{self.markdown_file}{f', {self.json_file}' if self.json_file else ''}",
+        }
+        if self.page_values:
+            values |= self.page_values(drawn)
+        else:
+            values["grids"] = list(map(page.grid, self.tables))
+            values["drawings"] = list(drawn.values())
+            values["photographs"] = [_photograph(folder, each) for each in pictures if not _is_drawing(each)]
+        return page.render(self.template, **values)
+
+    def _remove_tables_of_before(self, folder: Path) -> None:
+        own = {Path(path).stem for path in self.files} | {table.name for table in (*self.tables, *self.detail_tables)}
+        there = {path.stem for path in (folder / TABLES_FOLDER).glob("*")}
+        if self.json_file is None or not (others := there - own):
+            return
+        try:
+            before = _Before.model_validate_json((folder / self.json_file).read_bytes())
+        except (OSError, ValueError):
+            return
+        for name in {table.name for table in before.tables} & others:
+            if Path(name).name == name:  # whoever wrote it: no other folder's files
+                tables.remove(name, folder / TABLES_FOLDER)
+
+
+class _Named(BaseModel):
+    name: str
+
+
+class _Before(BaseModel):
+    """The tables of an earlier report's JSON. The rest may be as large as thousands of runs."""
+
+    tables: list[_Named]
 
 
 def ground(machine: Mapping[str, Any], versions: Mapping[str, Mapping[str, str]], *, cores: int | None = None) -> str:
     """`AMD EPYC 7B13, budget of 2 cores; torch 2.14.1, tensorflow 2.21.0`.
 
     Args:
-        machine: as `machine.describe` has it.
+        machine: see `machine.describe`.
         versions: of packages, by framework.
-        cores: of the budget; None: nothing is said of one.
+        cores: the budget. None: it is not named.
     """
     budget = "" if cores is None else f", budget of {wording.count(cores, 'core')}"
     packages = ", ".join(f"{package} {version}" for each in versions.values() for package, version in each.items())
@@ -30,35 +249,72 @@ def ground(machine: Mapping[str, Any], versions: Mapping[str, Mapping[str, str]]
 
 
 def to_json(values: Mapping[str, Any]) -> str:
-    """Nested plain values, and models of pydantic, as standard JSON, which has neither NaN nor infinity: they become null."""
+    """Nested plain values and pydantic models as standard JSON. NaN and infinity become null."""
     text = _JSON.dump_json(values, indent=1, ensure_ascii=True)
-    if b"NaN" in text or b"Infinity" in text:  # models write these as they are told themselves
+    if b"NaN" in text or b"Infinity" in text:  # pydantic models write these by their own settings
         text = _JSON.dump_json(_JSON.dump_python(values), indent=1, ensure_ascii=True)
     return text.decode()
 
 
-def markdown(
-    title: str,
-    facts: Sequence[str],
-    sections: Sequence[tuple[str, Sequence[str]]],
-    documents: Sequence[Table],
-    plot_names: Sequence[str] | None = None,
-    end: Sequence[str] = (),
-) -> str:
-    """A report for a file beside the folder of its plots.
+def findings_to_markdown(findings: Findings, *, level: int) -> list[str]:
+    """Lines of Markdown. A sentence that starts with a space belongs below the one before."""
+    lines: list[str] = []
+    for heading, sentences in findings:
+        lines += [f"{'#' * level} {tables.escaped(heading)}", ""]
+        lines += [f"{'  ' if sentence.startswith(' ') else ''}- {tables.escaped(sentence)}" for sentence in sentences]
+        lines += [""]
+    return lines
 
-    Args:
-        title: means itself, with no letter that Markdown takes for more.
-        facts: a line each, under the title.
-        sections: sentences under their headings.
-        documents: all its tables.
-        plot_names: of the files in PLOTS_FOLDER; None: it never has any.
-        end: lines of Markdown behind all that.
-    """
-    lines = [f"# {title}", "", *(f"{tables.escaped(fact)}  " for fact in facts), ""]
-    for heading, sentences in sections:
-        lines += [f"## {heading}", "", *(f"- {tables.escaped(sentence)}" for sentence in sentences), ""]
-    lines += ["## Tables", "", *map(tables.to_markdown, documents)]
-    if plot_names is not None:
-        lines += ["## Plots", "", *(f"![{name.replace('_', ' ')}]({PLOTS_FOLDER}/{name}.png)" for name in plot_names)]
-    return "\n".join([*lines, *end]).rstrip() + "\n"
+
+def shell(words: Sequence[str]) -> str:
+    """A command line of these words. A word with letters that are invisible or change direction is written by its bytes."""
+    return " ".join(shlex.quote(word) if word.isprintable() else f"$'{_by_bytes(word)}'" for word in words)
+
+
+def _by_bytes(word: str) -> str:
+    kept = (letter if letter.isprintable() and letter not in "'\\" else None for letter in word)
+    return "".join(
+        letter or "".join(f"\\x{byte:02x}" for byte in hidden.encode("utf-8", "surrogateescape"))
+        for letter, hidden in zip(kept, word, strict=True)
+    )
+
+
+def _part(section: Section, folder: Path) -> dict[str, Any]:
+    return {
+        "name": section.name,
+        "title": wording.one_line(section.title),
+        "said": _on_one_line(section.sections),
+        "grids": list(map(page.grid, section.tables)),
+        "drawings": [
+            _drawing(folder / each, f"{section.name} {Path(each).stem}") for each in section.pictures if _is_drawing(each)
+        ],
+        "photographs": [_photograph(folder, each) for each in section.pictures if not _is_drawing(each)],
+        "more": section.more,
+    }
+
+
+def _picture(path: str) -> str:
+    return f"![{Path(path).stem.replace('_', ' ')}]({path})"
+
+
+def _own_picture(path: str) -> str:
+    """Every plot of a report is there as PNG too, which more readers of Markdown show than SVG."""
+    return _picture(f"{path.removesuffix('.svg')}.png" if _is_drawing(path) else path)
+
+
+def _is_drawing(path: str) -> bool:
+    return path.endswith(".svg")
+
+
+def _drawing(path: Path, name: str) -> str:
+    return svg.svg(path.read_text("utf-8"), name.replace("_", " "))
+
+
+def _photograph(folder: Path, path: str) -> tuple[str, str]:
+    """(what it shows, data URL) of a PNG file."""
+    source = base64.b64encode((folder / path).read_bytes()).decode("ascii")
+    return Path(path).stem.replace("_", " "), f"data:image/png;base64,{source}"
+
+
+def _on_one_line(findings: Findings) -> list[tuple[str, list[str]]]:
+    return [(heading, list(map(wording.one_line, sentences))) for heading, sentences in findings]

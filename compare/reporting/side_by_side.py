@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
-
-from common.artifacts import atomic_files
 from common.machine import machine
 from common.training.loop import relative_difference
 from compare.core import wording
@@ -21,106 +16,79 @@ from compare.execution import store
 from compare.judgement.findings import doubt_of
 from compare.judgement.measurements import OF_THE_PLACE
 from compare.judgement.summary import Summary, comparable, epoch_seconds
-from compare.reporting import content, document, page, tables
+from compare.reporting import comparison_report, document, tables
+from compare.reporting.comparison_report import Compared
 from compare.reporting.comparison_tables import RUN, run_cells
-from compare.reporting.content import Report
+from compare.reporting.document import Mark, Report
 from compare.reporting.tables import Cell, Column, Table
 
 KIND = "side by side"
-PAGE_FILE, REPORT_FILE, RESULTS_FILE = "beside.html", "beside.md", "beside.json"
+NAME, RESULTS_FILE = "beside", "beside.json"
 
 _OF_ITS_OWN = ("made at",)
 _OF_NO_EPOCH = (*OF_THE_PLACE, "epochs", "steps", "seed", "checkpoint_seconds")
-"""Fields of a spec that leave an epoch the same work; so do a framework's own switches."""
+"""Fields of a spec that leave the work of an epoch the same. A framework's own switches do too."""
+
+_Two = tuple[Compared, Compared]
 
 
-@dataclass(frozen=True)
-class Pair:
-    """Two comparisons, called A and B, and what was found beside each other in them."""
+def report(folders: tuple[Path, Path], compared: _Two, out: Path | None) -> Report:
+    """Match the rows of two comparisons, called A and B, by their id.
 
-    folders: tuple[Path, Path]
-    reports: tuple[Report, Report]
-    same_machine: bool
-    sentences: list[tuple[str, list[str]]]
-    tables: list[Table]
-    differences: list[tuple[str, str, str]]
-    """What differs around the runs: its name, and how it is in A and in B."""
-
-
-def pair(folders: tuple[Path, Path], reports: tuple[Report, Report]) -> Pair:
-    """Match the rows of two comparisons by their id.
+    Args:
+        folders: of A and B.
+        compared: A and B.
+        out: where the report is to be written; None: nowhere.
 
     Raises:
-        FolderError: no row is in both.
+        FolderError: no row is in both, or `out` holds something else.
     """
-    ours, theirs = ({summary.id: summary for summary in report.summaries} for report in reports)
+    if out is not None:
+        own = (f"{NAME}.html", f"{NAME}.md", document.TABLES_FOLDER)
+        store.refuse_others(out, RESULTS_FILE, KIND, "report of two folders", own=own)
+    ours, theirs = ({summary.id: summary for summary in each.summaries} for each in compared)
     both = [row_id for row_id in ours if row_id in theirs]
     if not both:
         raise FolderError(
             f"{folders[0]} and {folders[1]} have no row in common. Received: {', '.join(ours)}; and {', '.join(theirs)}. "
             "Name two comparisons of the same frameworks and modes."
         )
-    same_machine = not machine.differences(*(report.stored.comparison.machine for report in reports))
+    same_machine = not machine.differences(*(each.stored.comparison.machine for each in compared))
     matched = [(ours[row_id], theirs[row_id]) for row_id in both]
-    unlike = {row_id: _unlike(reports, ours[row_id], theirs[row_id]) for row_id in both}
-    ratios = {row_id: ratio for row_id in both if not unlike[row_id] and (ratio := _ratio(reports, row_id)) is not None}
-    return Pair(
-        folders=folders,
-        reports=reports,
-        same_machine=same_machine,
-        sentences=_sentences(reports, matched, ratios, unlike, same_machine),
-        tables=[_seconds(matched, ratios), _scores(matched), _states(matched)],
-        differences=[*_environments(reports), *_specs(reports, both)],
+    unlike = {row_id: _unlike(compared, ours[row_id], theirs[row_id]) for row_id in both}
+    ratios = {row_id: ratio for row_id in both if not unlike[row_id] and (ratio := _ratio(compared, row_id)) is not None}
+    sentences = _sentences(compared, matched, ratios, unlike, same_machine)
+    differences = [*_environments(compared), *_specs(compared, both)]
+    made = [_seconds(matched, ratios), _scores(matched), _states(matched)]
+    again = ["report", *map(str, folders), *(["--out", str(out)] if out else [])]
+    return Report(
+        name=NAME,
+        json_file=RESULTS_FILE,
+        title="Two comparisons side by side",
+        overline="Comparison of frameworks",
+        facts=_heading(folders, compared),
+        marks=[
+            Mark("Machine", *(("the same", "good") if same_machine else ("another: no verdict about speed", "warn"))),
+            Mark("Rows in both", str(len(both))),
+            Mark("Differences around them", str(len(differences))),
+        ],
+        findings=sentences,
+        tables=[*made, _differences(differences)],
+        commands=[("The two side by side:", f"{document.COMPARE} {document.shell(again)}")],
+        values={
+            "kind": KIND,
+            "folders": list(map(str, folders)),
+            "same_machine": same_machine,
+            "sentences": dict(sentences),
+            "differences": [{"what": what, "a": ours, "b": theirs} for what, ours, theirs in differences],
+        },
     )
 
 
-def write(found: Pair, folder: Path) -> str | None:
-    """Write beside.html, beside.md, beside.json and the tables; why that failed, where it did.
-
-    Raises:
-        FolderError: the folder holds something else, one of the two comparisons among it.
-    """
-    store.refuse_others(
-        folder, RESULTS_FILE, KIND, "report of two folders", own=(PAGE_FILE, REPORT_FILE, document.TABLES_FOLDER)
-    )
-    try:
-        for table in found.tables:
-            tables.write(table, folder / document.TABLES_FOLDER)
-        atomic_files.write_atomically(folder / PAGE_FILE, _html(found, folder))
-        atomic_files.write_atomically(folder / REPORT_FILE, _markdown(found))
-        atomic_files.write_atomically(folder / RESULTS_FILE, document.to_json(to_plain(found)) + "\n")
-    except OSError as error:
-        return f"The report cannot be written to {folder} ({error}). Free space there, or choose another --out."
-    return None
-
-
-def print_to(console: Console, found: Pair) -> None:
-    """Tables, and under them what they say."""
-    for line in _heading(found):
-        console.print(Text(line), soft_wrap=True)
-    tables.print_all(console, found.tables, where=tables.ELSEWHERE)
-    differing = [f"{name}: {ours} in A, {theirs} in B" for name, ours, theirs in found.differences]
-    around = ("What differs around them", differing or ["Nothing that was recorded."])
-    tables.print_sections(console, [*found.sentences, around])
-    console.print()
-
-
-def to_plain(found: Pair) -> dict[str, Any]:
-    """Everything, JSON-ready but for numbers that JSON does not know."""
-    return {
-        "kind": KIND,
-        "folders": list(map(str, found.folders)),
-        "same_machine": found.same_machine,
-        "sentences": dict(found.sentences),
-        "tables": [tables.to_plain(table) for table in found.tables],
-        "differences": [{"what": what, "a": ours, "b": theirs} for what, ours, theirs in found.differences],
-    }
-
-
-def _unlike(reports: tuple[Report, Report], ours: Summary, theirs: Summary) -> list[str]:
+def _unlike(compared: _Two, ours: Summary, theirs: Summary) -> list[str]:
     """What makes a row's epoch other work in A than in B: fields of its spec, its data, its device."""
-    before, now = (_fields(report)[ours.id] for report in reports)
-    same_data = len({report.stored.comparison.data_hash for report in reports}) == 1
+    before, now = (_fields(each)[ours.id] for each in compared)
+    same_data = len({each.stored.comparison.data_hash for each in compared}) == 1
     differing = [
         name
         for name in {**before, **now}
@@ -133,22 +101,22 @@ def _unlike(reports: tuple[Report, Report], ours: Summary, theirs: Summary) -> l
     return differing + ["device"] * (ours.device != theirs.device)
 
 
-def _fields(report: Report) -> dict[str, dict[str, Any]]:
+def _fields(each: Compared) -> dict[str, dict[str, Any]]:
     """Row id: the fields of its spec."""
-    return {row.id: store.flat(row.spec.model_dump(mode="json")) for row in report.stored.comparison.rows}
+    return {row.id: store.flat(row.spec.model_dump(mode="json")) for row in each.stored.comparison.rows}
 
 
-def _ratio(reports: tuple[Report, Report], row_id: str) -> Ratio | None:
+def _ratio(compared: _Two, row_id: str) -> Ratio | None:
     """Seconds of an epoch in A over those in B: how many times as fast B is."""
     seconds: list[list[float]] = []
-    for report in reports:
-        (row,) = (row for row in report.stored.comparison.rows if row.id == row_id)
-        seconds.append([epoch_seconds(run) for run in comparable(report.stored, row).values()])
+    for each in compared:
+        (row,) = (row for row in each.stored.comparison.rows if row.id == row_id)
+        seconds.append([epoch_seconds(run) for run in comparable(each.stored, row).values()])
     return unpaired_ratio(*seconds)
 
 
 def _sentences(
-    reports: tuple[Report, Report],
+    compared: _Two,
     matched: Sequence[tuple[Summary, Summary]],
     ratios: dict[str, Ratio],
     unlike: dict[str, list[str]],
@@ -166,7 +134,7 @@ def _sentences(
                 "A and B were run apart, and are not paired: what changed on the machine between them is in these ratios. "
                 "Only runs that are interleaved tell that apart."
             )
-    ours, theirs = ([summary.id for summary in report.summaries] for report in reports)
+    ours, theirs = ([summary.id for summary in each.summaries] for each in compared)
     alone = (("A", ours, theirs), ("B", theirs, ours))
     missing = [
         f"Not run in {name}: {', '.join(ids)}."
@@ -178,9 +146,7 @@ def _sentences(
         for name, here, there in alone
         if (ids := [row_id for row_id in here if row_id not in there])
     ]
-    cautions = [
-        f"{name}: {trouble}" for name, report in zip("AB", reports, strict=True) for trouble in report.findings.troubles
-    ]
+    cautions = [f"{name}: {trouble}" for name, each in zip("AB", compared, strict=True) for trouble in each.findings.troubles]
     parts = (
         ("Which is faster?", speed),
         ("Is it the same training?", _first_losses(run_in_both)),
@@ -280,8 +246,8 @@ def _states(matched: Sequence[tuple[Summary, Summary]]) -> Table:
     return Table("beside_states", "How they ended", columns, rows)
 
 
-def _environments(reports: tuple[Report, Report]) -> list[tuple[str, str, str]]:
-    ours, theirs = (dict(content.environment(report)) for report in reports)
+def _environments(compared: _Two) -> list[tuple[str, str, str]]:
+    ours, theirs = (dict(comparison_report.environment(each)) for each in compared)
     return [
         (name, ours.get(name, tables.MISSING), theirs.get(name, tables.MISSING))
         for name in {**ours, **theirs}
@@ -289,9 +255,9 @@ def _environments(reports: tuple[Report, Report]) -> list[tuple[str, str, str]]:
     ]
 
 
-def _specs(reports: tuple[Report, Report], both: Sequence[str]) -> list[tuple[str, str, str]]:
+def _specs(compared: _Two, both: Sequence[str]) -> list[tuple[str, str, str]]:
     """Fields of the matched rows' specs; of all rows alike once, else row by row."""
-    specs = [_fields(report) for report in reports]
+    specs = [_fields(each) for each in compared]
     found: dict[tuple[str, str, str], list[str]] = {}
     for row_id in both:
         ours, theirs = (each[row_id] for each in specs)
@@ -305,42 +271,15 @@ def _specs(reports: tuple[Report, Report], both: Sequence[str]) -> list[tuple[st
     ]
 
 
-def _heading(found: Pair) -> list[str]:
+def _heading(folders: tuple[Path, Path], compared: _Two) -> list[str]:
     lines: list[str] = []
-    for name, folder, report in zip(("A", "B"), found.folders, found.reports, strict=True):
-        first, *_ = content.heading(report).splitlines()
-        lines.append(f"{name}: {folder}, {report.stored.comparison.created_at}: {first}")
+    for name, folder, each in zip("AB", folders, compared, strict=True):
+        first, *_ = comparison_report.heading(each).splitlines()
+        lines.append(f"{name}: {folder}, {each.stored.comparison.created_at}: {first}")
     return [wording.one_line(line) for line in lines]
 
 
-def _markdown(found: Pair) -> str:
-    documents = [*found.tables, _differences(found)]
-    return document.markdown("Two comparisons side by side", _heading(found), found.sentences, documents)
-
-
-def _html(found: Pair, folder: Path) -> str:
-    return page.render(
-        "beside.html.jinja",
-        title="Two comparisons side by side",
-        overline="Comparison of frameworks",
-        facts=_heading(found),
-        marks=[
-            {
-                "what": "Machine",
-                "said": "the same" if found.same_machine else "another: no verdict about speed",
-                "tone": "good" if found.same_machine else "warn",
-            },
-            {"what": "Rows in both", "said": str(len(found.tables[0].rows)), "tone": ""},
-            {"what": "Differences around them", "said": str(len(found.differences)), "tone": ""},
-        ],
-        said=[(title, list(map(wording.one_line, sentences))) for title, sentences in found.sentences],
-        grids=list(map(page.grid, found.tables)),
-        differences=page.grid(_differences(found)),
-        command=f"{content.COMPARE} {content.shell(['report', *map(str, found.folders), '--out', str(folder)])}",
-    )
-
-
-def _differences(found: Pair) -> Table:
-    columns = (Column("what", "what"), Column("a", "A"), Column("b", "B"))
-    rows: list[dict[str, Cell]] = [{"what": what, "a": ours, "b": theirs} for what, ours, theirs in found.differences]
+def _differences(found: Sequence[tuple[str, str, str]]) -> Table:
+    columns = (Column("what", "what", fold=36), Column("a", "A", fold=36), Column("b", "B", fold=36))
+    rows: list[dict[str, Cell]] = [{"what": what, "a": ours, "b": theirs} for what, ours, theirs in found]
     return Table("beside_differences", "What differs around them", columns, rows, note="" if rows else "Nothing recorded.")

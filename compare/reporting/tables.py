@@ -131,13 +131,14 @@ def print_all(console: Console, made: Sequence[Table], *, where: str) -> None:
             console.print(Text(note, style="dim"))
 
 
-def print_sections(console: Console, sections: Sequence[tuple[str, Sequence[str]]]) -> None:
-    """Print sentences under their headings."""
-    for title, sentences in sections:
+def print_findings(console: Console, findings: Sequence[tuple[str, Sequence[str]]]) -> None:
+    """Print sentences under their headings. A sentence that starts with a space belongs below the one before."""
+    for heading, sentences in findings:
         console.print()
-        console.print(Text(title, style="bold"))
+        console.print(Text(heading, style="bold"))
         for sentence in sentences:
-            console.print(Padding(Text(one_line(sentence)), (0, 0, 0, 2), expand=False))
+            indent = 4 if sentence.startswith(" ") else 2
+            console.print(Padding(Text(one_line(sentence)), (0, 0, 0, indent), expand=False))
 
 
 def _fitting(table: Table, width: int) -> list[tuple[Column, list[str]]]:

@@ -1,0 +1,303 @@
+"""The plots of a comparison. They show the figures of its tables and no others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from common.artifacts.schema import Phases
+from compare.core.statistics import Ratio
+from compare.judgement.summary import FAILURES, Epoch, Summary
+from compare.reporting import comparison_tables, plots
+from compare.reporting.plots import COLOURS, LINE_STYLES, MARKERS, Drawing
+
+CONFUSION = "confusion"
+"""Name of the plot that shows class names, too."""
+
+_CLASS_SIDE, _LEAST_SIDE, _MOST_SIDE = 0.24, 2.4, 6.0
+"""Inches of a class, and of a whole confusion matrix."""
+_ACROSS, _AROUND = 12.0, 2.5
+"""Inches of matrices side by side, and of their titles and names."""
+_MOST_COUNTED, _MOST_NAMED = 15, 50
+"""Classes up to which counts and names can be read."""
+
+
+def drawings(summaries: Sequence[Summary], class_names: Sequence[str] = ()) -> dict[str, Drawing]:
+    """Every plot of a comparison by name, for `plots.write_all`.
+
+    Args:
+        summaries: of all rows.
+        class_names: by class id. Classes beyond them are shown by id.
+    """
+
+    def drawing(name: str, figure: Figure) -> bool:
+        drawn = draw(name, figure, summaries, class_names)
+        if absent := left_out(summaries):
+            figure.text(0.01, -0.02, f"Left out: {absent}", fontsize=8, va="top")
+        return drawn
+
+    return {name: partial(drawing, name) for name in names()}
+
+
+def names() -> tuple[str, ...]:
+    """Of all plots that there are."""
+    return (*_PLOTS, CONFUSION)
+
+
+def draw(name: str, figure: Figure, summaries: Sequence[Summary], class_names: Sequence[str] = ()) -> bool:
+    """Draw one plot into a figure, within SETTINGS; False where there is nothing to show."""
+    drawn = [summary for summary in summaries if shown(summary)]
+    return _confusion(figure, drawn, class_names) if name == CONFUSION else _PLOTS[name](figure, drawn)
+
+
+def shown(summary: Summary) -> bool:
+    """Whether a row has figures that may stand beside those of others."""
+    return summary.repeats_done > 0 and summary.status not in FAILURES
+
+
+def left_out(summaries: Sequence[Summary]) -> str:
+    """The rows that no plot shows, by name and reason: `tensorflow multi_process x2 (killed)`."""
+    return ", ".join(f"{summary.name} ({summary.status})" for summary in summaries if not shown(summary))
+
+
+def _loss(figure: Figure, summaries: Sequence[Summary]) -> bool:
+    return _curves(figure, summaries, "loss", lambda epoch: epoch.train_loss, lambda epoch: epoch.validation_loss)
+
+
+def _accuracy(figure: Figure, summaries: Sequence[Summary]) -> bool:
+    return _curves(figure, summaries, "accuracy", lambda epoch: epoch.train_accuracy, lambda epoch: epoch.validation_accuracy)
+
+
+def _curves(
+    figure: Figure,
+    summaries: Sequence[Summary],
+    what: str,
+    train: Callable[[Epoch], float | None],
+    validation: Callable[[Epoch], float | None],
+) -> bool:
+    axes: list[Axes] = list(figure.subplots(1, 2, sharey=True))
+    for axis, split, pick in ((axes[0], "training", train), (axes[1], "validation", validation)):
+        axis.set(title=f"{split} {what}", xlabel="epoch")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        for summary, style in zip(summaries, _styles(summaries), strict=True):
+            points = [(epoch.epoch, value) for epoch in summary.epochs if (value := pick(epoch)) is not None]
+            axis.plot([x for x, _ in points], [y for _, y in points], label=summary.name, **style)
+    axes[0].set_ylabel(what)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    return any(pick(epoch) is not None for summary in summaries for epoch in summary.epochs for pick in (train, validation))
+
+
+def _seconds(figure: Figure, summaries: Sequence[Summary]) -> bool:
+    timed = [summary for summary in summaries if summary.epoch_seconds]
+    axis: Axes = figure.subplots()
+    for place, summary in enumerate(timed):
+        seconds = summary.epoch_seconds
+        assert seconds is not None
+        spread = [[seconds.median - seconds.low], [seconds.high - seconds.median]]
+        axis.barh(place, seconds.median, color=_colour(summary, timed), xerr=spread if seconds.n > 1 else None, capsize=3)
+        _label(axis, seconds.median, seconds.high, place)
+    _name_rows(axis, [summary.name for summary in timed])
+    axis.set(title="Seconds per epoch (median; whiskers: 25 % to 75 % quantile)", xlabel="seconds")
+    return bool(timed)
+
+
+def _speedup(figure: Figure, summaries: Sequence[Summary]) -> bool:
+    against: tuple[tuple[str, Callable[[Summary], Ratio | None]], ...] = (
+        ("serial on 1 core", lambda summary: summary.speedup_one_core),
+        ("serial on the same cores", lambda summary: summary.speedup_same_cores),
+    )
+    compared = [summary for summary in summaries if any(pick(summary) for _, pick in against)]
+    axis: Axes = figure.subplots()
+    for index, (base, pick) in enumerate(against):
+        for place, summary in enumerate(compared):
+            ratio = pick(summary)
+            if ratio is None:
+                continue
+            whiskers = None
+            if ratio.low is not None and ratio.high is not None and ratio.decided:
+                whiskers = [[ratio.value - ratio.low], [ratio.high - ratio.value]]
+            y = place + 0.2 * (2 * index - 1)
+            axis.barh(y, ratio.value, 0.38, color=COLOURS[index], label=f"against {base}", xerr=whiskers, capsize=3)
+            end = ratio.high if whiskers and ratio.high is not None else ratio.value
+            _label(axis, ratio.value, end, y)
+    axis.axvline(1.0, color="black", linewidth=1)
+    _name_rows(axis, [summary.name for summary in compared])
+    axis.set(title="Speed-up by seconds per epoch (whiskers: 95 % interval, from 5 repeats on)", xlabel="times as fast")
+    handles, labels = axis.get_legend_handles_labels()
+    unique = dict(zip(labels, handles, strict=True))
+    figure.legend(unique.values(), unique.keys(), loc="outside lower center", ncols=2, frameon=False)
+    return bool(compared)
+
+
+def _efficiency(figure: Figure, summaries: Sequence[Summary]) -> bool:
+    compared = [summary for summary in summaries if summary.parallel_efficiency is not None]
+    axis: Axes = figure.subplots()
+    for place, summary in enumerate(compared):
+        efficiency = summary.parallel_efficiency or 0.0
+        axis.barh(place, efficiency, color=_colour(summary, compared))
+        _label(axis, efficiency, efficiency, place)
+    axis.axvline(1.0, color="black", linewidth=1)
+    _name_rows(axis, [summary.name for summary in compared])
+    axis.set(title="Parallel efficiency (speed-up over the ratio of resources; 1: nothing is lost)", xlabel="efficiency")
+    return bool(compared)
+
+
+def _phases(figure: Figure, summaries: Sequence[Summary]) -> bool:
+    timed = [summary for summary in summaries if summary.phases]
+    axis: Axes = figure.subplots()
+    for place, summary in enumerate(timed):
+        phases, end = summary.phases, 0.0
+        assert phases is not None
+        for name, (colour, hatch, pick) in _PHASES.items():
+            axis.barh(place, pick(phases), left=end, color=colour, label=name, hatch=hatch, edgecolor="white", linewidth=0)
+            end += pick(phases)
+        _label(axis, end, end, place)
+    _name_rows(axis, [summary.name for summary in timed])
+    axis.set(title="Wall seconds by phase", xlabel="seconds")
+    handles, labels = axis.get_legend_handles_labels()
+    unique = dict(zip(labels, handles, strict=True))
+    figure.legend(unique.values(), unique.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    return bool(timed)
+
+
+_PHASES: dict[str, tuple[str, str | None, Callable[[Phases], float]]] = {
+    "import": (COLOURS[5], None, lambda phases: phases.import_seconds),
+    "build": (COLOURS[2], None, lambda phases: phases.build_seconds),
+    "first step": (COLOURS[1], None, lambda phases: phases.first_step_seconds),
+    "training": (COLOURS[0], None, lambda phases: phases.training_seconds - phases.input_wait_seconds),
+    "training: wait for input": (COLOURS[0], "////", lambda phases: phases.input_wait_seconds),
+    "evaluation": (COLOURS[4], None, lambda phases: phases.evaluation_seconds),
+    "other": ("#999999", None, lambda phases: phases.other_seconds),
+}
+"""Colour, hatch and seconds of each, in the order in which they are stacked; the wait for input is a part of the training."""
+
+
+def _input(figure: Figure, summaries: Sequence[Summary]) -> bool:
+    timed = [summary for summary in summaries if summary.part == "input" and summary.images_per_second]
+    workers = sorted({summary.workers for summary in timed})
+    if len(workers) < 2:
+        return False
+    axis: Axes = figure.subplots()
+    lines = list(dict.fromkeys(summary.fed_name for summary in timed))
+    frameworks = list(dict.fromkeys(summary.framework for summary in timed))
+    for index, name in enumerate(lines):
+        own = sorted((summary for summary in timed if summary.fed_name == name), key=lambda summary: summary.workers)
+        framework = frameworks.index(own[0].framework)
+        rates = [summary.images_per_second.median for summary in own if summary.images_per_second]
+        axis.plot(
+            [workers.index(summary.workers) for summary in own],
+            rates,
+            label=name,
+            color=COLOURS[index % len(COLOURS)],
+            linestyle=LINE_STYLES[framework % len(LINE_STYLES)],
+            marker=MARKERS[framework % len(MARKERS)],
+        )
+    axis.set_xticks(range(len(workers)), [str(number) if number else "inline" for number in workers])
+    axis.set(title="Images per second of the input alone (median)", xlabel="input workers", ylabel="images/s", ylim=(0, None))
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    return True
+
+
+def _confusion(figure: Figure, summaries: Sequence[Summary], class_names: Sequence[str]) -> bool:
+    return draw_confusion(figure, {each.name: each.confusion for each in summaries if each.confusion}, class_names)
+
+
+def draw_confusion(figure: Figure, confusions: Mapping[str, Sequence[Sequence[int]]], class_names: Sequence[str]) -> bool:
+    """Draw confusion matrices side by side, within SETTINGS; False where there are none.
+
+    Args:
+        figure: gets the size that they need.
+        confusions: examples of each true class (row) that were taken for each class (column), by what they are of.
+        class_names: by class id; ids stand for those that are not in it.
+    """
+    matrices = {name: np.array(counts) for name, counts in confusions.items()}
+    if not matrices:
+        return False
+    size = max(map(len, matrices.values()))
+    names = plots.labels(comparison_tables.headings(class_names, size))
+    side = min(max(_LEAST_SIDE, _CLASS_SIDE * size), _MOST_SIDE)
+    lines = math.ceil(len(matrices) / int(_ACROSS / side))
+    columns = math.ceil(len(matrices) / lines)
+    figure.set_size_inches(columns * side + _AROUND, lines * side + _AROUND)
+    figure.set_layout_engine("compressed")  # of axes whose sides are equal
+    for place, (name, counts) in enumerate(matrices.items()):
+        axis = figure.add_subplot(lines, columns, place + 1)
+        shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+        axis.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
+        axis.set_title(name, fontsize=9)
+        axis.grid(visible=False)
+        if size <= _MOST_COUNTED:
+            for true, taken in np.argwhere(counts):
+                colour = "white" if shares[true, taken] > 0.5 else "black"
+                text = axis.text(taken, true, str(counts[true, taken]), ha="center", va="center", fontsize=6, color=colour)
+                text.set_in_layout(False)
+        lowest, leftmost = place + columns >= len(matrices), place % columns == 0  # ticks take most of the time to draw
+        if size <= _MOST_NAMED:
+            axis.set_xticks(range(size) if lowest else [], names if lowest else [], rotation=90, fontsize=6)
+            axis.set_yticks(range(size) if leftmost else [], names if leftmost else [], fontsize=6)
+    figure.suptitle("Confusion (test split, examples of all repeats; colour: share of the true class)", fontsize=11)
+    ids = "" if size <= _MOST_NAMED else ", by its id"
+    figure.supxlabel(f"taken for{ids}", fontsize=10)
+    figure.supylabel(f"true class{ids}", fontsize=10)
+    return True
+
+
+_PLOTS: dict[str, Callable[[Figure, Sequence[Summary]], bool]] = {
+    "loss": _loss,
+    "accuracy": _accuracy,
+    "seconds_per_epoch": _seconds,
+    "speedup": _speedup,
+    "efficiency": _efficiency,
+    "phases": _phases,
+    "images_per_second": _input,
+}
+
+
+def _styles(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
+    """A colour for each mode, line and marker for each framework; thick to thin, for twins lie on each other."""
+    frameworks = list(dict.fromkeys(summary.framework for summary in summaries))
+    modes = list(dict.fromkeys(summary.configuration for summary in summaries))
+    styles: list[dict[str, Any]] = []
+    for index, summary in enumerate(summaries):
+        framework = frameworks.index(summary.framework)
+        thickness = 1.0 - index / max(len(summaries), 2)
+        styles.append(
+            {
+                "color": COLOURS[modes.index(summary.configuration) % len(COLOURS)],
+                "linestyle": LINE_STYLES[framework % len(LINE_STYLES)],
+                "marker": MARKERS[framework % len(MARKERS)],
+                "markerfacecolor": "white" if framework else None,
+                "markersize": 3 + 8 * thickness,
+                "linewidth": 1 + 6 * thickness,
+            }
+        )
+    return styles
+
+
+def _colour(summary: Summary, summaries: Sequence[Summary]) -> str:
+    frameworks = list(dict.fromkeys(other.framework for other in summaries))
+    return COLOURS[frameworks.index(summary.framework) % len(COLOURS)]
+
+
+def _label(axis: Axes, value: float, x: float, y: float) -> None:
+    """Write a bar's value behind its end."""
+    axis.margins(x=0.12)  # room for the value of the longest one
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.8}
+    axis.annotate(f"{value:.2f}", (x, y), (6, 0), textcoords="offset points", va="center", fontsize=9, bbox=box)
+
+
+def _name_rows(axis: Axes, names: Sequence[str]) -> None:
+    figure = axis.get_figure(root=True)
+    assert figure is not None
+    figure.set_figheight(max(figure.get_figheight(), 2 + 0.3 * len(names)))
+    axis.set_yticks(range(len(names)), names)
+    axis.invert_yaxis()
+    axis.grid(axis="y", visible=False)

@@ -1,0 +1,294 @@
+"""The report of a comparison, made from its stored results."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from common.artifacts.schema import RunResult
+from compare.core import exits, wording
+from compare.core.statistics import VERDICT_PAIRS
+from compare.execution import launch, store
+from compare.execution.store import RUNS_FOLDER, SPEC_FILE, Stored
+from compare.judgement.findings import Findings, findings
+from compare.judgement.summary import FAILURES, Summary, summarize
+from compare.reporting import comparison_plots, comparison_tables, dataframes, document, page, tables
+from compare.reporting.document import COMPARE, TABLES_FOLDER, Mark, Report, shell
+from compare.reporting.tables import Table
+
+RESULTS_FILE = "results.json"
+
+_FRAMES = {"runs": dataframes.runs, "epochs": dataframes.epochs}
+"""Written beside the tables, for other tools."""
+_FIRST, _CURVES = ("comparison", "accuracy"), ("loss", "accuracy")
+_PROOF, _CLASSES, _FOLDED = ("proof", "claims"), ("classes",), ("seconds", "epochs")
+_IN_THE_RUNG = ("mode", "model", "optimizer")
+"""Columns of the proof that repeat the rung's name or the page's title."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A stored comparison, and what was found in it."""
+
+    stored: Stored
+    summaries: list[Summary]
+    findings: Findings
+
+    @property
+    def exit_code(self) -> int:
+        """1 where a run failed or is missing, the proof was refuted or the timed runs did not train the same, else 0."""
+        proof = self.stored.comparison.proof
+        refuted = proof is not None and proof.verdict == "not proved"
+        bad = any(summary.status in (*FAILURES, "not run") for summary in self.summaries)
+        bad = bad or bool(self.stored.set_aside)
+        return exits.RUN_FAILED if bad or refuted or not self.findings.comparable else 0
+
+
+def read(folder: Path, unsealed: Sequence[tuple[str, RunResult]] = ()) -> Compared:
+    """Read a results folder and judge it.
+
+    Args:
+        folder: of a comparison.
+        unsealed: (row id, result) of runs that could leave none there, as on a full disk: their reasons are told.
+
+    Raises:
+        FolderError: the folder holds no comparison.
+    """
+    stored = store.read(folder)
+    for row_id, result in unsealed:
+        stored.runs[row_id].setdefault(result.repeat, result)
+    summaries = summarize(stored)
+    return Compared(stored, summaries, findings(stored, summaries))
+
+
+def report(compared: Compared, folder: Path) -> Report:
+    """The report of a comparison.
+
+    Args:
+        compared: the comparison.
+        folder: its results, for the commands that repeat it.
+    """
+    stored, summaries = compared.stored, compared.summaries
+    comparison = stored.comparison
+    absent = comparison_plots.left_out(summaries)
+    frames = {f"{TABLES_FOLDER}/{name}.csv": tables.frame_to_csv(frame(stored)) for name, frame in _FRAMES.items()}
+    confusion = comparison_tables.confusion_table(summaries, comparison.class_names)
+    return Report(
+        title="Comparison",
+        json_file=RESULTS_FILE,
+        facts=heading(compared).splitlines(),
+        marks=_marks(compared),
+        findings=sections(compared),
+        tables=documents(compared),
+        detail_tables=confusion,
+        terminal_tables=comparison_tables.on_terminal(summaries),
+        drawings=comparison_plots.drawings(summaries, comparison.class_names),
+        files=frames,
+        notes=["", f"Left out of the plots: {tables.escaped(absent)}."] if absent else [],
+        environment=environment(compared),
+        commands=commands(compared, folder),
+        values=_values(compared),
+        template="report.html.jinja",
+        page_values=lambda drawn: _page_values(compared, folder, drawn),
+        exit_code=compared.exit_code,
+    )
+
+
+def _values(compared: Compared) -> dict[str, Any]:
+    """Plan, proof, findings and the result of every run."""
+    stored = compared.stored
+    return {
+        "schema_version": store.SCHEMA_VERSION,
+        "comparison": stored.comparison.model_dump(mode="python"),
+        "findings": compared.findings.model_dump(),
+        "summaries": [summary.model_dump() | {"name": summary.name} for summary in compared.summaries],
+        "runs": {row_id: [result for _, result in sorted(repeats.items())] for row_id, repeats in stored.runs.items()},
+        "set_aside": stored.set_aside,
+    }
+
+
+def _page_values(compared: Compared, folder: Path, drawn: Mapping[str, str]) -> dict[str, Any]:
+    """Values of the comparison's own page. It shows confusion as tables."""
+    comparison = compared.stored.comparison
+    grids = {table.name: table for table in documents(compared)}
+    folded = [name for name in grids if name in (*_FIRST[:1], *_FOLDED) or name.startswith("epoch_")]
+    apart = {*_FIRST, *_PROOF, *_CLASSES, *folded}
+    pictures = {name: picture for name, picture in drawn.items() if name != comparison_plots.CONFUSION}
+    heats = [_heat(summary, comparison.class_names) for summary in compared.summaries if summary.confusion]
+    title = wording.one_line(f"{comparison.rows[0].spec.model} on {comparison.data_name}")
+    return {
+        "title": title,
+        "overline": "Comparison of frameworks",
+        "facts": [wording.one_line(line).removeprefix(f"{title}, ") for line in heading(compared).splitlines()],
+        "contents": _contents(grids, pictures, heats),
+        "proof": page.grid(_without(grids["proof"], _IN_THE_RUNG)) if "proof" in grids else None,
+        "claims": page.grid(grids["claims"]) if "claims" in grids else None,
+        "results": [page.grid(_narrow(grids[name])) for name in _FIRST if name in grids],
+        "curves": [pictures[name] for name in _CURVES if name in pictures],
+        "times": [picture for name, picture in pictures.items() if name not in _CURVES],
+        "left_out": comparison_plots.left_out(compared.summaries),
+        "timed": [page.grid(table) for name, table in grids.items() if name not in apart],
+        "heats": heats,
+        "classes": [page.grid(grids[name]) for name in _CLASSES if name in grids],
+        "whole": [page.grid(grids[name]) for name in folded],
+        "specs": [(row.id, row.spec.to_json()) for row in comparison.rows],
+        "run_commands": run_commands(compared, folder),
+    }
+
+
+def _marks(compared: Compared) -> list[Mark]:
+    comparison, summaries = compared.stored.comparison, compared.summaries
+    verdict = comparison.proof.verdict if comparison.proof else "not examined"
+    whole = sum(summary.status == "ok" for summary in summaries)
+    enough = comparison.repeats >= VERDICT_PAIRS
+    timed, tone = ("comparable", "good") if compared.findings.comparable else ("not comparable", "bad")
+    doubtful = sum(summary.in_doubt for summary in summaries)
+    if doubtful and compared.findings.comparable:
+        timed, tone = f"times in doubt in {doubtful} of {len(summaries)} rows", "warn"
+    return [
+        Mark("Same training", verdict, page.TONES.get(verdict, "warn")),
+        Mark("Timed runs", timed, tone),
+        Mark(
+            "Rows that ended well",
+            f"{whole} of {len(summaries)}",
+            "good" if whole == len(summaries) else "bad" if compared.exit_code else "warn",
+        ),
+        Mark(
+            "Repeats",
+            f"{comparison.repeats}" if enough else f"{comparison.repeats}, a verdict needs {VERDICT_PAIRS}",
+            "good" if enough else "warn",
+        ),
+    ]
+
+
+def _contents(
+    grids: Mapping[str, Table], pictures: Mapping[str, str], heats: Sequence[dict[str, Any]]
+) -> list[tuple[str, str]]:
+    parts = [
+        ("proof", "Proof", "proof" in grids),
+        ("results", "Results", True),
+        ("curves", "Curves", any(name in pictures for name in _CURVES)),
+        ("times", "Time", True),
+        ("confusion", "Confusion", bool(heats)),
+        ("details", "Every figure", True),
+        ("environment", "Environment", True),
+        ("again", "Repeat it", True),
+    ]
+    return [(anchor, name) for anchor, name, present in parts if present]
+
+
+def _narrow(table: Table) -> Table:
+    return _without(table, [column.key for column in table.columns if not column.terminal])
+
+
+def _without(table: Table, keys: Collection[str]) -> Table:
+    return replace(table, columns=tuple(column for column in table.columns if column.key not in keys))
+
+
+def _heat(summary: Summary, class_names: Sequence[str]) -> dict[str, Any]:
+    """A confusion matrix; the share of a row that a cell has, in tenths rounded up, is its colour."""
+    counts = summary.confusion or []
+    return {
+        "title": summary.name,
+        "names": comparison_tables.headings(class_names, len(counts)),
+        "rows": [[(count, math.ceil(10 * count / max(sum(row), 1))) for count in row] for row in counts],
+    }
+
+
+def sections(compared: Compared) -> list[tuple[str, list[str]]]:
+    found = compared.findings
+    sections = [
+        ("Is it the same training?", found.sameness),
+        ("Which framework is faster?", found.frameworks),
+        ("Which modes pay?", found.modes),
+        ("How sure is that?", found.surety),
+        ("How accurate, and how soon?", found.scores),
+        ("Which modes are not serial's mathematics, and what came of it?", found.departures),
+        ("Input or model: what bounds the runs?", found.bounds),
+        ("Cautions", found.troubles),
+        ("The data", compared.stored.comparison.data_notes),
+    ]
+    return [(title, sentences) for title, sentences in sections if sentences]
+
+
+def heading(compared: Compared) -> str:
+    comparison = compared.stored.comparison
+    spec = comparison.rows[0].spec
+    count, unit = (spec.epochs, "epoch") if spec.epochs is not None else (spec.steps, "step")
+    length = f"{count} {unit}" if count == 1 else f"{count} {unit}s"
+    repeats = f"{wording.count(comparison.repeats, 'repeat')}"
+    cores = max(row.spec.cores for row in comparison.rows)
+    seeds = f"seeds {', '.join(map(str, comparison.seeds))}" if comparison.seeds else f"seed {spec.seed}"
+    part = {"training": "", "input": "; the input path alone", "compute": "; the model alone, on one batch"}[spec.part]
+    return (
+        f"{spec.model} on {comparison.data_name}, {spec.optimizer.name}, global batch {spec.global_batch_size}, {length}, "
+        f"{spec.precision}, {seeds}, {repeats}{part}\n"
+        f"{document.ground(comparison.machine, comparison.versions, cores=cores)}"
+    )
+
+
+def documents(compared: Compared) -> list[Table]:
+    """Every table that is written, the certificate of the proof among them."""
+    comparison = compared.stored.comparison
+    return [
+        *comparison_tables.documents(compared.summaries),
+        *comparison_tables.class_table(compared.summaries, comparison.class_names),
+        *(comparison_tables.proof_tables(comparison.proof.model_dump()) if comparison.proof else []),
+    ]
+
+
+def environment(compared: Compared) -> list[tuple[str, str]]:
+    """Facts of the machine, the versions, the data and the code, by name."""
+    comparison = compared.stored.comparison
+    facts: dict[str, Any] = {
+        name.replace("_", " ").replace(" mib", " MiB"): value for name, value in comparison.machine.items()
+    }
+    for framework, packages in comparison.versions.items():
+        facts[framework] = ", ".join(f"{package} {version}" for package, version in packages.items())
+    facts |= {
+        "data": comparison.data_name,
+        "classes": len(comparison.class_names) or None,
+        "hash of the data": comparison.data_hash,
+        "trainable values": f"{comparison.trainable_values:,}" if comparison.trainable_values else None,
+        "hash of the code": comparison.code_hash,
+        "made at": comparison.created_at,
+    }
+    return [(name, wording.one_line(_in_words(value))) for name, value in facts.items() if value is not None]
+
+
+def commands(compared: Compared, folder: Path) -> list[tuple[str, str]]:
+    """What each is for, and the line that does it again."""
+    comparison = compared.stored.comparison
+    commit = comparison.machine.get("commit")
+    made: list[tuple[str, str]] = []
+    if isinstance(commit, str):
+        changed = ", and changes to it that were not committed" if comparison.machine.get("dirty") else ""
+        made.append((f"The code that made it{changed}:", shell(["git", "checkout", commit])))
+    return [
+        *made,
+        ("Its environment:", "make setup"),
+        ("The comparison:", f"{COMPARE} {shell(comparison.argv)}"),
+        ("This report, from the stored results:", f"{COMPARE} {shell(['report', str(folder)])}"),
+    ]
+
+
+def run_commands(compared: Compared, folder: Path) -> list[str]:
+    """One run of each row by itself, with its spec, into a folder of its own."""
+    lines: list[str] = []
+    for row in compared.stored.comparison.rows:
+        if row.unavailable is None:
+            twin = launch.FRAMEWORKS.get(row.framework, row.framework)
+            spec_file = folder / RUNS_FOLDER / f"{row.id}-r0" / SPEC_FILE
+            words = [".venv/bin/python", "-m", twin, "run", str(spec_file), "--out", f"again/{row.id}"]
+            lines.append(shell(words))
+    return lines
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return json.dumps(value) if isinstance(value, Mapping | list) else str(value)
