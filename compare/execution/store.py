@@ -141,15 +141,15 @@ def run_folder(folder: Path, row_id: str, repeat: int) -> Path:
     return made
 
 
-def refuse_others(folder: Path, record: str, kind: str, what: str, *, own: Collection[str] = ()) -> None:
+def refuse_others(folder: Path, record: str, kind: str | None, what: str, *, own: Collection[str] = ()) -> None:
     """Refuse a folder that holds anything but an earlier result of the same kind.
 
     Args:
-        folder: that is to be written to; may be missing.
-        record: name of the JSON file in which such a result says its `kind`.
-        kind: the one that may be replaced.
-        what: words for it.
-        own: names that may stand there without a record, as a result that was cut short leaves them.
+        folder: to write to. It may be missing.
+        record: name of the JSON file of such a result.
+        kind: value of its field `kind`, if it has one.
+        what: names such a result in messages.
+        own: names that may be there without a record. A result that was cut short leaves them.
 
     Raises:
         FolderError: it holds something else.
@@ -158,10 +158,10 @@ def refuse_others(folder: Path, record: str, kind: str, what: str, *, own: Colle
     if not others:
         return
     try:
-        found = atomic_files.parsed((folder / record).read_bytes()).get("kind")
+        same = atomic_files.parsed((folder / record).read_bytes()).get("kind") == kind
     except (OSError, ValueError, AttributeError):
-        found = None
-    if found != kind:
+        same = False
+    if not same:
         raise FolderError(f"{folder} holds files that are no {what}'s ({others[0]}). Choose an empty folder with --out.")
 
 
