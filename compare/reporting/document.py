@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -119,7 +119,7 @@ class Report:
             return
         console = terminal.stdout()
         for line in self.facts:
-            console.print(Text(wording.one_line(line)), soft_wrap=True)
+            console.print(Text(wording.one_line(line)), overflow="ignore", crop=False)  # a path is not broken
         shown = self.tables if self.terminal_tables is None else self.terminal_tables
         tables.print_all(console, shown, where=self.markdown_file if folder else tables.ELSEWHERE)
         tables.print_findings(console, self.findings)
@@ -134,9 +134,9 @@ class Report:
             Why that failed, or None.
         """
         try:
-            self._remove_tables_of_before(folder)
-            of_sections = [table for section in self.sections for table in section.tables]
-            for table in (*self.tables, *self.detail_tables, *of_sections):
+            written = self._table_files()
+            self._remove_tables_of_before(folder, kept={table.name for table in written})
+            for table in written:
                 tables.write(table, folder / TABLES_FOLDER)
             drawn = plots.write_all(self.drawings, folder / PLOTS_FOLDER)
             for path, content in self.files.items():
@@ -196,11 +196,11 @@ class Report:
             "title": wording.one_line(self.title),
             "overline": self.overline,
             "facts": list(map(wording.one_line, self.facts)),
-            "marks": self.marks,
+            "marks": [Mark(*map(wording.one_line, mark)) for mark in self.marks],
             "said": _on_one_line(self.findings),
             "parts_of_it": [_part(section, folder) for section in self.sections],
-            "environment": self.environment,
-            "commands": self.commands,
+            "environment": [(wording.one_line(name), wording.one_line(value)) for name, value in self.environment],
+            "commands": [(wording.one_line(purpose), command) for purpose, command in self.commands],
             "beside": f"{self.markdown_file}{f', {self.json_file}' if self.json_file else ''}",
         }
         if self.page_values:
@@ -211,8 +211,13 @@ class Report:
             values["photographs"] = [_photograph(folder, each) for each in pictures if not _is_drawing(each)]
         return page.render(self.template, **values)
 
-    def _remove_tables_of_before(self, folder: Path) -> None:
-        own = {Path(path).stem for path in self.files} | {table.name for table in (*self.tables, *self.detail_tables)}
+    def _table_files(self) -> list[Table]:
+        """Every table under the name of its files: two sections may have tables of one name."""
+        of_sections = [replace(each, name=f"{part.name}_{each.name}") for part in self.sections for each in part.tables]
+        return [*self.tables, *self.detail_tables, *of_sections]
+
+    def _remove_tables_of_before(self, folder: Path, kept: Collection[str]) -> None:
+        own = {Path(path).stem for path in self.files}.union(kept)
         there = {path.stem for path in (folder / TABLES_FOLDER).glob("*")}
         if self.json_file is None or not (others := there - own):
             return
@@ -317,4 +322,4 @@ def _photograph(folder: Path, path: str) -> tuple[str, str]:
 
 
 def _on_one_line(findings: Findings) -> list[tuple[str, list[str]]]:
-    return [(heading, list(map(wording.one_line, sentences))) for heading, sentences in findings]
+    return [(wording.one_line(heading), list(map(wording.one_line, sentences))) for heading, sentences in findings]

@@ -1,4 +1,7 @@
-"""The tables of a comparison as plain data, and that data as terminal text, Markdown, CSV and JSON."""
+"""Tables as plain data, and that data as terminal text, Markdown, CSV, LaTeX and JSON.
+
+`Table.of` makes the rows from its columns: each column picks its own cell from an item.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import io
 import math
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,11 +31,11 @@ Cell = str | int | float | Spread | Ratio | None
 
 MISSING = "-"
 ELSEWHERE = "the files of --out and in the JSON"
-"""Where columns stand that a terminal has no room for, of commands that write files when they are asked to."""
+"""Where a reader finds the columns that do not fit the terminal, unless the command has written files."""
 _WIDE = 110
-"""Characters from which a terminal shows the wide columns too."""
+"""A terminal of this many characters shows the wide columns too."""
 _LEAST_WORD = 16
-"""Characters to which a word may be shortened where a terminal is too narrow."""
+"""Words are not shortened below this many characters."""
 _LATEX = {
     **{letter: rf"\{letter}" for letter in "&%$#_{}"},
     **{letter: f"{{{letter}}}" for letter in "[]*"},  # would belong to the end of the row before them
@@ -46,29 +49,35 @@ _LATEX = {
     '"': r"\textquotedbl{}",
 }
 _MARKDOWN = re.compile(r"[\\|`*_<>\[\]#&~$]|:(?=//)|(?<=\bwww)\.", re.IGNORECASE)
-"""Also what GitHub makes more of: entities, formulas, and addresses that become links."""
+"""Includes what GitHub interprets: entities, formulas, and addresses that become links."""
 _FORMULA = re.compile(r"""(^|[;,"])(\s*)(?=[-=+@\uff1d\uff0b\uff0d\uff20])""")
-"""Where a spreadsheet would take what follows for a formula: it begins a cell, or would begin one if `;` parted them."""
+"""Where a spreadsheet would read a formula: at the start of a cell, also if `;` separates cells."""
 _LIGATURE = re.compile(r"([-',])(?=\1)")
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its key in the rows, its heading, and how its numbers are written."""
+    """One column: its key in the rows, its heading, and how its cells are picked and written."""
 
     key: str
     heading: str
     digits: int | None = None
-    """Digits behind the point; None: text and whole numbers, -1: powers of ten."""
+    """Digits after the point. None: text and whole numbers. -1: powers of ten."""
     terminal: bool = True
     short: str = ""
-    """Its heading on the terminal, where that is narrower."""
+    """A narrower heading for the terminal."""
     wide: bool = False
     """Left out on terminals too narrow for it."""
     fold: int | None = None
     """Characters at which the terminal breaks its text."""
     interval: bool = False
     """Whether its cells are spreads or ratios, which take three columns in CSV."""
+    pick: str | Callable[[Any], Cell] = ""
+    """Finds the cell in an item of `Table.of`: a function, or a path as in `value_at`. Default: the key."""
+
+    def cell(self, item: Any) -> Cell:
+        """The cell of one item."""
+        return self.pick(item) if callable(self.pick) else value_at(item, self.pick or self.key)
 
 
 @dataclass(frozen=True)
@@ -82,19 +91,44 @@ class Table:
     note: str = ""
 
     def __post_init__(self) -> None:
-        for field in ("title", "note"):  # which may hold text from outside, such as an exception's
+        for field in ("title", "note"):  # they may hold text from outside, such as an exception's
             object.__setattr__(self, field, one_line(getattr(self, field)))
 
+    @classmethod
+    def of(
+        cls, name: str, title: str, columns: Iterable[Column], items: Iterable[Any], note: str = "", **options: Any
+    ) -> Table:
+        """A table with a row for each item. Its columns pick the cells."""
+        columns = tuple(columns)
+        rows = [{column.key: column.cell(item) for column in columns} for item in items]
+        return cls(name, title, columns, rows, note=note, **options)
 
-RUN = (Column("framework", "framework"), Column("run", "mode"))
-"""With which the tables of runs begin; see `run_cells`."""
+
+RUN = (Column("framework", "framework"), Column("run", "mode", pick="configuration"))
+"""First columns of the tables of runs. They pick from a `Summary`."""
+
+
+def value_at(item: Any, path: str) -> Any:
+    """The value at a dotted path of attributes, keys of a mapping, and places in a tuple. None on the way gives None."""
+    for step in path.split("."):
+        if item is None:
+            return None
+        item = item.get(step) if isinstance(item, Mapping) else item[int(step)] if step.isdigit() else getattr(item, step)
+    return item
 
 
 def to_rich(table: Table, width: int) -> RichTable:
-    """For a terminal of so many characters, without the note: long words are shortened, then columns left out on the right."""
-    title = Text(table.title, style="bold")
+    """The table for a terminal of `width` characters, without its note.
+
+    Long words are shortened first. Then columns are left out from the right.
+    """
     made = RichTable(
-        title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False
+        title=Text(table.title, style="bold"),
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
     )
     shown = _fitting(table, width)
     for column, cells in shown:
@@ -110,20 +144,20 @@ def to_rich(table: Table, width: int) -> RichTable:
 
 
 def left_out(table: Table, width: int) -> list[str]:
-    """Headings of the columns that a terminal of so many characters has no room for."""
+    """Headings of the columns that do not fit a terminal of `width` characters."""
     shown = [column for column, _ in _fitting(table, width)]
     return [column.heading for column in table.columns if column.terminal and column not in shown]
 
 
 def note_on_terminal(table: Table, width: int, where: str) -> str:
-    """A table's note, and which columns stand but in `where`, for a terminal of so many characters."""
+    """A table's note for a terminal of `width` characters, with the columns that only `where` has."""
     headings = left_out(table, width)
     more = f"Too wide for this terminal, in {where}: {', '.join(headings)}." if headings else ""
     return f"{table.note} {more}".strip()
 
 
 def print_all(console: Console, made: Sequence[Table], *, where: str) -> None:
-    """Print tables with their notes; columns that find no room stand in `where`."""
+    """Print tables with their notes. `where` names the place of the columns that do not fit."""
     for table in made:
         console.print()
         console.print(to_rich(table, console.width))
@@ -135,14 +169,14 @@ def print_findings(console: Console, findings: Sequence[tuple[str, Sequence[str]
     """Print sentences under their headings. A sentence that starts with a space belongs below the one before."""
     for heading, sentences in findings:
         console.print()
-        console.print(Text(heading, style="bold"))
+        console.print(Text(one_line(heading), style="bold"))
         for sentence in sentences:
             indent = 4 if sentence.startswith(" ") else 2
             console.print(Padding(Text(one_line(sentence)), (0, 0, 0, indent), expand=False))
 
 
 def _fitting(table: Table, width: int) -> list[tuple[Column, list[str]]]:
-    """The columns that a terminal of so many characters has room for, with their cells."""
+    """The columns that fit a terminal of `width` characters, with their cells."""
     shown: list[tuple[Column, list[str]]] = []
     for column in table.columns:
         if not column.terminal or (column.wide and width < _WIDE):
@@ -205,9 +239,9 @@ def to_markdown(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """Full precision; a spread or a ratio takes three columns: its value, `_low` and `_high`.
+    """CSV at full precision. A spread or a ratio takes three columns: its value, `_low` and `_high`.
 
-    All text is quoted, and what a spreadsheet would run as a formula is given an apostrophe in front.
+    All text is quoted. An apostrophe stands before text that a spreadsheet would run as a formula.
     """
     output = io.StringIO()
     writer = csv.writer(output, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
@@ -229,7 +263,7 @@ def to_csv(table: Table) -> str:
 
 
 def frame_to_csv(frame: pd.DataFrame) -> str:
-    """A frame at full precision, its text as safe as that of `to_csv`."""
+    """A frame at full precision. Its text is as safe as that of `to_csv`."""
     safe = frame.copy(deep=False)
     for name in frame.select_dtypes(exclude="number"):
         written = {cell: _csv_text(cell) for cell in frame[name].unique() if isinstance(cell, str)}
@@ -239,10 +273,10 @@ def frame_to_csv(frame: pd.DataFrame) -> str:
 
 
 def to_latex(table: Table) -> str:
-    r"""A floating table for a paper, with the columns that a terminal shows: a page is no wider.
+    r"""A floating table for a paper, with the columns that a terminal shows. A page is no wider.
 
-    It needs `\usepackage[T1]{fontenc}` and `\usepackage{booktabs}`, for names in other scripts than Latin XeLaTeX or LuaLaTeX;
-    an interval is written `1.62 (1.58--1.66)`.
+    It needs `\usepackage[T1]{fontenc}` and `\usepackage{booktabs}`. Names in other scripts than Latin need XeLaTeX or
+    LuaLaTeX. An interval is written `1.62 (1.58--1.66)`.
     """
     columns = [column for column in table.columns if column.terminal]
     layout = "".join("l" if _is_text(table, column) else "r" for column in columns)
@@ -268,7 +302,7 @@ _FORMS: dict[str, Callable[[Table], str]] = {"md": to_markdown, "csv": to_csv, "
 
 
 def to_plain(table: Table) -> dict[str, Any]:
-    """For JSON: numbers that JSON does not know become null."""
+    """The table for JSON. Numbers that JSON lacks become null."""
     return {
         "name": table.name,
         "title": table.title,
@@ -279,14 +313,14 @@ def to_plain(table: Table) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON can hold it."""
+    """A value that JSON can hold."""
     if isinstance(value, Spread | Ratio):
         return value.model_dump()
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def written(cell: Cell, column: Column, with_spread: bool = True) -> str:
-    """A cell for a reader."""
+    """A cell as text for a reader."""
     if isinstance(cell, Spread | Ratio):
         value = _number(cell.median if isinstance(cell, Spread) else cell.value, column.digits)
         if not with_spread or cell.n == 1 or cell.low is None or cell.high is None:
@@ -298,12 +332,12 @@ def written(cell: Cell, column: Column, with_spread: bool = True) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text for Markdown, on one line, that means itself."""
+    """Text as one line of Markdown, without markup."""
     return _MARKDOWN.sub(r"\\\g<0>", one_line(text))
 
 
 def escaped_latex(text: str) -> str:
-    """Text for LaTeX, on one line, that means itself: no command, no ligature, no option of the row before."""
+    """Text as one line of LaTeX, without commands, ligatures, or an option of the row before."""
     return _LIGATURE.sub(r"\1{}", "".join(_LATEX.get(letter, letter) for letter in one_line(text)))
 
 

@@ -7,7 +7,8 @@ import pytest
 from compare.execution.store import Stored
 from compare.judgement.findings import findings
 from compare.judgement.summary import summarize
-from compare.reporting import content, report
+from compare.reporting import comparison_report
+from compare.reporting.comparison_report import Compared
 from tests.browser.chromium import Chromium
 from tests.compare import made
 
@@ -38,5 +39,6 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def write(stored: Stored, folder: Path) -> Path:
     summaries = summarize(stored)
-    assert report.write(content.Report(stored, summaries, findings(stored, summaries)), folder) is None
-    return folder / report.PAGE_FILE
+    report = comparison_report.report(Compared(stored, summaries, findings(stored, summaries)), folder)
+    assert report.write(folder) is None
+    return folder / report.page_file

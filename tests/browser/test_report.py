@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from compare.reporting import live, side_by_side
-from compare.reporting.content import read
+from compare.reporting.comparison_report import read
 from tests.browser.chromium import Chromium
 from tests.compare import made
 
@@ -137,9 +137,9 @@ def test_paper_has_the_whole_page_in_light_colours(browser: Chromium, page: Path
 
 def test_two_comparisons_side_by_side_are_as_safe(browser: Chromium, page: Path, tmp_path: Path) -> None:
     folder = made.stored_in(made.hostile(), tmp_path / "a")
-    pair = side_by_side.pair((folder, folder), (read(folder), read(folder)))
-    assert side_by_side.write(pair, tmp_path / "out") is None
-    browser.open(tmp_path / "out" / side_by_side.PAGE_FILE)
+    pair = side_by_side.report((folder, folder), (read(folder), read(folder)), tmp_path / "out")
+    assert pair.write(tmp_path / "out") is None
+    browser.open(tmp_path / "out" / pair.page_file)
     assert browser.complaints == [] and browser.evaluate("document.images.length") == 0
     assert browser.evaluate("document.querySelectorAll('table.sortable tbody tr').length") > 10
 

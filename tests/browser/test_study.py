@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from compare.judgement.summary import summarize
-from compare.reporting import comparison_tables, plots, sections
-from compare.reporting.sections import Section, Whole
+from compare.reporting import comparison_plots, comparison_tables, plots
+from compare.reporting.document import Mark, Report, Section
 from tests.browser.chromium import Chromium
 from tests.compare import made
 
@@ -19,7 +19,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two steps with the same plots, one of them with a picture, all text from outside hostile."""
     folder = tmp_path_factory.mktemp("study")
     summaries = summarize(made.hostile())
-    drawn = [f"plots/{path.name}" for path in plots.write(summaries, folder / "plots") if path.suffix == ".svg"]
+    written = plots.write_all(comparison_plots.drawings(summaries), folder / "plots")
+    drawn = [f"plots/{path.name}" for path in written if path.suffix == ".svg"]
     Image.fromarray(np.full((40, 2000, 3), 90, np.uint8)).save(folder / "sheet.png")
     first = Section(
         name="explore",
@@ -30,17 +31,17 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
         conclusions=[made.HOSTILE[5]],
         more=[made.HOSTILE[0]],
     )
-    whole = Whole(
+    whole = Report(
         title=made.HOSTILE[0],
         overline="Study",
         facts=[made.HOSTILE[2]],
-        marks=[("Steps", "2 of 2", "good")],
-        conclusions=[(made.HOSTILE[0], [made.HOSTILE[5]])],
-        parts=[first, replace(first, name="pretrain")],
+        marks=[Mark("Steps", "2 of 2", "good")],
+        findings=[(made.HOSTILE[0], [made.HOSTILE[5]])],
+        sections=[first, replace(first, name="pretrain")],
         commands=[(made.HOSTILE[2], made.HOSTILE[4])],
     )
     page = folder / "report.html"
-    page.write_text(sections.to_html(whole, folder), encoding="utf-8")
+    page.write_text(whole.to_html(folder), encoding="utf-8")
     return page
 
 

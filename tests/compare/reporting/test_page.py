@@ -15,17 +15,26 @@ from common.artifacts.schema import Noise
 from compare.execution.store import Stored
 from compare.judgement.findings import findings
 from compare.judgement.summary import summarize
-from compare.reporting import content, page, report, svg
-from compare.reporting.content import Report
+from compare.reporting import comparison_report, page, svg
+from compare.reporting.comparison_report import Compared
+from compare.reporting.document import Report
 from compare.reporting.plots import SETTINGS
 from tests.compare import made
 
 TEMPLATES = Path(page.__file__).parent / "templates"
 
 
-def of(stored: Stored) -> Report:
+def of(stored: Stored) -> Compared:
     summaries = summarize(stored)
-    return Report(stored, summaries, findings(stored, summaries))
+    return Compared(stored, summaries, findings(stored, summaries))
+
+
+def report(stored: Stored) -> Report:
+    return comparison_report.report(of(stored), Path("out"))
+
+
+def html_of(stored: Stored) -> str:
+    return report(stored).to_html(Path("out"))
 
 
 class Reader(HTMLParser):
@@ -55,7 +64,7 @@ def read(html: str) -> Reader:
 
 
 def test_the_policy_allows_the_pages_own_style_and_script_by_their_digests_and_nothing_else() -> None:
-    reader = read(page.to_html(of(made.hostile()), Path("out"), {}))
+    reader = read(html_of(made.hostile()))
     policy = next(value for name, value in reader.attributes if name == "content" and "default-src" in (value or ""))
     digests = {
         tag: base64.b64encode(hashlib.sha256(reader.within[tag].encode()).digest()).decode() for tag in ("style", "script")
@@ -67,12 +76,12 @@ def test_the_policy_allows_the_pages_own_style_and_script_by_their_digests_and_n
 
 
 def test_a_page_without_a_script_allows_none() -> None:
-    html = page.render("beside.html.jinja", scripted=False, **BESIDE)
+    html = page.render("document.html.jinja", scripted=False, **VALUES)
     assert "script-src" not in html and "<script" not in html
 
 
 def test_text_from_outside_adds_no_element_and_no_attribute_that_acts() -> None:
-    kind, plain = (read(page.to_html(of(stored), Path("out"), {})) for stored in (made.hostile(), made.profiled()))
+    kind, plain = (read(html_of(stored)) for stored in (made.hostile(), made.profiled()))
     assert set(kind.tags) - set(plain.tags) <= {"section", "details", "summary", "h3"}
     assert kind.tags.count("script") == kind.tags.count("style") == 1 and "img" not in kind.tags
     assert not [name for name, _ in kind.attributes if name.startswith("on") or name in ("style", "src")]
@@ -81,8 +90,8 @@ def test_text_from_outside_adds_no_element_and_no_attribute_that_acts() -> None:
 
 
 def test_what_a_template_is_not_given_is_an_error_and_no_gap() -> None:
-    with pytest.raises(jinja2.UndefinedError, match="'command' is undefined"):
-        page.render("beside.html.jinja", **{name: value for name, value in BESIDE.items() if name != "command"})
+    with pytest.raises(jinja2.UndefinedError, match="'commands' is undefined"):
+        page.render("document.html.jinja", **{name: value for name, value in VALUES.items() if name != "commands"})
 
 
 def test_nothing_but_our_own_style_script_and_pictures_is_left_unescaped() -> None:
@@ -91,7 +100,7 @@ def test_nothing_but_our_own_style_script_and_pictures_is_left_unescaped() -> No
 
 
 def test_the_verdict_stands_before_every_table() -> None:
-    html = page.to_html(of(made.repeated()), Path("out"), {})
+    html = html_of(made.repeated())
     assert html.index("Which framework is faster?") < html.index("<table")
     assert html.index("data_parallel x2: pytorch is ") < html.index("<table")
 
@@ -110,12 +119,12 @@ def test_runs_whose_times_are_in_doubt_are_not_called_comparable(changed: dict[s
     stored = made.repeated(1)
     row = stored.comparison.rows[0]
     stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update=changed)
-    html = page.to_html(of(stored), Path("out"), {})
+    html = html_of(stored)
     assert f"<span>Timed runs</span>{said}" in html
 
 
 def test_the_certificate_shows_difference_step_and_tolerance() -> None:
-    text = re.sub(r"\s+", " ", read(page.to_html(of(made.hostile()), Path("out"), {})).text)
+    text = re.sub(r"\s+", " ", read(html_of(made.hostile())).text)
     assert "4.0e-16 7 50 1.0e-12 passed" in text and "inf 7 50 0.0e+00 failed" in text
 
 
@@ -123,14 +132,13 @@ def test_confusion_is_coloured_by_the_share_of_its_row() -> None:
     stored = made.repeated(1)
     for repeats in stored.runs.values():
         repeats[0] = repeats[0].model_copy(update={"confusion": [[9, 1], [0, 0]]})
-    html = page.to_html(of(stored), Path("out"), {})
+    html = html_of(stored)
     assert '<tr><th scope="row">0</th><td class="s9">9</td><td class="s1">1</td></tr>' in html
     assert '<tr><th scope="row">1</th><td></td><td></td></tr>' in html
 
 
 def test_the_picture_of_the_confusion_stands_beside_the_page_and_its_tables_in_it(tmp_path: Path) -> None:
-    made_report = of(made.hostile())
-    assert report.write(made_report, tmp_path) is None
+    assert report(made.hostile()).write(tmp_path) is None
     assert 'aria-label="confusion"' not in (tmp_path / "report.html").read_text("utf-8")
     assert "![confusion](plots/confusion.png)" in (tmp_path / "report.md").read_text("utf-8")
     assert {path.name for path in (tmp_path / "plots").glob("confusion.*")} == {"confusion.png", "confusion.svg"}
@@ -146,13 +154,13 @@ def test_the_matrices_of_all_repeats_are_added_up() -> None:
 
 
 def test_commands_are_quoted_for_the_shell() -> None:
-    commands = dict(content.commands(of(made.hostile()), Path("a folder; rm -r x")))
+    commands = dict(comparison_report.commands(of(made.hostile()), Path("a folder; rm -r x")))
     line = commands["The comparison:"].removeprefix(".venv/bin/python -m compare ")
     assert line != commands["The comparison:"] and line.isprintable()
     said = subprocess.run(["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, text=True, check=True).stdout
     assert said.split("\0")[:-1] == ["run", "--data", *made.HOSTILE]
     assert commands["This report, from the stored results:"] == ".venv/bin/python -m compare report 'a folder; rm -r x'"
-    assert content.run_commands(of(made.repeated()), Path("out"))[0] == (
+    assert comparison_report.run_commands(of(made.repeated()), Path("out"))[0] == (
         ".venv/bin/python -m pytorch_impl run out/runs/pytorch-serial-2-r0/spec.json --out again/pytorch-serial-2"
     )
 
@@ -178,7 +186,7 @@ def test_a_plot_brings_no_style_of_its_own_and_no_id_twice(tmp_path: Path) -> No
     assert "#ffffff" in hatches  # seen on the bar's colour, light or dark
 
 
-BESIDE = {
-    "title": "T", "overline": "", "facts": [], "marks": [], "said": [], "grids": [],
-    "differences": {"title": "", "note": "", "headings": [], "rows": []}, "command": "c",
+VALUES = {
+    "title": "T", "overline": "", "facts": [], "marks": [], "said": [], "grids": [], "drawings": [], "photographs": [],
+    "parts_of_it": [], "environment": [], "commands": [("It:", "c")], "beside": "report.md",
 }  # fmt: skip

@@ -8,15 +8,19 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from compare.judgement.summary import Summary, summarize
-from compare.reporting import plots
+from compare.reporting import comparison_plots, plots
 from tests.compare import made
 
 NAMES = ("loss", "accuracy", "seconds_per_epoch", "speedup", "phases")
 
 
+def write(summaries: Sequence[Summary], folder: Path, class_names: Sequence[str] = ()) -> list[Path]:
+    return plots.write_all(comparison_plots.drawings(summaries, class_names), folder)
+
+
 @pytest.mark.parametrize(("kind", "more"), [("troubled", ("efficiency",)), ("repeated", ())])  # efficiency: against one core
 def test_every_plot_is_written_as_png_and_svg(tmp_path: Path, kind: str, more: tuple[str, ...]) -> None:
-    files = plots.write(summarize(getattr(made, kind)()), tmp_path)
+    files = write(summarize(getattr(made, kind)()), tmp_path)
     assert {path.name for path in files} == {f"{name}.{suffix}" for name in NAMES + more for suffix in ("png", "svg")}
     with Image.open(tmp_path / "loss.png") as image:
         assert image.width > 1000
@@ -24,7 +28,7 @@ def test_every_plot_is_written_as_png_and_svg(tmp_path: Path, kind: str, more: t
 
 
 def test_the_input_alone_is_drawn_against_its_workers_and_no_score_is(tmp_path: Path) -> None:
-    files = plots.write(summarize(made.input_only()), tmp_path)
+    files = write(summarize(made.input_only()), tmp_path)
     assert {path.stem for path in files} == {"seconds_per_epoch", "images_per_second", "phases"}
     drawn = (tmp_path / "images_per_second.svg").read_text()
     assert all(f">{word}<" in drawn for word in ("inline", "1", "2", "pytorch serial, 2 cores", "tensorflow serial, 2 cores"))
@@ -32,13 +36,13 @@ def test_the_input_alone_is_drawn_against_its_workers_and_no_score_is(tmp_path: 
 
 def test_failed_and_missing_rows_are_left_out_by_name(tmp_path: Path) -> None:
     summaries = summarize(made.troubled())
-    plots.write(summaries, tmp_path)
+    write(summaries, tmp_path)
     drawn = (tmp_path / "seconds_per_epoch.svg").read_text()
     assert "pytorch serial, 1 core" in drawn and ">pytorch multi_process x2<" not in drawn
     assert "Left out: pytorch multi_process x2 (killed), tensorflow serial, 2 cores (failed)" in drawn
 
 
-@pytest.mark.parametrize("draw", [plots._seconds, plots._speedup])
+@pytest.mark.parametrize("draw", [comparison_plots._seconds, comparison_plots._speedup])
 def test_every_value_stands_within_the_axes(draw: Callable[[Figure, Sequence[Summary]], bool]) -> None:
     figure = Figure(figsize=(9, 5), layout="constrained")
     canvas = FigureCanvasAgg(figure)
@@ -53,7 +57,7 @@ def test_every_value_stands_within_the_axes(draw: Callable[[Figure, Sequence[Sum
 def test_the_phases_are_stacked_to_the_wall_time_with_the_wait_for_input_inside_the_training() -> None:
     figure = Figure(figsize=(9, 5), layout="constrained")
     summaries = summarize(made.repeated(1))
-    assert plots._phases(figure, summaries)
+    assert comparison_plots._phases(figure, summaries)
     (axis,) = figure.axes
     bars = {str(container.get_label()): container for container in axis.containers[:7]}  # those of the first row
     places = {name: (bar.patches[0].get_x(), bar.patches[0].get_width()) for name, bar in bars.items()}
@@ -64,7 +68,7 @@ def test_the_phases_are_stacked_to_the_wall_time_with_the_wait_for_input_inside_
 def test_many_rows_make_a_taller_plot() -> None:
     figure = Figure(figsize=(9, 5), layout="constrained")
     (summary,) = summarize(made.repeated(1))[:1]
-    assert plots._seconds(figure, [summary] * 40) and figure.get_figheight() == pytest.approx(14)
+    assert comparison_plots._seconds(figure, [summary] * 40) and figure.get_figheight() == pytest.approx(14)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +97,7 @@ def test_ticks_of_logarithmic_axes_stand_as_numbers(values: tuple[float, float],
 
 def test_the_same_figures_make_the_same_file(tmp_path: Path) -> None:
     for folder in ("a", "b"):
-        plots.write(summarize(made.repeated()), tmp_path / folder)
+        write(summarize(made.repeated()), tmp_path / folder)
     for name in NAMES:
         assert (tmp_path / "a" / f"{name}.svg").read_bytes() == (tmp_path / "b" / f"{name}.svg").read_bytes()
 
@@ -103,13 +107,13 @@ def test_a_comparison_of_failures_alone_has_no_plots(tmp_path: Path) -> None:
     stored = made.repeated().model_copy(
         update={"comparison": made.comparison(rows), "runs": {rows[0].id: {0: made.bad(rows[0], "failed", "why", 1)}}}
     )
-    assert plots.write(summarize(stored), tmp_path) == []
+    assert write(summarize(stored), tmp_path) == []
 
 
 @pytest.mark.parametrize("num_classes", [3, len(made.HOSTILE), 120])
 def test_a_confusion_matrix_of_each_row_is_drawn_under_the_names_of_its_classes(tmp_path: Path, num_classes: int) -> None:
     stored = made.hostile(num_classes)
-    files = plots.write(summarize(stored), tmp_path, stored.comparison.class_names)
+    files = write(summarize(stored), tmp_path, stored.comparison.class_names)
     assert {path.name for path in files} >= {"confusion.png", "confusion.svg"}
     with Image.open(tmp_path / "confusion.png") as image:
         assert min(image.size) > 500 and max(image.size) < 8000
@@ -123,21 +127,21 @@ def test_seven_matrices_stand_in_two_lines_each_column_with_its_classes_below() 
     figure = Figure(layout="constrained")
     (summary,) = summarize(made.hostile(3))[:1]
     seven = [summary.model_copy(update={"id": f"row {number}", "shares_name": True}) for number in range(7)]
-    assert plots.draw(plots.CONFUSION, figure, seven, ["a", "b", "c"])
+    assert comparison_plots.draw(comparison_plots.CONFUSION, figure, seven, ["a", "b", "c"])
     FigureCanvasAgg(figure).draw()
     below = [[label.get_text() for label in axis.get_xticklabels()] for axis in figure.axes]
     assert below == [[], [], [], *[["a", "b", "c"]] * 4]
 
 
 def test_a_plot_with_nothing_left_to_show_is_removed_and_other_files_stay(tmp_path: Path) -> None:
-    plots.write(summarize(made.troubled()), tmp_path)
+    write(summarize(made.troubled()), tmp_path)
     (tmp_path / "scaling.png").touch()
-    plots.write(summarize(made.repeated()), tmp_path)
+    write(summarize(made.repeated()), tmp_path)
     assert {path.stem for path in tmp_path.iterdir()} == {*NAMES, "scaling"}
 
 
 def test_a_plot_that_does_not_fit_on_the_disk_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plots.write(summarize(made.repeated()), tmp_path)
+    write(summarize(made.repeated()), tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
     def full(descriptor: int) -> None:
@@ -145,5 +149,5 @@ def test_a_plot_that_does_not_fit_on_the_disk_leaves_the_one_before(tmp_path: Pa
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        plots.write(summarize(made.troubled()), tmp_path)
+        write(summarize(made.troubled()), tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

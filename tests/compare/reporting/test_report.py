@@ -12,20 +12,20 @@ from common.artifacts.schema import Metrics
 from compare.core import errors
 from compare.execution import store
 from compare.regression import history
-from compare.reporting import content, document, report
+from compare.reporting import comparison_report, document
 from tests.compare import made
 
 
 def test_tables_that_a_report_has_no_more_are_removed_and_no_others(tmp_path: Path) -> None:
     out, tables = tmp_path / "out", tmp_path / "out" / "tables"
-    profiled, plain = (content.read(made.stored_in(stored, tmp_path / kind)) for kind, stored in (
+    profiled, plain = (comparison_report.read(made.stored_in(stored, tmp_path / kind)) for kind, stored in (
         ("profiled", made.profiled()), ("plain", made.repeated(1)),
     ))  # fmt: skip
-    assert report.write(profiled, out) is None
+    assert comparison_report.report(profiled, out).write(out) is None
     (tables / "scaling.md").write_text("of another command")
     gone = {f"{name}.{form}" for name in ("step_parts", "operations_data_parallel-2") for form in ("md", "csv", "tex")}
     before = {path.name for path in tables.iterdir()}
-    assert report.write(plain, out) is None
+    assert comparison_report.report(plain, out).write(out) is None
     assert before - {path.name for path in tables.iterdir()} == gone
 
 
@@ -33,9 +33,9 @@ def test_a_results_file_from_elsewhere_names_no_other_file_for_removal(tmp_path:
     (tmp_path / "README.md").write_text("mine")
     (tmp_path / "out" / "tables").mkdir(parents=True)
     named = [{"name": "../../README"}, {"name": ".."}, {"name": str(tmp_path / "README")}]
-    (tmp_path / "out" / report.RESULTS_FILE).write_text(json.dumps({"tables": named}))
+    (tmp_path / "out" / comparison_report.RESULTS_FILE).write_text(json.dumps({"tables": named}))
     stored = made.stored_in(made.repeated(1), tmp_path / "stored")
-    assert report.write(content.read(stored), tmp_path / "out") is None
+    assert comparison_report.report(comparison_report.read(stored), stored).write(tmp_path / "out") is None
     assert (tmp_path / "README.md").read_text() == "mine"
 
 

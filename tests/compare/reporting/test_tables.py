@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import os
 import re
 from pathlib import Path
@@ -20,8 +21,8 @@ from compare.core import wording
 from compare.execution.store import Stored
 from compare.judgement.findings import findings
 from compare.judgement.summary import summarize
-from compare.reporting import comparison_tables, report, tables
-from compare.reporting.content import Report
+from compare.reporting import comparison_report, comparison_tables, tables
+from compare.reporting.comparison_report import Compared
 from tests.compare import made
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -29,10 +30,12 @@ GOLDEN = Path(__file__).parent / "golden"
 
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("kind", ["troubled", "repeated"])
-def test_the_terminal_shows_good_failed_and_missing_rows(kind: str, width: int) -> None:
-    output = io.StringIO()
-    report.print_to(Console(file=output, width=width, highlight=False), _report(getattr(made, kind)()))
-    printed = "".join(f"{line.rstrip()}\n" for line in output.getvalue().splitlines())
+def test_the_terminal_shows_good_failed_and_missing_rows(
+    kind: str, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    comparison_report.report(_report(getattr(made, kind)()), Path("out")).show(Path("out"), as_json=False)
+    printed = "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines())
     assert max(map(len, printed.splitlines())) <= width
     _assert_golden(f"{kind}_{width}.txt", printed)
 
@@ -177,7 +180,8 @@ def test_markdown_and_json_show_where_a_steps_time_goes() -> None:
     stored = made.profiled()
     (table,) = [table for table in comparison_tables.documents(summarize(stored)) if table.name == "step_parts"]
     _assert_golden("profiled.md", tables.to_markdown(table))
-    (plain,) = [table for table in report.to_plain(_report(stored))["tables"] if table["name"] == "step_parts"]
+    everything = json.loads(comparison_report.report(_report(stored), Path("out")).to_json())
+    (plain,) = [table for table in everything["tables"] if table["name"] == "step_parts"]
     assert plain["rows"][1]["communication_exposed_milliseconds"] == 6.25
     assert plain["rows"][3]["not_separable"] == "the framework computes and sends in one"
     assert (plain["rows"][1]["backward_milliseconds"], plain["rows"][3]["pieces"]) == (14.5, "sent in between")
@@ -281,9 +285,9 @@ def test_the_input_alone_has_no_columns_of_nothing() -> None:
     assert "images_per_second" in keys and not [key for key in keys if "accuracy" in key or "loss" in key or "parity" in key]
 
 
-def _report(stored: Stored) -> Report:
+def _report(stored: Stored) -> Compared:
     summaries = summarize(stored)
-    return Report(stored, summaries, findings(stored, summaries))
+    return Compared(stored, summaries, findings(stored, summaries))
 
 
 def _assert_golden(name: str, text: str) -> None:
