@@ -1,11 +1,11 @@
-"""Two stored comparisons side by side: rows matched by id, both values, their ratio, and what differs around them."""
+"""Two stored comparisons side by side: rows matched by id, their values and ratios, and what else differs."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from common.machine import machine
 from common.training.loop import relative_difference
@@ -18,18 +18,32 @@ from compare.judgement.measurements import OF_THE_PLACE
 from compare.judgement.summary import Summary, comparable, epoch_seconds
 from compare.reporting import comparison_report, document, tables
 from compare.reporting.comparison_report import Compared
-from compare.reporting.comparison_tables import RUN, run_cells
 from compare.reporting.document import Mark, Report
-from compare.reporting.tables import Cell, Column, Table
+from compare.reporting.tables import RUN, Column, Table
 
 KIND = "side by side"
 NAME, RESULTS_FILE = "beside", "beside.json"
 
 _OF_ITS_OWN = ("made at",)
 _OF_NO_EPOCH = (*OF_THE_PLACE, "epochs", "steps", "seed", "checkpoint_seconds")
-"""Fields of a spec that leave the work of an epoch the same. A framework's own switches do too."""
+"""Fields of a spec that do not change the work of an epoch. Neither do a framework's own switches."""
 
 _Two = tuple[Compared, Compared]
+
+
+class _Matched(NamedTuple):
+    """A row that both comparisons have."""
+
+    a: Summary
+    b: Summary
+
+    @property
+    def framework(self) -> str:
+        return self.a.framework
+
+    @property
+    def configuration(self) -> str:
+        return self.a.configuration
 
 
 def report(folders: tuple[Path, Path], compared: _Two, out: Path | None) -> Report:
@@ -54,7 +68,7 @@ def report(folders: tuple[Path, Path], compared: _Two, out: Path | None) -> Repo
             "Name two comparisons of the same frameworks and modes."
         )
     same_machine = not machine.differences(*(each.stored.comparison.machine for each in compared))
-    matched = [(ours[row_id], theirs[row_id]) for row_id in both]
+    matched = [_Matched(ours[row_id], theirs[row_id]) for row_id in both]
     unlike = {row_id: _unlike(compared, ours[row_id], theirs[row_id]) for row_id in both}
     ratios = {row_id: ratio for row_id in both if not unlike[row_id] and (ratio := _ratio(compared, row_id)) is not None}
     sentences = _sentences(compared, matched, ratios, unlike, same_machine)
@@ -86,7 +100,7 @@ def report(folders: tuple[Path, Path], compared: _Two, out: Path | None) -> Repo
 
 
 def _unlike(compared: _Two, ours: Summary, theirs: Summary) -> list[str]:
-    """What makes a row's epoch other work in A than in B: fields of its spec, its data, its device."""
+    """Why a row's epoch is not the same work in A and B: fields of its spec, its data, its device."""
     before, now = (_fields(each)[ours.id] for each in compared)
     same_data = len({each.stored.comparison.data_hash for each in compared}) == 1
     differing = [
@@ -117,7 +131,7 @@ def _ratio(compared: _Two, row_id: str) -> Ratio | None:
 
 def _sentences(
     compared: _Two,
-    matched: Sequence[tuple[Summary, Summary]],
+    matched: Sequence[_Matched],
     ratios: dict[str, Ratio],
     unlike: dict[str, list[str]],
     same_machine: bool,
@@ -157,7 +171,7 @@ def _sentences(
 
 
 def _speed(ours: Summary, theirs: Summary, judged: Judged) -> str:
-    """Of seconds in A over those in B."""
+    """The verdict on a row's speed. Its ratio is the seconds in A over those in B."""
     times = f"B is {interval_words(judged.ratio)} times as fast as A"
     doubt = doubt_of(ours, theirs)
     if judged.verdict == "too few repeats to tell":
@@ -173,8 +187,8 @@ def _no_verdict(ours: Summary, theirs: Summary, unlike: Sequence[str]) -> str:
     return f"{ours.name}: no verdict: epochs of A and B are not the same work ({other}).{by_image}{doubt_of(ours, theirs)}"
 
 
-def _first_losses(matched: Sequence[tuple[Summary, Summary]]) -> list[str]:
-    """Before any update: equal where data, weights and order are the same, but for rounding."""
+def _first_losses(matched: Sequence[_Matched]) -> list[str]:
+    """The losses before any update. With the same data, weights and order, they differ by rounding at most."""
     losses = {ours.name: (ours.first_step_loss, theirs.first_step_loss) for ours, theirs in matched}
     known = {name: (a, b) for name, (a, b) in losses.items() if a is not None and b is not None}
     differing = [
@@ -185,65 +199,51 @@ def _first_losses(matched: Sequence[tuple[Summary, Summary]]) -> list[str]:
     return differing or [f"The first losses of A and B are the same numbers in all {len(known)} rows."] * bool(known)
 
 
-def _of_both(key: str, heading: str, digits: int | None = None, *, interval: bool = False) -> tuple[Column, Column]:
-    return (
-        Column(f"{key}_a", f"{heading}, A", digits, interval=interval),
-        Column(f"{key}_b", f"{heading}, B", digits, interval=interval),
-    )
+def _of_both(key: str, heading: str, digits: int | None = None, *, path: str = "", interval: bool = False) -> list[Column]:
+    return [
+        Column(f"{key}_{side}", f"{heading}, {side.upper()}", digits, interval=interval, pick=f"{side}.{path or key}")
+        for side in "ab"
+    ]
 
 
-def _seconds(matched: Sequence[tuple[Summary, Summary]], ratios: dict[str, Ratio]) -> Table:
+def _seconds(matched: Sequence[_Matched], ratios: dict[str, Ratio]) -> Table:
     columns = (
         *RUN,
         *_of_both("epoch_seconds", "s per epoch", 3, interval=True),
-        Column("ratio", "A over B", 2, interval=True),
+        Column("ratio", "A over B", 2, interval=True, pick=lambda row: ratios.get(row.a.id)),
         *_of_both("wall_seconds", "wall s", 1, interval=True),
         *_of_both("peak_memory_mib", "peak MiB", 0),
     )
-    rows = [
-        run_cells(ours)
-        | {"epoch_seconds_a": ours.epoch_seconds, "epoch_seconds_b": theirs.epoch_seconds, "ratio": ratios.get(ours.id)}
-        | {"wall_seconds_a": ours.wall_seconds, "wall_seconds_b": theirs.wall_seconds}
-        | {"peak_memory_mib_a": ours.peak_memory_mib, "peak_memory_mib_b": theirs.peak_memory_mib}
-        for ours, theirs in matched
-    ]
     note = (
         "Median over repeats (25 % to 75 % quantile). A over B: geometric means of the seconds per epoch, unpaired (95 % Welch "
         "interval); none where an epoch of A is other work than one of B."
     )
-    return Table("beside_seconds", "Times", columns, rows, note=note)
+    return Table.of("beside_seconds", "Times", columns, matched, note)
 
 
-def _scores(matched: Sequence[tuple[Summary, Summary]]) -> Table:
+def _scores(matched: Sequence[_Matched]) -> Table:
+    def difference(row: _Matched) -> float | None:
+        a, b = row.a.test.accuracy, row.b.test.accuracy
+        return b.median - a.median if a and b else None
+
     columns = (
         *RUN,
-        *_of_both("accuracy", "test accuracy", 4, interval=True),
-        Column("difference", "B - A", 4),
-        *_of_both("loss", "test loss", 4, interval=True),
+        *_of_both("accuracy", "test accuracy", 4, path="test.accuracy", interval=True),
+        Column("difference", "B - A", 4, pick=difference),
+        *_of_both("loss", "test loss", 4, path="test.loss", interval=True),
         *_of_both("first_step_loss", "first loss", 6),
     )
-    rows: list[dict[str, Cell]] = []
-    for ours, theirs in matched:
-        a, b = ours.test.accuracy, theirs.test.accuracy
-        rows.append(
-            run_cells(ours)
-            | {"accuracy_a": a, "accuracy_b": b, "difference": b.median - a.median if a and b else None}
-            | {"loss_a": ours.test.loss, "loss_b": theirs.test.loss}
-            | {"first_step_loss_a": ours.first_step_loss, "first_step_loss_b": theirs.first_step_loss}
-        )
-    return Table("beside_scores", "Scores", columns, rows, note="Test split, after the last epoch. Median over repeats.")
+    return Table.of("beside_scores", "Scores", columns, matched, "Test split, after the last epoch. Median over repeats.")
 
 
-def _states(matched: Sequence[tuple[Summary, Summary]]) -> Table:
-    columns = (*RUN, *_of_both("status", "status"), *_of_both("repeats", "repeats"), *_of_both("parity", "same training"))
-    rows: list[dict[str, Cell]] = [
-        run_cells(ours)
-        | {"status_a": ours.status, "status_b": theirs.status}
-        | {"repeats_a": ours.repeats_done, "repeats_b": theirs.repeats_done}
-        | {"parity_a": ours.parity, "parity_b": theirs.parity}
-        for ours, theirs in matched
-    ]
-    return Table("beside_states", "How they ended", columns, rows)
+def _states(matched: Sequence[_Matched]) -> Table:
+    columns = (
+        *RUN,
+        *_of_both("status", "status"),
+        *_of_both("repeats", "repeats", path="repeats_done"),
+        *_of_both("parity", "same training"),
+    )
+    return Table.of("beside_states", "How they ended", columns, matched)
 
 
 def _environments(compared: _Two) -> list[tuple[str, str, str]]:
@@ -256,7 +256,7 @@ def _environments(compared: _Two) -> list[tuple[str, str, str]]:
 
 
 def _specs(compared: _Two, both: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Fields of the matched rows' specs; of all rows alike once, else row by row."""
+    """Fields in which the matched rows' specs differ: named once where all rows differ alike, else row by row."""
     specs = [_fields(each) for each in compared]
     found: dict[tuple[str, str, str], list[str]] = {}
     for row_id in both:
@@ -280,6 +280,6 @@ def _heading(folders: tuple[Path, Path], compared: _Two) -> list[str]:
 
 
 def _differences(found: Sequence[tuple[str, str, str]]) -> Table:
-    columns = (Column("what", "what", fold=36), Column("a", "A", fold=36), Column("b", "B", fold=36))
-    rows: list[dict[str, Cell]] = [{"what": what, "a": ours, "b": theirs} for what, ours, theirs in found]
-    return Table("beside_differences", "What differs around them", columns, rows, note="" if rows else "Nothing recorded.")
+    headings = (("what", "what"), ("a", "A"), ("b", "B"))
+    columns = [Column(key, heading, fold=36, pick=str(place)) for place, (key, heading) in enumerate(headings)]
+    return Table.of("beside_differences", "What differs around them", columns, found, "" if found else "Nothing recorded.")
