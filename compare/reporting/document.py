@@ -78,6 +78,8 @@ class Report:
     """Written as files alone: they are too long for a page."""
     terminal_tables: Sequence[Table] | None = None
     """Narrower ones for the terminal. None: `tables`."""
+    elsewhere: str = tables.ELSEWHERE
+    """Where columns that do not fit the terminal are found, if no files were written."""
     drawings: Mapping[str, Drawing] = field(default_factory=dict[str, Drawing])
     """Plots by name."""
     files: Mapping[str, str | bytes] = field(default_factory=dict[str, str | bytes])
@@ -121,7 +123,7 @@ class Report:
         for line in self.facts:
             console.print(Text(wording.one_line(line)), overflow="ignore", crop=False)  # a path is not broken
         shown = self.tables if self.terminal_tables is None else self.terminal_tables
-        tables.print_all(console, shown, where=self.markdown_file if folder else tables.ELSEWHERE)
+        tables.print_all(console, shown, where=self.markdown_file if folder else self.elsewhere)
         tables.print_findings(console, self.findings)
         console.print()
         if folder:
