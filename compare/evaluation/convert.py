@@ -24,10 +24,10 @@ CARD_SUFFIX = ".card.json"
 
 def command(
     source: Annotated[Path, typer.Argument(metavar="SRC", help="A checkpoint (.safetensors), or a framework's own file.")],
-    target: Annotated[Path, typer.Argument(metavar="DST", help="The file to write; its suffix says which form it has.")],
+    target: Annotated[Path, typer.Argument(metavar="DST", help="The file to write. Its suffix selects the form.")],
     like: Annotated[
         Path | None,
-        typer.Option(metavar="CHECKPOINT", help="Whose model, classes and scaling SRC has, where no card is beside it."),
+        typer.Option(metavar="CHECKPOINT", help="Has the model, classes and scaling of SRC, if no card is beside SRC."),
     ] = None,
     model: OwnModel = None,
 ) -> None:
@@ -46,7 +46,7 @@ def convert(source: Path, target: Path, *, like: Path | None = None, own_model: 
     Args:
         source: the file to read. Nothing in it is executed.
         target: the file to write, atomically. Its suffix selects the form.
-        like: the checkpoint whose card describes a framework's own file; None: the card beside it.
+        like: the checkpoint whose card describes a framework's own file. None: the card beside it.
         own_model: see `trained.load`.
 
     Returns:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +17,13 @@ from common.data.dataset import BadFile, listed_below
 from common.data.decoding import decode
 from common.data.sources import DataRefused
 from common.training import scores
-from compare.core import exits, terminal
+from compare.core import exits
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen
 from compare.execution import launch, twin_client
 from compare.execution.twin_client import OwnModel
-from compare.reporting import tables
-from compare.reporting.tables import Cell, Column, Table
+from compare.reporting.document import Report
+from compare.reporting.tables import Column, Table
 
 MAX_BYTES = 256 * 2**20
 """Largest size of an image file: more than any of 50 megapixels needs."""
@@ -54,11 +53,7 @@ def command(
     """Label images with a trained model, and show the probability of each class."""
     with exits.told(), interruptible():
         made = predict(checkpoint, images, frameworks, own_model=model)
-    if as_json:
-        typer.echo(json.dumps(to_plain(made, checkpoint), indent=1))
-    else:
-        console = terminal.stdout()
-        tables.print_all(console, [table(made, top)], where="--json")
+    report(made, checkpoint, top).deliver(None, as_json=as_json)
 
 
 def predict(
@@ -71,12 +66,12 @@ def predict(
     Args:
         checkpoint: the file of a trained model.
         paths: at least one image file.
-        framework: that runs the model; None: the one that trained it.
+        framework: runs the model. None: the framework that trained it.
         own_model: see `trained.load`.
 
     Raises:
         WeightsError, SpecError: the model cannot be used.
-        DataRefused: a file is not a usable image; all such files are named.
+        DataRefused: a file is not a usable image. All such files are named.
         LaunchError: the framework fails.
     """
     found = trained.load(checkpoint, own_model)
@@ -90,7 +85,7 @@ def read_images(paths: Sequence[Path], image_size: int) -> npt.NDArray[np.uint8]
     """uint8 [N, image_size, image_size, 3] of image files.
 
     Raises:
-        DataRefused: some are not usable images; each is named, with its error.
+        DataRefused: some are not usable images. Each is named, with its error.
     """
     decoded: list[npt.NDArray[np.uint8]] = []
     faults: list[str] = []
@@ -106,54 +101,48 @@ def read_images(paths: Sequence[Path], image_size: int) -> npt.NDArray[np.uint8]
     return np.stack(decoded)
 
 
-def table(made: Predictions, top: int) -> Table:
-    """A row for each image, with its most probable labels."""
-    names = made.model.card.class_names
-    shown = min(top, len(names))
+def report(made: Predictions, checkpoint: Path, top: int) -> Report:
+    """The labels as a table for the terminal, and every probability as JSON."""
+    card = made.model.card
+    lines = zip(made.paths, made.probabilities, strict=True)
+    images = [
+        {
+            "path": str(path),
+            "label": card.class_names[int(line.argmax())],
+            "probability": float(line.max()),
+            "probabilities": dict(zip(card.class_names, line.tolist(), strict=True)),
+        }
+        for path, line in lines
+    ]
+    return Report(
+        title="Predictions",
+        terminal_tables=[_table(made, images, top)],
+        elsewhere="--json",
+        values={
+            "checkpoint": str(checkpoint),
+            "framework": made.framework,
+            "card": card.model_dump(mode="json"),
+            "images": images,
+        },
+    )
+
+
+def _table(made: Predictions, images: Sequence[dict[str, Any]], top: int) -> Table:
+    card = made.model.card
+
+    def others(image: dict[str, Any]) -> str:
+        likeliest = sorted(image["probabilities"].items(), key=lambda each: -each[1])
+        return ", ".join(f"{name} {probability:.4f}" for name, probability in likeliest[1:top])
+
     columns = (
-        Column("image", "image"),
+        Column("image", "image", pick="path"),
         Column("label", "label"),
         Column("probability", "probability", 4),
-        *((Column("others", "next"),) if shown > 1 else ()),
+        *([Column("others", "next", pick=others)] * (min(top, len(card.class_names)) > 1)),
     )
-    rows: list[dict[str, Cell]] = []
-    for path, line in zip(made.paths, made.probabilities, strict=True):
-        first, *others = np.argsort(-line, kind="stable")[:shown]
-        rows.append(
-            {
-                "image": str(path),
-                "label": names[first],
-                "probability": float(line[first]),
-                "others": ", ".join(f"{names[label]} {line[label]:.4f}" for label in others),
-            }
-        )
-    card = made.model.card
-    return Table(
-        "predictions",
-        f"{card.model}, trained in {card.framework} (epoch {card.epoch}), used in {made.framework}",
-        columns,
-        rows,
-        note=f"Images are stretched to {card.image_size} x {card.image_size} pixels. A probability is the model's own word.",
-    )
-
-
-def to_plain(made: Predictions, checkpoint: Path) -> dict[str, Any]:
-    """Everything, JSON-ready."""
-    card = made.model.card
-    return {
-        "checkpoint": str(checkpoint),
-        "framework": made.framework,
-        "card": card.model_dump(mode="json"),
-        "images": [
-            {
-                "path": str(path),
-                "label": card.class_names[int(line.argmax())],
-                "probability": float(line.max()),
-                "probabilities": dict(zip(card.class_names, line.tolist(), strict=True)),
-            }
-            for path, line in zip(made.paths, made.probabilities, strict=True)
-        ],
-    }
+    title = f"{card.model}, trained in {card.framework} (epoch {card.epoch}), used in {made.framework}"
+    note = f"Images are stretched to {card.image_size} x {card.image_size} pixels. A probability is the model's own word."
+    return Table.of("predictions", title, columns, images, note)
 
 
 def _content(path: Path) -> bytes:

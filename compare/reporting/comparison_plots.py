@@ -19,14 +19,14 @@ from compare.reporting import comparison_tables, plots
 from compare.reporting.plots import COLOURS, LINE_STYLES, MARKERS, Drawing
 
 CONFUSION = "confusion"
-"""Name of the plot that shows class names, too."""
+"""The plot that also shows class names."""
 
 _CLASS_SIDE, _LEAST_SIDE, _MOST_SIDE = 0.24, 2.4, 6.0
-"""Inches of a class, and of a whole confusion matrix."""
+"""Inches of one class, and of a whole confusion matrix."""
 _ACROSS, _AROUND = 12.0, 2.5
-"""Inches of matrices side by side, and of their titles and names."""
+"""Inches of all matrices side by side, and of their titles and names."""
 _MOST_COUNTED, _MOST_NAMED = 15, 50
-"""Classes up to which counts and names can be read."""
+"""With more classes, counts and names are too small to read."""
 
 
 def drawings(summaries: Sequence[Summary], class_names: Sequence[str] = ()) -> dict[str, Drawing]:
@@ -47,18 +47,18 @@ def drawings(summaries: Sequence[Summary], class_names: Sequence[str] = ()) -> d
 
 
 def names() -> tuple[str, ...]:
-    """Of all plots that there are."""
+    """Names of all plots."""
     return (*_PLOTS, CONFUSION)
 
 
 def draw(name: str, figure: Figure, summaries: Sequence[Summary], class_names: Sequence[str] = ()) -> bool:
-    """Draw one plot into a figure, within SETTINGS; False where there is nothing to show."""
+    """Draw one plot into a figure, within SETTINGS. False: there is nothing to show."""
     drawn = [summary for summary in summaries if shown(summary)]
     return _confusion(figure, drawn, class_names) if name == CONFUSION else _PLOTS[name](figure, drawn)
 
 
 def shown(summary: Summary) -> bool:
-    """Whether a row has figures that may stand beside those of others."""
+    """Whether a row has figures that can be compared with others."""
     return summary.repeats_done > 0 and summary.status not in FAILURES
 
 
@@ -177,7 +177,7 @@ _PHASES: dict[str, tuple[str, str | None, Callable[[Phases], float]]] = {
     "evaluation": (COLOURS[4], None, lambda phases: phases.evaluation_seconds),
     "other": ("#999999", None, lambda phases: phases.other_seconds),
 }
-"""Colour, hatch and seconds of each, in the order in which they are stacked; the wait for input is a part of the training."""
+"""Colour, hatch and seconds of each phase, stacked in this order. The wait for input is part of the training."""
 
 
 def _input(figure: Figure, summaries: Sequence[Summary]) -> bool:
@@ -211,12 +211,12 @@ def _confusion(figure: Figure, summaries: Sequence[Summary], class_names: Sequen
 
 
 def draw_confusion(figure: Figure, confusions: Mapping[str, Sequence[Sequence[int]]], class_names: Sequence[str]) -> bool:
-    """Draw confusion matrices side by side, within SETTINGS; False where there are none.
+    """Draw confusion matrices side by side, within SETTINGS. False: there are none.
 
     Args:
-        figure: gets the size that they need.
-        confusions: examples of each true class (row) that were taken for each class (column), by what they are of.
-        class_names: by class id; ids stand for those that are not in it.
+        figure: its size is changed to what they need.
+        confusions: by name: the examples of each true class (row) that were taken for each class (column).
+        class_names: by class id. Classes beyond them are shown by id.
     """
     matrices = {name: np.array(counts) for name, counts in confusions.items()}
     if not matrices:
@@ -227,7 +227,7 @@ def draw_confusion(figure: Figure, confusions: Mapping[str, Sequence[Sequence[in
     lines = math.ceil(len(matrices) / int(_ACROSS / side))
     columns = math.ceil(len(matrices) / lines)
     figure.set_size_inches(columns * side + _AROUND, lines * side + _AROUND)
-    figure.set_layout_engine("compressed")  # of axes whose sides are equal
+    figure.set_layout_engine("compressed")  # for square axes
     for place, (name, counts) in enumerate(matrices.items()):
         axis = figure.add_subplot(lines, columns, place + 1)
         shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
@@ -262,7 +262,7 @@ _PLOTS: dict[str, Callable[[Figure, Sequence[Summary]], bool]] = {
 
 
 def _styles(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
-    """A colour for each mode, line and marker for each framework; thick to thin, for twins lie on each other."""
+    """A colour for each mode, a line and marker for each framework. Thick to thin: curves of twins overlap."""
     frameworks = list(dict.fromkeys(summary.framework for summary in summaries))
     modes = list(dict.fromkeys(summary.configuration for summary in summaries))
     styles: list[dict[str, Any]] = []
@@ -288,7 +288,7 @@ def _colour(summary: Summary, summaries: Sequence[Summary]) -> str:
 
 
 def _label(axis: Axes, value: float, x: float, y: float) -> None:
-    """Write a bar's value behind its end."""
+    """Write a bar's value after its end."""
     axis.margins(x=0.12)  # room for the value of the longest one
     box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.8}
     axis.annotate(f"{value:.2f}", (x, y), (6, 0), textcoords="offset points", va="center", fontsize=9, bbox=box)

@@ -40,7 +40,7 @@ class Compared:
 
     @property
     def exit_code(self) -> int:
-        """1 where a run failed or is missing, the proof was refuted or the timed runs did not train the same, else 0."""
+        """1 if a run failed or is missing, the proof is refuted, or the timed runs did not train the same. Else 0."""
         proof = self.stored.comparison.proof
         refuted = proof is not None and proof.verdict == "not proved"
         bad = any(summary.status in (*FAILURES, "not run") for summary in self.summaries)
@@ -53,7 +53,7 @@ def read(folder: Path, unsealed: Sequence[tuple[str, RunResult]] = ()) -> Compar
 
     Args:
         folder: of a comparison.
-        unsealed: (row id, result) of runs that could leave none there, as on a full disk: their reasons are told.
+        unsealed: (row id, result) of runs whose result could not be written, as on a full disk. The report gives their reasons.
 
     Raises:
         FolderError: the folder holds no comparison.
@@ -190,7 +190,7 @@ def _without(table: Table, keys: Collection[str]) -> Table:
 
 
 def _heat(summary: Summary, class_names: Sequence[str]) -> dict[str, Any]:
-    """A confusion matrix; the share of a row that a cell has, in tenths rounded up, is its colour."""
+    """A confusion matrix. A cell's colour is its share of the row, in tenths rounded up."""
     counts = summary.confusion or []
     return {
         "title": summary.name,
@@ -232,7 +232,7 @@ def heading(compared: Compared) -> str:
 
 
 def documents(compared: Compared) -> list[Table]:
-    """Every table that is written, the certificate of the proof among them."""
+    """Every table that is written, with the certificate of the proof."""
     comparison = compared.stored.comparison
     return [
         *comparison_tables.documents(compared.summaries),
@@ -261,7 +261,7 @@ def environment(compared: Compared) -> list[tuple[str, str]]:
 
 
 def commands(compared: Compared, folder: Path) -> list[tuple[str, str]]:
-    """What each is for, and the line that does it again."""
+    """(purpose, command line) of each command that repeats it."""
     comparison = compared.stored.comparison
     commit = comparison.machine.get("commit")
     made: list[tuple[str, str]] = []
@@ -277,7 +277,7 @@ def commands(compared: Compared, folder: Path) -> list[tuple[str, str]]:
 
 
 def run_commands(compared: Compared, folder: Path) -> list[str]:
-    """One run of each row by itself, with its spec, into a folder of its own."""
+    """Commands that repeat one run of each row alone, each into a new folder."""
     lines: list[str] = []
     for row in compared.stored.comparison.rows:
         if row.unavailable is None:

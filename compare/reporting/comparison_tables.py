@@ -222,7 +222,7 @@ def step_table(summaries: Sequence[Summary]) -> list[Table]:
 
 
 def _beyond_their_whole(summaries: Sequence[Summary]) -> list[str]:
-    """Why parts of a step that are timed apart add up to more than it, of rows where they do."""
+    """Remarks on rows whose parts of a step, timed apart, add up to more than the whole."""
     computing: dict[str, float] = {}
     pieces: dict[str, float] = {}
     for summary in summaries:
@@ -243,7 +243,7 @@ def _beyond_their_whole(summaries: Sequence[Summary]) -> list[str]:
 
 
 def _rows_above(times: Mapping[str, float | None], most: float) -> str:
-    """Names of the rows above it, each with how many times its whole it is: `pytorch serial, 2 cores (1.25 times)`."""
+    """The rows above a limit, by name and factor: `pytorch serial, 2 cores (1.25 times)`."""
     return "; ".join(f"{name} ({each:.2f} times)" for name, each in times.items() if round(each or 0.0, 2) > most)
 
 
@@ -273,7 +273,7 @@ def target_table(summaries: Sequence[Summary]) -> list[Table]:
 
 
 def limit_table(summaries: Sequence[Summary]) -> list[Table]:
-    """How near each row came to what the machine can do: one table, or none where that was not counted."""
+    """Each row against the rates of the machine: one table, or none where they were not counted."""
     if not any(summary.limit for summary in summaries):
         return []
 
@@ -413,7 +413,7 @@ def class_table(summaries: Sequence[Summary], class_names: Sequence[str]) -> lis
 
 
 def confusion_table(summaries: Sequence[Summary], class_names: Sequence[str]) -> list[Table]:
-    """How often each class was taken for which: one table, or none where no run has counted it.
+    """The confusion matrices: one table, or none where no run has counted them.
 
     Args:
         summaries: of all rows.

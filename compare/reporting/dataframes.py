@@ -1,4 +1,4 @@
-"""Every measurement as tidy pandas frames, for notebooks and other tools: one line a run, one line an epoch."""
+"""Every measurement as pandas frames, for notebooks and other tools: one line for each run or epoch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PARTS = [name for name in StepParts.model_fields if name.endswith("_seconds")]
 
 
 def runs(stored: Stored) -> pd.DataFrame:
-    """One line for each run: what it was, how it ended, its scores, and its wall time by phase in seconds."""
+    """One line for each run: its settings, status, scores, and wall seconds by phase."""
     return pd.DataFrame(
         [
             {

@@ -1,4 +1,4 @@
-"""A report, whoever asks for it: one content for the terminal, Markdown, HTML, CSV, LaTeX and JSON."""
+"""A report of any command: one content for the terminal, Markdown, HTML, CSV, LaTeX and JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from common.artifacts import atomic_files
 from compare.core import exits, terminal, wording
 from compare.reporting import page, plots, svg, tables
 from compare.reporting.plots import Drawing
-from compare.reporting.tables import Table
+from compare.reporting.tables import ELSEWHERE, Table
 
 TABLES_FOLDER, PLOTS_FOLDER = "tables", "plots"
 COMPARE = ".venv/bin/python -m compare"
@@ -78,8 +78,8 @@ class Report:
     """Written as files alone: they are too long for a page."""
     terminal_tables: Sequence[Table] | None = None
     """Narrower ones for the terminal. None: `tables`."""
-    elsewhere: str = tables.ELSEWHERE
-    """Where columns that do not fit the terminal are found, if no files were written."""
+    elsewhere: str = ELSEWHERE
+    """Names the place of columns that do not fit the terminal, if no files were written."""
     drawings: Mapping[str, Drawing] = field(default_factory=dict[str, Drawing])
     """Plots by name."""
     files: Mapping[str, str | bytes] = field(default_factory=dict[str, str | bytes])
@@ -130,7 +130,7 @@ class Report:
             console.print(Text(f"Report: {folder / self.markdown_file}, {self.page_file}"), soft_wrap=True)
 
     def write(self, folder: Path) -> str | None:
-        """Write page, Markdown, tables, plots and JSON. Tables of the report before that this one lacks are removed.
+        """Write page, Markdown, tables, plots and JSON. Tables that only the earlier report had are removed.
 
         Returns:
             Why that failed, or None.

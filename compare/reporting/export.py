@@ -1,4 +1,4 @@
-"""`python -m compare export`: the runs of a comparison for the tools that people keep their experiments in."""
+"""`python -m compare export`: the runs of a comparison for tools that track experiments."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ EXTRAS_FILE = "requirements-tracking.txt"
 _MLFLOW_LENGTH = 6000
 """Characters that MLflow keeps of a parameter."""
 _MLFLOW_PARAMS = 100
-"""Parameters that it takes at once."""
+"""Parameters that MLflow takes at once."""
 
 
 class ExportError(ValueError):
-    """What was asked for cannot be written. The message says why, and what to do."""
+    """The export is not possible. The message says why, and what to do."""
 
 
 def command(
@@ -41,7 +41,7 @@ def command(
             raise ExportError(f"--to is unknown. Received: {to!r}. Use {' or '.join(TOOLS)}.")
         stored = store.read(folder)
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise ExportError(f"{out} is not empty, and runs would be in it twice. Choose an empty folder with --out.")
+            raise ExportError(f"{out} is not empty: runs would be in it twice. Choose an empty folder with --out.")
         count = export(stored, to, out)
     except (ExportError, FolderError) as error:
         typer.echo(str(error), err=True)
@@ -53,10 +53,10 @@ def command(
 
 
 def export(stored: Stored, to: str, out: Path) -> int:
-    """Write every run that has a result, failed ones with the epochs that they reached.
+    """Write every run that has a result. Failed runs have the epochs that they reached.
 
     Returns:
-        How many there were.
+        Number of runs.
 
     Raises:
         ExportError: the tool's package is not installed.
@@ -73,8 +73,8 @@ def export(stored: Stored, to: str, out: Path) -> int:
 
 
 def _tensorboard(stored: Stored, runs: list[tuple[str, RunResult]], out: Path) -> None:
-    """One folder of events a run."""
-    with _hidden("torch"):  # tensorboardX takes seconds to import it where it is, and needs it for nothing that is written here
+    """A folder of events for each run."""
+    with _hidden("torch"):  # tensorboardX would import it for seconds, and needs it for nothing here
         from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingImports]
 
     for name, run in runs:
@@ -86,7 +86,7 @@ def _tensorboard(stored: Stored, runs: list[tuple[str, RunResult]], out: Path) -
 
 
 def _mlflow(stored: Stored, runs: list[tuple[str, RunResult]], out: Path) -> None:
-    """An experiment in a store of its own, a run for each run, through the client: nothing global is set."""
+    """An experiment in a new store, with an MLflow run for each run. The client sets nothing global."""
     from mlflow.entities import Metric, Param, RunTag  # pyright: ignore[reportMissingImports]
     from mlflow.tracking import MlflowClient  # pyright: ignore[reportMissingImports]
 
@@ -123,7 +123,7 @@ _VIEWERS = {
 
 @contextmanager
 def _hidden(module: str) -> Generator[None]:
-    """As if a module that nobody has imported yet were not installed."""
+    """Hide an installed module that is not imported yet."""
     if module in sys.modules:
         yield
         return
@@ -135,7 +135,7 @@ def _hidden(module: str) -> Generator[None]:
 
 
 def _scalars(run: RunResult) -> Iterator[tuple[int, float, str, float]]:
-    """(epoch, moment in seconds since 1970, tag, value) of everything that has a value at an epoch."""
+    """(epoch, moment in seconds since 1970, tag, value) of every value that belongs to an epoch."""
     moment = _started(run)
     if run.phases:
         moment += run.phases.import_seconds + run.phases.build_seconds + run.phases.first_step_seconds
@@ -159,5 +159,5 @@ def _scores(split: str, scores: Metrics | None) -> dict[str, float]:
 
 
 def _started(run: RunResult) -> float:
-    """Seconds since 1970; 0 of a run that died before it could say."""
+    """Start in seconds since 1970. 0: the run died before it had one."""
     return datetime.fromisoformat(run.started_at).timestamp() if run.started_at else 0.0

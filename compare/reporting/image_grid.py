@@ -1,4 +1,4 @@
-"""Pictures of a data set: some images of each class, and how many there are."""
+"""Pictures of a data set: some images of each class, and the number of images."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from compare.core.wording import shortened
 from compare.reporting.plots import COLOURS, FONT_FILE, FORMATS, SETTINGS
 
 MAX_CLASSES = 60
-"""Classes that a sample sheet shows."""
+"""Classes in a sample sheet."""
 
 PER_ROW = 8
 """Images beside a caption."""
@@ -43,18 +43,18 @@ class Row(NamedTuple):
     caption: str
     """One line or several."""
     note: str
-    """Below it, smaller."""
+    """Below the caption, smaller."""
     images: Sequence[NDArray[np.uint8]]
-    """uint8 [S, S, 3]; the first PER_ROW are shown."""
+    """uint8 [S, S, 3]. The first PER_ROW are shown."""
 
 
 def sample_sheet(images: Images, labels: NDArray[np.int64], captions: Sequence[str]) -> bytes:
     """Draw a row of images for each class, spread evenly over its training examples, beside its caption.
 
     Args:
-        images: uint8 [N, S, S, 3]; a few are read.
+        images: uint8 [N, S, S, 3]. A few are read.
         labels: int64 [N], class ids.
-        captions: by class id; the first MAX_CLASSES are shown.
+        captions: by class id. The first MAX_CLASSES are shown.
 
     Returns:
         A PNG file.
@@ -91,7 +91,7 @@ def class_balance(counts: Mapping[str, Sequence[int]], class_names: Sequence[str
 
     Args:
         counts: for each split, one number a class.
-        class_names: by class id; beyond a hundred of them the bars have no names.
+        class_names: by class id. With more than a hundred the bars have no names.
         title: above the bars.
 
     Returns:
@@ -132,12 +132,12 @@ def class_balance(counts: Mapping[str, Sequence[int]], class_names: Sequence[str
 
 
 def _cell(pixels: NDArray[np.uint8]) -> Image.Image:
-    """An image at the size of a cell: small ones by whole pixels where they fit, so that they stay as they are."""
+    """An image at the size of a cell. Small images keep sharp pixels."""
     image = Image.fromarray(pixels)
     is_small = image.width <= _CELL_PX // 2
     return image.resize((_CELL_PX, _CELL_PX), Image.Resampling.NEAREST if is_small else Image.Resampling.BICUBIC)
 
 
 def _font(size: int) -> ImageFont.FreeTypeFont:
-    """DejaVu Sans, which comes with matplotlib and knows more scripts than Pillow's own."""
+    """DejaVu Sans comes with matplotlib and has more scripts than Pillow's own font."""
     return ImageFont.truetype(FONT_FILE, size)

@@ -1,7 +1,7 @@
-"""A page that is kept up to date while a comparison runs: how far it is, the time left, curves and results so far.
+"""A page that is updated while a comparison runs: progress, time left, curves and results so far.
 
-It is drawn by hand, a few kilobytes of numbers, at most once in so many seconds: the runs that are measured share the machine.
-What it has cost, it says itself.
+The runs that are measured share the machine. So the page is a few kilobytes, is drawn at most every few seconds, and states
+its own cost.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _COLOURS = (*COLOURS[:-1], "currentColor")
 
 @dataclass
 class _Run:
-    """One run as the page knows it."""
+    """One run, as the page shows it."""
 
     name: str
     label: str
@@ -40,10 +40,10 @@ class _Run:
 
 
 class Live:
-    """live.html in the folder of a comparison; what cannot be written is tried again, and stops no run.
+    """live.html in the folder of a comparison. A failed write is tried again and stops no run.
 
     Args:
-        folder: of the comparison; None: no page is drawn.
+        folder: of the comparison. None: no page is drawn.
         title: above the page.
         clock: in seconds.
     """
@@ -64,12 +64,12 @@ class Live:
         self._reported = True
 
     def say(self, text: str) -> None:
-        """What is going on before and after the runs."""
+        """Show what happens before and after the runs."""
         self._said = text
         self._draw(at_once=True)
 
     def plan(self, jobs: Sequence[str]) -> None:
-        """The runs to come, in order, by the name of their row."""
+        """Set the runs to come, in order, by the name of their row."""
         self._jobs, self._total, self._said = jobs, len(jobs), ""
         self._draw(at_once=True)
 
@@ -85,7 +85,7 @@ class Live:
         self._draw()
 
     def end(self, result: RunResult) -> None:
-        """The run has ended, perhaps with epochs that nobody has watched."""
+        """The run has ended. Some of its epochs may not have been watched."""
         run = self._runs[-1]
         run.epochs = [epoch.model_dump() for epoch in result.epochs]
         run.status, run.seconds = result.status, self._clock() - self._run_started
@@ -94,7 +94,7 @@ class Live:
         self._draw()
 
     def finish(self, said: str, *, reported: bool = True) -> None:
-        """The page as it stays: it loads itself no more, and points to the report where there is one."""
+        """Draw the final page. It no longer reloads, and points to the report if there is one."""
         self._said, self._reported = "", reported
         self._draw(at_once=True, finished=said)
 
@@ -105,7 +105,7 @@ class Live:
         try:
             atomic_files.write_atomically(self._path, self._html(finished))
         except OSError:
-            pass  # a full disk is the runs' to tell; the next drawing may succeed
+            pass  # the runs report a full disk; the next drawing may succeed
         self._drawn = self._clock()
         self._drawings += 1
         self._cost_seconds += time.thread_time() - before
@@ -167,13 +167,13 @@ def _line(run: _Run, number: int) -> dict[str, Any]:
 
 
 def _epoch_seconds(epoch: dict[str, Any]) -> float | None:
-    """Of a whole epoch at the pace of its timed images, as the report has it."""
+    """Seconds of a whole epoch at the pace of its timed images, as in the report."""
     timed, whole, seconds = (epoch.get(name) for name in ("timed_images", "epoch_images", "timed_seconds"))
     return seconds * whole / timed if timed and whole and seconds is not None else None
 
 
 def _chart(what: str, runs: Sequence[_Run], split: str, score: str) -> dict[str, Any] | None:
-    """Points of one figure's curves, one a run, in an area of _WIDTH x _HEIGHT; None where there is no value yet."""
+    """Points of a figure's curves, one for each run, in an area of _WIDTH x _HEIGHT. None: no value yet."""
     curves: list[tuple[int, list[tuple[int, float]]]] = []
     for number, run in enumerate(runs):
         values = [(int(each["epoch"]), (each.get(split) or {}).get(score)) for each in run.epochs]

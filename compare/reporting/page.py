@@ -23,7 +23,7 @@ TONES = {
 }
 """Colour of a cell with this text."""
 _LONG = 44
-"""Characters from which a cell's text is broken into lines."""
+"""A longer text in a cell is broken into lines."""
 
 
 def render(template: str, *, scripted: bool = True, **values: Any) -> str:

@@ -20,7 +20,7 @@ FORMATS = ("png", "svg")
 FONT_FILE = Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
 """The font of all pictures."""
 
-# Okabe & Ito's palette, told apart with every kind of colour blindness; yellow is left out, too pale for lines.
+# Okabe & Ito's palette can be distinguished with every kind of colour blindness. Its yellow is too pale for lines.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
 LINE_STYLES = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D")
@@ -71,10 +71,10 @@ def labels(class_names: Sequence[str]) -> list[str]:
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write one plot in every format, each file whole or not at all. Call it within SETTINGS."""
+    """Write one plot in every format. Each file is written whole or not at all. Call it within SETTINGS."""
     files = _files(folder, name)
     _write_powers_plainly(figure)
-    figure.draw_without_rendering()  # lays it out, which takes as long as drawing it: once for all formats
+    figure.draw_without_rendering()  # layout takes as long as drawing: once for all formats
     figure.set_layout_engine("none")
     whole = figure.get_tightbbox().padded(mpl.rcParams["savefig.pad_inches"])
     for path in files:
@@ -86,14 +86,14 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
 
 
 class _Plain(LogFormatterMathtext):
-    """Which ticks of a logarithmic axis are written is Matplotlib's choice; they are written as numbers."""
+    """Ticks of a logarithmic axis as numbers. Matplotlib chooses which ones."""
 
     def __call__(self, x: float, pos: int | None = None) -> str:
         return f"{x:g}" if super().__call__(x, pos) else ""
 
 
 def _write_powers_plainly(figure: Figure) -> None:
-    """Logarithmic axes write 10 to the power of 3 in mathtext, which SETTINGS leave as it is written."""
+    """Logarithmic axes write powers of ten in mathtext, which SETTINGS do not render."""
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
             for own, replace in (

@@ -256,7 +256,7 @@ def _environments(compared: _Two) -> list[tuple[str, str, str]]:
 
 
 def _specs(compared: _Two, both: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Fields in which the matched rows' specs differ: named once where all rows differ alike, else row by row."""
+    """Differences between the specs of matched rows. A field that differs alike in all rows is named once."""
     specs = [_fields(each) for each in compared]
     found: dict[tuple[str, str, str], list[str]] = {}
     for row_id in both:

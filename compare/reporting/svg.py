@@ -1,4 +1,4 @@
-"""A plot's SVG as part of a page: no style of its own, colours that follow the page's, ids that meet no others."""
+"""A plot's SVG as part of a page: without a style of its own, with the page's colours and unique ids."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import re
 from xml.etree import ElementTree
 
 _COLOURS = {"#000000": "currentColor", "#ffffff": "var(--card)"}
-"""What is ink and paper in a file is that of the page here, light or dark; but in a hatch, which is seen on a colour."""
+"""Black and white follow the page, light or dark. In a hatch they stay: it is seen on a colour."""
 _LEFT_TO_PAGE = "font-family"
 _REFERENCE = re.compile(r"url\(#([^)]+)\)")
 
 
 def svg(source: str, name: str) -> str:
-    """An `<svg>` element to stand inside HTML.
+    """An `<svg>` element for a page.
 
-    A policy that forbids styles in the page forbids matplotlib's `style` attributes, too: each of their properties becomes
-    an attribute of its own, which means the same.
+    The page's policy forbids `style` attributes. Each of their properties becomes an attribute, which means the same.
 
     Args:
-        source: a whole SVG file as matplotlib writes it.
-        name: what the picture shows, for those who do not see it; in front of every id.
+        source: an SVG file as matplotlib writes it.
+        name: what the picture shows, for readers who do not see it. It is the prefix of every id.
     """
     root = ElementTree.fromstring(source)
     prefix = re.sub(r"\W+", "-", name)
@@ -42,7 +41,7 @@ def svg(source: str, name: str) -> str:
 
 
 def _strip(element: ElementTree.Element) -> None:
-    """Leave out what is no drawing: metadata, and the style sheet of the file."""
+    """Remove metadata and the style sheet of the file."""
     for child in list(element):
         if child.tag.rpartition("}")[2] in ("metadata", "style"):
             element.remove(child)
@@ -53,6 +52,6 @@ def _strip(element: ElementTree.Element) -> None:
 def _of_page(key: str, value: str, prefix: str) -> str:
     if key == "id":
         return f"{prefix}-{value}"
-    if key == "href" and not value.startswith("data:image/png;base64,"):  # which is a matrix of colours
+    if key == "href" and not value.startswith("data:image/png;base64,"):  # that is a matrix of colours
         return f"#{prefix}-{value.removeprefix('#')}"
     return _REFERENCE.sub(rf"url(#{prefix}-\1)", value)

@@ -31,7 +31,7 @@ Cell = str | int | float | Spread | Ratio | None
 
 MISSING = "-"
 ELSEWHERE = "the files of --out and in the JSON"
-"""Where a reader finds the columns that do not fit the terminal, unless the command has written files."""
+"""Names the place of columns that do not fit the terminal, if the command has written no files."""
 _WIDE = 110
 """A terminal of this many characters shows the wide columns too."""
 _LEAST_WORD = 16
@@ -69,7 +69,7 @@ class Column:
     wide: bool = False
     """Left out on terminals too narrow for it."""
     fold: int | None = None
-    """Characters at which the terminal breaks its text."""
+    """The terminal breaks its text after this many characters."""
     interval: bool = False
     """Whether its cells are spreads or ratios, which take three columns in CSV."""
     pick: str | Callable[[Any], Cell] = ""

@@ -12,7 +12,7 @@ from common.data import sources
 from common.data.sources import Dataset
 from compare.comparison import run
 from compare.core import exits
-from compare.core.errors import FolderError
+from compare.core.errors import FolderError, LaunchError
 from compare.core.presets import Preset
 from compare.core.progress import Watchers, display
 from compare.data import data, data_report, exploration, preprocess
@@ -243,16 +243,18 @@ def finished(settings: Evaluation, folder: Path) -> Made:
     with display(Console(stderr=True)) as shown:
         made = final_training.evaluate(settings, folder, shown)
         shown.say("report")
-        evaluation_report.write(made, final_training.data_of(made).test.images, folder)
-    said = evaluation_report.sections(made)
+        report = evaluation_report.report(made, final_training.data_of(made).test.images)
+        if unwritten := report.write(folder):
+            raise LaunchError(unwritten)
+    said = evaluation_report.findings(made)
     part = Section(
         name="final",
         title="Final training and evaluation",
         sections=said,
-        tables=evaluation_report.documents(made),
+        tables=list(report.tables),
         pictures=_drawn(folder),
         conclusions=_said(said, *_OF_FINAL),
-        more=[evaluation_report.REPORT_FILE],
+        more=[report.markdown_file],
     )
     return Made(part, exit_code=made.exit_code)
 

@@ -26,10 +26,11 @@ from common.training.scores import Agreement
 from compare.__main__ import app
 from compare.core.errors import FolderError
 from compare.core.progress import display
-from compare.evaluation import convert, evaluation_report, final_training, predict
-from compare.evaluation.final_training import Crossing, Evaluated, Evaluation, Model, Pair
+from compare.evaluation import convert, evaluation_report, evaluation_tables, final_training, predict
+from compare.evaluation.final_training import Evaluation
+from compare.evaluation.scoring import Crossing, Evaluated, Model, Pair
 from compare.execution import launch, store
-from compare.reporting import report
+from compare.reporting.document import Report
 from compare.tuning import tuner
 from compare.tuning.optuna_study import Trial
 from compare.tuning.tuner import Best, Plan, Tuned, Tuning
@@ -131,7 +132,7 @@ def test_an_evaluation_trains_scores_and_writes_everything_and_does_nothing_twic
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")} == stamps
     other = compare(*words, "--seed", "5")
     assert other.exit_code == 2 and "holds the results of another comparison" in other.stderr
-    monkeypatch.setattr(report, "write", lambda *_: "No space left. Free some.")
+    monkeypatch.setattr(Report, "write", lambda *_: "No space left. Free some.")
     full = compare(*words)
     assert full.exit_code == 1 and full.stderr.endswith("No space left. Free some.\n")
 
@@ -239,7 +240,7 @@ def evaluated(*pairs: tuple[int, int, float | None], crossing: Crossing | None =
 
 
 def words(made: Evaluated, title: str) -> list[str]:
-    return dict(evaluation_report.sections(made))[title]
+    return dict(evaluation_report.findings(made))[title]
 
 
 def test_no_more_is_said_of_agreement_than_the_test_allows() -> None:
@@ -274,7 +275,7 @@ def test_an_accuracy_stands_with_its_interval() -> None:
     assert left == "left: 3 of 4 right, 0.7500 (95%, Wilson's interval: 0.3006 to 0.9544); best epoch 3 of 5."
     (sure, _) = words(evaluated((0, 0, None)), "Are the models as sure as they are right?")
     assert sure.endswith("neither surer nor less sure than it is right, as far as so many images can tell.")
-    several = evaluation_report.scores_table(evaluated((0, 0, None), (0, 0, None)))
+    several = evaluation_tables.scores_table(evaluated((0, 0, None), (0, 0, None)))
     assert [row["n"] for row in several.rows] == [2, 2]
 
 
@@ -423,7 +424,8 @@ def test_infer_times_both_frameworks_in_turns_and_goes_on(
     assert compare(*asked, *wanted).exit_code == 0 and len(in_process) == 5
     other = compare(*asked, "--calls", "50", "--repeats", "2")
     assert (
-        other.exit_code == 2 and "holds another measurement (calls is 100 there, asked for: 50; seconds is 60.0" in other.stderr
+        other.exit_code == 2
+        and "holds another measurement of inference (calls is 100 there, asked for: 50; seconds is 60.0" in other.stderr
     )
     half = out / "runs" / "left-1-r1.json"
     torn = json.loads(half.read_text())

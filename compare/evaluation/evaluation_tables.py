@@ -1,0 +1,207 @@
+"""The tables of an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from common.training.scores import BINS, CHANCE, TOP, added_up
+from compare.core.statistics import Spread, spread
+from compare.evaluation.scoring import Evaluated
+from compare.reporting.tables import Column, Table, value_at
+
+
+def documents(made: Evaluated) -> list[Table]:
+    """Every table that is written."""
+    return [
+        scores_table(made),
+        class_table(made),
+        *_filled(agreement_table(made), crossing_table(made), confused_table(made), calibration_table(made)),
+        *(table for framework in made.scored for table in confusion_tables(made, framework)),
+    ]
+
+
+def on_terminal(made: Evaluated) -> list[Table]:
+    """The tables that are printed."""
+    return _filled(scores_table(made), agreement_table(made), crossing_table(made), class_table(made), confused_table(made))
+
+
+def _filled(*made: Table) -> list[Table]:
+    return [table for table in made if table.rows]
+
+
+def _over_trainings(made: Evaluated, framework: str, path: str) -> Spread | None:
+    return spread([value for model in made.of(framework) if (value := value_at(model, path)) is not None])
+
+
+def scores_table(made: Evaluated) -> Table:
+    def figure(key: str, heading: str, short: str, path: str = "", **options: Any) -> Column:
+        def pick(framework: str) -> Spread | None:
+            return _over_trainings(made, framework, f"scores.{path or key}")
+
+        return Column(key, heading, 4, short=short, interval=True, pick=pick, **options)
+
+    def status(framework: str) -> str:
+        failed = [model for model in made.models if model.framework == framework and not model.scores]
+        return ", ".join(f"{model.status} (seed {model.seed})" for model in failed) or "ok"
+
+    def each(path: str) -> Callable[[str], str | None]:
+        return lambda framework: ", ".join(str(value_at(model, path)) for model in made.of(framework)) or None
+
+    columns = (
+        Column("framework", "framework", pick=str),
+        figure("accuracy", "test accuracy", "acc."),
+        figure("top_accuracy", f"top-{TOP} accuracy", f"top-{TOP}"),
+        figure("loss", "test loss", "loss"),
+        figure("macro_precision", "macro precision", "macro\nprec.", "macro.precision"),
+        figure("macro_recall", "macro recall", "macro\nrecall", "macro.recall"),
+        figure("macro_f1", "macro F1", "macro\nF1", "macro.f1"),
+        figure("weighted_f1", "weighted F1", "weighted\nF1", "weighted.f1"),
+        figure("calibration_error", "calibration error", "calibr.\nerror"),
+        figure("calibration_chance", "calibration error by chance", "", terminal=False),
+        Column("best_epoch", "best epoch", short="best\nepoch", pick=each("best_epoch")),
+        Column("epochs", "epochs trained", short="epochs", pick=each("epochs")),
+        Column("n", "trainings", short="n", pick=lambda framework: len(made.of(framework))),
+        Column(
+            "wall_seconds",
+            "wall seconds",
+            1,
+            interval=True,
+            terminal=False,
+            pick=lambda framework: _over_trainings(made, framework, "wall_seconds"),
+        ),
+        Column("status", "status", pick=status),
+    )
+    title = f"The best epoch of each framework, on {made.num_examples:,} test images of {made.data_name}"
+    note = (
+        f"Best by the validation split, the earliest of equal ones. Calibration error: {BINS} bins of equal width over "
+        "the probability of the predicted label (Naeini et al. 2015, Guo et al. 2017); by chance, a calibrated model stays "
+        f"within the error beside it in {CHANCE:.0%} of such samples. Of several trainings the median; in the "
+        "report with the 25 % and 75 % quantiles."
+    )
+    return Table.of("evaluation", title, columns, made.frameworks, note, spreads_on_terminal=False)
+
+
+def class_table(made: Evaluated) -> Table:
+    """Precision, recall and F1 of every class, the frameworks side by side, and their averages below."""
+
+    def figure(framework: str, key: str, heading: str) -> Column:
+        def pick(line: tuple[str, int, str]) -> Spread | None:
+            return _over_trainings(made, framework, f"scores.{line[2]}.{key}")
+
+        return Column(
+            f"{framework}_{key}", f"{framework} {heading}", 4, short=f"{framework}\n{heading}", interval=True, pick=pick
+        )
+
+    figures = {"precision": "precision", "recall": "recall", "f1": "F1"}
+    columns = (
+        Column("class", "class", pick="0"),
+        *(figure(framework, key, heading) for framework in made.scored for key, heading in figures.items()),
+        Column("support", "support", pick="1"),
+    )
+    lines = [
+        (name, support, f"classes.{label}")
+        for label, (name, support) in enumerate(zip(made.class_names, made.supports, strict=False))
+    ]
+    if lines:
+        lines += [(f"{average} average", made.num_examples, average) for average in ("macro", "weighted")]
+    note = (
+        "Support: test images of the class. Macro: each class counts the same; weighted: by its support. 0 stands where a "
+        "class was never predicted or never occurs."
+    )
+    return Table.of("classes", "Precision, recall and F1 of each class", columns, lines, note, spreads_on_terminal=False)
+
+
+def agreement_table(made: Evaluated) -> Table:
+    def found(key: str, heading: str, digits: int | None = None, short: str = "") -> Column:
+        return Column(key, heading, digits, short=short, pick=f"agreement.{key}")
+
+    columns = (
+        Column("first", "first"),
+        Column("second", "second"),
+        Column("seed", "seed"),
+        found("labelled_differently", "labelled differently", short="labelled\ndifferently"),
+        found("first_alone_right", "first alone right", short="first\nright"),
+        found("second_alone_right", "second alone right", short="second\nright"),
+        found("p", "McNemar's exact p", 3, short="McNemar\np"),
+        Column("adjusted_p", "p, Holm-corrected", 3, short="p, Holm"),
+    )
+    note = (
+        "Right: images that this one alone has right. The test asks whether both are right equally often; it has no p "
+        "where neither is ever right alone."
+    )
+    title = f"Two frameworks' models on the same {made.num_examples:,} images"
+    return Table.of("agreement", title, columns, made.pairs, note)
+
+
+def crossing_table(made: Evaluated) -> Table:
+    columns = (
+        Column("trained_in", "trained in", pick="0.framework"),
+        Column("seed", "seed", pick="0.seed"),
+        Column("used_in", "used in", pick="1.framework"),
+        Column("labelled_differently", "labelled differently", pick="1.labelled_differently"),
+        Column(
+            "largest_difference",
+            "largest difference of a probability",
+            -1,
+            short="largest\ndifference",
+            pick="1.largest_difference",
+        ),
+    )
+    crossings = [(model, each) for model in made.models for each in model.crossings]
+    note = "Against what the framework that trained it makes of the same test images."
+    return Table.of("crossings", "The same checkpoint in both frameworks", columns, crossings, note)
+
+
+def confused_table(made: Evaluated) -> Table:
+    columns = (
+        Column("framework", "framework", pick="0.framework"),
+        Column("seed", "seed", pick="0.seed"),
+        Column("true", "true class", pick=lambda each: made.class_names[each[1].true]),
+        Column("predicted", "taken for", pick=lambda each: made.class_names[each[1].predicted]),
+        Column("count", "images", pick="1.count"),
+        Column("share", "share of the true class", 4, short="share", pick="1.share"),
+    )
+    confused = [(model, pair) for model in made.models for pair in model.worst]
+    return Table.of("confused", "Classes that are confused most often", columns, confused)
+
+
+def calibration_table(made: Evaluated) -> Table:
+    columns = (
+        Column("framework", "framework", pick="0.framework"),
+        Column("seed", "seed", pick="0.seed"),
+        Column("low", "confidence above", 3, pick="1.low"),
+        Column("high", "up to", 3, pick="1.high"),
+        Column("count", "images", pick="1.count"),
+        Column("confidence", "mean confidence", 4, pick="1.confidence"),
+        Column("accuracy", "accuracy", 4, pick="1.accuracy"),
+    )
+    bins = [(model, each) for model in made.models if model.scores for each in model.scores.bins if each.count]
+    return Table.of("calibration", "How sure the models are, and how often they are right", columns, bins)
+
+
+def confusion_tables(made: Evaluated, framework: str) -> list[Table]:
+    """Counts, and shares of each true class. Several trainings are added up."""
+    counts = np.array(confusion(made, framework))
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    several = f", {len(made.of(framework))} trainings added up" if len(made.of(framework)) > 1 else ""
+
+    def table(name: str, title: str, matrix: Any, digits: int | None) -> Table:
+        taken_for = [
+            Column(f"class_{label}", class_name, digits, pick=f"1.{label}") for label, class_name in enumerate(made.class_names)
+        ]
+        lines = zip(made.class_names, matrix.tolist(), strict=True)
+        columns = [Column("true", "true class", pick="0"), *taken_for]
+        return Table.of(f"{name}_{framework}", f"{framework}: confusion, {title}{several}", columns, lines)
+
+    return [
+        table("confusion", "images", counts, None),
+        table("confusion_normalised", "share of the true class", shares, 4),
+    ]
+
+
+def confusion(made: Evaluated, framework: str) -> list[list[int]]:
+    """Test images of each true class (row) that were taken for each class (column), over all trainings."""
+    return added_up([model.scores.confusion for model in made.of(framework) if model.scores])

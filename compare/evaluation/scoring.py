@@ -1,0 +1,263 @@
+"""The models of a stored training, scored on the test split by one evaluator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from common.artifacts import atomic_files, results, trained
+from common.artifacts.checked_arrays import SealError
+from common.artifacts.schema import Metrics
+from common.artifacts.trained import Trained
+from common.data import sources
+from common.frozen import Frozen
+from common.machine import machine
+from common.training import inference, scores
+from common.training.scores import Agreement, Confusion, Scores
+from compare.core import statistics
+from compare.core.progress import Display
+from compare.execution import store, twin_client
+from compare.execution.matrix import Row
+from compare.execution.store import Comparison, Stored
+
+SCHEMA_VERSION = 1
+KIND = "evaluation"
+TRAINING_FOLDER = "training"
+LOGITS_FOLDER = "logits"
+
+WORST_PAIRS = 8
+"""Number of pairs of confused classes that are listed."""
+
+_ROUNDING = {"float32": 1e-4, "float64": 1e-9}
+"""Largest difference of probabilities that rounding explains between two frameworks, for networks this deep."""
+
+Logits = npt.NDArray[np.floating]
+
+
+class Crossing(Frozen):
+    """One framework's checkpoint, used by another."""
+
+    framework: str
+    """The framework that used it."""
+    labelled_differently: int
+    """Test images that it labels differently than the framework that trained it."""
+    largest_difference: float
+    """Largest difference of the probabilities."""
+
+
+class Model(Frozen):
+    """One training, and its best epoch on the test split."""
+
+    framework: str
+    repeat: int
+    seed: int
+    status: str
+    reason: str | None = None
+    checkpoint: str | None = None
+    """Its file, relative to the evaluation's folder."""
+    epochs: int = 0
+    best_epoch: int | None = None
+    validation: Metrics | None = None
+    """After the best epoch."""
+    wall_seconds: float | None = None
+    """Of the training process."""
+    scores: Scores | None = None
+    """On the test split."""
+    validation_scores: Scores | None = None
+    """See `final_training.Evaluation.scores_validation`."""
+    worst: list[Confusion] = []
+    crossings: list[Crossing] = []
+
+
+class Pair(Frozen):
+    """Two frameworks' models of the same seed, on the same images."""
+
+    first: str
+    second: str
+    repeat: int
+    seed: int
+    agreement: Agreement
+    adjusted_p: float | None
+    """Holm-corrected over all pairs of the evaluation. None if they never differ."""
+
+
+class Evaluated(Frozen):
+    """The complete result of an evaluation."""
+
+    schema_version: int = SCHEMA_VERSION
+    kind: str = KIND
+    data_name: str
+    data_hash: str
+    data_notes: list[str]
+    class_names: list[str]
+    tuned_on: str | None = None
+    """See `final_training.Evaluation`."""
+    num_examples: int
+    """Of the test split."""
+    specs: dict[str, dict[str, Any]]
+    """framework: every field of its training by dotted name."""
+    machine: dict[str, Any]
+    versions: dict[str, dict[str, str]]
+    models: list[Model]
+    pairs: list[Pair]
+
+    @property
+    def frameworks(self) -> list[str]:
+        return list(dict.fromkeys(model.framework for model in self.models))
+
+    @property
+    def rounding(self) -> float:
+        """Largest allowed difference of probabilities for a crossing."""
+        return max(_ROUNDING[spec["precision"]] for spec in self.specs.values())
+
+    @property
+    def carries_over(self) -> bool:
+        """Whether every checkpoint gives the same result in the other frameworks, except for rounding."""
+        return all(each.largest_difference <= self.rounding for model in self.models for each in model.crossings)
+
+    @property
+    def exit_code(self) -> int:
+        """1 if a training failed or a checkpoint does not carry over, else 0."""
+        return 0 if all(model.scores for model in self.models) and self.carries_over else 1
+
+    @property
+    def scored(self) -> list[str]:
+        """Frameworks that have a scored model."""
+        return [framework for framework in self.frameworks if self.of(framework)]
+
+    @property
+    def supports(self) -> list[int]:
+        """Test images of each class. Empty if nothing was scored."""
+        found = next((model.scores for model in self.models if model.scores), None)
+        return [each.support for each in found.classes] if found else []
+
+    def of(self, framework: str) -> list[Model]:
+        """The scored models of a framework, one for each repeat."""
+        return [model for model in self.models if model.framework == framework and model.scores]
+
+
+def score(stored: Stored, folder: Path, shown: Display, *, with_validation: bool = False) -> Evaluated:
+    """Score the models of a stored training on its test split.
+
+    Args:
+        stored: the training.
+        folder: holds the training, and gets the logits. Logits that are there are not computed again.
+        shown: where progress is shown.
+        with_validation: whether to score the validation split too.
+
+    Raises:
+        DataRefused, LaunchError, WeightsError: the data or a model cannot be used.
+    """
+    comparison = stored.comparison
+    scorer = _Scorer(stored, folder, shown)
+    models: list[Model] = []
+    own: dict[tuple[str, int], Logits] = {}
+    for row in comparison.rows:
+        for repeat in range(comparison.repeats):
+            model, logits = scorer.model(row, repeat, with_validation=with_validation)
+            models.append(model)
+            if logits is not None:
+                own[row.framework, repeat] = logits
+    return Evaluated(
+        data_name=comparison.data_name,
+        data_hash=comparison.data_hash,
+        data_notes=comparison.data_notes,
+        class_names=comparison.class_names,
+        num_examples=len(scorer.labels),
+        specs={row.framework: store.flat(row.spec.model_dump(mode="json")) for row in comparison.rows},
+        machine=comparison.machine,
+        versions=comparison.versions,
+        models=models,
+        pairs=_pairs(comparison, scorer.labels, own),
+    )
+
+
+class _Scorer:
+    """Makes logits and scores of one stored training."""
+
+    def __init__(self, stored: Stored, folder: Path, shown: Display) -> None:
+        self._stored, self._folder, self._shown = stored, folder, shown
+        self._frameworks = [row.framework for row in stored.comparison.rows]
+        spec = stored.comparison.rows[0].spec
+        self._dataset = sources.load(spec.data, seed=spec.split_seed, cache_dir=spec.paths.cache_dir)
+        self.labels = self._dataset.test.labels
+
+    def model(self, row: Row, repeat: int, *, with_validation: bool) -> tuple[Model, Logits | None]:
+        """One training, scored, and its own framework's logits. None: it failed."""
+        seed = self._stored.comparison.of_repeat(row, repeat).spec.seed
+        known: dict[str, Any] = {"framework": row.framework, "repeat": repeat, "seed": seed}
+        result = self._stored.runs[row.id].get(repeat)
+        if result is None or result.status != "ok":
+            status, reason = (result.status, result.reason) if result else ("not run", None)
+            return Model(status=status, reason=reason, **known), None
+        path = store.run_folder(self._folder / TRAINING_FOLDER, row.id, repeat) / results.BEST_FILE
+        model = trained.load(path, row.spec.model)
+        logits = partial(self._logits, path, model, row, repeat)
+        made = logits(row.framework)
+        others = {name: logits(name) for name in self._frameworks if name != row.framework}
+        validation = self._dataset.validation.labels
+        return Model(
+            **known,
+            status=result.status,
+            reason=result.reason,
+            checkpoint=str(path.relative_to(self._folder)),
+            epochs=len(result.epochs),
+            best_epoch=model.card.epoch,
+            validation=model.card.validation,
+            wall_seconds=result.phases.wall_seconds if result.phases else None,
+            scores=scores.score(self.labels, made),
+            validation_scores=scores.score(validation, logits(row.framework, "validation")) if with_validation else None,
+            worst=scores.worst_confused(self.labels, made, WORST_PAIRS),
+            crossings=[_crossing(name, scores.agreement(self.labels, made, other)) for name, other in others.items()],
+        ), made
+
+    def _logits(
+        self, path: Path, model: Trained, row: Row, repeat: int, framework: str, split: inference.Scored = "test"
+    ) -> Logits:
+        """A framework's logits for a split with this model: stored ones, or computed now."""
+        name = f"{row.id}-r{repeat}-in-{framework}" + ("" if split == "test" else f"-{split}")
+        out = self._folder / LOGITS_FOLDER / f"{name}.safetensors"
+        count = len(getattr(self._dataset, split))
+        try:
+            return inference.logits(out, model, count)
+        except SealError:
+            pass  # none yet, or from another model
+        self._shown.say(f"{row.id}: the {split} split, in {framework}")
+        spec_file, log = out.with_suffix(".spec.json"), out.with_suffix(".txt")
+        atomic_files.write_atomically(spec_file, row.spec.to_json())
+        cores = str(min(row.spec.cores, machine.available_cores()))
+        options = ["--cores", cores, "--device", row.spec.device, "--out", out, *twin_client.own_model(model)]
+        twin_client.ask(framework, ["score", path, "--data-of", spec_file, "--split", split, *options], log)
+        return inference.logits(out, model, count)
+
+
+def _crossing(framework: str, found: Agreement) -> Crossing:
+    return Crossing(framework=framework, **found.model_dump(include={"labelled_differently", "largest_difference"}))
+
+
+def _pairs(comparison: Comparison, labels: scores.Labels, own: Mapping[tuple[str, int], Logits]) -> list[Pair]:
+    """Every two frameworks of every repeat that has both models."""
+    found = [
+        (first, second, repeat, scores.agreement(labels, own[first, repeat], own[second, repeat]))
+        for first, second in combinations([row.framework for row in comparison.rows], 2)
+        for repeat in range(comparison.repeats)
+        if (first, repeat) in own and (second, repeat) in own
+    ]
+    adjusted = iter(statistics.holm([each.p for *_, each in found if each.p is not None]))
+    return [
+        Pair(
+            first=first,
+            second=second,
+            repeat=repeat,
+            seed=comparison.of_repeat(comparison.rows[0], repeat).spec.seed,
+            agreement=each,
+            adjusted_p=None if each.p is None else next(adjusted),
+        )
+        for first, second, repeat, each in found
+    ]
