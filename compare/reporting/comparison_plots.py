@@ -96,15 +96,14 @@ def _curves(
 
 
 def _seconds(figure: Figure, summaries: Sequence[Summary]) -> bool:
-    timed = [summary for summary in summaries if summary.epoch_seconds]
+    timed = [(summary, summary.epoch_seconds) for summary in summaries if summary.epoch_seconds]
     axis: Axes = figure.subplots()
-    for place, summary in enumerate(timed):
-        seconds = summary.epoch_seconds
-        assert seconds is not None
+    for place, (summary, seconds) in enumerate(timed):
         spread = [[seconds.median - seconds.low], [seconds.high - seconds.median]]
-        axis.barh(place, seconds.median, color=_colour(summary, timed), xerr=spread if seconds.n > 1 else None, capsize=3)
+        colour = _colour(summary, [each for each, _ in timed])
+        axis.barh(place, seconds.median, color=colour, xerr=spread if seconds.n > 1 else None, capsize=3)
         _label(axis, seconds.median, seconds.high, place)
-    _name_rows(axis, [summary.name for summary in timed])
+    _name_rows(axis, [summary.name for summary, _ in timed])
     axis.set(title="Seconds per epoch (median; whiskers: 25 % to 75 % quantile)", xlabel="seconds")
     return bool(timed)
 
@@ -118,22 +117,18 @@ def _speedup(figure: Figure, summaries: Sequence[Summary]) -> bool:
     axis: Axes = figure.subplots()
     for index, (base, pick) in enumerate(against):
         for place, summary in enumerate(compared):
-            ratio = pick(summary)
-            if ratio is None:
+            if (ratio := pick(summary)) is None:
                 continue
-            whiskers = None
+            whiskers, end = None, ratio.value
             if ratio.low is not None and ratio.high is not None and ratio.decided:
-                whiskers = [[ratio.value - ratio.low], [ratio.high - ratio.value]]
+                whiskers, end = [[ratio.value - ratio.low], [ratio.high - ratio.value]], ratio.high
             y = place + 0.2 * (2 * index - 1)
             axis.barh(y, ratio.value, 0.38, color=COLOURS[index], label=f"against {base}", xerr=whiskers, capsize=3)
-            end = ratio.high if whiskers and ratio.high is not None else ratio.value
             _label(axis, ratio.value, end, y)
     axis.axvline(1.0, color="black", linewidth=1)
     _name_rows(axis, [summary.name for summary in compared])
     axis.set(title="Speed-up by seconds per epoch (whiskers: 95 % interval, from 5 repeats on)", xlabel="times as fast")
-    handles, labels = axis.get_legend_handles_labels()
-    unique = dict(zip(labels, handles, strict=True))
-    figure.legend(unique.values(), unique.keys(), loc="outside lower center", ncols=2, frameon=False)
+    _legend(figure, axis, ncols=2)
     return bool(compared)
 
 
@@ -151,20 +146,17 @@ def _efficiency(figure: Figure, summaries: Sequence[Summary]) -> bool:
 
 
 def _phases(figure: Figure, summaries: Sequence[Summary]) -> bool:
-    timed = [summary for summary in summaries if summary.phases]
+    timed = [(summary.name, summary.phases) for summary in summaries if summary.phases]
     axis: Axes = figure.subplots()
-    for place, summary in enumerate(timed):
-        phases, end = summary.phases, 0.0
-        assert phases is not None
+    for place, (_, phases) in enumerate(timed):
+        end = 0.0
         for name, (colour, hatch, pick) in _PHASES.items():
             axis.barh(place, pick(phases), left=end, color=colour, label=name, hatch=hatch, edgecolor="white", linewidth=0)
             end += pick(phases)
         _label(axis, end, end, place)
-    _name_rows(axis, [summary.name for summary in timed])
+    _name_rows(axis, [name for name, _ in timed])
     axis.set(title="Wall seconds by phase", xlabel="seconds")
-    handles, labels = axis.get_legend_handles_labels()
-    unique = dict(zip(labels, handles, strict=True))
-    figure.legend(unique.values(), unique.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    _legend(figure, axis, ncols=4, fontsize=9)
     return bool(timed)
 
 
@@ -285,6 +277,13 @@ def _styles(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 def _colour(summary: Summary, summaries: Sequence[Summary]) -> str:
     frameworks = list(dict.fromkeys(other.framework for other in summaries))
     return COLOURS[frameworks.index(summary.framework) % len(COLOURS)]
+
+
+def _legend(figure: Figure, axis: Axes, **options: Any) -> None:
+    """One entry for each label below the plot."""
+    handles, labels = axis.get_legend_handles_labels()
+    unique = dict(zip(labels, handles, strict=True))
+    figure.legend(unique.values(), unique.keys(), loc="outside lower center", frameon=False, **options)
 
 
 def _label(axis: Axes, value: float, x: float, y: float) -> None:

@@ -75,16 +75,16 @@ def report(compared: Compared, folder: Path) -> Report:
     stored, summaries = compared.stored, compared.summaries
     comparison = stored.comparison
     absent = comparison_plots.left_out(summaries)
+    made = documents(compared)
     frames = {f"{TABLES_FOLDER}/{name}.csv": tables.frame_to_csv(frame(stored)) for name, frame in _FRAMES.items()}
-    confusion = comparison_tables.confusion_table(summaries, comparison.class_names)
     return Report(
         title="Comparison",
         json_file=RESULTS_FILE,
-        facts=heading(compared).splitlines(),
+        facts=facts(compared),
         marks=_marks(compared),
         findings=sections(compared),
-        tables=documents(compared),
-        detail_tables=confusion,
+        tables=made,
+        detail_tables=comparison_tables.confusion_table(summaries, comparison.class_names),
         terminal_tables=comparison_tables.on_terminal(summaries),
         drawings=comparison_plots.drawings(summaries, comparison.class_names),
         files=frames,
@@ -93,7 +93,7 @@ def report(compared: Compared, folder: Path) -> Report:
         commands=commands(compared, folder),
         values=_values(compared),
         template="report.html.jinja",
-        page_values=lambda drawn: _page_values(compared, folder, drawn),
+        page_values=lambda drawn: _page_values(compared, folder, made, drawn),
         exit_code=compared.exit_code,
     )
 
@@ -111,10 +111,10 @@ def _values(compared: Compared) -> dict[str, Any]:
     }
 
 
-def _page_values(compared: Compared, folder: Path, drawn: Mapping[str, str]) -> dict[str, Any]:
+def _page_values(compared: Compared, folder: Path, made: Sequence[Table], drawn: Mapping[str, str]) -> dict[str, Any]:
     """Values of the comparison's own page. It shows confusion as tables."""
     comparison = compared.stored.comparison
-    grids = {table.name: table for table in documents(compared)}
+    grids = {table.name: table for table in made}
     folded = [name for name in grids if name in (*_FIRST[:1], *_FOLDED) or name.startswith("epoch_")]
     apart = {*_FIRST, *_PROOF, *_CLASSES, *folded}
     pictures = {name: picture for name, picture in drawn.items() if name != comparison_plots.CONFUSION}
@@ -123,7 +123,7 @@ def _page_values(compared: Compared, folder: Path, drawn: Mapping[str, str]) -> 
     return {
         "title": title,
         "overline": "Comparison of frameworks",
-        "facts": [wording.one_line(line).removeprefix(f"{title}, ") for line in heading(compared).splitlines()],
+        "facts": [wording.one_line(fact).removeprefix(f"{title}, ") for fact in facts(compared)],
         "contents": _contents(grids, pictures, heats),
         "proof": page.grid(_without(grids["proof"], _IN_THE_RUNG)) if "proof" in grids else None,
         "claims": page.grid(grids["claims"]) if "claims" in grids else None,
@@ -215,20 +215,18 @@ def sections(compared: Compared) -> list[tuple[str, list[str]]]:
     return [(title, sentences) for title, sentences in sections if sentences]
 
 
-def heading(compared: Compared) -> str:
+def facts(compared: Compared) -> list[str]:
+    """What was trained, and on what, a line each."""
     comparison = compared.stored.comparison
     spec = comparison.rows[0].spec
-    count, unit = (spec.epochs, "epoch") if spec.epochs is not None else (spec.steps, "step")
-    length = f"{count} {unit}" if count == 1 else f"{count} {unit}s"
-    repeats = f"{wording.count(comparison.repeats, 'repeat')}"
-    cores = max(row.spec.cores for row in comparison.rows)
+    length = wording.count(spec.epochs, "epoch") if spec.epochs is not None else wording.count(spec.steps or 0, "step")
     seeds = f"seeds {', '.join(map(str, comparison.seeds))}" if comparison.seeds else f"seed {spec.seed}"
     part = {"training": "", "input": "; the input path alone", "compute": "; the model alone, on one batch"}[spec.part]
-    return (
+    return [
         f"{spec.model} on {comparison.data_name}, {spec.optimizer.name}, global batch {spec.global_batch_size}, {length}, "
-        f"{spec.precision}, {seeds}, {repeats}{part}\n"
-        f"{document.ground(comparison.machine, comparison.versions, cores=cores)}"
-    )
+        f"{spec.precision}, {seeds}, {wording.count(comparison.repeats, 'repeat')}{part}",
+        document.ground(comparison.machine, comparison.versions, cores=max(row.spec.cores for row in comparison.rows)),
+    ]
 
 
 def documents(compared: Compared) -> list[Table]:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from common.machine import machine
 from common.training.loop import relative_difference
-from compare.core import wording
 from compare.core.errors import FolderError
 from compare.core.statistics import VERDICT_PAIRS, Judged, Ratio, family_words, interval_words, surety, unpaired_ratio, verdicts
 from compare.execution import store
@@ -80,7 +79,10 @@ def report(folders: tuple[Path, Path], compared: _Two, out: Path | None) -> Repo
         json_file=RESULTS_FILE,
         title="Two comparisons side by side",
         overline="Comparison of frameworks",
-        facts=_heading(folders, compared),
+        facts=[
+            f"{name}: {folder}, {each.stored.comparison.created_at}: {comparison_report.facts(each)[0]}"
+            for name, folder, each in zip("AB", folders, compared, strict=True)
+        ],
         marks=[
             Mark("Machine", *(("the same", "good") if same_machine else ("another: no verdict about speed", "warn"))),
             Mark("Rows in both", str(len(both))),
@@ -269,14 +271,6 @@ def _specs(compared: _Two, both: Sequence[str]) -> list[tuple[str, str, str]]:
         (field if len(rows) == len(both) else f"{field} of {', '.join(rows)}", ours, theirs)
         for (field, ours, theirs), rows in found.items()
     ]
-
-
-def _heading(folders: tuple[Path, Path], compared: _Two) -> list[str]:
-    lines: list[str] = []
-    for name, folder, each in zip("AB", folders, compared, strict=True):
-        first, *_ = comparison_report.heading(each).splitlines()
-        lines.append(f"{name}: {folder}, {each.stored.comparison.created_at}: {first}")
-    return [wording.one_line(line) for line in lines]
 
 
 def _differences(found: Sequence[tuple[str, str, str]]) -> Table:

@@ -38,8 +38,8 @@ from tests.compare.twins import learner, linear
 
 MODEL = "tests.compare.twins.linear"
 SETTINGS = (
-    "--frameworks", "left,right", "--model", MODEL, "--limit", "256", "--cores", "1", "--set", "data.image_size=8",
-    "--set", "optimizer.momentum=0",
+    "--frameworks", "left,right", "--model", MODEL, "--limit", "256", "--cores", "1", "--image-size", "8", "--batch-size", "32",
+    "--optimizer", "sgd", "--set", "optimizer.momentum=0",
 )  # fmt: skip
 
 
@@ -115,6 +115,7 @@ def test_an_evaluation_trains_scores_and_writes_everything_and_does_nothing_twic
         assert [each.labelled_differently for each in model.crossings] == [0]
         assert trained.load(out / model.checkpoint, MODEL).card.epoch == model.best_epoch
     assert made.specs["right"]["optimizer.learning_rate"] == 0.2
+    assert [made.specs["left"][field] for field in ("global_batch_size", "data.image_size")] == [32, 8]
     assert any("optimizer.learning_rate differ" in sentence for sentence in said["sentences"])
     names = {"evaluation", "classes", "agreement", "crossings", "confused", "calibration"}
     names |= {f"{kind}_{side}" for kind in ("confusion", "confusion_normalised") for side in ("left", "right")}
@@ -126,6 +127,7 @@ def test_an_evaluation_trains_scores_and_writes_everything_and_does_nothing_twic
     assert all(
         f"({path})" in (out / "evaluation.md").read_text() for path in ("plots/confusion.png", "plots/confused_left.png")
     )
+    assert "Wilson&#39;s interval" in (out / "evaluation.html").read_text("utf-8")
     stamps = {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
     again = compare(*words)
     assert again.exit_code == 0 and json.loads(again.stdout) == said
@@ -418,7 +420,7 @@ def test_infer_times_both_frameworks_in_turns_and_goes_on(
     assert all("too few repeats to tell (2 of 5)" in sentence for sentence in said["sentences"][:2])
     assert "decoding files is not in it" in said["tables"][0]["note"]
     assert {path.name for path in (out / "tables").iterdir()} == {f"inference.{end}" for end in ("md", "csv", "tex")}
-    assert (out / "plots" / "inference.png").exists() and (out / "inference.md").exists()
+    assert all((out / name).exists() for name in ("plots/inference.png", "inference.md", "inference.html"))
     (out / "inference.json").unlink()  # as where it was cut short
     next((out / "runs").glob("left-1-r1.json")).unlink()
     assert compare(*asked, *wanted).exit_code == 0 and len(in_process) == 5

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -131,6 +132,46 @@ def test_a_confusion_matrix_is_a_row_of_numbers_for_each_true_class_under_safe_n
     ]
     assert len(lines) == 1 + 3 * len(stored.comparison.rows)
     assert comparison_tables.confusion_table(summarize(made.repeated(1)), ["a"]) == []
+
+
+class Run(NamedTuple):
+    name: str
+    seconds: float
+    scores: dict[str, float] | None
+
+
+def test_a_table_of_items_has_a_row_for_each_and_every_column_picks_its_cell() -> None:
+    columns = (
+        tables.Column("name", "run"),
+        tables.Column("milliseconds", "ms", 1, pick=lambda run: 1e3 * run.seconds),
+        tables.Column("accuracy", "accuracy", 2, pick="scores.accuracy"),
+    )
+    runs = [Run("a", 0.5, {"accuracy": 0.25}), Run("b", 1.0, None), Run("c", 2.0, {})]
+    table = tables.Table.of("t", "T", columns, runs, "N", spreads_on_terminal=False)
+    assert table == tables.Table(
+        "t",
+        "T",
+        columns,
+        [
+            {"name": "a", "milliseconds": 500.0, "accuracy": 0.25},
+            {"name": "b", "milliseconds": 1000.0, "accuracy": None},
+            {"name": "c", "milliseconds": 2000.0, "accuracy": None},
+        ],
+        spreads_on_terminal=False,
+        note="N",
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "value"), [("0.name", "a"), ("1", 2), ("0.scores.x", 3.0), ("0.scores.y", None), ("2", None), ("2.more", None)]
+)
+def test_a_path_goes_through_attributes_keys_and_places(path: str, value: object) -> None:
+    assert tables.value_at((Run("a", 0.5, {"x": 3.0}), 2, None), path) == value
+
+
+def test_a_path_to_an_attribute_that_there_is_not_is_an_error_and_no_gap() -> None:
+    with pytest.raises(AttributeError, match="nmae"):
+        tables.Table.of("t", "T", [tables.Column("nmae", "run")], [Run("a", 0.5, None)])
 
 
 def test_a_proof_of_nothing_has_no_table() -> None:
