@@ -1,4 +1,4 @@
-"""The pieces of a step, and what the framework's own profiler says of it."""
+"""The breakdown of a step, and what the framework's own profiler says of it."""
 
 import gzip
 import json
@@ -23,7 +23,7 @@ COUNT = 48
 DATA = made.dataset(NETWORK, train=COUNT).train
 FIELDS: dict[str, Any] = {"global_batch_size": COUNT, "optimizer": {"name": "adam", "learning_rate": 0.01}}
 LARGER = made.resolve("simple_cnn")
-"""Of milliseconds a step, so that the calls of its pieces are not what is timed."""
+"""Of milliseconds a step, so that the calls of its functions are not what is timed."""
 STEPS, ATTEMPTS = 5, 5
 PIECES = ("transfer_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds")
 IN_PROCESS = ["serial", "data_parallel"]
@@ -44,7 +44,7 @@ def served(framework: str, tmp_path: Path) -> Iterator[Run]:
 
 
 @pytest.mark.parametrize("mode", IN_PROCESS)
-def test_the_pieces_of_a_step_make_up_its_computing(twin: Twin, mode: str) -> None:
+def test_the_breakdown_of_a_step_makes_up_its_computing(twin: Twin, mode: str) -> None:
     data = made.dataset(LARGER, train=COUNT)
     trainer = made.trainer(twin, LARGER, data, mode=mode, precision="float32", **FIELDS)
     batch = twin.batch(data.train.images, data.train.labels, made.masks(LARGER, COUNT))
@@ -58,27 +58,27 @@ def test_the_pieces_of_a_step_make_up_its_computing(twin: Twin, mode: str) -> No
         # The backward pass is more than half of a step: where it is forgotten or counted twice, this does not hold.
         if 0.7 < sums[-1] < 1.3 and backward > 0.5 * forward:
             return
-    pytest.fail(f"pieces over computing: {sums}")
+    pytest.fail(f"breakdown over computing: {sums}")
 
 
 @pytest.mark.parametrize("mode", IN_PROCESS)
-def test_pieces_and_profiler_learn_nothing(twin: Twin, batch: Batch, tmp_path: Path, mode: str) -> None:
+def test_breakdown_and_profiler_learn_nothing(twin: Twin, batch: Batch, tmp_path: Path, mode: str) -> None:
     trainer = made.trainer(twin, NETWORK, mode=mode, **FIELDS)
     trainer.train_step(batch, COUNT, 0.01)
     before = trainer.weights()
-    pieces = trainer.pieces(batch, COUNT)
-    for piece in (pieces.transfer, pieces.forward, pieces.backward, pieces.optimizer):
-        piece()
+    breakdown = trainer.step_breakdown(batch, COUNT)
+    for function in (breakdown.transfer, breakdown.forward, breakdown.backward, breakdown.optimizer):
+        function()
     profiling.top_operations(trainer, batch, COUNT, 1, tmp_path)
     after = trainer.weights()
     trainable = [parameter.name for parameter in NETWORK.parameters() if parameter.trainable]
     assert all(np.array_equal(after[name], before[name]) for name in trainable)
 
 
-def test_over_parts_of_a_batch_pieces_are_told_where_they_can_be(twin: Twin, batch: Batch) -> None:
-    pieces = made.trainer(twin, NETWORK, accumulation=3, **FIELDS).pieces(batch, COUNT)
-    # Twin: TensorFlow's pieces are graphs that begin with each other; PyTorch's would have to take turns.
-    assert isinstance(pieces, str) == (twin.framework == "pytorch")
+def test_over_micro_batches_a_step_is_broken_down_where_it_can_be(twin: Twin, batch: Batch) -> None:
+    breakdown = made.trainer(twin, NETWORK, accumulation=3, **FIELDS).step_breakdown(batch, COUNT)
+    # Twin: TensorFlow's functions are graphs that begin with each other. PyTorch's would have to take turns.
+    assert isinstance(breakdown, str) == (twin.framework == "pytorch")
 
 
 @pytest.mark.parametrize("mode", IN_PROCESS)
