@@ -111,16 +111,12 @@ def train_step(
     update: Update,
     exchange: Callable[[list[torch.Tensor]], list[torch.Tensor]] = list,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Update `model` once on one batch.
+    """Update `model` once on one batch of N examples.
 
     Args:
-        objective: of the run.
+        objective: of the run; says what images, labels and masks are.
         model: is set to training mode.
         optimizer: of the model's trainable variables.
-        images: uint8 [N, H, W, 3], values 0 to 255.
-        labels: int64 [N].
-        masks: one bool [N, units] for each dropout.
-        update: of the global batch. These N examples are a shard of it.
         exchange: sums this replica's gradients with those of all others; default: there are no others.
 
     Returns:

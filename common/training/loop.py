@@ -330,20 +330,30 @@ class Run:
             validation, _ = evaluate(trainer, dataset.validation, self._spec.global_batch_size)
         if not math.isfinite(validation.loss):
             raise Diverged(f"validation loss is {validation.loss} after epoch {epoch}; try a smaller optimizer.learning_rate")
-        record = EpochRecord(
-            epoch=epoch,
-            steps=steps,
-            images=sum(batch_sizes),
-            epoch_images=plan.num_examples,
-            learning_rate=plan.learning_rate(first_step + steps - 1),
+        self._record_epoch(
+            epoch,
+            plan,
+            batch_sizes,
+            timed,
             train=metrics.from_counts(int(num_correct.sum()), sum(batch_sizes), float(losses @ np.array(batch_sizes))),
             validation=validation,
             timed_seconds=timer.seconds,
-            timed_steps=len(timed),
-            timed_images=sum(batch_sizes[step] for step in timed),
             input_wait_seconds=timer.input_wait_seconds,
             evaluation_seconds=evaluation.seconds,
             first_step_seconds=first_step_seconds,
+        )
+
+    def _record_epoch(self, epoch: int, plan: Plan, sizes: Sequence[int], timed: Sequence[int], **measured: Any) -> None:
+        """Record an epoch: the sizes of its batches, the positions of its timed steps, and what was measured."""
+        record = EpochRecord(
+            epoch=epoch,
+            steps=len(sizes),
+            images=sum(sizes),
+            epoch_images=plan.num_examples,
+            learning_rate=plan.learning_rate((epoch - 1) * plan.steps_per_epoch + len(sizes) - 1),
+            timed_steps=len(timed),
+            timed_images=sum(sizes[step] for step in timed),
+            **measured,
         )
         self._epochs.append(record)
         self._event("epoch", **record.model_dump())
@@ -407,22 +417,8 @@ class Run:
                 timed_here = [number - first for number in timed if first <= number < first + steps]
                 trainer.synchronize()
                 seconds, waited = clock.lap() if timed_here else (0.0, 0.0)
-                record = EpochRecord(
-                    epoch=epoch,
-                    steps=steps,
-                    images=sum(sizes),
-                    epoch_images=plan.num_examples,
-                    learning_rate=plan.learning_rate(first + steps - 1),
-                    train=None,
-                    validation=None,
-                    timed_seconds=seconds,
-                    timed_steps=len(timed_here),
-                    timed_images=sum(sizes[number] for number in timed_here),
-                    input_wait_seconds=waited,
-                    evaluation_seconds=0.0,
-                )
-                self._epochs.append(record)
-                self._event("epoch", **record.model_dump())
+                waits = {"timed_seconds": seconds, "input_wait_seconds": waited, "evaluation_seconds": 0.0}
+                self._record_epoch(epoch, plan, sizes, timed_here, train=None, validation=None, **waits)
         self._record_memory(trainer)
 
     def _record_memory(self, trainer: Trainer) -> None:

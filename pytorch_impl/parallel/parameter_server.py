@@ -91,8 +91,8 @@ class ParameterServer(Trainer):
         breakdown = self._breakdown_of(self._model, batch, num_examples)
         if isinstance(breakdown, str):
             return breakdown
-        notes = [breakdown.note] if breakdown.note else []
-        return breakdown._replace(optimizer=None, note="; ".join([*notes, "the server updates the weights"]))
+        notes = filter(None, [breakdown.note, "the server updates the weights"])
+        return breakdown._replace(optimizer=None, note="; ".join(notes))
 
     def close(self) -> None:
         """Disconnect from the other processes at the end of the run."""

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -33,14 +33,6 @@ _COMPILE_MODES = {
 }
 
 
-class Processes(Protocol):
-    """Several processes of a run."""
-
-    def sum(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Sum float64 or int64 values; every process gets the sum."""
-        ...
-
-
 class Trainer:
     """One process of a run. A mode adds how it builds replicas, how they train and score together, and what it reports.
 
@@ -48,8 +40,8 @@ class Trainer:
     """
 
     shard: tuple[int, int] = (0, 1)
-    _shards: Any = None  # `Processes` with one of each shard; None: there is one shard
-    _processes: Processes | None = None  # all, where some share a shard
+    _shards: Any = None  # sums over processes of different shards: a `Group` or a server. None: there is one shard
+    _processes: Any = None  # sums over all processes, where several have the same shard
 
     def __init__(self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, initial: Weights) -> None:
         self._spec = spec

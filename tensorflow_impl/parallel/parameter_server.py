@@ -89,8 +89,8 @@ class ParameterServer(Trainer):
     def step_breakdown(self, batch: Batch, num_examples: int) -> StepBreakdown | str:
         """A worker's forward and backward pass, or why they cannot be called one by one."""
         breakdown = self._breakdown_of(self._model, batch, num_examples)
-        notes = [breakdown.note] if breakdown.note else []
-        return breakdown._replace(optimizer=None, note="; ".join([*notes, "the server updates the weights"]))
+        notes = filter(None, [breakdown.note, "the server updates the weights"])
+        return breakdown._replace(optimizer=None, note="; ".join(notes))
 
     def close(self) -> None:
         """Disconnect from the other processes at the end of the run."""

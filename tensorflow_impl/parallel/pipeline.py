@@ -56,8 +56,8 @@ class Pipeline(Trainer):
     def _train_copies(self, images: Any, labels: Any, masks: Any, update: Update, clock: _Clock) -> Any:
         """(loss, num_correct, busy seconds of each device) of one update."""
         passes = [
-            self._passes(copy, own_images, own_labels, own_masks, update, clock)
-            for copy, (own_images, own_labels, own_masks) in zip(self._copies, self._by_copy(images, labels, masks), strict=True)
+            self._passes(copy, *shard, update, clock)
+            for copy, shard in zip(self._copies, self._by_copy(images, labels, masks), strict=True)
         ]
         # Twin: control dependencies enforce the order of GPipe or 1F1B. torch's schedule runs it.
         for index, operation in stages.sequence(self._spec.pipeline.schedule, len(self._stages), update.micro_batches):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -24,14 +24,6 @@ from tensorflow_impl.compression import Compressor
 from tensorflow_impl.parallel.group import Group
 
 
-class Processes(Protocol):
-    """Several processes of a run."""
-
-    def sum(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Sum float64 or int64 values; every process gets the sum."""
-        ...
-
-
 class Trainer:
     """One process of a run. A mode adds how it builds replicas, how they train and score together, and what it reports.
 
@@ -39,7 +31,7 @@ class Trainer:
     """
 
     shard: tuple[int, int] = (0, 1)
-    _shards: Processes | None = None  # the processes with one of each shard; None: there is one shard
+    _shards: Any = None  # sums over processes of different shards: a `Group` or a server. None: there is one shard
     _exchanges = True
 
     def __init__(self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, initial: Weights) -> None:
@@ -313,47 +305,44 @@ class Trainer:
 
     def _breakdown_of(self, model: keras.Model, batch: Batch, num_examples: int) -> StepBreakdown:
         """The step breakdown of a model that every replica holds whole."""
+        number, compiled = self._spec.parts(num_examples), self._compiled(num_examples)
 
-        def forward_replicas(images: Any, labels: Any, masks: Any, update: Update) -> Any:
-            def one(images: Any, labels: Any, masks: Any) -> Any:
-                cut = [train.micro_batches(values, update.micro_batches) for values in (images, labels, *masks)]
-                return [
-                    self._objective.forward(model, own_images, own_labels, own_masks, update.num_examples)
-                    for own_images, own_labels, *own_masks in zip(*cut, strict=True)
-                ]
+        def forward(images: Any, labels: Any, masks: Any, update: Update) -> Any:
+            cut = [train.micro_batches(values, number) for values in (images, labels, *masks)]
+            return [
+                self._objective.forward(model, own_images, own_labels, own_masks, update.num_examples)
+                for own_images, own_labels, *own_masks in zip(*cut, strict=True)
+            ]
 
-            return self._each(one, images, labels, masks)
-
-        def backward_replicas(images: Any, labels: Any, masks: Any, update: Update) -> Any:
-            def one(images: Any, labels: Any, masks: Any) -> Any:
-                return self._objective.gradients(model, images, labels, masks, update)
-
-            return self._each(one, images, labels, masks)
+        def gradients(images: Any, labels: Any, masks: Any, update: Update) -> Any:
+            return self._objective.gradients(model, images, labels, masks, update)
 
         # Twin: a graph runs as a whole, so each function is a graph that ends with its own computation. torch runs them in
         # turn.
-        number, compiled = self._spec.parts(num_examples), self._compiled(num_examples)
-        forward_graph, backward_graph = (
-            self._step_in(number, compiled, body) for body in (forward_replicas, backward_replicas)
-        )
-        whole_graph = cache(self._step_alone)
+        def graph_of(compute: Callable[..., Any]) -> Any:
+            def replicas(images: Any, labels: Any, masks: Any, update: Update) -> Any:
+                return self._each(lambda *shard: compute(*shard, update), images, labels, masks)
+
+            return self._step_in(number, compiled, replicas)
+
+        def calling(graph: Callable[..., Any]) -> Callable[[], None]:
+            return lambda: graph(*self._arguments(batch, num_examples, 0.0))
 
         def transfer() -> None:
             with tf.device("GPU:0" if device.gpus() else "CPU:0"):
                 for values in (batch.images, batch.labels, *batch.masks):
                     tf.identity(values)
 
-        def forward() -> None:
-            forward_graph(*self._arguments(batch, num_examples, 0.0))
-
-        def backward() -> None:
-            backward_graph(*self._arguments(batch, num_examples, 0.0))
-
-        def optimizer() -> None:
-            whole_graph(num_examples)(*self._arguments(batch, num_examples, 0.0))
-
+        step = cache(lambda: self._step_alone(num_examples))  # traced when it is first called
         note = "forward and backward hold the exchange of BatchNorm's statistics" if self._synchronises else None
-        return StepBreakdown(transfer, forward, backward, optimizer, nested=True, note=note)
+        return StepBreakdown(
+            transfer,
+            calling(graph_of(forward)),
+            calling(graph_of(gradients)),
+            calling(lambda *arguments: step()(*arguments)),
+            nested=True,
+            note=note,
+        )
 
     def _statistics(self) -> list[Any]:
         return [
