@@ -39,7 +39,7 @@ def buckets(sizes: Sequence[int], itemsize: int, bucket_mib: float) -> list[list
     Args:
         sizes: values of each trainable parameter, in canonical order.
         itemsize: bytes of a value.
-        bucket_mib: size from which a bucket is full. Its last parameter may exceed it.
+        bucket_mib: a bucket of this size is full. Its last parameter may exceed it.
 
     Returns:
         The positions in `sizes`, bucket by bucket.
@@ -72,7 +72,7 @@ def payload_bytes(count: int, itemsize: int, settings: Communication) -> int:
 
 
 def arrived(values: Array, settings: Communication) -> Array:
-    """What the others receive of one replica's bucket, in the dtype of `values` (float32 or float64 [count], finite)."""
+    """What arrives of one replica's bucket, in the dtype of `values` (float32 or float64 [count], finite)."""
     if settings.compression == "float16":
         return _float16(values).astype(values.dtype)
     if settings.compression == "int8":
@@ -92,7 +92,7 @@ def decoded(message: Array, count: int, dtype: np.dtype[Any], settings: Communic
     """Decompress the bytes that a twin's `compression.encode` makes of one bucket.
 
     Args:
-        message: one-dimensional. Its dtype is the one in which the twin sends bytes.
+        message: one-dimensional, in the dtype that the twin uses for bytes.
         count: values of the bucket.
         dtype: of the values, float32 or float64.
         settings: of the run.

@@ -46,7 +46,7 @@ class ComputeAndExchange(NamedTuple):
     exchange: Callable[[], None]
     """Only what replicas send each other in a step."""
     not_separable: str | None = None
-    """Why the replicas' computing times cannot be told apart."""
+    """Why the computing time of each replica is unknown."""
 
 
 class StepBreakdown(NamedTuple):

@@ -230,10 +230,9 @@ class Trainer:
         return cast(optim.LossScaled, self._optimizer).scale if self._switches["arithmetic"] == "float16" else None
 
     def _compiled(self, num_examples: int | None) -> AbstractContextManager[Any]:
-        """A context in which a compiled model runs compiled for its first batch size only, else eagerly (None: always
-        eagerly).
+        """A context for one batch. A compiled model runs eagerly in it, except on batches of its first batch size.
 
-        Otherwise torch would compile again for the last, smaller batch and for evaluation.
+        Otherwise torch would compile again for the last, smaller batch and for evaluation (None).
         """
         self._compiled_for = self._compiled_for or num_examples
         if self._switches["graph"] == "eager" or num_examples == self._compiled_for:
