@@ -94,7 +94,6 @@ class DataParallel(Trainer):
         return torch.stack(losses).sum(), torch.cat(predictions)
 
     def share_statistics(self) -> None:
-        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
         if self._threads is None:
             return  # nn.DataParallel keeps only its first replica's
         for replica in self._replicas[1:]:
@@ -205,7 +204,6 @@ class _Threads:
         return [future.result() for future in futures]
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sum a tensor over replicas; each gets the sum. Its gradient is the sum of the gradients."""
         self._parts[self._own.rank] = tensor
         self._barrier.wait()
         total = torch.stack([part for part in self._parts if part is not None]).sum(0)

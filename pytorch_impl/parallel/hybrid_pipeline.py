@@ -28,7 +28,6 @@ class HybridPipeline(Pipeline):
         return [part.view_as(gradient) for part, gradient in zip(parts, gradients, strict=True)]
 
     def share_statistics(self) -> None:
-        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
         self._shards.share(self._model.buffers())
 
 

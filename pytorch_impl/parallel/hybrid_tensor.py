@@ -44,7 +44,6 @@ class HybridTensor(TensorParallel):
         return loss / copies, num_correct
 
     def share_statistics(self) -> None:
-        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
         self._shards.share(self._model.buffers())
 
     def report(self, test: Split) -> dict[str, Any]:

@@ -51,7 +51,6 @@ class ModelAveraging(Trainer):
         return self._shards.total(vectors.flatten(_values(self._own))) / self.shard[1]
 
     def share_statistics(self) -> None:
-        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
         vectors.assign(_values(self._model), self._average())
 
     def report(self, test: Split) -> dict[str, Any]:
@@ -83,7 +82,6 @@ class ModelAveraging(Trainer):
         return self._breakdown_of(self._own, batch, num_examples)
 
     def load_weights(self, values: Weights) -> None:
-        """Set every parameter and statistic of every replica."""
         for model in (self._own, self._model):
             weights.load(model, self._architecture, values)
 

@@ -54,7 +54,6 @@ class MultiProcess(Trainer):
         return loss / ranks, num_correct
 
     def share_statistics(self) -> None:
-        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
         self._shards.share(self._model.buffers())
 
     def report(self, test: Split) -> dict[str, Any]:

@@ -56,7 +56,6 @@ class ParameterServer(Trainer):
             parameter.copy_(weights.restored(name, part, parameter))
 
     def share_statistics(self) -> None:
-        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
         self._server.barrier()
         self._pull()  # includes what other workers have pushed since
         if statistics := [buffer for buffer in self._model.buffers() if buffer.is_floating_point()]:
@@ -95,11 +94,9 @@ class ParameterServer(Trainer):
         return breakdown._replace(optimizer=None, note="; ".join(notes))
 
     def close(self) -> None:
-        """Disconnect from the other processes at the end of the run."""
         self._server.close()
 
     def load_weights(self, values: Weights) -> None:
-        """Set every parameter and statistic of every replica."""
         weights.load(self._model, self._architecture, values)
         own = [weights.flattened(name, parameter.detach()) for name, parameter in self._parameters.items()]
         self._server.load(torch.cat(own).cpu().numpy(), self._outgoing.counts)
@@ -112,5 +109,4 @@ class _Workers:
         self._server = server
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sum a tensor over replicas; each gets the sum. Its gradient is the sum of the gradients."""
         return torch.tensor(self._server.sum(tensor.detach().cpu().numpy()), device=tensor.device)

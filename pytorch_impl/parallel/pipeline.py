@@ -146,7 +146,6 @@ class Pipeline(Trainer):
         return outcome
 
     def fetch(self, values: list[Any]) -> npt.NDArray[Any]:
-        """Copy results of `train_step` or `score` to one host array [len(values)], the same in all processes of a shard."""
         known = torch.stack(values)
         distributed.broadcast(known, group=self._group, group_src=self._stage.number - 1)
         return known.cpu().numpy()
@@ -179,12 +178,10 @@ class Pipeline(Trainer):
         )
 
     def load_weights(self, values: Weights) -> None:
-        """Set every parameter and statistic of every replica."""
         weights.load(self._model, self._stage.architecture, values)
         self.share_statistics()
 
     def weights(self) -> Weights:
-        """Every parameter and statistic by canonical name: replica 0's, or gathered where replicas divide the model."""
         own = weights.extract(self._model, self._stage.architecture)
         found: Weights = {}
         for stage in stages.cut(self._architecture, self._stage.number):
@@ -197,7 +194,6 @@ class Pipeline(Trainer):
         return {parameter.name: found[parameter.name] for parameter in self._architecture.parameters()}
 
     def num_values(self) -> tuple[int, int]:
-        """Number of values in the whole model, as (all, trainable). Every process gets the same."""
         own = torch.tensor(models.num_values(self._model), device=self._device)
         distributed.all_reduce(own, group=self._group)
         every, trainable = own.tolist()

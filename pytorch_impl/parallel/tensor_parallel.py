@@ -37,5 +37,4 @@ class TensorParallel(Trainer):
         return {"bytes_per_step": float(channels.bytes_per_example(self._model) * self._spec.global_batch_size)}
 
     def num_values(self) -> tuple[int, int]:
-        """Number of values in the whole model, as (all, trainable). Every process gets the same."""
         return self._num_values

@@ -28,8 +28,6 @@ class DataParallel(Trainer):
         self._replicate(self._replicas)
 
     def _each(self, one: Callable[..., Any], images: Any, labels: Any, masks: Any) -> Any:
-        """Results of every replica of this process, each on its own shard."""
-
         def own() -> Any:
             part = own_part(images)
             return one(images[part], labels[part], [mask[part] for mask in masks])
@@ -54,7 +52,6 @@ class DataParallel(Trainer):
         return self._strategy.reduce(tf.distribute.ReduceOp.SUM, values, axis=None)
 
     def share_statistics(self) -> None:
-        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
         self._replicas.share(self._statistics())
 
     def report(self, test: Split) -> dict[str, Any]:

@@ -25,7 +25,6 @@ class HybridPipeline(Pipeline):
             return [tf.add_n(parts) for parts in zip(*gradients, strict=True)]
 
     def share_statistics(self) -> None:
-        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
         first, *others = self._copies
         for copy in others:
             for part, own in zip(first, copy, strict=True):

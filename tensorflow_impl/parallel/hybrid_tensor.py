@@ -62,7 +62,6 @@ class HybridTensor(TensorParallel):
         return tf.add_n(self._copies.experimental_local_results(values))
 
     def share_statistics(self) -> None:
-        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
         for model in self._models[1:]:
             for own, first in zip(model.non_trainable_variables, self._model.non_trainable_variables, strict=True):
                 own.assign(first)
@@ -78,6 +77,5 @@ class HybridTensor(TensorParallel):
         return {"bytes_per_step": gradients + statistics + super().report(test)["bytes_per_step"]}
 
     def load_weights(self, values: Weights) -> None:
-        """Set every parameter and statistic of every replica."""
         for model in self._models:
             weights.load(model, self._architecture, values)

@@ -24,7 +24,6 @@ class MultiProcess(Trainer):
         self._replicate(self._shards)
 
     def _each(self, one: Callable[..., Any], images: Any, labels: Any, masks: Any) -> Any:
-        """Results of every replica of this process, each on its own shard."""
         return self._strategy.run(lambda: one(images, labels, masks))
 
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
@@ -35,7 +34,6 @@ class MultiProcess(Trainer):
         return self._strategy.experimental_local_results(losses)[0], self._strategy.experimental_local_results(num_correct)[0]
 
     def share_statistics(self) -> None:
-        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
         self._shards.share(self._statistics())
 
     def report(self, test: Split) -> dict[str, Any]:

@@ -56,7 +56,6 @@ class ParameterServer(Trainer):
         self._assign(tf.constant(self._server.pull()))
 
     def share_statistics(self) -> None:
-        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
         self._server.barrier()
         self._pull()  # includes what other workers have pushed since
         if statistics := self._statistics():
@@ -93,11 +92,9 @@ class ParameterServer(Trainer):
         return breakdown._replace(optimizer=None, note="; ".join(notes))
 
     def close(self) -> None:
-        """Disconnect from the other processes at the end of the run."""
         self._server.close()
 
     def load_weights(self, values: Weights) -> None:
-        """Set every parameter and statistic of every replica."""
         weights.load(self._model, self._architecture, values)
         self._server.load(vectors.flatten(self._parameters).numpy(), self._outgoing.counts)
 
@@ -109,8 +106,6 @@ class _Workers:
         self._server = server
 
     def all_reduce(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Sum a tensor over replicas; each gets the sum. Its gradient is the sum of the gradients."""
-
         # Twin: a graph calls NumPy through an operation that needs a gradient. The other twin's layer has that gradient.
         @tf.custom_gradient
         def total(tensor: tf.Tensor) -> Any:

@@ -149,20 +149,17 @@ class Pipeline(Trainer):
         )
 
     def load_weights(self, values: Weights) -> None:
-        """Set every parameter and statistic of every replica."""
         for copy in self._copies:
             for part in copy:
                 weights.load(part.model, part.stage.architecture, values)
 
     def weights(self) -> Weights:
-        """Every parameter and statistic by canonical name: replica 0's, or gathered where replicas divide the model."""
         found: Weights = {}
         for part in self._copies[0]:
             found |= weights.extract(part.model, part.stage.architecture)
         return {parameter.name: found[parameter.name] for parameter in self._architecture.parameters()}
 
     def num_values(self) -> tuple[int, int]:
-        """Number of values in the whole model, as (all, trainable). Every process gets the same."""
         counts = np.sum([models.num_values(part.model) for part in self._copies[0]], axis=0)
         return int(counts[0]), int(counts[1])
 

@@ -81,7 +81,6 @@ class PipelineAsync(Pipeline):
         return outcome
 
     def load_weights(self, values: Weights) -> None:
-        """Set every parameter and statistic of every replica."""
         super().load_weights(values)
         for part, newer in zip(self._copies[0], self._newer, strict=True):
             for variables in newer:
