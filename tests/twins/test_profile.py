@@ -82,13 +82,13 @@ def test_over_micro_batches_a_step_is_broken_down_where_it_can_be(twin: Twin, ba
 
 
 @pytest.mark.parametrize("mode", IN_PROCESS)
-def test_the_longest_operations_are_told_and_a_convolution_is_among_them(
+def test_the_longest_operations_are_reported_and_a_convolution_is_among_them(
     twin: Twin, batch: Batch, tmp_path: Path, mode: str
 ) -> None:
     trainer = made.trainer(twin, NETWORK, mode=mode, **FIELDS)
     found = profiling.top_operations(trainer, batch, COUNT, 2, tmp_path)
     assert found is not None and (found.steps, found.failure) == (2, None)
-    assert_told(found.operations)
+    assert_operations(found.operations)
     events = assert_a_trace(tmp_path / results.TRACE_FILE)
     assert any(_is_convolution(event["name"]) for event in events)
 
@@ -119,7 +119,7 @@ def test_a_step_that_fails_leaves_the_profiler_to_the_next_one(twin: Twin, batch
 
 
 @pytest.mark.slow
-def test_a_worker_of_a_server_has_no_optimizer_and_its_exchange_is_told_apart(served: Run) -> None:
+def test_a_worker_of_a_server_has_no_optimizer_and_its_exchange_is_timed_separately(served: Run) -> None:
     result = served.end()
     assert result.status == "ok", served.log
     parts = result.step_parts
@@ -131,14 +131,14 @@ def test_a_worker_of_a_server_has_no_optimizer_and_its_exchange_is_told_apart(se
 
 
 def assert_profiled(result: RunResult, folder: Path) -> None:
-    """A run that was asked for it told its longest operations, and left a trace."""
+    """A profiled run reported its longest operations and left a trace."""
     found = result.top_operations
     assert found is not None and (found.trace, found.failure) == (results.TRACE_FILE, None)
-    assert_told(found.operations)
+    assert_operations(found.operations)
     assert_a_trace(folder / results.TRACE_FILE)
 
 
-def assert_told(operations: list[schema.Operation]) -> None:
+def assert_operations(operations: list[schema.Operation]) -> None:
     assert 1 <= len(operations) <= 10
     seconds = [each.self_seconds for each in operations]
     assert seconds == sorted(seconds, reverse=True) and seconds[-1] >= 0.0
