@@ -35,8 +35,10 @@ class DataParallel(Trainer):
         return self._strategy.run(own)
 
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
-        def one(*shard: Any) -> Any:
-            return train.train_step(self._objective, self._model, self._optimizer, *shard, update, self._exchange)
+        def one(images: Any, labels: Any, masks: Any) -> Any:
+            return train.train_step(
+                self._objective, self._model, self._optimizer, images, labels, masks, update, self._exchange
+            )
 
         losses, num_correct = self._each(one, images, labels, masks)
         return self._sum(losses), self._sum(num_correct)

@@ -27,8 +27,10 @@ class MultiProcess(Trainer):
         return self._strategy.run(lambda: one(images, labels, masks))
 
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
-        def one(*shard: Any) -> Any:
-            return train.train_step(self._objective, self._model, self._optimizer, *shard, update, self._exchange)
+        def one(images: Any, labels: Any, masks: Any) -> Any:
+            return train.train_step(
+                self._objective, self._model, self._optimizer, images, labels, masks, update, self._exchange
+            )
 
         losses, num_correct = self._each(one, images, labels, masks)
         return self._strategy.experimental_local_results(losses)[0], self._strategy.experimental_local_results(num_correct)[0]

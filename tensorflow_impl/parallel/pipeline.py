@@ -73,7 +73,7 @@ class Pipeline(Trainer):
     def _passes(self, copy: list[_Placed], images: Any, labels: Any, masks: Any, update: Update, clock: _Clock) -> _Passes:
         return _Passes(self, copy, images, labels, masks, update, clock)
 
-    def _by_copy(self, images: Any, labels: Any, masks: Any) -> list[Any]:
+    def _by_copy(self, images: Any, labels: Any, masks: Any) -> list[tuple[Any, Any, Any]]:
         """The shard of each copy. There is one copy."""
         return [(images, labels, masks)]
 
