@@ -326,7 +326,10 @@ class Trainer:
             return self._step_in(number, compiled, replicas)
 
         def calling(graph: Callable[..., Any]) -> Callable[[], None]:
-            return lambda: graph(*self._arguments(batch, num_examples, 0.0))
+            def call() -> None:
+                graph(*self._arguments(batch, num_examples, 0.0))
+
+            return call
 
         def transfer() -> None:
             with tf.device("GPU:0" if device.gpus() else "CPU:0"):
