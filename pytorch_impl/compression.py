@@ -115,6 +115,23 @@ class Compressor:
                 made[position] = weights.restored(self._names[index], values, self._variables[position])
         return made
 
+    def exchange(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Sum the gradients of all replicas. Each replica passes its own, in the order of the model's parameters."""
+        # Twin: only between processes. TensorFlow's strategy tells which replica calls.
+        replicas = distributed.get_world_size()
+        work: list[Any] = []
+        messages: list[list[torch.Tensor]] = []
+        for message in self.compress(gradients):  # each is sent while the next is made
+            if self.summable:
+                messages.append([message])
+                work.append(distributed.all_reduce(message, async_op=True))
+            else:
+                messages.append([torch.empty_like(message) for _ in range(replicas)])
+                work.append(distributed.all_gather(messages[-1], message, async_op=True))
+        for each in work:
+            each.wait()
+        return self.total(messages)
+
     def _sum(self, parts: Sequence[torch.Tensor], count: int) -> torch.Tensor:
         if not self.summable:
             parts = [decode(part, count, self._dtype, self._settings) for part in parts]
@@ -122,24 +139,6 @@ class Compressor:
         for part in parts[1:]:
             total = total + part
         return decode(total, count, self._dtype, self._settings) if self.summable else total
-
-
-def exchanged(gradients: list[torch.Tensor], compressor: Compressor) -> list[torch.Tensor]:
-    """Sum the gradients of all replicas. Each replica passes its own, in the order of the model's parameters."""
-    # Twin: only between processes. TensorFlow's strategy tells which replica calls.
-    replicas = distributed.get_world_size()
-    work: list[Any] = []
-    messages: list[list[torch.Tensor]] = []
-    for message in compressor.compress(gradients):  # each is sent while the next is made
-        if compressor.summable:
-            messages.append([message])
-            work.append(distributed.all_reduce(message, async_op=True))
-        else:
-            messages.append([torch.empty_like(message) for _ in range(replicas)])
-            work.append(distributed.all_gather(messages[-1], message, async_op=True))
-    for each in work:
-        each.wait()
-    return compressor.total(messages)
 
 
 def _bytes(values: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ from pytorch_impl import input, train
 
 
 def score(
-    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, *, loss: str, scaling: Scaling
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, objective: train.Objective
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Score one batch in evaluation mode.
 
@@ -18,14 +18,13 @@ def score(
         model: BatchNorm uses the running statistics.
         images: uint8 [N, H, W, 3], values 0 to 255.
         labels: int64 [N].
-        loss: the spec's loss.
-        scaling: maps bytes to the model's input.
+        objective: of the run.
 
     Returns:
         (loss_sum, predictions): cross-entropy summed over the N examples, and predicted labels int64 [N].
     """
-    predicted = logits(model, images, scaling)
-    return train.share_of_loss(predicted, labels, 1, loss), predicted.argmax(1)
+    predicted = logits(model, images, objective.scaling)
+    return train.share_of_loss(predicted, labels, 1, objective.loss), predicted.argmax(1)
 
 
 def logits(model: nn.Module, images: torch.Tensor, scaling: Scaling) -> torch.Tensor:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 
 from common.artifacts.trained import Trained
-from pytorch_impl import device, input, models, weights
+from pytorch_impl import device, evaluate, models, weights
 
 
 class Predictor:
@@ -18,11 +18,9 @@ class Predictor:
         self._device = torch.device(device.kind())
         model = models.build(trained.architecture, trained.card.precision)
         weights.load(model, trained.architecture, trained.weights)
-        self._model = model.to(self._device).eval()
-        self._dtype = next(model.parameters()).dtype
+        self._model = model.to(self._device)
 
     def logits(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.floating]:
         """Logits [N, classes] of images uint8 [N, S, S, 3], both on the host. Returns when the device has finished."""
-        with torch.inference_mode():
-            given = torch.from_numpy(np.require(images, requirements=["C", "W"])).to(self._device)
-            return self._model(input.scale(given, self._dtype, self._scaling)).cpu().numpy()
+        given = torch.from_numpy(np.require(images, requirements=["C", "W"])).to(self._device)
+        return evaluate.logits(self._model, given, self._scaling).cpu().numpy()

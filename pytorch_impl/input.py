@@ -1,4 +1,4 @@
-"""From the data set to the model: the batches of a plan, augmented by shared draws."""
+"""Input: the batches of a plan, augmented with draws that both twins share."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ Take = Callable[[npt.NDArray[np.int64]], torch.Tensor]
 def batches(
     plan: Plan, split: Split, world_size: int, rank: int, first_epoch: int = 1, chosen: dict[str, Any] | None = None
 ) -> Iterator[Batch]:
-    """This process's shard of every global batch of a run from an epoch on, in order.
+    """Iterate over this process's shard of every global batch, in order, starting at an epoch.
 
-    `inline` makes each batch when it is asked for, in the training thread; `workers` makes them ahead, in the order
-    asked for, whatever the number of workers.
+    Input `inline` prepares each batch on request, in the training thread. Input `workers` prepares batches ahead. Their order
+    does not depend on the number of workers.
 
     Args:
         plan: of the run.
         split: the training split.
-        world_size: shards of every global batch.
-        rank: of this process's one.
-        first_epoch: of those that are still to come.
-        chosen: the framework's switches, as the run has them; None: batches are gathered on the host, in its usual memory.
+        world_size: number of shards of every global batch.
+        rank: number of this process's shard.
+        first_epoch: where to start.
+        chosen: the run's resolved switches; None: batches are prepared on the host, in its usual memory.
     """
     chosen = chosen or {}
     if chosen.get("data_on") == "device":
@@ -60,7 +60,7 @@ def batches(
         batch_size=None,
         num_workers=plan.spec.workers,
         prefetch_factor=plan.spec.prefetch,
-        # Twin: torch's input workers are processes; spawned, since a fork would copy the framework's thread pools.
+        # Twin: torch's input workers are processes. They are spawned, because a fork would copy the framework's thread pools.
         multiprocessing_context="spawn",
         worker_init_fn=partial(_begin_worker, plan.spec),
         pin_memory=chosen.get("pinned_memory", False),
@@ -69,14 +69,14 @@ def batches(
 
 
 def resident(plan: Plan, split: Split, world_size: int, rank: int, first_epoch: int, where: str) -> Iterator[Batch]:
-    """The batches of `batches`, gathered and augmented on a device that holds all images; their ids stay on the host.
+    """The same as `batches`, gathered and augmented on a device that holds all images. Ids stay on the host.
 
     Args:
         plan: of the run.
         split: the training split, decoded.
-        world_size: shards of every global batch.
-        rank: of this process's one.
-        first_epoch: of those that are still to come.
+        world_size: number of shards of every global batch.
+        rank: number of this process's shard.
+        first_epoch: where to start.
         where: the device.
     """
     images, labels = (torch.from_numpy(np.array(array)).to(where) for array in (split.images, split.labels))
@@ -94,11 +94,11 @@ def _begin_worker(spec: Spec, worker: int) -> None:
 
 
 def reader(split: Split, image_size: int) -> Take:
-    """From int64 [N] ids to uint8 [N, image_size, image_size, 3]: from the decoded cache, or from the files where there are."""
+    """A function from int64 [N] ids to uint8 [N, image_size, image_size, 3]. It reads decoded pixels, or decodes files."""
     encoded = split.encoded
     if encoded is None:
         return lambda ids: torch.from_numpy(split.images[ids])
-    # Twin: the decoder is torchvision's, which takes as long to import as torch itself; TensorFlow's comes with it.
+    # Twin: the decoder is torchvision's, which takes as long to import as torch itself. TensorFlow's decoder is built in.
     from pytorch_impl import decode
 
     def take(ids: npt.NDArray[np.int64]) -> torch.Tensor:
@@ -108,17 +108,17 @@ def reader(split: Split, image_size: int) -> Take:
 
 
 def load(take: Take, labels: npt.NDArray[np.int64], drawn: Epoch, start: int, stop: int) -> Batch:
-    """The examples at these positions of an epoch's order, augmented.
+    """Load and augment the examples at some positions of an epoch's order.
 
     Args:
         take: from ids to images, see `reader`.
         labels: int64 [N] of the split.
         drawn: the epoch's draws.
         start: the first position.
-        stop: the position behind the last one.
+        stop: the position after the last one.
 
     Returns:
-        ids: int64 [N]; images: uint8 [N, H, W, 3]; labels: int64 [N]; masks: one bool [N, units] a dropout.
+        ids: int64 [N]; images: uint8 [N, H, W, 3]; labels: int64 [N]; masks: one bool [N, units] for each dropout.
     """
     own = drawn.map(lambda values: torch.from_numpy(values[start:stop]))
     ids = drawn.ids[start:stop]
@@ -131,7 +131,7 @@ def load(take: Take, labels: npt.NDArray[np.int64], drawn: Epoch, start: int, st
 
 
 def unpack(draws: Epoch) -> tuple[torch.Tensor, ...]:
-    """The masks of some draws, one bool [N, units] a dropout."""
+    """The masks of some draws, one bool [N, units] for each dropout."""
 
     def bools(bits: torch.Tensor, units: int) -> torch.Tensor:
         places = torch.arange(8, dtype=torch.uint8, device=bits.device)
@@ -141,14 +141,14 @@ def unpack(draws: Epoch) -> tuple[torch.Tensor, ...]:
 
 
 def augment(images: torch.Tensor, draws: Epoch) -> torch.Tensor:
-    """Each image by its own draws: whole pixels moved where there are no affines, else four-tap bilinear sampling.
+    """Augment each image with its own draws. Shifts move whole pixels; affine maps sample four pixels bilinearly.
 
     Args:
         images: uint8 [N, H, W, 3].
-        draws: flips, shifts, affines and brightness of these N.
+        draws: flips, shifts, affine maps and brightness of these N images.
 
     Returns:
-        uint8 [N, H, W, 3]; sampled values are rounded half to even.
+        uint8 [N, H, W, 3]. Sampled values are rounded half to even.
     """
     if draws.flips is not None:
         images = torch.where(draws.flips[:, None, None, None], images.flip(2), images)
@@ -163,7 +163,7 @@ def augment(images: torch.Tensor, draws: Epoch) -> torch.Tensor:
 
 
 def shift(images: torch.Tensor, shifts: torch.Tensor) -> torch.Tensor:
-    """out[i, j] = image[i + rows, j + columns], zero outside.
+    """Shift each image: out[i, j] = image[i + rows, j + columns], and 0 outside the image.
 
     Args:
         images: uint8 [N, H, W, 3].
@@ -185,15 +185,15 @@ def shift(images: torch.Tensor, shifts: torch.Tensor) -> torch.Tensor:
 
 
 def sample(images: torch.Tensor, affines: torch.Tensor) -> torch.Tensor:
-    """Images at the points that affine maps name, from the four pixels around each; zero outside.
+    """Sample images at the points of affine maps, from the four pixels around each point. Pixels outside are 0.
 
     Args:
         images: uint8 [N, H, W, 3].
         affines: float64 [N, 2, 3], see `common.data.batches.Epoch`.
 
     Returns:
-        float64 [N, H, W, 3], (1 - v) * ((1 - u) * a + u * b) + v * ((1 - u) * c + u * d) of the fractions u, v of column
-        and row and the pixels a, b above c, d.
+        float64 [N, H, W, 3]: (1 - v) * ((1 - u) * a + u * b) + v * ((1 - u) * c + u * d). The fractions of column and row are
+            u and v. The pixels a and b lie above c and d.
     """
     n, height, width, _ = images.shape
     points = {"dtype": torch.float64, "device": images.device}
@@ -218,20 +218,20 @@ def sample(images: torch.Tensor, affines: torch.Tensor) -> torch.Tensor:
 
 
 def scale(images: torch.Tensor, dtype: torch.dtype, scaling: Scaling) -> torch.Tensor:
-    """uint8 [N, H, W, 3] in 0..255 to the model's input, by one multiplication, and one addition where there is an offset."""
-    # Twin: torch's layers want channels first; this is a view, the model's memory format decides about copying.
+    """Map uint8 [N, H, W, 3] to the model's input: one multiplication, and one addition if there is an offset."""
+    # Twin: torch's layers want channels first. This is a view; the model's memory format decides whether it is copied.
     values = images.permute(0, 3, 1, 2).to(dtype) * _channels(scaling.factor, dtype, images.device)
     return values if scaling.offset is None else values + _channels(scaling.offset, dtype, images.device)
 
 
 @cache
 def _channels(values: tuple[float, float, float], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """One value a channel, sent to the device once."""
+    """One value for each channel, sent to the device once."""
     return torch.tensor(values, dtype=dtype, device=device)[:, None, None]
 
 
 class _Source(TorchDataset[Any]):
-    """The plan's batches by position, for the training thread or for a loader's workers."""
+    """The plan's batches by position, for the training thread or a loader's workers."""
 
     def __init__(self, plan: Plan, split: Split) -> None:
         self._plan = plan

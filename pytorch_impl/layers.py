@@ -35,10 +35,10 @@ def passes(
     place, size = torch.device(device.kind()), spec.global_batch_size
     # Twin: torch keeps channels first.
     axes = (shape[-1], *shape[:-1])
-    dtype = {"float32": torch.float32, "float64": torch.float64}[spec.precision]
 
     def drawn() -> torch.Tensor:
-        return models.formatted(torch.randn(size, *axes, dtype=dtype, device=place), chosen["memory_format"])
+        values = torch.randn(size, *axes, dtype=device.dtype(spec), device=place)
+        return models.formatted(values, chosen["memory_format"])
 
     if layers.is_sum(architecture):
         first, second, first_upstream, second_upstream = (drawn() for _ in range(4))

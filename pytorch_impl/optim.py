@@ -64,7 +64,6 @@ class SGD:
 
     @torch.no_grad()
     def apply(self, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
-        """Update every variable once; `step` counts from 1."""
         for variable, gradient, buffer in zip(self._variables, gradients, self._buffers, strict=True):
             if self._settings.weight_decay:
                 gradient = gradient.add(variable, alpha=self._settings.weight_decay)
@@ -72,11 +71,9 @@ class SGD:
             variable.add_(buffer, alpha=-learning_rate)
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """What the optimizer keeps between updates, by name."""
         return _values(buffer=self._buffers)
 
     def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
-        """Restore what `state` returned. The optimizer must have the same settings."""
         _assign(values, buffer=self._buffers)
 
 
@@ -95,7 +92,6 @@ class Adam:
 
     @torch.no_grad()
     def apply(self, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
-        """Update every variable once; `step` counts from 1."""
         beta_1, beta_2 = self._settings.beta_1, self._settings.beta_2
         correction_1, correction_2 = 1.0 - beta_1**step, 1.0 - beta_2**step
         for variable, gradient, mean, square in zip(self._variables, gradients, self._means, self._squares, strict=True):
@@ -107,11 +103,9 @@ class Adam:
             variable.addcdiv_(mean, denominator, value=-learning_rate / correction_1)
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """What the optimizer keeps between updates, by name."""
         return _values(mean=self._means, square=self._squares)
 
     def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
-        """Restore what `state` returned. The optimizer must have the same settings."""
         _assign(values, mean=self._means, square=self._squares)
 
 
@@ -141,7 +135,6 @@ class Native:
             )
 
     def apply(self, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
-        """Update every variable once; `step` counts from 1."""
         for variable, gradient in zip(self._variables, gradients, strict=True):
             variable.grad = gradient
         for group in self._optimizer.param_groups:
@@ -149,7 +142,6 @@ class Native:
         self._optimizer.step()
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """What the optimizer keeps between updates, by name."""
         kept = self._optimizer.state_dict()["state"]
         return {
             f"{index}/{name}": tensor.cpu().numpy()
@@ -159,7 +151,6 @@ class Native:
         }
 
     def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
-        """Restore what `state` returned. The optimizer must have the same settings."""
         kept: dict[int, dict[str, torch.Tensor]] = {}
         for path, array in values.items():
             index, _, name = path.partition("/")
@@ -194,11 +185,9 @@ class LossScaled:
             self._scale *= 2
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """What the optimizer keeps between updates, by name."""
         return {**self._optimizer.state(), "loss_scale": np.array([self._scale, self._good, self._skipped])}
 
     def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
-        """Restore what `state` returned. The optimizer must have the same settings."""
         others = dict(values)
         self._scale, good, skipped = others.pop("loss_scale").tolist()
         self._good, self._skipped = int(good), int(skipped)
@@ -215,7 +204,6 @@ class _SGDAtOnce(SGD):
 
     @torch.no_grad()
     def apply(self, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
-        """Update every variable once; `step` counts from 1."""
         sgd(
             self._variables,
             gradients,
@@ -242,7 +230,6 @@ class _AdamAtOnce(Adam):
 
     @torch.no_grad()
     def apply(self, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
-        """Update every variable once; `step` counts from 1."""
         if self._done != step - 1:  # as after a checkpoint; otherwise the kernel counts the steps
             for each in self._steps:
                 each.fill_(step - 1)

@@ -1,7 +1,8 @@
-"""Loss and gradients of one training step."""
+"""Loss, gradients and update of one training step."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from common.models.input_scaling import Scaling
 from common.training.trainer import Update
-from pytorch_impl import input
+from pytorch_impl import input, optim
 
 
 def share_of_loss(logits: torch.Tensor, labels: torch.Tensor, num_examples: Any, loss: str) -> torch.Tensor:
@@ -32,77 +33,95 @@ def share_of_loss(logits: torch.Tensor, labels: torch.Tensor, num_examples: Any,
     return functional.cross_entropy(logits, targets, reduction="sum") / num_examples
 
 
-def forward(
-    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, masks: Any, num_examples: Any, *, loss: str, scaling: Scaling
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run the forward pass of a training step.
-
-    Args:
-        model: in training mode.
-        images: uint8 [N, H, W, 3], values 0 to 255.
-        labels: int64 [N].
-        masks: one bool [N, units] for each dropout.
-        num_examples: size of the global batch. These N examples are a shard of it.
-        loss: the spec's loss.
-        scaling: maps bytes to the model's input.
-
-    Returns:
-        (loss, num_correct): the share of the mean loss, and how many of the N predictions are right.
-    """
-    logits = model(input.scale(images, next(model.parameters()).dtype, scaling), *masks)
-    with torch.no_grad():
-        num_correct = (logits.argmax(1) == labels).sum()
-    return share_of_loss(logits, labels, num_examples, loss), num_correct
-
-
-def parts_of(values: torch.Tensor, number: int) -> list[torch.Tensor]:
+def micro_batches(values: torch.Tensor, number: int) -> list[torch.Tensor]:
     """Cut a tensor along its first axis into equal micro-batches, in order."""
     return list(values.chunk(number))
 
 
-def gradients(
+class Objective:
+    """What a run minimises. A trainer binds here, once, what is the same in all its steps.
+
+    A step has images uint8 [N, H, W, 3], labels int64 [N] and masks, one bool [N, units] for each dropout. These N examples
+    are a shard of a global batch of num_examples.
+
+    Args:
+        loss: the spec's loss.
+        scaling: maps bytes to the model's input.
+        loss_scale: returns the current factor of the loss in the backward pass, so float16 can hold small gradients. None: no
+            factor.
+    """
+
+    def __init__(self, loss: str, scaling: Scaling, loss_scale: Callable[[], Any] = lambda: None) -> None:
+        self.loss = loss
+        self.scaling = scaling
+        self._loss_scale = loss_scale
+
+    def forward(
+        self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, masks: Any, num_examples: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Run the forward pass of a training step; sets the model to training mode.
+
+        Returns:
+            (loss, num_correct): the share of the mean loss, and how many of the N predictions are right.
+        """
+        model.train()
+        logits = model(input.scale(images, next(model.parameters()).dtype, self.scaling), *masks)
+        with torch.no_grad():
+            num_correct = (logits.argmax(1) == labels).sum()
+        return share_of_loss(logits, labels, num_examples, self.loss), num_correct
+
+    def gradients(
+        self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, masks: Any, update: Update
+    ) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
+        """Compute the gradients of one update: forward and backward, one micro-batch after the other.
+
+        Returns:
+            (loss, num_correct, gradients): as `forward`, and the gradient of every trainable variable. Gradients are summed
+            over the micro-batches and have the optimizer's order.
+        """
+        parameters = list(model.parameters())
+        for parameter in parameters:
+            parameter.grad = None
+        scale = self._loss_scale()
+        shares: list[torch.Tensor] = []
+        correct: list[torch.Tensor] = []
+        cut = [micro_batches(values, update.micro_batches) for values in (images, labels, *masks)]
+        for number, (own_images, own_labels, *own_masks) in enumerate(zip(*cut, strict=True), 1):
+            # Twin: torch accumulates in `grad`. DistributedDataParallel must wait for the last micro-batch.
+            more = number < update.micro_batches
+            with model.no_sync() if more and isinstance(model, DistributedDataParallel) else nullcontext():
+                share, num_correct = self.forward(model, own_images, own_labels, own_masks, update.num_examples)
+                (share if scale is None else share * scale).backward()
+            shares.append(share.detach())
+            correct.append(num_correct)
+        found = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        if scale is not None:
+            for gradient in found:
+                gradient /= scale
+        return torch.stack(shares).sum(), torch.stack(correct).sum(), found
+
+
+def train_step(
+    objective: Objective,
     model: nn.Module,
+    optimizer: optim.Optimizer,
     images: torch.Tensor,
     labels: torch.Tensor,
     masks: Any,
     update: Update,
-    *,
-    loss: str,
-    scaling: Scaling,
-    loss_scale: Any = None,
-) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
-    """Compute the gradients of one update: forward and backward, one micro-batch after the other.
+    exchange: Callable[[list[torch.Tensor]], list[torch.Tensor]] = list,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Update `model` once on one batch of N examples.
 
     Args:
-        model: in training mode.
-        images: uint8 [N, H, W, 3], values 0 to 255.
-        labels: int64 [N].
-        masks: one bool [N, units] for each dropout.
-        update: of the global batch. These N examples are a shard of it; `update.parts` divides N.
-        loss: the spec's loss.
-        scaling: maps bytes to the model's input.
-        loss_scale: multiplies the loss for the backward pass, so float16 can hold small gradients; None: no factor.
+        objective: of the run; says what images, labels and masks are.
+        model: is set to training mode.
+        optimizer: of the model's trainable variables.
+        exchange: sums this replica's gradients with those of all others; default: there are no others.
 
     Returns:
-        (loss, num_correct, gradients): the share of the mean loss, how many of the N predictions are right, and the gradient
-        of every trainable variable. Gradients are summed over the micro-batches and have the optimizer's order.
+        (loss, num_correct), both before the update: the share of the mean loss, and how many of the N predictions are right.
     """
-    parameters = list(model.parameters())
-    for parameter in parameters:
-        parameter.grad = None
-    cut = [parts_of(values, update.parts) for values in (images, labels, *masks)]
-    shares: list[torch.Tensor] = []
-    correct: list[torch.Tensor] = []
-    for number, (part, part_labels, *part_masks) in enumerate(zip(*cut, strict=True), 1):
-        # Twin: torch accumulates in `grad`. DistributedDataParallel must wait for the last micro-batch.
-        more = number < update.parts
-        with model.no_sync() if more and isinstance(model, DistributedDataParallel) else nullcontext():
-            share, num_correct = forward(model, part, part_labels, part_masks, update.num_examples, loss=loss, scaling=scaling)
-            (share if loss_scale is None else share * loss_scale).backward()
-        shares.append(share.detach())
-        correct.append(num_correct)
-    found = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    if loss_scale is not None:
-        for gradient in found:
-            gradient /= loss_scale
-    return torch.stack(shares).sum(), torch.stack(correct).sum(), found
+    loss, num_correct, gradients = objective.gradients(model, images, labels, masks, update)
+    optimizer.apply(exchange(gradients), update.learning_rate, update.step)
+    return loss, num_correct

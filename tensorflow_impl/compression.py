@@ -77,8 +77,6 @@ class Compressor:
 
     def __init__(self, settings: Communication, model: keras.Model, architecture: Architecture) -> None:
         self.summable = settings.compression in SUMMABLE
-        self.lossy = settings.compression != "none"
-        self.bucket_bytes = int(settings.bucket_mib * 2**20)
         self._settings = settings
         self._variables = model.trainable_variables
         self._positions = weights.positions(model, architecture)
@@ -88,7 +86,7 @@ class Compressor:
         self._buckets = buckets(self.sizes, self._dtype.size, settings.bucket_mib)
         self.counts = [sum(self.sizes[index] for index in bucket) for bucket in self._buckets]
         self._lost: list[tf.Variable] | None = None
-        if self.lossy and settings.error_feedback:
+        if settings.compression != "none" and settings.error_feedback:
             self._lost = [self._own(count) for count in self.counts]
 
     def compress(self, gradients: list[tf.Tensor]) -> Iterator[tf.Tensor]:
@@ -117,6 +115,22 @@ class Compressor:
                 made[position] = weights.restored(self._names[index], values, self._variables[position])
         return made
 
+    def exchange(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Sum the gradients of all replicas. Each replica passes its own, in the order of the model's parameters."""
+        context = tf.distribute.get_replica_context()
+        total = tf.distribute.ReduceOp.SUM
+        if self._settings.compression == "none":
+            # Twin: the strategy cuts its own buckets. DistributedDataParallel does so without a call.
+            options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=int(self._settings.bucket_mib * 2**20))
+            return context.all_reduce(total, gradients, options)
+        messages: list[Any] = []
+        for message in self.compress(gradients):
+            if self.summable:
+                messages.append([context.all_reduce(total, message)])
+            else:
+                messages.append(tf.unstack(context.all_gather(message[None], 0), context.num_replicas_in_sync))
+        return self.total(messages)
+
     def _sum(self, parts: Sequence[tf.Tensor], count: int) -> tf.Tensor:
         if not self.summable:
             parts = [decode(part, count, self._dtype, self._settings) for part in parts]
@@ -133,23 +147,6 @@ class Compressor:
             synchronization=tf.VariableSynchronization.ON_READ,
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         )
-
-
-def exchanged(gradients: list[tf.Tensor], compressor: Compressor) -> list[tf.Tensor]:
-    """Sum the gradients of all replicas. Each replica passes its own, in the order of the model's parameters."""
-    context = tf.distribute.get_replica_context()
-    total = tf.distribute.ReduceOp.SUM
-    if not compressor.lossy:
-        # Twin: the strategy cuts its own buckets. DistributedDataParallel does so without a call.
-        options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=compressor.bucket_bytes)
-        return context.all_reduce(total, gradients, options)
-    messages: list[Any] = []
-    for message in compressor.compress(gradients):
-        if compressor.summable:
-            messages.append([context.all_reduce(total, message)])
-        else:
-            messages.append(tf.unstack(context.all_gather(message[None], 0), context.num_replicas_in_sync))
-    return compressor.total(messages)
 
 
 def _words(values: tf.Tensor) -> tf.Tensor:

@@ -11,17 +11,14 @@ from common.models.input_scaling import Scaling
 from tensorflow_impl import input, train
 
 
-def score(
-    model: keras.Model, images: tf.Tensor, labels: tf.Tensor, *, loss: str, scaling: Scaling
-) -> tuple[tf.Tensor, tf.Tensor]:
+def score(model: keras.Model, images: tf.Tensor, labels: tf.Tensor, objective: train.Objective) -> tuple[tf.Tensor, tf.Tensor]:
     """Score one batch in evaluation mode.
 
     Args:
         model: BatchNorm uses the running statistics.
         images: uint8 [N, H, W, 3], values 0 to 255.
         labels: int64 [N].
-        loss: the spec's loss.
-        scaling: maps bytes to the model's input.
+        objective: of the run.
 
     Returns:
         (loss_sum, predictions): cross-entropy summed over the N examples, and predicted labels int64 [N].
@@ -31,8 +28,8 @@ def score(
     size = tf.shape(images)[0]
     one_if_none = tf.cast(tf.equal(size, 0), size.dtype)
     paddings: Any = [[0, one_if_none], [0, 0], [0, 0], [0, 0]]
-    predicted = logits(model, tf.pad(images, paddings), scaling)[:size]
-    return train.share_of_loss(predicted, labels, 1, loss), tf.argmax(predicted, 1)
+    predicted = logits(model, tf.pad(images, paddings), objective.scaling)[:size]
+    return train.share_of_loss(predicted, labels, 1, objective.loss), tf.argmax(predicted, 1)
 
 
 def logits(model: keras.Model, images: tf.Tensor, scaling: Scaling) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""From the data set to the model: the batches of a plan, augmented by shared draws."""
+"""Input: the batches of a plan, augmented with draws that both twins share."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _WORD = np.dtype(np.int64)
 def batches(
     plan: Plan, split: Split, world_size: int, rank: int, first_epoch: int = 1, chosen: dict[str, Any] | None = None
 ) -> Iterator[Batch]:
-    """This process's shard of every global batch of a run from an epoch on, in order.
+    """Iterate over this process's shard of every global batch, in order, starting at an epoch.
 
-    `inline` makes each batch when it is asked for, in the training thread; `workers` makes them ahead, in the order
-    asked for, whatever the number of workers.
+    Input `inline` prepares each batch on request, in the training thread. Input `workers` prepares batches ahead. Their order
+    does not depend on the number of workers.
 
     Args:
         plan: of the run.
         split: the training split.
-        world_size: shards of every global batch.
-        rank: of this process's one.
-        first_epoch: of those that are still to come.
-        chosen: the framework's switches, as the run has them; None: batches are gathered on the host, in its usual memory.
+        world_size: number of shards of every global batch.
+        rank: number of this process's shard.
+        first_epoch: where to start.
+        chosen: the run's resolved switches; None: batches are prepared on the host, in its usual memory.
     """
     chosen = chosen or {}
     if chosen.get("data_on") == "device":
@@ -58,7 +58,7 @@ def batches(
             deterministic=True if workers else None,
         )
         if workers:
-            # Twin: the parallel calls themselves hold one batch for each worker; torch counts these in.
+            # Twin: the parallel calls themselves hold one batch for each worker. torch's prefetch includes these.
             dataset = dataset.prefetch((plan.spec.prefetch - 1) * workers)
         options = tf.data.Options()
         options.autotune.enabled = False
@@ -68,14 +68,14 @@ def batches(
 
 
 def resident(plan: Plan, split: Split, world_size: int, rank: int, first_epoch: int, where: str) -> Iterator[Batch]:
-    """The batches of `batches`, gathered and augmented on a device that holds all images; their ids stay on the host.
+    """The same as `batches`, gathered and augmented on a device that holds all images. Ids stay on the host.
 
     Args:
         plan: of the run.
         split: the training split, decoded.
-        world_size: shards of every global batch.
-        rank: of this process's one.
-        first_epoch: of those that are still to come.
+        world_size: number of shards of every global batch.
+        rank: number of this process's shard.
+        first_epoch: where to start.
         where: the device.
     """
     rows = _as_words(np.asarray(split.images))
@@ -84,8 +84,8 @@ def resident(plan: Plan, split: Split, world_size: int, rank: int, first_epoch: 
         words, labels = tf.constant(rows), tf.constant(split.labels)
 
     def take(ids: tf.Tensor) -> tf.Tensor:
-        # Twin: TensorFlow gathers no bytes on a GPU, but sends all images to the host for it; torch does. So they come as
-        # words, and for the gathers of augmentation as float16, which holds 0..255 exactly.
+        # Twin: TensorFlow cannot gather bytes on a GPU and would send all images to the host. torch can. So images are stored
+        # as words. For the gathers of augmentation they become float16, which holds 0..255 exactly.
         gathered = tf.reshape(tf.bitcast(tf.gather(words, ids), tf.uint8), (-1, row_bytes))
         return tf.cast(tf.reshape(gathered[:, : math.prod(image)], (-1, *image)), tf.float16)
 
@@ -102,22 +102,22 @@ def resident(plan: Plan, split: Split, world_size: int, rank: int, first_epoch: 
         for start, stop in plan.bounds(epoch, world_size, rank):
             with tf.device(where):
                 batch: Any = make(there, tf.constant(start), tf.constant(stop))
-            with tf.device("CPU:0"):  # Twin: TensorFlow puts a constant where it is not told to leave it on the host
+            with tf.device("CPU:0"):  # Twin: without this, TensorFlow would put the constant on the device
                 ids = tf.constant(drawn.ids[start:stop])
             yield batch._replace(ids=ids)
 
 
 def _as_words(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    """Each image as a row of words, the last filled up with zeros."""
+    """Each image as a row of words, padded with zeros."""
     rows = images.reshape(len(images), -1)
     return np.pad(rows, ((0, 0), (0, -rows.shape[1] % _WORD.itemsize))).view(_WORD)
 
 
 def reader(split: Split, image_size: int) -> Take:
-    """From int64 [N] ids to uint8 [N, image_size, image_size, 3]: from the decoded cache, or from the files where there are."""
+    """A function from int64 [N] ids to uint8 [N, image_size, image_size, 3]. It reads decoded pixels, or decodes files."""
     encoded = split.encoded
     if encoded is None:
-        # Twin: TensorFlow reads from a tensor, a copy in memory; what is too large for one is read by a call to Python.
+        # Twin: TensorFlow reads from a tensor, which is a copy in memory. Larger data is read by calls to Python.
         if split.images.nbytes > MOST_IN_MEMORY:
             return _from_python(lambda ids: split.images[ids], image_size)
         with tf.device("CPU:0"):
@@ -140,17 +140,17 @@ def reader(split: Split, image_size: int) -> Take:
 
 
 def load(take: Take, labels: tf.Tensor, drawn: Epoch, start: tf.Tensor, stop: tf.Tensor) -> Batch:
-    """The examples at these positions of an epoch's order, augmented.
+    """Load and augment the examples at some positions of an epoch's order.
 
     Args:
         take: from ids to images, see `reader`.
         labels: int64 [N] of the split.
         drawn: the epoch's draws.
         start: the first position.
-        stop: the position behind the last one.
+        stop: the position after the last one.
 
     Returns:
-        ids: int64 [N]; images: uint8 [N, H, W, 3]; labels: int64 [N]; masks: one bool [N, units] a dropout.
+        ids: int64 [N]; images: uint8 [N, H, W, 3]; labels: int64 [N]; masks: one bool [N, units] for each dropout.
     """
     own = drawn.map(lambda values: values[start:stop])
     return Batch(
@@ -162,7 +162,7 @@ def load(take: Take, labels: tf.Tensor, drawn: Epoch, start: tf.Tensor, stop: tf
 
 
 def unpack(draws: Epoch) -> tuple[tf.Tensor, ...]:
-    """The masks of some draws, one bool [N, units] a dropout."""
+    """The masks of some draws, one bool [N, units] for each dropout."""
 
     def bools(bits: Any, units: int) -> tf.Tensor:
         places = tf.cast(tf.range(8), tf.uint8)
@@ -173,14 +173,14 @@ def unpack(draws: Epoch) -> tuple[tf.Tensor, ...]:
 
 
 def augment(images: tf.Tensor, draws: Epoch) -> tf.Tensor:
-    """Each image by its own draws: whole pixels moved where there are no affines, else four-tap bilinear sampling.
+    """Augment each image with its own draws. Shifts move whole pixels; affine maps sample four pixels bilinearly.
 
     Args:
         images: uint8 [N, H, W, 3].
-        draws: flips, shifts, affines and brightness of these N.
+        draws: flips, shifts, affine maps and brightness of these N images.
 
     Returns:
-        uint8 [N, H, W, 3]; sampled values are rounded half to even.
+        uint8 [N, H, W, 3]. Sampled values are rounded half to even.
     """
     if draws.flips is not None:
         images = tf.where(draws.flips[:, None, None, None], images[:, :, ::-1], images)
@@ -195,7 +195,7 @@ def augment(images: tf.Tensor, draws: Epoch) -> tf.Tensor:
 
 
 def shift(images: tf.Tensor, shifts: tf.Tensor) -> tf.Tensor:
-    """out[i, j] = image[i + rows, j + columns], zero outside.
+    """Shift each image: out[i, j] = image[i + rows, j + columns], and 0 outside the image.
 
     Args:
         images: uint8 [N, H, W, 3].
@@ -209,21 +209,21 @@ def shift(images: tf.Tensor, shifts: tf.Tensor) -> tf.Tensor:
     columns = tf.range(width, dtype=tf.int64) + shifts[:, 1:]
     inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
     moved = tf.gather(images, tf.clip_by_value(rows, 0, height - 1), axis=1, batch_dims=1)
-    # Twin: gathers along one axis at a time; torch indexes both at once.
+    # Twin: TensorFlow gathers along one axis at a time. torch indexes both at once.
     moved = tf.gather(tf.transpose(moved, (0, 2, 1, 3)), tf.clip_by_value(columns, 0, width - 1), axis=1, batch_dims=1)
     return tf.transpose(moved, (0, 2, 1, 3)) * tf.cast(inside, images.dtype)[..., None]
 
 
 def sample(images: tf.Tensor, affines: tf.Tensor) -> tf.Tensor:
-    """Images at the points that affine maps name, from the four pixels around each; zero outside.
+    """Sample images at the points of affine maps, from the four pixels around each point. Pixels outside are 0.
 
     Args:
         images: uint8 [N, H, W, 3].
         affines: float64 [N, 2, 3], see `common.data.batches.Epoch`.
 
     Returns:
-        float64 [N, H, W, 3], (1 - v) * ((1 - u) * a + u * b) + v * ((1 - u) * c + u * d) of the fractions u, v of column
-        and row and the pixels a, b above c, d.
+        float64 [N, H, W, 3]: (1 - v) * ((1 - u) * a + u * b) + v * ((1 - u) * c + u * d). The fractions of column and row are
+            u and v. The pixels a and b lie above c and d.
     """
     height, width = cast(tuple[int, int], tuple(images.shape[1:3]))
     row, column = tf.range(height, dtype=tf.float64)[:, None], tf.range(width, dtype=tf.float64)
@@ -247,7 +247,7 @@ def sample(images: tf.Tensor, affines: tf.Tensor) -> tf.Tensor:
 
 
 def scale(images: tf.Tensor, dtype: tf.DType, scaling: Scaling) -> tf.Tensor:
-    """uint8 [N, H, W, 3] in 0..255 to the model's input, by one multiplication, and one addition where there is an offset."""
+    """Map uint8 [N, H, W, 3] to the model's input: one multiplication, and one addition if there is an offset."""
     values = tf.cast(images, dtype) * tf.constant(scaling.factor, dtype)
     return values if scaling.offset is None else values + tf.constant(scaling.offset, dtype)
 
@@ -266,5 +266,5 @@ def _epochs(plan: Plan, drawn: Epoch, dataset: tf.data.Dataset, first_epoch: int
                 for variable, values in zip(drawn.arrays(), plan.draw(epoch).arrays(), strict=True):
                     variable.assign(values)
             batches = iter(dataset.take(plan.steps_in(epoch)))
-        # Outside of the scope: what is yielded inside of it is trained on inside of it, on the CPU.
+        # Outside the scope. Otherwise the caller would train inside it, on the CPU.
         yield from batches

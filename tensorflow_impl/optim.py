@@ -55,8 +55,6 @@ class SGD:
         self._buffers = _zeros_like(self._variables)
 
     def apply(self, gradients: list[tf.Tensor], learning_rate: tf.Tensor, step: tf.Tensor) -> None:
-        """Update every variable once; `step` counts from 1."""
-
         def update(variable: Any, gradient: tf.Tensor, buffer: Any) -> None:
             # Twin: the fused kernel computes exactly this formula, in the variable's precision.
             tf.raw_ops.ResourceApplyMomentum(
@@ -70,11 +68,9 @@ class SGD:
         _update_all(update, self._variables, gradients, self._buffers)
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """What the optimizer keeps between updates, by name."""
         return _values(buffer=self._buffers)
 
     def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
-        """Restore what `state` returned. The optimizer must have the same settings."""
         _assign(values, buffer=self._buffers)
 
 
@@ -92,7 +88,6 @@ class Adam:
         self._squares = _zeros_like(self._variables)
 
     def apply(self, gradients: list[tf.Tensor], learning_rate: tf.Tensor, step: tf.Tensor) -> None:
-        """Update every variable once; `step` counts from 1."""
         beta_1 = tf.constant(self._settings.beta_1, tf.float64)
         beta_2 = tf.constant(self._settings.beta_2, tf.float64)
         power_1, power_2 = beta_1 ** tf.cast(step, tf.float64), beta_2 ** tf.cast(step, tf.float64)
@@ -113,11 +108,9 @@ class Adam:
         _update_all(update, self._variables, gradients, self._means, self._squares)
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """What the optimizer keeps between updates, by name."""
         return _values(mean=self._means, square=self._squares)
 
     def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
-        """Restore what `state` returned. The optimizer must have the same settings."""
         _assign(values, mean=self._means, square=self._squares)
 
 
@@ -145,16 +138,13 @@ class Native:
         self._optimizer.build(variables)
 
     def apply(self, gradients: list[tf.Tensor], learning_rate: tf.Tensor, step: tf.Tensor) -> None:
-        """Update every variable once; `step` counts from 1."""
         self._optimizer.learning_rate.assign(tf.cast(learning_rate, tf.float32))
         self._optimizer.apply(gradients, self._variables)
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """What the optimizer keeps between updates, by name."""
         return _values(variable=self._optimizer.variables)
 
     def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
-        """Restore what `state` returned. The optimizer must have the same settings."""
         _assign(values, variable=self._optimizer.variables)
 
 
@@ -188,11 +178,9 @@ class LossScaled:
         self._kept.assign(tf.cond(finite, update, skip))
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """What the optimizer keeps between updates, by name."""
         return {**self._optimizer.state(), "loss_scale": self._kept.numpy()}
 
     def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
-        """Restore what `state` returned. The optimizer must have the same settings."""
         others = dict(values)
         self._kept.assign(others.pop("loss_scale"))
         self._optimizer.load_state(others)

@@ -13,7 +13,7 @@ from common.spec import Spec, SpecError
 _MODES = ("multi_process", "parameter_server", "model_averaging")
 
 # Twin: a graph exchanges inside the call that runs it, or where its result is fetched.
-WAITING: str = r"/tensorflow/python/(eager/(context|execute)|distribute/|framework/ops)|/common/parameter_server"
+WAITING: str = r"/tensorflow/python/(eager/(context|execute)|distribute/|framework/ops)|/common/processes/parameter_server"
 """Matches file names of stack frames in which a rank waits for others."""
 
 

@@ -1,7 +1,8 @@
-"""Loss and gradients of one training step."""
+"""Loss, gradients and update of one training step."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import keras
@@ -9,7 +10,7 @@ import tensorflow as tf
 
 from common.models.input_scaling import Scaling
 from common.training.trainer import Update
-from tensorflow_impl import input
+from tensorflow_impl import input, optim
 
 
 def share_of_loss(logits: tf.Tensor, labels: tf.Tensor, num_examples: Any, loss: str) -> tf.Tensor:
@@ -30,29 +31,7 @@ def share_of_loss(logits: tf.Tensor, labels: tf.Tensor, num_examples: Any, loss:
     return tf.reduce_sum(losses) / tf.cast(num_examples, logits.dtype)
 
 
-def forward(
-    model: keras.Model, images: tf.Tensor, labels: tf.Tensor, masks: Any, num_examples: Any, *, loss: str, scaling: Scaling
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Run the forward pass of a training step.
-
-    Args:
-        model: in training mode.
-        images: uint8 [N, H, W, 3], values 0 to 255.
-        labels: int64 [N].
-        masks: one bool [N, units] for each dropout.
-        num_examples: size of the global batch. These N examples are a shard of it.
-        loss: the spec's loss.
-        scaling: maps bytes to the model's input.
-
-    Returns:
-        (loss, num_correct): the share of the mean loss, and how many of the N predictions are right.
-    """
-    logits = model([input.scale(images, model.inputs[0].dtype, scaling), *masks], training=True)
-    num_correct = tf.reduce_sum(tf.cast(tf.argmax(logits, 1) == labels, tf.int64))
-    return share_of_loss(logits, labels, num_examples, loss), num_correct
-
-
-def parts_of(values: tf.Tensor, number: int) -> list[tf.Tensor]:
+def micro_batches(values: tf.Tensor, number: int) -> list[tf.Tensor]:
     """Cut a tensor along its first axis into equal micro-batches, in order."""
     # Twin: slices, because tf.split sends bytes, bools and labels from a GPU to the host. torch's chunks are views.
     if number == 1:
@@ -61,47 +40,86 @@ def parts_of(values: tf.Tensor, number: int) -> list[tf.Tensor]:
     return [values[part * size : (part + 1) * size] for part in range(number)]
 
 
-def gradients(
+class Objective:
+    """What a run minimises. A trainer binds here, once, what is the same in all its steps.
+
+    A step has images uint8 [N, H, W, 3], labels int64 [N] and masks, one bool [N, units] for each dropout. These N examples
+    are a shard of a global batch of num_examples.
+
+    Args:
+        loss: the spec's loss.
+        scaling: maps bytes to the model's input.
+        loss_scale: returns the current factor of the loss in the backward pass, so float16 can hold small gradients. None: no
+            factor.
+    """
+
+    def __init__(self, loss: str, scaling: Scaling, loss_scale: Callable[[], Any] = lambda: None) -> None:
+        self.loss = loss
+        self.scaling = scaling
+        self._loss_scale = loss_scale
+
+    def forward(
+        self, model: keras.Model, images: tf.Tensor, labels: tf.Tensor, masks: Any, num_examples: Any
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Run the forward pass of a training step; sets the model to training mode.
+
+        Returns:
+            (loss, num_correct): the share of the mean loss, and how many of the N predictions are right.
+        """
+        logits = model([input.scale(images, model.inputs[0].dtype, self.scaling), *masks], training=True)
+        num_correct = tf.reduce_sum(tf.cast(tf.argmax(logits, 1) == labels, tf.int64))
+        return share_of_loss(logits, labels, num_examples, self.loss), num_correct
+
+    def gradients(
+        self, model: keras.Model, images: tf.Tensor, labels: tf.Tensor, masks: Any, update: Update
+    ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+        """Compute the gradients of one update: forward and backward, one micro-batch after the other.
+
+        Returns:
+            (loss, num_correct, gradients): as `forward`, and the gradient of every trainable variable. Gradients are summed
+            over the micro-batches and have the optimizer's order.
+        """
+        variables = [variable.value for variable in model.trainable_variables]
+        scale = self._loss_scale()
+        shares: list[tf.Tensor] = []
+        correct: list[tf.Tensor] = []
+        found: list[list[tf.Tensor]] = []
+        cut = [micro_batches(values, update.micro_batches) for values in (images, labels, *masks)]
+        for own_images, own_labels, *own_masks in zip(*cut, strict=True):
+            # Twin: TensorFlow records the forward pass on a tape. torch keeps the graph with the loss.
+            with tf.GradientTape() as tape:
+                share, num_correct = self.forward(model, own_images, own_labels, own_masks, update.num_examples)
+                scaled = share if scale is None else share * tf.cast(scale, share.dtype)
+            found.append(cast(list[tf.Tensor], tape.gradient(scaled, variables)))
+            shares.append(share)
+            correct.append(num_correct)
+        summed = [tf.add_n(gradients) for gradients in zip(*found, strict=True)]
+        if scale is not None:
+            summed = [gradient / tf.cast(scale, gradient.dtype) for gradient in summed]
+        return tf.add_n(shares), tf.add_n(correct), summed
+
+
+def train_step(
+    objective: Objective,
     model: keras.Model,
+    optimizer: optim.Optimizer,
     images: tf.Tensor,
     labels: tf.Tensor,
     masks: Any,
     update: Update,
-    *,
-    loss: str,
-    scaling: Scaling,
-    loss_scale: Any = None,
-) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
-    """Compute the gradients of one update: forward and backward, one micro-batch after the other.
+    exchange: Callable[[list[tf.Tensor]], list[tf.Tensor]] = list,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Update `model` once on one batch of N examples.
 
     Args:
-        model: in training mode.
-        images: uint8 [N, H, W, 3], values 0 to 255.
-        labels: int64 [N].
-        masks: one bool [N, units] for each dropout.
-        update: of the global batch. These N examples are a shard of it; `update.parts` divides N.
-        loss: the spec's loss.
-        scaling: maps bytes to the model's input.
-        loss_scale: multiplies the loss for the backward pass, so float16 can hold small gradients; None: no factor.
+        objective: of the run; says what images, labels and masks are.
+        model: is set to training mode.
+        optimizer: of the model's trainable variables.
+        exchange: sums this replica's gradients with those of all others; default: there are no others.
 
     Returns:
-        (loss, num_correct, gradients): the share of the mean loss, how many of the N predictions are right, and the gradient
-        of every trainable variable. Gradients are summed over the micro-batches and have the optimizer's order.
+        (loss, num_correct), both before the update: the share of the mean loss, and how many of the N predictions are right.
     """
-    variables = [variable.value for variable in model.trainable_variables]
-    cut = [parts_of(values, update.parts) for values in (images, labels, *masks)]
-    shares: list[tf.Tensor] = []
-    correct: list[tf.Tensor] = []
-    found: list[list[tf.Tensor]] = []
-    for part, part_labels, *part_masks in zip(*cut, strict=True):
-        # Twin: TensorFlow records the forward pass on a tape. torch keeps the graph with the loss.
-        with tf.GradientTape() as tape:
-            share, num_correct = forward(model, part, part_labels, part_masks, update.num_examples, loss=loss, scaling=scaling)
-            scaled = share if loss_scale is None else share * tf.cast(loss_scale, share.dtype)
-        found.append(cast(list[tf.Tensor], tape.gradient(scaled, variables)))
-        shares.append(share)
-        correct.append(num_correct)
-    summed = [tf.add_n(parts) for parts in zip(*found, strict=True)]
-    if loss_scale is not None:
-        summed = [gradient / tf.cast(loss_scale, gradient.dtype) for gradient in summed]
-    return tf.add_n(shares), tf.add_n(correct), summed
+    loss, num_correct, gradients = objective.gradients(model, images, labels, masks, update)
+    optimizer.apply(exchange(gradients), update.learning_rate, update.step)
+    return loss, num_correct

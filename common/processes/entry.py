@@ -285,7 +285,7 @@ def _run(
     stopwatch = timing.Stopwatch(twin.synchronize, started)
     run = Run(framework, read, twin.versions, out, arguments.repeat, stopwatch, cpus)
     held = {"cpus": cpus, "physical_cores": machine.physical_cores(cpus)}
-    run.know(machine={**machine.describe(), "allocator": allocator, **held}, **facts)
+    run.record(machine={**machine.describe(), "allocator": allocator, **held}, **facts)
     status: schema.Status = "ok"
     reason = None
     code = EXIT_OK
@@ -294,7 +294,7 @@ def _run(
             dataset, plan, trainer = _build(framework, twin, read, run)
         run.train(trainer, plan, dataset, arguments.resume)
         if (memory := twin.device_peak_memory_mib()) is not None:
-            run.know(device_peak_memory_mib=float(trainer.total(np.array([memory]))[0]))
+            run.record(device_peak_memory_mib=float(trainer.total(np.array([memory]))[0]))
         run.rate(twin.device_rates)
         run.profile(trainer, plan)
         trainer.close()
@@ -309,7 +309,7 @@ def _run(
         if isinstance(error, sources.DataRefused):
             code = EXIT_DATA_REFUSED
     if is_first_rank():
-        run.know(device=twin.device)
+        run.record(device=twin.device)
         results.save(run.result(status, reason), out)
         event_log.append_event(out, "end", status=status)
         if status == "ok":
@@ -321,8 +321,8 @@ def _build(framework: str, twin: Twin, read: Spec, run: Run) -> tuple[sources.Da
     dataset, plan, _, trainer = _prepare(framework, twin, read, reverse_batches=False)
     # Of what the model holds, not of what was drawn: a twin that did not load them would show.
     weights_hash = weights.digest(trainer.weights())
-    run.know(pixel_mean=plan.scaling.mean, pixel_std=plan.scaling.std)
-    run.know(data_hash=dataset.content_hash, weights_hash=weights_hash, class_names=list(dataset.class_names))
+    run.record(pixel_mean=plan.scaling.mean, pixel_std=plan.scaling.std)
+    run.record(data_hash=dataset.content_hash, weights_hash=weights_hash, class_names=list(dataset.class_names))
     return dataset, plan, trainer
 
 

@@ -126,14 +126,14 @@ class Serving:
             )
         last = 0
 
-        def heard(event: dict[str, Any]) -> None:
+        def listener(event: dict[str, Any]) -> None:
             nonlocal last
             last = event.get("total_epochs", last)
             self._tell(trial=trial, **event)
             if judged and event["event"] == "epoch" and event["epoch"] < last and not self._answers[trial].get():
                 raise Stopped
 
-        run = Run(self._framework, read, self._versions, Path(os.devnull), 0, stopwatch, heard=heard)
+        run = Run(self._framework, read, self._versions, Path(os.devnull), 0, stopwatch, listener=listener)
         with stopwatch.phase("build"):
             dataset, plan, trainer = self._prepare(read)
         run.learn(trainer, plan, dataset)

@@ -1,6 +1,6 @@
 """How many bytes the replicas of a run send each other in one step.
 
-All replicas together, payload alone: without the headers of the network's packets and the words by which processes agree.
+The count is for all replicas together. It is the payload, without packet headers and control messages.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ _ITEMSIZE = {"float32": 4, "float64": 8}
 
 
 def ring_all_reduce_bytes(payload: float, replicas: int) -> float:
-    """Of a sum over R replicas that all of them receive: each sends 2 (R - 1) / R of the payload.
+    """Bytes of a sum over R replicas that all receive: each sends 2 (R - 1) / R of the payload.
 
-    R - 1 times a part of 1/R is added up around the ring, then R - 1 times handed on; no algorithm sends less (Patarasu &
-    Yuan 2009, Bandwidth optimal all-reduce algorithms for clusters of workstations).
+    In R - 1 steps, parts of 1/R of the payload are summed around the ring. In R - 1 more steps the sums are handed on. No
+    algorithm sends less (Patarasu & Yuan 2009, Bandwidth optimal all-reduce algorithms for clusters of workstations).
     """
     return 2.0 * (replicas - 1) * payload
 
 
 def all_gather_bytes(payload: float, replicas: int) -> float:
-    """Of R messages that all of R replicas receive: each sends R - 1 payloads around the ring, its own and those handed on.
+    """Bytes of R messages that all R replicas receive: each sends R - 1 payloads around the ring, its own and those of others.
 
     Thakur, Rabenseifner & Gropp 2005, Optimization of collective communication operations in MPICH: the ring algorithm.
     """
@@ -30,19 +30,19 @@ def all_gather_bytes(payload: float, replicas: int) -> float:
 
 
 def reduce_bytes(payload: float, replicas: int) -> float:
-    """Of a sum over R replicas in one place that all can read: R - 1 of them hand their payload over once."""
+    """Bytes of a sum over R replicas in memory that all can read: R - 1 of them send their payload once."""
     return float((replicas - 1) * payload)
 
 
 def server_bytes(payload: float, replicas: int) -> float:
-    """Of a sum over R replicas that a server makes: each sends it its payload, and is sent the sum."""
+    """Bytes of a sum over R replicas on a server: each sends its payload and receives the sum."""
     return 2.0 * replicas * payload
 
 
 def exchange_bytes(spec: Spec, architecture: Architecture) -> float:
-    """Of one step's gradients, and sums of synchronised BatchNorm, between replicas that have a memory each.
+    """Bytes of one step's gradients and of synchronised BatchNorm's sums, between replicas with separate memories.
 
-    What can be added up on its way goes by ring all-reduce, the rest by all-gather.
+    Messages that can be summed on their way go by ring all-reduce, all others by all-gather.
     """
     way = ring_all_reduce_bytes if spec.communication.compression in SUMMABLE else all_gather_bytes
     gradients = way(step_payload_bytes(spec, architecture), spec.data_replicas)
@@ -50,7 +50,7 @@ def exchange_bytes(spec: Spec, architecture: Architecture) -> float:
 
 
 def step_payload_bytes(spec: Spec, architecture: Architecture) -> int:
-    """Of one replica's gradients of one step, all its messages together."""
+    """Bytes of all messages with one replica's gradients of one step."""
     sizes = [parameter.size for parameter in architecture.parameters() if parameter.trainable]
     itemsize = _ITEMSIZE[spec.precision]
     counts = [sum(sizes[position] for position in bucket) for bucket in buckets(sizes, itemsize, spec.communication.bucket_mib)]
@@ -58,10 +58,10 @@ def step_payload_bytes(spec: Spec, architecture: Architecture) -> int:
 
 
 def statistics_payload_bytes(spec: Spec, architecture: Architecture) -> int:
-    """Of what one replica has synchronised BatchNorm add up in one step of a whole batch.
+    """Bytes that one replica contributes to synchronised BatchNorm's sums in one step of a whole batch.
 
-    A layer of C channels makes two sums on the way forward, of C + 1 values (the examples are counted too) and of C, and
-    on the way back the sums of their gradients.
+    A layer of C channels sums twice in the forward pass: C + 1 values, which include the count of examples, and C values. The
+    backward pass sums their gradients.
     """
     if spec.batch_norm_statistics == "per_replica":
         return 0

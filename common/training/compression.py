@@ -1,15 +1,15 @@
-"""What of its gradients a replica sends: the rules that both twins follow, in plain NumPy, and their bytes.
+"""Compressed gradient exchange: the rules that both twins follow, in plain NumPy, and the bytes that are sent.
 
-Gradients travel in buckets, each a flat array of whole parameters in canonical order and layout. Of every bucket `values`
-(the replica's gradients, and with error feedback what it has not sent before) there arrives
+Gradients travel in buckets. A bucket is a flat array of whole parameters in canonical order and layout. The `values` of a
+bucket are the replica's gradients, plus, with error feedback, what it has not sent before. Of these values arrives:
 
-- `float16`: each value rounded to float32, then to float16, at most 65504 in size. The replicas' values are added up in
-  float16 too, on their way; what that rounds off is nobody's to feed back. A parameter server adds them up in full.
+- `float16`: each value rounded to float32, then to float16, at most 65504 in size. The replicas' values are summed in float16
+  too, on their way. No replica feeds that rounding error back. A parameter server sums in full precision.
 - `int8`: each value as whole steps of max|values| / 127, rounded half to even (Seide et al. 2014 did it with one bit).
-- `top_k`: the k values of the largest magnitude, of equal ones those in front, and zeros (Aji & Heafield 2017).
+- `top_k`: the k values of the largest magnitude, and zeros (Aji & Heafield 2017). Among equal values the first ones win.
 
-The rest is lost, or with error feedback kept for the replica's next step (Seide et al. 2014, Stich et al. 2018). Tests hold
-each twin's `compression` to this module.
+The rest is lost, or with error feedback kept for the replica's next step (Seide et al. 2014, Stich et al. 2018). Tests compare
+each twin's `compression` with this module.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from common.spec import Communication
 FLOAT16_MAX = 65504.0
 INT8_STEPS = 127
 WORD_BYTES = 4
-"""Messages are whole 32-bit words, the last one filled up: some collectives carry no smaller numbers."""
+"""Messages are padded to whole 32-bit words, because some collectives send no smaller numbers."""
 
 SUMMABLE = ("none", "float16")
-"""Compressions whose messages can be added up on their way."""
+"""Compressions whose messages can be summed on their way."""
 
 Array = npt.NDArray[np.floating]
 
 
 def buckets(sizes: Sequence[int], itemsize: int, bucket_mib: float) -> list[list[int]]:
-    """Which parameters each bucket holds: whole ones in order, and no more once it is full.
+    """Which parameters each bucket holds. Parameters stay whole and in order, and a full bucket takes no more.
 
     Args:
         sizes: values of each trainable parameter, in canonical order.
         itemsize: bytes of a value.
-        bucket_mib: from which a bucket is full, so that it may be larger by less than its last parameter.
+        bucket_mib: a bucket of this size is full. Its last parameter may exceed it.
 
     Returns:
         The positions in `sizes`, bucket by bucket.
@@ -56,7 +56,7 @@ def buckets(sizes: Sequence[int], itemsize: int, bucket_mib: float) -> list[list
 
 
 def num_kept(count: int, fraction: float) -> int:
-    """Values that `top_k` sends of a bucket of `count`: the fraction of them, at least one."""
+    """Number of values that `top_k` sends of a bucket of `count`: that fraction, but at least one."""
     return max(round(fraction * count), 1)
 
 
@@ -65,14 +65,14 @@ def payload_bytes(count: int, itemsize: int, settings: Communication) -> int:
     if settings.compression == "float16":
         return 2 * count
     if settings.compression == "int8":
-        return itemsize + -(-count // WORD_BYTES) * WORD_BYTES  # the scale, and a byte each
+        return itemsize + -(-count // WORD_BYTES) * WORD_BYTES  # the scale, and one byte a value
     if settings.compression == "top_k":
-        return num_kept(count, settings.top_k) * (itemsize + WORD_BYTES)  # each with its index
+        return num_kept(count, settings.top_k) * (itemsize + WORD_BYTES)  # each value with its index
     return itemsize * count
 
 
 def arrived(values: Array, settings: Communication) -> Array:
-    """What of one replica's bucket reaches the others, in the dtype of `values` (float32 or float64 [count], finite)."""
+    """What arrives of one replica's bucket, in the dtype of `values` (float32 or float64 [count], finite)."""
     if settings.compression == "float16":
         return _float16(values).astype(values.dtype)
     if settings.compression == "int8":
@@ -89,10 +89,10 @@ def arrived(values: Array, settings: Communication) -> Array:
 
 
 def decoded(message: Array, count: int, dtype: np.dtype[Any], settings: Communication) -> Array:
-    """What arrives of one bucket, from the bytes that a twin's `compression.encode` makes.
+    """Decompress the bytes that a twin's `compression.encode` makes of one bucket.
 
     Args:
-        message: one-dimensional, in whatever numbers the twin sends its bytes.
+        message: one-dimensional, in the dtype that the twin uses for bytes.
         count: values of the bucket.
         dtype: of the values, float32 or float64.
         settings: of the run.
@@ -118,11 +118,11 @@ def exchange(gradients: Sequence[Array], lost: Sequence[Array], settings: Commun
 
     Args:
         gradients: of each replica, [count].
-        lost: of each replica, [count]: what it has not sent before; zeros at the first step, and without error feedback.
+        lost: of each replica, [count]: what it has not sent before. Zeros at the first step, and without error feedback.
         settings: of the run.
 
     Returns:
-        (total, lost): the sum that every replica goes on with, and what each keeps for the next step.
+        (total, lost): the sum that every replica uses, and what each keeps for the next step.
     """
     values = [gradient + rest for gradient, rest in zip(gradients, lost, strict=True)]
     sent = [arrived(each, settings) for each in values]

@@ -1,7 +1,7 @@
-"""The run that both twins share: which batch comes when, what is timed, what is written down.
+"""The run that both twins share: the order of the batches, what is timed, and what is recorded.
 
-A twin brings a `Trainer`: its model, optimizer, input and communication. Nothing in here knows a framework, so neither
-can be timed or scored by another rule than its twin.
+A twin brings a `Trainer`: its model, optimizer, input and communication. This module knows no framework, so both twins are
+timed and scored by the same rules.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from common.training.timing import Stopwatch, Timer
 from common.training.trainer import Batch, Trainer
 
 LEAST_TIMED_SECONDS = 0.5
-"""Of training, below which the kernel's clocks, which tick every 10 ms, say nothing of cores."""
+"""Shorter training says nothing of cores, because the kernel's clocks tick every 10 ms."""
 
 
 class Diverged(ArithmeticError):
-    """The loss is not a finite number any more."""
+    """The loss is no longer a finite number."""
 
 
 class Run:
-    """One training run as it goes: what has been measured so far, and the result made of it.
+    """One training run: what has been measured so far, and the result made from it.
 
     Args:
         framework: its name in the result.
-        spec: what is run.
+        spec: of the run.
         versions: of the framework's packages.
-        out: gets the run's events and checkpoints.
-        repeat: which one this is.
+        out: the folder for the run's events and checkpoints.
+        repeat: the number of this repeat.
         stopwatch: started with the run.
-        cpus: that the run is held to; None: all.
-        heard: called with every event in place of its line in `out`; it may raise, to end the run.
+        cpus: the CPUs that the run may use; None: all.
+        listener: receives every event, which is then not written to `out`. It may raise to end the run.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class Run:
         repeat: int,
         stopwatch: Stopwatch,
         cpus: Sequence[int] | None = None,
-        heard: Callable[[dict[str, Any]], None] | None = None,
+        listener: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         self._spec = spec
         self._out = out
-        self._heard = heard
+        self._listener = listener
         self._stopwatch = stopwatch
         self._epochs: list[EpochRecord] = []
         self._order: list[npt.NDArray[np.int64]] = []
@@ -91,13 +91,13 @@ class Run:
             "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
         }
 
-    def know(self, **facts: Any) -> None:
-        """Fields of the result that are known by now, so that a failed run's row has them too."""
+    def record(self, **facts: Any) -> None:
+        """Set fields of the result as soon as they are known, so that the row of a failed run has them too."""
         self._facts.update(facts)
 
     def result(self, status: Status, reason: str | None = None) -> RunResult:
         used = self._usage
-        # Of this machine alone is known how busy it was; the ranks' own seconds are those of all machines.
+        # How busy a machine was is known of this machine only, but the ranks' CPU seconds come from all machines.
         here = placement.on_one_host()
         return RunResult(
             status=status,
@@ -125,27 +125,27 @@ class Run:
             trainer: of this process.
             plan: of the run.
             dataset: of the run.
-            earlier: the folder of an attempt that was cut short, from whose checkpoint this one goes on if it can.
+            earlier: the folder of an interrupted attempt. The run resumes from its checkpoint, if it can.
 
         Raises:
-            Diverged: a loss of the epoch is NaN or infinite; epochs before it are kept.
+            Diverged: a loss of the epoch is NaN or infinite. The epochs before it are kept.
         """
         self.learn(trainer, plan, dataset, earlier)
         if self._spec.part != "training":
             return
         with self._stopwatch.phase("evaluation"):
             test, predictions = evaluate(trainer, dataset.test, self._spec.global_batch_size)
-        self._know_memory(trainer)
-        self.know(test=test, predictions_hash=order_digest(predictions))
-        self.know(confusion=metrics.confusion(dataset.test.labels, predictions, len(dataset.class_names)))
-        self.know(**trainer.report(dataset.test))
+        self._record_memory(trainer)
+        self.record(test=test, predictions_hash=order_digest(predictions))
+        self.record(confusion=metrics.confusion(dataset.test.labels, predictions, len(dataset.class_names)))
+        self.record(**trainer.report(dataset.test))
 
     def learn(self, trainer: Trainer, plan: Plan, dataset: Dataset, earlier: Path | None = None) -> None:
-        """Train and validate epoch by epoch as `train` does, and leave the test split alone."""
-        self.know(implementation=trainer.implementation, devices=trainer.devices, threads=trainer.threads)
+        """Train and validate epoch by epoch as `train` does, without the test split."""
+        self.record(implementation=trainer.implementation, devices=trainer.devices, threads=trainer.threads)
         self._event("start", total_epochs=plan.epochs, total_steps=plan.total_steps, steps_per_epoch=plan.steps_per_epoch)
         with self._stopwatch.phase("build"):
-            self._go_on(trainer, plan, dataset, earlier)
+            self._resume(trainer, plan, dataset, earlier)
             batches = trainer.batches(self._first_epoch)
         if self._spec.part != "training":
             self._run_part(trainer, plan, batches)
@@ -161,45 +161,45 @@ class Run:
                 saved = time.monotonic()
 
     def rate(self, device_rates: Callable[[Spec], DeviceRates | None]) -> None:
-        """Measure what the device can do, when all else that is reported stands; the wall time ends before."""
+        """Measure the device's rates, after everything else. The wall time ends before."""
         so_far = self._phases_so_far()
         try:
             found = device_rates(self._spec)
-        except Exception as error:  # whatever a device full of a model raises: the training is done
+        except Exception as error:  # whatever a device raises whose memory holds a model: the training is done
             print(f"The device's rates were not measured: {error}", file=sys.stderr)
             return
         if found is not None:
             self._phases = so_far
-            self.know(device_rates=found)
+            self.record(device_rates=found)
 
     def profile(self, trainer: Trainer, plan: Plan) -> None:
-        """Take a step apart where the spec asks for it, when all else that is reported stands; the wall time ends before."""
+        """Break a step down where the spec asks for it, after everything else. The wall time ends before."""
         if self._first_batch is None:
             return
         self._phases = self._phases or self._phases_so_far()
         batch, size, steps = self._first_batch, plan.batch(0)[1], self._spec.profile_steps
-        self.know(step_parts=profiling.step_parts(trainer, batch, size, steps))
+        self.record(step_parts=profiling.step_parts(trainer, batch, size, steps))
         folder = self._out if is_first_rank() else None
         traced = min(steps, profiling.MOST_TRACED_STEPS)
-        self.know(top_operations=profiling.top_operations(trainer, batch, size, traced, folder))
+        self.record(top_operations=profiling.top_operations(trainer, batch, size, traced, folder))
 
     def _select(self, trainer: Trainer, plan: Plan, dataset: Dataset) -> bool:
-        """Keep the weights where this epoch is the best so far; whether the training ends because no epoch gets better."""
+        """Keep the weights if this epoch is the best so far. Returns whether to stop because epochs no longer improve."""
         wanted = self._spec.best_epoch
         if not wanted.keep and wanted.patience is None:
             return False
         best = best_epoch(self._epochs, wanted.by)
         waited = self._epochs[-1].epoch - best
         ends = wanted.patience is not None and waited >= wanted.patience
-        # Rank 0 says it for all: a sum over ranks need not end in the same bits everywhere, and all must do the same.
-        told = trainer.total(np.array([waited == 0, ends], np.int64) * is_first_rank())
-        self.know(best_epoch=best)
-        if wanted.keep and told[0]:
-            kept = trainer.weights()  # of all ranks: each may have but a part
+        # Rank 0 decides for all: a sum over ranks may differ in its last bits, and all must do the same.
+        decided = trainer.total(np.array([waited == 0, ends], np.int64) * is_first_rank())
+        self.record(best_epoch=best)
+        if wanted.keep and decided[0]:
+            kept = trainer.weights()  # called by all ranks: each may hold only a part
             if is_first_rank():
                 self._best = kept
                 self._keep_best(plan, dataset)
-        return bool(told[1])
+        return bool(decided[1])
 
     def _keep_best(self, plan: Plan, dataset: Dataset) -> None:
         record = self._epochs[self._facts["best_epoch"] - 1]
@@ -220,11 +220,11 @@ class Run:
         )
         trained.save(card, self._best, self._out / results.BEST_FILE)
 
-    def _go_on(self, trainer: Trainer, plan: Plan, dataset: Dataset, earlier: Path | None) -> None:
-        """Take up an earlier attempt where its checkpoint was made; start over, and say why, where that cannot be."""
+    def _resume(self, trainer: Trainer, plan: Plan, dataset: Dataset, earlier: Path | None) -> None:
+        """Resume from the checkpoint of an earlier attempt. If that is impossible, record the reason and start over."""
         if self._spec.starts_over is not None:
             if earlier is not None:
-                self.know(started_over=self._spec.starts_over)
+                self.record(started_over=self._spec.starts_over)
             return
         found: Checkpoint | None = None
         if earlier is not None and is_first_rank():
@@ -234,7 +234,7 @@ class Run:
             except CheckpointError as error:
                 found = None
                 print(f"The run starts over: {error}.", file=sys.stderr)
-                self.know(started_over=str(error))
+                self.record(started_over=str(error))
         found = checkpoint.of_first_rank(trainer, found)
         if found is None:
             return
@@ -246,14 +246,14 @@ class Run:
         self._earlier = progress.phases
         self._usage, self._peak_memory_mib = progress.usage, progress.peak_memory_mib
         self._load, self._frequency_mhz = progress.load_start, progress.frequency_start_mhz
-        self.know(first_step_loss=progress.first_step_loss, resumes=progress.resumes + 1)
+        self.record(first_step_loss=progress.first_step_loss, resumes=progress.resumes + 1)
         self._event("first_step", seconds=progress.phases.first_step_seconds, loss=progress.first_step_loss)
         for record in progress.epochs:
             self._event("epoch", **record.model_dump())
         self._event("resume", epochs=len(progress.epochs))
         if found.best and is_first_rank():
             self._best = found.best
-            self.know(best_epoch=best_epoch(self._epochs, self._spec.best_epoch.by))
+            self.record(best_epoch=best_epoch(self._epochs, self._spec.best_epoch.by))
             self._keep_best(plan, dataset)
 
     def _check(self, found: Identity) -> None:
@@ -265,7 +265,7 @@ class Run:
         return Identity(**{name: self._facts[name] for name in Identity.model_fields})
 
     def _save(self, trainer: Trainer) -> None:
-        """Make a checkpoint; without one the run goes on all the same."""
+        """Save a checkpoint. If that fails, the run continues without one."""
         progress = Progress(
             identity=self._identity(),
             epochs=self._epochs,
@@ -284,7 +284,7 @@ class Run:
         heartbeat.heartbeat()
 
     def _phases_so_far(self) -> Phases:
-        """Of this attempt and of those that it goes on from."""
+        """Of this attempt, and of the earlier attempts that it resumes."""
         own = self._stopwatch.phases()
         if self._earlier is None:
             return own
@@ -307,13 +307,13 @@ class Run:
             ids.append(batch.ids)
 
         timed, first_step_seconds = range(steps), None
-        if epoch == self._first_epoch:  # of this process, which has to compile it
+        if epoch == self._first_epoch:  # of this process, which compiles in its first step
             with self._stopwatch.phase("first_step") as timer:
                 train(timer, 0)
             timed, first_step_seconds = range(1, steps), timer.seconds
             if epoch == 1:
                 first_loss = float(trainer.all_reduce(trainer.fetch([outputs[0][0]]).astype(np.float64))[0])
-                self.know(first_step_loss=first_loss)
+                self.record(first_step_loss=first_loss)
                 self._event("first_step", seconds=timer.seconds, loss=first_loss)
         with self._timed(trainer) as timer:
             for step in timed:
@@ -330,27 +330,37 @@ class Run:
             validation, _ = evaluate(trainer, dataset.validation, self._spec.global_batch_size)
         if not math.isfinite(validation.loss):
             raise Diverged(f"validation loss is {validation.loss} after epoch {epoch}; try a smaller optimizer.learning_rate")
-        record = EpochRecord(
-            epoch=epoch,
-            steps=steps,
-            images=sum(batch_sizes),
-            epoch_images=plan.num_examples,
-            learning_rate=plan.learning_rate(first_step + steps - 1),
+        self._record_epoch(
+            epoch,
+            plan,
+            batch_sizes,
+            timed,
             train=metrics.from_counts(int(num_correct.sum()), sum(batch_sizes), float(losses @ np.array(batch_sizes))),
             validation=validation,
             timed_seconds=timer.seconds,
-            timed_steps=len(timed),
-            timed_images=sum(batch_sizes[step] for step in timed),
             input_wait_seconds=timer.input_wait_seconds,
             evaluation_seconds=evaluation.seconds,
             first_step_seconds=first_step_seconds,
+        )
+
+    def _record_epoch(self, epoch: int, plan: Plan, sizes: Sequence[int], timed: Sequence[int], **measured: Any) -> None:
+        """Record an epoch: the sizes of its batches, the positions of its timed steps, and what was measured."""
+        record = EpochRecord(
+            epoch=epoch,
+            steps=len(sizes),
+            images=sum(sizes),
+            epoch_images=plan.num_examples,
+            learning_rate=plan.learning_rate((epoch - 1) * plan.steps_per_epoch + len(sizes) - 1),
+            timed_steps=len(timed),
+            timed_images=sum(sizes[step] for step in timed),
+            **measured,
         )
         self._epochs.append(record)
         self._event("epoch", **record.model_dump())
 
     @contextmanager
     def _timed(self, trainer: Trainer) -> Generator[Timer]:
-        """Training time, with what these processes and everybody else used of the machine meanwhile."""
+        """Time training. Also measure how much of the machine these processes and all others use meanwhile."""
         before = self._used_so_far()
         with self._stopwatch.phase("training") as timer:
             yield timer
@@ -371,10 +381,10 @@ class Run:
         return seconds / self._usage.wall if self._usage.wall >= LEAST_TIMED_SECONDS else None
 
     def _run_part(self, trainer: Trainer, plan: Plan, batches: Iterator[Batch]) -> None:
-        """The input path or the model by itself, step by step as in training; nothing is learned and nothing scored.
+        """Run only the input or only the model, step by step as in training. Nothing is scored.
 
-        The input is timed at its steady pace: the clock starts when what was made before it is used up, and stops while as
-        much lies ready again, so that no batch is free.
+        The input is timed at its steady pace. The clock starts when all batches prepared before it are used up. It stops when
+        as many are ready again. So every timed batch was prepared within the timed steps.
         """
         size = plan.batch(0)[1]
         kept: Batch | None = None
@@ -404,46 +414,32 @@ class Run:
                     if number == timed.stop:
                         running.close()
                     step(clock if number in timed else Timer(), number)
-                own = [number - first for number in timed if first <= number < first + steps]
+                timed_here = [number - first for number in timed if first <= number < first + steps]
                 trainer.synchronize()
-                seconds, waited = clock.lap() if own else (0.0, 0.0)
-                record = EpochRecord(
-                    epoch=epoch,
-                    steps=steps,
-                    images=sum(sizes),
-                    epoch_images=plan.num_examples,
-                    learning_rate=plan.learning_rate(first + steps - 1),
-                    train=None,
-                    validation=None,
-                    timed_seconds=seconds,
-                    timed_steps=len(own),
-                    timed_images=sum(sizes[number] for number in own),
-                    input_wait_seconds=waited,
-                    evaluation_seconds=0.0,
-                )
-                self._epochs.append(record)
-                self._event("epoch", **record.model_dump())
-        self._know_memory(trainer)
+                seconds, waited = clock.lap() if timed_here else (0.0, 0.0)
+                waits = {"timed_seconds": seconds, "input_wait_seconds": waited, "evaluation_seconds": 0.0}
+                self._record_epoch(epoch, plan, sizes, timed_here, train=None, validation=None, **waits)
+        self._record_memory(trainer)
 
-    def _know_memory(self, trainer: Trainer) -> None:
+    def _record_memory(self, trainer: Trainer) -> None:
         now = float(trainer.total(np.array([machine.peak_memory_mib()]))[0])
-        self.know(peak_memory_mib=max(self._peak_memory_mib, now))
+        self.record(peak_memory_mib=max(self._peak_memory_mib, now))
 
     def _event(self, event: str, **values: Any) -> None:
         heartbeat.reached()
-        if self._heard is not None:
-            self._heard({"event": event, **values})
+        if self._listener is not None:
+            self._listener({"event": event, **values})
         elif is_first_rank():
             event_log.append_event(self._out, event, time=time.time(), **values)
 
 
 def is_first_rank() -> bool:
-    """Whether this process writes the run's files: the only one, or rank 0 of several."""
+    """Whether this process writes the run's files: it is the only one, or rank 0 of several."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def best_epoch(epochs: Sequence[EpochRecord], by: str) -> int:
-    """The number of the epoch that is best on the validation split; of equal ones the earliest.
+    """The number of the best epoch on the validation split; among equal ones the earliest.
 
     Args:
         epochs: at least one, each with a validation.
@@ -458,15 +454,15 @@ def best_epoch(epochs: Sequence[EpochRecord], by: str) -> int:
 
 
 _LOSSES_KEPT = 32
-"""Of evaluation batches, on the device: thousands of small tensors between large ones leave what is freed in pieces that no
-layer's output fits in, and the process grows by hundreds of MiB."""
+"""Losses of evaluation batches that stay on the device at once. Thousands of small tensors between large ones would fragment
+the freed memory, and the process would grow by hundreds of MiB."""
 
 
 def evaluate(trainer: Trainer, split: Split, batch_size: int) -> tuple[Metrics, npt.NDArray[np.int64]]:
     """Score every example of a split exactly once, over all shards.
 
     Args:
-        trainer: each of its processes scores its shard of the split.
+        trainer: each process scores its shard of the split.
         split: N examples.
         batch_size: examples per forward pass of one process.
 
@@ -500,7 +496,7 @@ def evaluate(trainer: Trainer, split: Split, batch_size: int) -> tuple[Metrics, 
 
 
 def _gather(trainer: Trainer, plan: Plan, epoch: int, ids: list[Any]) -> npt.NDArray[np.int64]:
-    """The ids that all shards really trained on, in the order of the global batches."""
+    """The ids that all shards actually trained on, in the order of the global batches."""
     stop = plan.batch(plan.steps_in(epoch) - 1)[1]
     gathered = np.zeros(stop, np.int64)
     index, number = trainer.shard
@@ -510,7 +506,7 @@ def _gather(trainer: Trainer, plan: Plan, epoch: int, ids: list[Any]) -> npt.NDA
 
 
 def relative_difference(a: float, b: float) -> float:
-    """|a - b| over the larger of the two; 0 where both are 0."""
+    """|a - b| divided by the larger magnitude; 0 if both are 0."""
     scale = max(abs(a), abs(b))
     if math.isnan(a) or math.isnan(b):
         return math.inf

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: its parts, its pieces and its operations, in segments of their own after the training."""
+"""Where the time of a step goes: compute and exchange, forward to optimizer, and single operations. Measured after training."""
 
 from __future__ import annotations
 
@@ -7,100 +7,96 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from common.artifacts import atomic_files, results
 from common.artifacts.schema import Operation, StepParts, TopOperations
-from common.training.trainer import Recording, Span
-
-if TYPE_CHECKING:  # a run calls this module
-    from common.training.trainer import Batch, Trainer
+from common.training.trainer import Batch, Recording, Span, Trainer
 
 MOST_OPERATIONS = 10
 MOST_TRACED_STEPS = 3
-"""A trace grows with them, and shows nothing new."""
+"""More steps make a larger trace that shows nothing new."""
 
 
 def step_parts(trainer: Trainer, batch: Batch, num_examples: int, steps: int) -> StepParts:
-    """Time whole steps, steps without exchange and the exchange alone, in turn, so that all meet the same machine.
+    """Time whole steps, steps without exchange, and the exchange alone. They take turns, so all meet the same conditions.
 
-    Every piece starts when all processes are there and ends when their devices are done. A whole step is longer than the
-    computing of its slowest replica by the exchange that nothing hides; what the exchange takes by itself beyond that is
-    hidden behind computing. Then the pieces of that computing are timed likewise. The learning rate is 0: the weights stay,
-    BatchNorm's statistics do not.
+    Each timing starts when all processes are ready and ends when their devices have finished. Exposed communication is the
+    time of a whole step beyond the computing of its slowest replica. Hidden communication is the rest of the exchange's own
+    time. Then the breakdown of that computing is timed in the same way. The learning rate is 0, so the weights stay, but
+    BatchNorm's statistics change.
 
     Args:
-        trainer: of a run that has been scored; called by all its processes alike.
+        trainer: of a run that has been scored. All its processes call this together.
         batch: this process's shard of a whole global batch.
         num_examples: of the global batch.
-        steps: of each piece.
+        steps: how often each is timed.
     """
 
     def step() -> None:
         trainer.train_step(batch, num_examples, 0.0)
 
-    separated = trainer.separate(batch, num_examples)
-    if isinstance(separated, StepParts):
-        parts = separated
-    elif separated is None or isinstance(separated, str):
-        seconds = float(_timed(trainer, steps, step)[0].max())
-        parts = StepParts(steps=steps, step_seconds=seconds, not_separable=separated)
-        if separated is None:
+    parts = trainer.compute_and_exchange(batch, num_examples)
+    if parts is None or isinstance(parts, str):
+        seconds = float(_median_seconds(trainer, steps, step)[0].max())
+        measured = StepParts(steps=steps, step_seconds=seconds, not_separable=parts)
+        if parts is None:
             nothing = dict.fromkeys(("communication_hidden_seconds", "communication_exposed_seconds", "idle_seconds"), 0.0)
-            parts = parts.model_copy(update={"compute_seconds": seconds, **nothing})
+            measured = measured.model_copy(update={"compute_seconds": seconds, **nothing})
+    elif isinstance(parts, StepParts):
+        measured = parts
     else:
-        whole, computed, exchanged = _timed(trainer, steps, step, separated.compute, separated.exchange)
+        whole, computed, exchanged = _median_seconds(trainer, steps, step, parts.compute, parts.exchange)
         compute, taken = float(computed.max()), float(whole.max())
         exposed = max(taken - compute, 0.0)
-        parts = StepParts(
+        measured = StepParts(
             steps=steps,
             step_seconds=taken,
             compute_seconds=compute,
             communication_hidden_seconds=max(float(exchanged.max()) - exposed, 0.0),
             communication_exposed_seconds=exposed,
-            idle_seconds=None if separated.fused else float((compute - computed).mean()),
-            not_separable=separated.fused,
+            idle_seconds=None if parts.not_separable else float((compute - computed).mean()),
+            not_separable=parts.not_separable,
         )
-    return parts.model_copy(update=_pieces(trainer, batch, num_examples, steps))
+    return measured.model_copy(update=_breakdown(trainer, batch, num_examples, steps))
 
 
-def _pieces(trainer: Trainer, batch: Batch, num_examples: int, steps: int) -> dict[str, Any]:
-    """The fields of StepParts that say how long each piece of the computing takes."""
-    pieces = trainer.pieces(batch, num_examples)
-    if isinstance(pieces, str):
-        return {"pieces": pieces}
-    called = {"forward": pieces.forward, "backward": pieces.backward}
-    if pieces.optimizer is not None:
-        called["optimizer"] = pieces.optimizer
-    transfer, *medians = _timed(trainer, steps, pieces.transfer, *called.values())
+def _breakdown(trainer: Trainer, batch: Batch, num_examples: int, steps: int) -> dict[str, Any]:
+    """The fields of StepParts that say how long transfer, forward, backward and optimizer take."""
+    breakdown = trainer.step_breakdown(batch, num_examples)
+    if isinstance(breakdown, str):
+        return {"pieces": breakdown}
+    functions = {"forward": breakdown.forward, "backward": breakdown.backward}
+    if breakdown.optimizer is not None:
+        functions["optimizer"] = breakdown.optimizer
+    transfer, *medians = _median_seconds(trainer, steps, breakdown.transfer, *functions.values())
     how = "each by itself, the device waited for before and after"
-    if pieces.nested:
+    if breakdown.nested:
         medians = [own - before for own, before in zip(medians, [np.zeros(1), *medians], strict=False)]
         how = "differences between medians: forward alone, with backward, and the step, each compiled by itself"
-    found = {name: float(seconds.max()) for name, seconds in zip(called, medians, strict=True)}
-    clipped = [name for name, seconds in found.items() if seconds < 0.0]
-    said = [how, *(f"{name} came out below 0 and is told as 0" for name in clipped), *([pieces.fused] if pieces.fused else [])]
+    found = {name: float(seconds.max()) for name, seconds in zip(functions, medians, strict=True)}
+    clipped = [f"{name} came out below 0 and is reported as 0" for name, seconds in found.items() if seconds < 0.0]
     return {
         "transfer_seconds": float(transfer.max()),
         **{f"{name}_seconds": max(seconds, 0.0) for name, seconds in found.items()},
-        "pieces": "; ".join(said),
+        "pieces": "; ".join([how, *clipped, *([breakdown.note] if breakdown.note else [])]),
     }
 
 
-def _timed(trainer: Trainer, steps: int, *pieces: Callable[[], Any]) -> list[npt.NDArray[np.float64]]:
-    """The median seconds of each piece, of every replica whose time can be told."""
-    for piece in pieces:
-        piece()  # compiled, and touched for the first time
-    seconds: list[list[Any]] = [[] for _ in pieces]
+def _median_seconds(trainer: Trainer, steps: int, *functions: Callable[[], Any]) -> list[npt.NDArray[np.float64]]:
+    """The median seconds of each function, for every replica whose time is known."""
+    for function in functions:
+        function()  # compiles, and touches memory for the first time
+    seconds: list[list[Any]] = [[] for _ in functions]
     for _ in range(steps):
-        for piece, taken in zip(pieces, seconds, strict=True):
+        for function, taken in zip(functions, seconds, strict=True):
             trainer.synchronize()
-            trainer.total(np.zeros(1))  # nobody waits for another within a piece that has no exchange
+            trainer.total(np.zeros(1))  # so that no process waits for another inside a function without exchange
             start = time.perf_counter()
-            own = piece()
+            own = function()
             trainer.synchronize()
             taken.append([time.perf_counter() - start] if own is None else own)
     return [_of_all(trainer, np.median(np.array(taken, np.float64), axis=0)) for taken in seconds]
@@ -115,19 +111,19 @@ def _of_all(trainer: Trainer, own: npt.NDArray[np.float64]) -> npt.NDArray[np.fl
 
 
 def top_operations(trainer: Trainer, batch: Batch, num_examples: int, steps: int, folder: Path | None) -> TopOperations | None:
-    """Look at a few more steps with the framework's own profiler; the weights stay.
+    """Record a few more steps with the framework's own profiler; the weights stay.
 
-    Whatever becomes of the profiler, the steps are done: other processes have a part in them.
+    The steps run even if the profiler fails, because other processes take part in them.
 
     Args:
-        trainer: of a run that has been scored; called by all its processes alike.
+        trainer: of a run that has been scored. All its processes call this together.
         batch: this process's shard of a whole global batch.
         num_examples: of the global batch.
         steps: how many.
-        folder: where the trace is written; None: another process looks, and this one takes its part in the steps.
+        folder: where the trace is written; None: another process records, and this one only takes part in the steps.
 
     Returns:
-        What was seen, or why nothing was; None without a folder.
+        What was recorded, or why nothing was; None without a folder.
     """
     begun = ended = False
 
@@ -151,7 +147,7 @@ def top_operations(trainer: Trainer, batch: Batch, num_examples: int, steps: int
             found = TopOperations(steps=steps, failure=f"{type(error).__name__}: {error}")
         if not begun:
             work()
-    trainer.total(np.zeros(1))  # nobody leaves while another is still at its trace
+    trainer.total(np.zeros(1))  # no process leaves while another still writes its trace
     return found
 
 
@@ -165,9 +161,9 @@ def _written(recording: Recording, steps: int, folder: Path) -> TopOperations:
 
 
 def ranked(spans: Sequence[Span], steps: int) -> list[Operation]:
-    """The operations with the longest self time in so many steps, the longest first; of no more than MOST_OPERATIONS names.
+    """The MOST_OPERATIONS operations with the longest self time in a number of steps, the longest first.
 
-    A span's self time is its own without that of the spans inside of it: both frameworks' are counted by this one rule.
+    A span's self time is its time without that of the spans inside it. The same rule counts both frameworks.
     """
     calls: defaultdict[str, int] = defaultdict(int)
     seconds: defaultdict[str, float] = defaultdict(float)

@@ -1,4 +1,4 @@
-"""What the parity proof looks at: the arrays of a few training steps, through the very code that is timed."""
+"""The arrays of a few training steps, for the parity proof. They come from the same code that is timed."""
 
 from __future__ import annotations
 
@@ -15,26 +15,29 @@ from common.models.weights import Weights
 from common.training.trainer import Batch, Trainer
 
 PIXEL_STEPS = 3
-"""Steps whose augmented images are kept whole, so that a difference can be told in levels; of all others a hash is."""
+"""Steps whose augmented images are kept whole, so that a difference can be given in levels. Of other steps a hash is kept."""
 
 
 class TraceableTrainer(Trainer, Protocol):
-    """A Trainer that lets its model be looked into."""
+    """A Trainer with access to its model."""
 
     def load_weights(self, values: Weights) -> None:
         """Set every parameter and statistic of every replica."""
         ...
 
     def num_values(self) -> tuple[int, int]:
-        """(all values, the trainable ones of them) that the model was built with, whoever asked for them."""
+        """Number of values in the whole model, as (all, trainable). Every process gets the same."""
         ...
 
     def gradients(self, batch: Batch, num_examples: int) -> Weights:
-        """Gradients of the mean loss by canonical name. Serial mode only; changes BatchNorm statistics."""
+        """Gradients of the mean loss by canonical name. Mode serial only. This changes BatchNorm statistics."""
         ...
 
     def logits(self, batch: Batch, *, training: bool) -> npt.NDArray[np.floating]:
-        """[N, classes] of the first copy of the model. In training mode, serial's alone, it changes BatchNorm statistics."""
+        """Logits [N, classes] of one batch, from the first copy of the model.
+
+        Only mode serial supports `training`, which changes BatchNorm statistics.
+        """
         ...
 
 
@@ -96,7 +99,7 @@ def trace(trainer: TraceableTrainer, plan: Plan, dataset: Dataset, initial: Weig
 
 
 def _examine(trainer: TraceableTrainer, batch: Batch, num_examples: int, initial: Weights) -> dict[str, npt.NDArray[Any]]:
-    """Look at the untrained model, then put it back as it was."""
+    """Examine the untrained model, then restore its initial weights."""
     arrays: dict[str, npt.NDArray[Any]] = {f"initial/{name}": array for name, array in trainer.weights().items()}
     arrays["num_values"] = np.array(trainer.num_values())
     arrays["logits/eval"] = trainer.logits(batch, training=False)

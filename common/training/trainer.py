@@ -1,4 +1,4 @@
-"""What a twin brings to a run: a `Trainer`, and the batches that it takes."""
+"""What a twin brings to a run: a `Trainer`, and the batches that it trains on."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from common.models.weights import Weights
 
 
 class Batch(NamedTuple):
-    """What the input hands to the model: one process's shard of one global batch.
+    """One process's shard of one global batch, as the input hands it to the model.
 
-    ids: int64 [N]; images: uint8 [N, H, W, 3], augmented; labels: int64 [N]; masks: one bool [N, units] a dropout.
+    ids: int64 [N]; images: uint8 [N, H, W, 3], augmented; labels: int64 [N]; masks: one bool [N, units] for each dropout.
     The arrays are the framework's own tensors, on the host.
     """
 
@@ -27,57 +27,57 @@ class Batch(NamedTuple):
 
 
 class Update(NamedTuple):
-    """What every replica must know of one optimizer update; a number each, or a framework's tensor of it."""
+    """What every replica must know of one optimizer update. Each field is a number, or a framework's tensor of it."""
 
     num_examples: Any
     """In the global batch."""
     learning_rate: Any
     step: Any
     """Of the run, from 1."""
-    parts: int = 1
-    """Into how many each replica cuts its shard, to add up their gradients."""
+    micro_batches: int = 1
+    """Into which each replica cuts its shard. Their gradients are summed."""
 
 
-class Separated(NamedTuple):
-    """A step taken apart: each part is called by itself, by all processes of the run alike, and nothing is learned."""
+class ComputeAndExchange(NamedTuple):
+    """The two parts of a step, which are timed separately. All processes of the run call each; the weights stay."""
 
     compute: Callable[[], Sequence[float] | None]
-    """A step without any exchange. Returns the seconds of each replica; None where the caller's clock says it."""
+    """A step without any exchange. Returns the seconds of each replica; None if the caller's clock measures them."""
     exchange: Callable[[], None]
-    """What replicas send each other in a step, by itself."""
-    fused: str | None = None
-    """Why one replica's computing cannot be told from another's."""
+    """Only what replicas send each other in a step."""
+    not_separable: str | None = None
+    """Why the computing time of each replica is unknown."""
 
 
-class Pieces(NamedTuple):
-    """What a replica computes in a step, piece by piece: all processes of the run call them in this order, none learns."""
+class StepBreakdown(NamedTuple):
+    """A replica's computations in a step. All processes of the run call them in this order; the weights stay."""
 
     transfer: Callable[[], None]
-    """The batch from the host to the device."""
+    """Copies the batch from the host to the device."""
     forward: Callable[[], None]
     backward: Callable[[], None]
     optimizer: Callable[[], None] | None
     nested: bool = False
-    """Whether `backward` begins with forward again, and `optimizer` with both, so that they are told by differences."""
-    fused: str | None = None
-    """Why there is no optimizer, or what else is in a piece."""
+    """Whether `backward` starts with forward again, and `optimizer` with both. Then differences are reported."""
+    note: str | None = None
+    """Why there is no optimizer, or what else a function computes."""
 
 
 class Trainer(Protocol):
     """One process of one mode in one framework.
 
     A mode of several processes has one Trainer in each. Processes that share a copy of the model have the same shard, train
-    on the same examples, and say the same of them.
+    on the same examples, and report the same results.
     """
 
     implementation: str
     devices: list[str]
     threads: dict[str, int]
     shard: tuple[int, int]
-    """(index, number): which part of every global batch, and of every split that is scored, this process takes."""
+    """(index, number): the part of every global batch, and of every scored split, that this process takes."""
 
     def batches(self, first_epoch: int = 1) -> Iterator[Batch]:
-        """This process's shard of every global batch of the run from an epoch on, in order."""
+        """Iterate over this process's shard of every global batch, in order, starting at an epoch."""
         ...
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
@@ -89,60 +89,60 @@ class Trainer(Protocol):
         ...
 
     def fetch(self, values: list[Any]) -> npt.NDArray[Any]:
-        """What `train_step` and `score` gave, to one host array of the same length; the same in all processes of a shard."""
+        """Copy results of `train_step` or `score` to one host array [len(values)], the same in all processes of a shard."""
         ...
 
     def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The sum over shards, in every process; float64 or int64."""
+        """Sum float64 or int64 values over all shards; every process gets the sum."""
         ...
 
     def total(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The sum over processes, in every process; float64 or int64."""
+        """Sum float64 or int64 values over all processes; every process gets the sum."""
         ...
 
     def share_statistics(self) -> None:
-        """Give every replica the BatchNorm statistics of replica 0, from which evaluation is done."""
+        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
         ...
 
     def weights(self) -> Weights:
-        """Every parameter and statistic by canonical name, as the model has them: replica 0's, or gathered from its parts."""
+        """Every parameter and statistic by canonical name: replica 0's, or gathered where replicas divide the model."""
         ...
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """What training goes on from between two epochs, by name; of the modes that `Spec.starts_over` lets go on."""
+        """The training state between two epochs, by name, for the modes that can resume (see `Spec.starts_over`)."""
         ...
 
     def load_state(self, values: dict[str, npt.NDArray[Any]], step: int) -> None:
-        """Go on after `step` updates, from what `state` gave then."""
+        """Restore what `state` returned after `step` updates."""
         ...
 
     def report(self, test: Split) -> dict[str, Any]:
-        """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
+        """Mode-specific result fields. Called once, after `test` is scored."""
         ...
 
-    def separate(self, batch: Batch, num_examples: int) -> Separated | StepParts | str | None:
-        """The parts of a step on this batch, to be timed apart; or why that cannot be done; None: nothing is exchanged."""
+    def compute_and_exchange(self, batch: Batch, num_examples: int) -> ComputeAndExchange | StepParts | str | None:
+        """Split a step on this batch into compute and exchange; or why this is impossible. None: nothing is exchanged."""
         ...
 
-    def pieces(self, batch: Batch, num_examples: int) -> Pieces | str:
-        """What a replica computes in a step on this batch, piece by piece and without exchange; or why there are no pieces."""
+    def step_breakdown(self, batch: Batch, num_examples: int) -> StepBreakdown | str:
+        """Break a step on this batch into a replica's computations, without exchange; or why this is impossible."""
         ...
 
     def record(self, work: Callable[[], None]) -> Recording:
-        """Do some work under the framework's own profiler."""
+        """Run `work` under the framework's own profiler."""
         ...
 
     def synchronize(self) -> None:
-        """Wait until the device has done all that was asked of it."""
+        """Wait until the device has finished all queued work."""
         ...
 
     def close(self) -> None:
-        """Part from the other processes, when all is done."""
+        """Disconnect from the other processes at the end of the run."""
         ...
 
 
 class Recording(NamedTuple):
-    """What a framework's own profiler has seen of some work."""
+    """What a framework's own profiler recorded."""
 
     spans: Sequence[Span]
     trace: bytes
@@ -150,10 +150,10 @@ class Recording(NamedTuple):
 
 
 class Span(NamedTuple):
-    """One operation, as a profiler has seen it."""
+    """One operation in a profiler's recording."""
 
     name: str
     lane: int
-    """The thread or the stream that it ran on: there spans follow one another, or one is inside another."""
+    """The thread or stream that it ran on. Spans of a lane follow one another, or one is inside another."""
     start_seconds: float
     seconds: float

@@ -14,13 +14,13 @@ import torch
 from common.data.sources import Split
 from common.models.sharding import shard
 from common.training.communication import reduce_bytes, statistics_payload_bytes, step_payload_bytes
-from common.training.trainer import Batch, Pieces, Separated, Update
-from pytorch_impl import evaluate
+from common.training.trainer import Batch, ComputeAndExchange, StepBreakdown, Update
+from pytorch_impl import evaluate, train
 from pytorch_impl.compression import Compressor
-from pytorch_impl.parallel.serial import Serial
+from pytorch_impl.parallel.trainer import Trainer
 
 
-class DataParallel(Serial):
+class DataParallel(Trainer):
     """Replicas on several devices, in one process.
 
     Each replica computes gradients on its shard of the batch. The sum of all replicas' gradients makes the one update.
@@ -38,15 +38,14 @@ class DataParallel(Serial):
         else:
             self.devices = ["cpu"] * replicas
             self._threads = _Threads(replicas)
-            synchronised = self._spec.batch_norm_statistics == "synchronised"
-            self._model = self._new_model(self._threads if synchronised else None)
+            self._model = self._new_model(self._threads if self._synchronises else None)
             self._replicas = [self._model, *(self._replica() for _ in range(1, replicas))]
         settings = self._spec.communication
         self._compressors: list[Compressor] = []
         if settings.compression != "none":
             self._compressors = [Compressor(settings, self._model, self._architecture) for _ in range(replicas)]
             self.implementation += f", gradients as {settings.compression}"
-        self._optimizer = self._new_optimizer(list(self._model.parameters()))
+        self._optimizer = self._new_optimizer(self._model)
 
     def _replica(self) -> torch.nn.Module:
         """A copy with its own gradients and statistics. It shares the weights, so nothing is sent back."""
@@ -55,25 +54,27 @@ class DataParallel(Serial):
             own.data = shared.data
         return replica
 
-    def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+    def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         if self._threads is None:
-            loss, num_correct, gradients = self._gradients(self._scattered, images, labels, masks, update)
-            self._optimizer.apply(gradients, update.learning_rate, update.step)
-            return loss, num_correct
+            return train.train_step(self._objective, self._scattered, self._optimizer, images, labels, masks, update)
 
         def one(rank: int) -> Any:
-            return self._own_gradients(rank, images, labels, masks, update)
+            return self._gradients(rank, images, labels, masks, update)
 
         losses, num_correct, gradients = zip(*self._threads.run(one), strict=True)
-        self._optimizer.apply(self._exchanged(gradients), update.learning_rate, update.step)
+        self._optimizer.apply(self._exchange(gradients), update.learning_rate, update.step)
         return torch.stack(losses).sum(), torch.stack(num_correct).sum()
 
-    def _own_gradients(self, rank: int, images: Any, labels: Any, masks: Any, update: Update) -> Any:
-        part = slice(*shard(len(labels), self._spec.replicas, rank))
-        own_masks = [mask[part] for mask in masks]
-        return self._gradients(self._replicas[rank], images[part], labels[part], own_masks, update)
+    def _gradients(self, rank: int, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+        """One replica's gradients on its own shard."""
+        own = self._shard_of(rank, labels)
+        masks = [mask[own] for mask in masks]
+        return self._objective.gradients(self._replicas[rank], images[own], labels[own], masks, update)
 
-    def _exchanged(self, gradients: Sequence[list[torch.Tensor]]) -> list[torch.Tensor]:
+    def _shard_of(self, rank: int, batch: Any) -> slice:
+        return slice(*shard(len(batch), self._spec.replicas, rank))
+
+    def _exchange(self, gradients: Sequence[list[torch.Tensor]]) -> list[torch.Tensor]:
         """The sum of the replicas' gradients."""
         if not self._compressors:
             return [torch.stack(parts).sum(0) for parts in zip(*gradients, strict=True)]
@@ -81,21 +82,18 @@ class DataParallel(Serial):
         messages = self._threads.run(lambda rank: list(self._compressors[rank].compress(gradients[rank])))
         return self._compressors[0].total(list(zip(*messages, strict=True)))
 
-    def _score_replicas(self, images: Any, labels: Any) -> Any:
+    def _score_batch(self, images: Any, labels: Any) -> Any:
         if self._threads is None:
-            return evaluate.score(self._scattered, images, labels, loss=self._spec.loss, scaling=self._plan.scaling)
+            return evaluate.score(self._scattered, images, labels, self._objective)
 
         def one(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-            part = slice(*shard(len(labels), self._spec.replicas, rank))
-            return evaluate.score(
-                self._replicas[rank], images[part], labels[part], loss=self._spec.loss, scaling=self._plan.scaling
-            )
+            own = self._shard_of(rank, labels)
+            return evaluate.score(self._replicas[rank], images[own], labels[own], self._objective)
 
         losses, predictions = zip(*self._threads.run(one), strict=True)
         return torch.stack(losses).sum(), torch.cat(predictions)
 
     def share_statistics(self) -> None:
-        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
         if self._threads is None:
             return  # nn.DataParallel keeps only its first replica's
         for replica in self._replicas[1:]:
@@ -103,19 +101,15 @@ class DataParallel(Serial):
                 own.copy_(first)
 
     def report(self, test: Split) -> dict[str, Any]:
-        """Mode-specific result fields. Called once, after `test` is scored."""
+        """Bytes of the gradients and of synchronised BatchNorm's sums."""
         payload = step_payload_bytes(self._spec, self._architecture)
         statistics = statistics_payload_bytes(self._spec, self._architecture)
         sent = reduce_bytes(payload + statistics, self._spec.replicas)
         # Twin: threads share the weights; nn.DataParallel sends them out again. A strategy's replicas form a ring.
         return {"bytes_per_step": sent if self._threads else 2.0 * sent}
 
-    def separate(self, batch: Batch, num_examples: int) -> Separated | str | None:
-        """Split a step on this batch into compute and exchange, which are timed separately.
-
-        Returns:
-            The two functions; the reason why they cannot be separated; or None where the mode exchanges nothing.
-        """
+    def compute_and_exchange(self, batch: Batch, num_examples: int) -> ComputeAndExchange | str:
+        """A step without the exchange of gradients, and that exchange; or why they cannot be separated."""
         if statistics_payload_bytes(self._spec, self._architecture):
             return "BatchNorm's statistics are exchanged within forward and backward"
         if self._threads is None:
@@ -125,7 +119,7 @@ class DataParallel(Serial):
 
         def timed(rank: int) -> tuple[float, list[torch.Tensor]]:
             start = time.perf_counter()
-            _, _, gradients = self._own_gradients(rank, images, labels, masks, self._update(num_examples, 0.0))
+            _, _, gradients = self._gradients(rank, images, labels, masks, self._update(num_examples, 0.0))
             return time.perf_counter() - start, gradients
 
         def compute() -> list[float]:
@@ -137,33 +131,28 @@ class DataParallel(Serial):
             return [own + update_seconds for own in seconds]
 
         def exchange() -> None:
-            self._exchanged(found)
+            self._exchange(found)
 
-        return Separated(compute, exchange)
+        return ComputeAndExchange(compute, exchange)
 
-    def pieces(self, batch: Batch, num_examples: int) -> Pieces | str:
-        """Break a step on this batch into a replica's computations, without exchange.
-
-        Returns:
-            The functions to call one by one, or the reason why a step has no such breakdown.
-        """
+    def step_breakdown(self, batch: Batch, num_examples: int) -> StepBreakdown | str:
+        """The replicas' forward pass, backward pass and update, or why they cannot be called one by one."""
         if self._threads is None:
             return "nn.DataParallel sends within forward and backward"
-        whole, threads = self._pieces_of(self._model, batch, num_examples), self._threads
+        whole, threads = self._breakdown_of(self._model, batch, num_examples), self._threads
         if isinstance(whole, str):
             return whole
-        own: list[Any] = []
+        replicas: list[Any] = []
         for rank, replica in enumerate(self._replicas):
-            part = slice(*shard(len(batch.labels), self._spec.replicas, rank))
-            masks = tuple(mask[part] for mask in batch.masks)
-            own_batch = Batch(batch.ids[part], batch.images[part], batch.labels[part], masks)
-            own.append(self._pieces_of(replica, own_batch, num_examples))
+            own = self._shard_of(rank, batch.labels)
+            own_batch = Batch(batch.ids[own], batch.images[own], batch.labels[own], tuple(mask[own] for mask in batch.masks))
+            replicas.append(self._breakdown_of(replica, own_batch, num_examples))
 
         def forward() -> None:
-            threads.run(lambda rank: own[rank].forward())
+            threads.run(lambda rank: replicas[rank].forward())
 
         def backward() -> None:
-            threads.run(lambda rank: own[rank].backward())
+            threads.run(lambda rank: replicas[rank].backward())
 
         return whole._replace(forward=forward, backward=backward)
 
@@ -215,7 +204,6 @@ class _Threads:
         return [future.result() for future in futures]
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sum a tensor over replicas; each gets the sum. Its gradient is the sum of the gradients."""
         self._parts[self._own.rank] = tensor
         self._barrier.wait()
         total = torch.stack([part for part in self._parts if part is not None]).sum(0)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy.typing as npt
 import torch
 from torch import distributed
 
+from pytorch_impl.parallel.group import Group
 from pytorch_impl.parallel.pipeline import Pipeline
 
 
@@ -18,28 +16,19 @@ class HybridPipeline(Pipeline):
         copies = self._spec.data_replicas
         self.shard = rank // number, copies
         self._group = _own_group(rank, [list(range(copy * number, (copy + 1) * number)) for copy in range(copies)])
-        # The ranks that have the same stage.
-        self._peers = _own_group(rank, [list(range(stage, copies * number, number)) for stage in range(number)])
+        # The ranks that hold the same stage.
+        self._shards = Group(_own_group(rank, [list(range(stage, copies * number, number)) for stage in range(number)]))
 
     def _summed(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
         """The sum over the stage's copies, sent as one message."""
-        joined = torch.cat([gradient.flatten() for gradient in gradients])
-        distributed.all_reduce(joined, group=self._peers)
+        joined = self._shards.total(torch.cat([gradient.flatten() for gradient in gradients]))
         copies = self.shard[1]
         self._meter.sent_bytes += 2 * (copies - 1) * joined.nbytes // copies  # as in a ring all-reduce
         parts = joined.split([gradient.numel() for gradient in gradients])
         return [part.view_as(gradient) for part, gradient in zip(parts, gradients, strict=True)]
 
-    def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Sum float64 or int64 values over all shards; every process gets the sum."""
-        tensor = self._tensor(values)
-        distributed.all_reduce(tensor, group=self._peers)
-        return tensor.cpu().numpy()
-
     def share_statistics(self) -> None:
-        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
-        for buffer in self._model.buffers():
-            distributed.broadcast(buffer, group=self._peers, group_src=0)
+        self._shards.share(self._model.buffers())
 
 
 def _own_group(rank: int, groups: list[list[int]]) -> distributed.ProcessGroup:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from common.data.sources import Split
 from common.training.communication import ring_all_reduce_bytes, statistics_payload_bytes
 from common.training.trainer import Update
-from pytorch_impl.parallel import multi_process
+from pytorch_impl import train
+from pytorch_impl.parallel.group import Group
 from pytorch_impl.parallel.tensor_parallel import TensorParallel
 
 
@@ -25,42 +24,30 @@ class HybridTensor(TensorParallel):
         shape = self._spec.data_replicas, self._spec.hybrid.inner_replicas
         mesh = init_device_mesh(self._device.type, shape, mesh_dim_names=("copies", "slices"))
         self.shard = mesh.get_local_rank("copies"), shape[0]
-        self._copies = mesh.get_group("copies")
-        self.devices = [f"rank {rank}: {self._device.type}" for rank in range(self._spec.replicas)]
-        synchronised = self._spec.batch_norm_statistics == "synchronised"
-        group = multi_process.Ranks(self._copies) if synchronised else None
-        self._model = self._new_split_model(mesh.get_group("slices"), group)
+        self._shards = Group(mesh.get_group("copies"))
+        self._build_split(mesh.get_group("slices"), self._shards if self._synchronises else None)
         # Twin: DDP sends each bucket of gradients as soon as it is full. The other twin's graph does that by itself.
         self._wrapped = DistributedDataParallel(
             self._model,
-            process_group=self._copies,
+            process_group=self._shards.members,
             bucket_cap_mb=self._spec.communication.bucket_mib,
             forward_sync_buffers=False,
         )
-        self._optimizer = self._new_optimizer(list(self._model.parameters()))
+        self._optimizer = self._new_optimizer(self._model)
 
-    def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+    def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         copies = self.shard[1]
         # DDP averages over copies, but the shares of the loss must be summed. So each share is multiplied by the number of
         # copies.
-        counted = update._replace(num_examples=update.num_examples / copies)
-        loss, num_correct, gradients = self._gradients(self._wrapped, images, labels, masks, counted)
-        self._optimizer.apply(gradients, update.learning_rate, update.step)
+        update = update._replace(num_examples=update.num_examples / copies)
+        loss, num_correct = train.train_step(self._objective, self._wrapped, self._optimizer, images, labels, masks, update)
         return loss / copies, num_correct
 
-    def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Sum float64 or int64 values over all shards; every process gets the sum."""
-        tensor = self._tensor(values)
-        distributed.all_reduce(tensor, group=self._copies)
-        return tensor.cpu().numpy()
-
     def share_statistics(self) -> None:
-        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
-        for buffer in self._model.buffers():
-            distributed.broadcast(buffer, group=self._copies, group_src=0)
+        self._shards.share(self._model.buffers())
 
     def report(self, test: Split) -> dict[str, Any]:
-        """Mode-specific result fields. Called once, after `test` is scored."""
+        """Bytes inside the copies and between them."""
         # Twin: the C copies of a slice form a ring; each sends 2 (C - 1) / C of the gradient. Each slice computes BatchNorm's
         # sums itself. In the other twin's graph every copy receives the others' gradients.
         own = sum(parameter.nbytes for parameter in self._model.parameters())

@@ -5,27 +5,27 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
-import numpy.typing as npt
 import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from common.data.sources import Split
 from common.training.communication import exchange_bytes, statistics_payload_bytes
-from common.training.trainer import Batch, Pieces, Separated, Update
-from pytorch_impl import device
-from pytorch_impl.compression import Compressor, exchanged
-from pytorch_impl.parallel.serial import Serial
+from common.training.trainer import Batch, ComputeAndExchange, StepBreakdown, Update
+from pytorch_impl import device, train
+from pytorch_impl.compression import Compressor
+from pytorch_impl.parallel import group
+from pytorch_impl.parallel.trainer import Trainer
 
 
-class MultiProcess(Serial):
+class MultiProcess(Trainer):
     """One rank of several. Its environment holds its number, see `rendezvous`."""
 
     def _build(self) -> None:
         self.shard = distributed.get_rank(), distributed.get_world_size()
-        self.devices = [f"rank {rank}: {self._device.type}" for rank in range(self.shard[1])]
-        synchronised = self._spec.batch_norm_statistics == "synchronised"
-        self._model = self._new_model(Ranks() if synchronised else None)
+        self.devices = self._ranks()
+        self._shards = group.all_ranks()
+        self._model = self._new_model(self._shards if self._synchronises else None)
         settings = self._spec.communication
         self._compressor = Compressor(settings, self._model, self._architecture)
         self._wrapped: DistributedDataParallel | None = None
@@ -40,31 +40,28 @@ class MultiProcess(Serial):
             # ranks.
             way = "all-reduce" if self._compressor.summable else "all-gather"
             self.implementation = f"{way} of {settings.compression} gradients, {distributed.get_backend()}"
-        self._optimizer = self._new_optimizer(list(self._model.parameters()))
+        self._optimizer = self._new_optimizer(self._model)
 
-    def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+    def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         if self._wrapped is None:
-            loss, num_correct, gradients = self._gradients(self._model, images, labels, masks, update)
-            self._optimizer.apply(exchanged(gradients, self._compressor), update.learning_rate, update.step)
-            return loss, num_correct
+            exchange = self._compressor.exchange
+            return train.train_step(self._objective, self._model, self._optimizer, images, labels, masks, update, exchange)
         ranks = self.shard[1]
         # DDP averages over ranks, but the shares of the loss must be summed. So each share is multiplied by the number of
         # ranks.
-        counted = update._replace(num_examples=update.num_examples / ranks)
-        loss, num_correct, gradients = self._gradients(self._wrapped, images, labels, masks, counted)
-        self._optimizer.apply(gradients, update.learning_rate, update.step)
+        update = update._replace(num_examples=update.num_examples / ranks)
+        loss, num_correct = train.train_step(self._objective, self._wrapped, self._optimizer, images, labels, masks, update)
         return loss / ranks, num_correct
 
+    def share_statistics(self) -> None:
+        self._shards.share(self._model.buffers())
+
     def report(self, test: Split) -> dict[str, Any]:
-        """Mode-specific result fields. Called once, after `test` is scored."""
+        """Bytes of the gradients and of synchronised BatchNorm's sums."""
         return {"bytes_per_step": exchange_bytes(self._spec, self._architecture)}
 
-    def separate(self, batch: Batch, num_examples: int) -> Separated | str | None:
-        """Split a step on this batch into compute and exchange, which are timed separately.
-
-        Returns:
-            The two functions; the reason why they cannot be separated; or None where the mode exchanges nothing.
-        """
+    def compute_and_exchange(self, batch: Batch, num_examples: int) -> ComputeAndExchange | str:
+        """A step without the exchange of gradients, and that exchange; or why they cannot be separated."""
         if statistics_payload_bytes(self._spec, self._architecture):
             return "BatchNorm's statistics are exchanged within forward and backward"
         images, labels, masks = self._to_device(batch)
@@ -74,12 +71,12 @@ class MultiProcess(Serial):
         def compute() -> None:
             nonlocal found
             with self._wrapped.no_sync() if self._wrapped else nullcontext():
-                _, _, found = self._gradients(model, images, labels, masks, self._update(num_examples, 0.0))
+                _, _, found = self._objective.gradients(model, images, labels, masks, self._update(num_examples, 0.0))
             self._optimizer.apply(found, 0.0, self._step)
 
         def exchange() -> None:
             if self._wrapped is None:
-                exchanged(found, self._compressor)
+                self._compressor.exchange(found)
                 return
             # As DDP sends them, without the copies to its buckets and back.
             work = [distributed.all_reduce(bucket, async_op=True) for bucket in buckets]
@@ -87,36 +84,8 @@ class MultiProcess(Serial):
                 each.wait()
 
         buckets = [torch.zeros(count, dtype=device.dtype(self._spec), device=self._device) for count in self._compressor.counts]
-        return Separated(compute, exchange)
+        return ComputeAndExchange(compute, exchange)
 
-    def pieces(self, batch: Batch, num_examples: int) -> Pieces | str:
-        """Break a step on this batch into a replica's computations, without exchange.
-
-        Returns:
-            The functions to call one by one, or the reason why a step has no such breakdown.
-        """
-        return self._pieces_of(self._model, batch, num_examples)
-
-    def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Sum float64 or int64 values over all shards; every process gets the sum."""
-        tensor = self._tensor(values)
-        distributed.all_reduce(tensor)
-        return tensor.cpu().numpy()
-
-    def share_statistics(self) -> None:
-        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
-        for buffer in self._model.buffers():
-            distributed.broadcast(buffer, 0)
-
-
-class Ranks:
-    """Sums over processes, for synchronised BatchNorm."""
-
-    def __init__(self, group: distributed.ProcessGroup | None = None) -> None:
-        self._group = group
-
-    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sum a tensor over replicas; each gets the sum. Its gradient is the sum of the gradients."""
-        total = tensor.clone()
-        distributed.all_reduce(total, group=self._group)
-        return total
+    def step_breakdown(self, batch: Batch, num_examples: int) -> StepBreakdown | str:
+        """A rank's forward pass, backward pass and update, or why they cannot be called one by one."""
+        return self._breakdown_of(self._model, batch, num_examples)

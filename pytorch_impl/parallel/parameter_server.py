@@ -13,48 +13,36 @@ from common.data.sources import Split
 from common.models.weights import Weights
 from common.processes import parameter_server, rendezvous
 from common.training.communication import server_bytes, statistics_payload_bytes
-from common.training.trainer import Batch, Pieces, Separated, Update
+from common.training.trainer import Batch, ComputeAndExchange, StepBreakdown, Update
 from pytorch_impl import weights
 from pytorch_impl.compression import Compressor
 from pytorch_impl.parallel import vectors
-from pytorch_impl.parallel.serial import Serial
+from pytorch_impl.parallel.trainer import Trainer
 
 
-class ParameterServer(Serial):
+class ParameterServer(Trainer):
     """One rank of several. Its environment holds its number, see `rendezvous`."""
 
     def _build(self) -> None:
         self.shard = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        self.devices = [f"rank {rank}: {self._device.type}" for rank in range(self.shard[1])]
-        self._server = parameter_server.join(self._spec, self.shard[0], rendezvous.word())
-        synchronised = self._spec.batch_norm_statistics == "synchronised"
-        self._model = self._new_model(_Workers(self._server) if synchronised else None)
+        self.devices = self._ranks()
+        self._shards = self._server = parameter_server.join(self._spec, self.shard[0], rendezvous.word())
+        self._model = self._new_model(_Workers(self._server) if self._synchronises else None)
         self._outgoing = Compressor(self._spec.communication, self._model, self._architecture)
         own = list(self._model.parameters())
         # Twin: the server's values have the canonical order and layout. Keras' layout is the same.
         self._parameters = {name: own[place] for name, place in weights.positions(self._model, self._architecture).items()}
 
-    def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+    def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         # An asynchronous worker uses the mean loss over its own shard.
         synchronous = self._spec.parameter_server.updates == "synchronous"
         counted = update.num_examples if synchronous else len(labels)
-        loss, num_correct, gradients = self._gradients(
-            self._model, images, labels, masks, update._replace(num_examples=counted)
-        )
+        own = update._replace(num_examples=counted)
+        loss, num_correct, gradients = self._objective.gradients(self._model, images, labels, masks, own)
         return loss * (counted / update.num_examples), num_correct, list(self._outgoing.compress(gradients))
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
-        """Update the model once on one batch.
-
-        Args:
-            batch: this process's shard of N examples: images uint8 [N, H, W, 3], labels int64 [N], masks bool [N, units].
-            num_examples: size of the global batch.
-            learning_rate: of this update.
-
-        Returns:
-            (loss, num_correct), scalars on the device: this process's share of the mean loss over num_examples, and how many
-            of its predictions are right.
-        """
+        """Compute gradients, push them to the server and pull the weights that it has updated."""
         step: Any = super().train_step(batch, num_examples, learning_rate)
         loss, num_correct, messages = step
         self._server.push([message.cpu().numpy() for message in messages], learning_rate)
@@ -67,12 +55,7 @@ class ParameterServer(Serial):
         for (name, parameter), part in zip(self._parameters.items(), parts, strict=True):
             parameter.copy_(weights.restored(name, part, parameter))
 
-    def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Sum float64 or int64 values over all shards; every process gets the sum."""
-        return self._server.sum(values)
-
     def share_statistics(self) -> None:
-        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
         self._server.barrier()
         self._pull()  # includes what other workers have pushed since
         if statistics := [buffer for buffer in self._model.buffers() if buffer.is_floating_point()]:
@@ -80,18 +63,14 @@ class ParameterServer(Serial):
             vectors.assign(statistics, self._tensor(self._server.sum(own if self.shard[0] == 0 else np.zeros_like(own))))
 
     def report(self, test: Split) -> dict[str, Any]:
-        """Mode-specific result fields. Called once, after `test` is scored."""
+        """What the server measured, and bytes of the exchange."""
         found = self._server.report()
         statistics = statistics_payload_bytes(self._spec, self._architecture)
         return found | {"bytes_per_step": found["bytes_per_step"] + server_bytes(statistics, self._spec.replicas)}
 
-    def separate(self, batch: Batch, num_examples: int) -> Separated | str | None:
-        """Split a step on this batch into compute and exchange, which are timed separately.
-
-        Returns:
-            The two functions; the reason why they cannot be separated; or None where the mode exchanges nothing.
-        """
-        if self._spec.batch_norm_statistics == "synchronised":
+    def compute_and_exchange(self, batch: Batch, num_examples: int) -> ComputeAndExchange | str:
+        """A step without the server, and push and pull; or why they cannot be separated."""
+        if self._synchronises:
             return "BatchNorm's statistics are exchanged within forward and backward"
         messages: list[npt.NDArray[Any]] = []
         train_alone: Any = super().train_step
@@ -104,26 +83,20 @@ class ParameterServer(Serial):
             self._server.push(messages, 0.0)
             self._pull()
 
-        return Separated(compute, exchange)
+        return ComputeAndExchange(compute, exchange)
 
-    def pieces(self, batch: Batch, num_examples: int) -> Pieces | str:
-        """Break a step on this batch into a replica's computations, without exchange.
-
-        Returns:
-            The functions to call one by one, or the reason why a step has no such breakdown.
-        """
-        pieces = self._pieces_of(self._model, batch, num_examples)
-        if isinstance(pieces, str):
-            return pieces
-        said = [pieces.fused] if pieces.fused else []
-        return pieces._replace(optimizer=None, fused="; ".join([*said, "the server updates the weights"]))
+    def step_breakdown(self, batch: Batch, num_examples: int) -> StepBreakdown | str:
+        """A worker's forward and backward pass, or why they cannot be called one by one."""
+        breakdown = self._breakdown_of(self._model, batch, num_examples)
+        if isinstance(breakdown, str):
+            return breakdown
+        notes = filter(None, [breakdown.note, "the server updates the weights"])
+        return breakdown._replace(optimizer=None, note="; ".join(notes))
 
     def close(self) -> None:
-        """Disconnect from the other processes at the end of the run."""
         self._server.close()
 
     def load_weights(self, values: Weights) -> None:
-        """Set every parameter and statistic of every replica."""
         weights.load(self._model, self._architecture, values)
         own = [weights.flattened(name, parameter.detach()) for name, parameter in self._parameters.items()]
         self._server.load(torch.cat(own).cpu().numpy(), self._outgoing.counts)
@@ -136,5 +109,4 @@ class _Workers:
         self._server = server
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sum a tensor over replicas; each gets the sum. Its gradient is the sum of the gradients."""
         return torch.tensor(self._server.sum(tensor.detach().cpu().numpy()), device=tensor.device)

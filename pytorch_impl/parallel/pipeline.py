@@ -1,4 +1,4 @@
-"""Mode pipeline: the model's layers over several devices, micro-batches following one another through them."""
+"""Mode pipeline: each device holds a stage of the model, and micro-batches pass through the stages one after another."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from common.models import stages
 from common.models.weights import Weights
 from common.training.trainer import Batch, Update
 from pytorch_impl import device, input, models, train, weights
-from pytorch_impl.parallel.serial import Serial
+from pytorch_impl.parallel import group
+from pytorch_impl.parallel.trainer import Trainer
 
 
-class Pipeline(Serial):
-    """Stages of one model, a device for each, in the order of GPipe or of 1F1B.
+class Pipeline(Trainer):
+    """Stages of one model on a device each, in the order of GPipe or of 1F1B.
 
-    Gradients are added up over the micro-batches before the one update, so the mathematics is that of serial accumulation
-    over the same parts; BatchNorm normalises each micro-batch by itself.
+    The one update uses gradients summed over the micro-batches, so the mathematics is that of serial accumulation over the
+    same micro-batches. BatchNorm normalises each micro-batch by itself.
     """
 
     def _build(self) -> None:
@@ -34,30 +35,31 @@ class Pipeline(Serial):
         number = ranks // self._spec.data_replicas
         self.devices = [f"rank {other}: {self._device.type}, stage {other % number}" for other in range(ranks)]
         self._stage = stages.cut(self._architecture, number)[rank % number]
+        self._processes = group.all_ranks()
         self._join(rank, number)
         self._model = self._placed(models.build_stage(self._stage, self._spec.precision))
-        self._optimizer = self._new_optimizer(list(self._model.parameters()))
+        self._optimizer = self._new_optimizer(self._model)
         self._meter = _Meter()
-        # Twin: torch's pipelining takes long to import: here, for in `_schedule` that would be a part of the first step.
+        # Twin: torch's pipelining takes long to import. Imported in `_schedule`, it would count as part of the first step.
         self._metered_stage = _metered_stage()
         self._schedules: dict[tuple[int, int, bool], Any] = {}
         self._bytes_per_step: int | None = None
 
     def _join(self, rank: int, number: int) -> None:
-        """Meet the ranks with the other stages of the same copy."""
+        """Form a group with the ranks that hold the other stages of the same copy."""
         self._group = distributed.group.WORLD
 
-    def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
-        schedule = self._schedule(len(labels), update.parts, training=True)
+    def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+        schedule = self._schedule(len(labels), update.micro_batches, training=True)
         parameters = list(self._model.parameters())
         for parameter in parameters:
             parameter.grad = None
         self._model.train()
         losses: list[torch.Tensor] = []
         outputs = schedule.step(
-            arg_mbs=self._inputs(images, update.parts),
-            kwarg_mbs=self._masks(masks, update.parts),
-            target_mbs=train.parts_of(labels, update.parts) if self._stage.is_last else None,
+            arg_mbs=self._inputs(images, update.micro_batches),
+            kwarg_mbs=self._masks(masks, update.micro_batches),
+            target_mbs=train.micro_batches(labels, update.micro_batches) if self._stage.is_last else None,
             losses=losses,
             loss_kwargs={"num_examples": update.num_examples},
         )
@@ -66,16 +68,16 @@ class Pipeline(Serial):
             self._optimizer.apply(gradients, update.learning_rate, update.step)
         return self._outcome(losses, outputs, labels)
 
-    def _schedule(self, num_examples: int, parts: int, *, training: bool) -> Any:
-        """Torch's schedule for batches of this size: its stage knows the shapes that it sends and receives."""
-        key = num_examples, parts, training
+    def _schedule(self, num_examples: int, micro_batches: int, *, training: bool) -> Any:
+        """Torch's schedule for batches of this size. Its stage knows the shapes that it sends and receives."""
+        key = num_examples, micro_batches, training
         if key not in self._schedules:
             from torch.distributed import pipelining  # here: see _metered_stage
 
-            stage, size = self._stage, num_examples // parts
+            stage, size = self._stage, num_examples // micro_batches
             schedule = pipelining.ScheduleGPipe
-            # With fewer micro-batches than stages 1F1B would have nothing to do in turn, and torch refuses it.
-            if self._spec.pipeline.schedule == "1f1b" and training and parts >= stage.number:
+            # With fewer micro-batches than stages, 1F1B has nothing to alternate, and torch refuses it.
+            if self._spec.pipeline.schedule == "1f1b" and training and micro_batches >= stage.number:
                 schedule = pipelining.Schedule1F1B
             metered = self._metered_stage(
                 self._model,
@@ -87,40 +89,41 @@ class Pipeline(Serial):
                 group=self._group,
             )
             metered.meter = self._meter
-            self._schedules[key] = schedule(metered, parts, loss_fn=self._loss if training else None, scale_grads=False)
+            loss = self._loss if training else None
+            self._schedules[key] = schedule(metered, micro_batches, loss_fn=loss, scale_grads=False)
         return self._schedules[key]
 
     def _values(self, shape: tuple[int, ...], size: int, **options: Any) -> torch.Tensor:
-        """Room for what a stage receives or hands on of so many examples."""
+        """An empty tensor for what a stage receives or hands on of this many examples."""
         # Twin: channels first.
         shape = (shape[2], *shape[:2]) if len(shape) == 3 else shape
         return torch.empty((size, *shape), dtype=device.dtype(self._spec), **options)
 
     def _loss(self, logits: torch.Tensor, labels: torch.Tensor, num_examples: int) -> torch.Tensor:
-        return train.share_of_loss(logits, labels, num_examples, self._spec.loss)
+        return train.share_of_loss(logits, labels, num_examples, self._objective.loss)
 
-    def _inputs(self, images: torch.Tensor, parts: int) -> list[tuple[torch.Tensor, ...]]:
+    def _inputs(self, images: torch.Tensor, micro_batches: int) -> list[tuple[torch.Tensor, ...]]:
         if not self._stage.is_first:
-            return [()] * parts
+            return [()] * micro_batches
         scaled = input.scale(images, device.dtype(self._spec), self._plan.scaling)
-        return [(part,) for part in train.parts_of(scaled, parts)]
+        return [(own,) for own in train.micro_batches(scaled, micro_batches)]
 
-    def _masks(self, masks: Any, parts: int) -> list[dict[str, Any]]:
-        cut = [train.parts_of(mask, parts) for mask in masks[self._stage.masks]]
-        return [{"masks": tuple(mask[part] for mask in cut)} for part in range(parts)]
+    def _masks(self, masks: Any, micro_batches: int) -> list[dict[str, Any]]:
+        cut = [train.micro_batches(mask, micro_batches) for mask in masks[self._stage.masks]]
+        return [{"masks": tuple(mask[number] for mask in cut)} for number in range(micro_batches)]
 
     def _summed(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Added up over the copies of the stage, of which there is one."""
+        """The sum over the copies of the stage. There is one copy."""
         return gradients
 
     def _outcome(self, losses: list[torch.Tensor], logits: Any, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """What `train_step` gives: known to the last stage, for which the others hold a place until `fetch`."""
+        """(loss, num_correct), which only the last stage knows. The other stages return zeros, and `fetch` replaces them."""
         if not self._stage.is_last:
             return torch.zeros((), dtype=device.dtype(self._spec), device=self._device), torch.zeros_like(labels[0])
         with torch.no_grad():
             return torch.stack(losses).sum().detach(), (logits.argmax(1) == labels).sum()
 
-    def _score_replicas(self, images: Any, labels: Any) -> Any:
+    def _score_batch(self, images: Any, labels: Any) -> Any:
         logits = self._logits(images)
         return self._loss(logits, labels, 1), logits.argmax(1)
 
@@ -136,31 +139,24 @@ class Pipeline(Serial):
         return logits
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
-        """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
+        """Pass a batch forward and backward through the stages. Then every stage updates its weights."""
         outcome = super().train_step(batch, num_examples, learning_rate)
         if self._bytes_per_step is None:
             self._bytes_per_step = self._meter.sent_bytes
         return outcome
 
     def fetch(self, values: list[Any]) -> npt.NDArray[Any]:
-        """What `train_step` and `score` gave, to one host array of the same length; the same in all processes of a shard."""
         known = torch.stack(values)
         distributed.broadcast(known, group=self._group, group_src=self._stage.number - 1)
         return known.cpu().numpy()
 
-    def total(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The sum over processes, in every process; float64 or int64."""
-        tensor = self._tensor(values)
-        distributed.all_reduce(tensor)
-        return tensor.cpu().numpy()
-
     def report(self, test: Split) -> dict[str, Any]:
-        """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
+        """Bytes that the stages send."""
         assert self._bytes_per_step is not None, "a run has at least one step"
         return {"bytes_per_step": float(self.total(np.array([self._bytes_per_step]))[0])}
 
-    def separate(self, batch: Batch, num_examples: int) -> StepParts:
-        """The parts of a step on this batch: it is trained on without learning, and what each stage computes is timed."""
+    def compute_and_exchange(self, batch: Batch, num_examples: int) -> StepParts:
+        """Time whole steps at learning rate 0, and the computations of each stage within them."""
         steps, ranks = self._spec.profile_steps, distributed.get_world_size()
         seconds, busy = np.zeros((steps, ranks)), np.zeros((steps, ranks))
         self._meter.timed = True
@@ -182,38 +178,35 @@ class Pipeline(Serial):
         )
 
     def load_weights(self, values: Weights) -> None:
-        """Set every parameter and statistic of every replica."""
         weights.load(self._model, self._stage.architecture, values)
         self.share_statistics()
 
     def weights(self) -> Weights:
-        """Every parameter and statistic by canonical name, as the model has them: replica 0's, or gathered from its parts."""
         own = weights.extract(self._model, self._stage.architecture)
         found: Weights = {}
         for stage in stages.cut(self._architecture, self._stage.number):
             for parameter in stage.architecture.parameters():
                 values = torch.empty(parameter.shape, dtype=device.dtype(self._spec), device=self._device)
                 if stage.index == self._stage.index:
-                    values = self._tensor(own[parameter.name]).contiguous()  # what is sent is memory as it lies
+                    values = self._tensor(own[parameter.name]).contiguous()  # memory is sent as it lies
                 distributed.broadcast(values, group=self._group, group_src=stage.index)
                 found[parameter.name] = values.cpu().numpy()
         return {parameter.name: found[parameter.name] for parameter in self._architecture.parameters()}
 
     def num_values(self) -> tuple[int, int]:
-        """(all values, the trainable ones of them) that the model was built with, whoever asked for them."""
         own = torch.tensor(models.num_values(self._model), device=self._device)
         distributed.all_reduce(own, group=self._group)
         every, trainable = own.tolist()
         return every, trainable
 
     def logits(self, batch: Batch, *, training: bool) -> npt.NDArray[np.floating]:
-        """[N, classes] of the first copy of the model. In training mode, serial's alone, it changes BatchNorm statistics."""
+        """Logits [N, classes] of one batch in evaluation mode, from the first copy of the model."""
         images, _, _ = self._to_device(batch)
         return self._logits(images).cpu().numpy()
 
 
 class _Meter:
-    """What a stage sends, and how long it computes."""
+    """Counts what a stage sends and times what it computes."""
 
     def __init__(self) -> None:
         self.sent_bytes = 0
@@ -222,7 +215,7 @@ class _Meter:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """Count the time spent inside, where it is asked for: the device has to be waited for."""
+        """Time what runs inside, if asked for. The device must finish before and after."""
         if not self.timed:
             yield
             return
@@ -235,7 +228,7 @@ class _Meter:
 
 @cache
 def _metered_stage() -> type[Any]:
-    """A stage under a meter, made where it is wanted: with pipelining comes torch's compiler, as large as torch itself."""
+    """The class of a stage with a meter, made on demand: pipelining imports torch's compiler, as large as torch itself."""
     from torch.distributed.pipelining import PipelineStage
 
     class MeteredStage(PipelineStage):

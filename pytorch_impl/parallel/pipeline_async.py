@@ -29,7 +29,7 @@ class PipelineAsync(Pipeline):
         # torch.distributed.pipelining has no schedule that crosses the border between two batches.
         self.implementation = f"stages that send to each other, {distributed.get_backend()}"
         index, number = self._stage.index, self._stage.number
-        # A channel for each pair and each direction: over a shared one, messages would wait for others behind them.
+        # Each pair of stages has a channel for each direction. On a shared channel, messages would wait for others.
         pairs = [[stage, stage + 1] for stage in range(number - 1)]
         down, up = ([distributed.new_group(pair) for pair in pairs] for _ in ("down", "up"))
         self._from_before, self._to_before = (down[index - 1], up[index - 1]) if index else (None, None)
@@ -39,23 +39,19 @@ class PipelineAsync(Pipeline):
         self._sends: list[tuple[Any, torch.Tensor]] = []
         self._updates = 0
 
-    def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+    def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         self._model.train()
-        size = len(labels) // update.parts
-        incoming = [self._receive(self._stage.input_shape, size, self._from_before) for _ in range(update.parts)]
-        parts = zip(
-            self._inputs(images, update.parts),
-            self._masks(masks, update.parts),
-            train.parts_of(labels, update.parts),
-            strict=True,
-        )
+        number = update.micro_batches
+        size = len(labels) // number
+        incoming = [self._receive(self._stage.input_shape, size, self._from_before) for _ in range(number)]
+        cut = zip(self._inputs(images, number), self._masks(masks, number), train.micro_batches(labels, number), strict=True)
         losses: list[torch.Tensor] = []
         outputs: list[torch.Tensor] = []
-        for received, (given, own_masks, part_labels) in zip(incoming, parts, strict=True):
+        for received, (given, own_masks, own_labels) in zip(incoming, cut, strict=True):
             values = given[0] if given else _arrived(received).requires_grad_()
-            result = self._forward(values, own_masks, part_labels, update.learning_rate)
+            result = self._forward(values, own_masks, own_labels, update.learning_rate)
             if self._stage.is_last:
-                losses.append(self._in_flight[-1].output.detach() / update.parts)
+                losses.append(self._in_flight[-1].output.detach() / number)
                 outputs.append(result)
             if len(self._in_flight) == self._most_in_flight:
                 self._backward()
@@ -63,29 +59,29 @@ class PipelineAsync(Pipeline):
         return self._outcome(losses, torch.cat(outputs) if outputs else None, labels)
 
     def _wait_for_sends(self) -> None:
-        """They have been asked for by now, or will be by a rank that waits for nothing from this one."""
+        """Wait until all messages have left. Their receivers never wait for this rank in between."""
         for send, _ in self._sends:
             send.wait()
         self._sends.clear()
 
     def _forward(self, values: torch.Tensor, masks: dict[str, Any], labels: torch.Tensor, learning_rate: float) -> torch.Tensor:
-        """Send a micro-batch forward with the weights of this moment, and keep them for its way back."""
+        """Run a micro-batch forward with the current weights, and keep them for its backward pass."""
         with self._meter.busy():
             stash = {name: parameter.detach().clone().requires_grad_() for name, parameter in self._model.named_parameters()}
             result = functional_call(self._model, stash, (values,), masks)
-            output = train.share_of_loss(result, labels, len(labels), self._spec.loss) if self._stage.is_last else result
+            output = self._loss(result, labels, len(labels)) if self._stage.is_last else result
         self._send(result, self._to_behind)
-        slopes = self._receive(self._stage.output_shape, len(labels), self._from_behind)
-        self._in_flight.append(_InFlight(values, list(stash.values()), output, slopes, learning_rate))
+        output_gradients = self._receive(self._stage.output_shape, len(labels), self._from_behind)
+        self._in_flight.append(_InFlight(values, list(stash.values()), output, output_gradients, learning_rate))
         return result.detach()
 
     def _backward(self) -> None:
-        """Take the oldest micro-batch back, and update the weights as they are by now."""
+        """Run the oldest micro-batch backward, and update the current weights."""
         oldest = self._in_flight.popleft()
-        slopes = None if self._stage.is_last else _arrived(oldest.slopes)
+        output_gradients = None if self._stage.is_last else _arrived(oldest.output_gradients)
         with self._meter.busy():
             wanted = [*oldest.weights, *([] if self._stage.is_first else [oldest.values])]
-            found = list(torch.autograd.grad(oldest.output, wanted, slopes))
+            found = list(torch.autograd.grad(oldest.output, wanted, output_gradients))
         if not self._stage.is_first:
             self._send(found.pop().contiguous(), self._to_before)
         with self._meter.busy():
@@ -93,7 +89,7 @@ class PipelineAsync(Pipeline):
             self._optimizer.apply(found, oldest.learning_rate, self._updates)
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
-        """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
+        """Start every micro-batch of a batch. At the end of an epoch, also make all updates that are still due."""
         outcome = super().train_step(batch, num_examples, learning_rate)
         if self._plan.ends_epoch(self._step):
             while self._in_flight:
@@ -109,24 +105,24 @@ class PipelineAsync(Pipeline):
         self._sends.append((distributed.isend(values, group=group, group_dst=peer), values))
 
     def _receive(self, shape: tuple[int, ...], size: int, group: Any) -> Any:
-        """(work, values) to come; asked for at once, so that whoever sends them need not wait."""
+        """(work, values) of a message to come. It is requested at once, so the sender need not wait."""
         if group is None:
             return None
         values = self._values(shape, size, device=self._device)
-        self._meter.sent_bytes += values.nbytes  # counted here, for of a step's sends some come in the next
+        self._meter.sent_bytes += values.nbytes  # counted here: some of a step's messages are sent in the next step
         peer = 0 if group is self._from_before else 1
         return distributed.irecv(values, group=group, group_src=peer), values
 
 
 class _InFlight(NamedTuple):
-    """A micro-batch on its way: what it came in with, through which weights, to what."""
+    """A micro-batch that has not come back yet."""
 
     values: torch.Tensor
     weights: list[torch.Tensor]
     output: torch.Tensor
-    """What is handed on; of the last stage the loss."""
-    slopes: Any
-    """The gradient of the loss by the output, to come."""
+    """What the stage hands on; in the last stage the loss."""
+    output_gradients: Any
+    """The message with the gradient of the loss by the output."""
     learning_rate: float
 
 

@@ -17,8 +17,9 @@ from tensorflow_impl.parallel.pipeline import Pipeline
 from tensorflow_impl.parallel.pipeline_async import PipelineAsync
 from tensorflow_impl.parallel.serial import Serial
 from tensorflow_impl.parallel.tensor_parallel import TensorParallel
+from tensorflow_impl.parallel.trainer import Trainer
 
-_TRAINERS: dict[str, type[Serial]] = {
+_TRAINERS: dict[str, type[Trainer]] = {
     "serial": Serial,
     "data_parallel": DataParallel,
     "multi_process": MultiProcess,
@@ -35,7 +36,7 @@ _TRAINERS: dict[str, type[Serial]] = {
 }
 
 
-def build(spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, weights: Weights) -> Serial:
+def build(spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, weights: Weights) -> Trainer:
     """Build the trainer of a spec's mode.
 
     Args:

@@ -12,7 +12,7 @@ from tensorflow_impl.parallel.pipeline import Pipeline
 class HybridPipeline(Pipeline):
     """Copies of a pipeline. Before the update, each stage's gradients are summed over its copies."""
 
-    def _shards(self, images: Any, labels: Any, masks: Any) -> list[Any]:
+    def _by_copy(self, images: Any, labels: Any, masks: Any) -> list[tuple[Any, Any, Any]]:
         """The batch of each copy: `common.models.sharding.shard`, in the graph."""
         copies = len(self._copies)
         size = tf.shape(images)[0]
@@ -25,7 +25,6 @@ class HybridPipeline(Pipeline):
             return [tf.add_n(parts) for parts in zip(*gradients, strict=True)]
 
     def share_statistics(self) -> None:
-        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
         first, *others = self._copies
         for copy in others:
             for part, own in zip(first, copy, strict=True):

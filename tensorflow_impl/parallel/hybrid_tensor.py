@@ -11,36 +11,29 @@ from common.data.sources import Split
 from common.models.weights import Weights
 from common.training.communication import ring_all_reduce_bytes, statistics_payload_bytes
 from common.training.trainer import Update
-from tensorflow_impl import evaluate, optim, weights
-from tensorflow_impl.batch_norm import ReplicaGroup
+from tensorflow_impl import evaluate, weights
 from tensorflow_impl.parallel.data_parallel import own_part
+from tensorflow_impl.parallel.group import Group
 from tensorflow_impl.parallel.tensor_parallel import TensorParallel
 
 
 class HybridTensor(TensorParallel):
     """Copies of a model that is split over replicas. Each slice's gradients are summed over its copies."""
 
-    def _new_strategy(self) -> tf.distribute.Strategy:
-        strategy = super()._new_strategy()
-        inner = self._spec.hybrid.inner_replicas
-        self._rows = [self.devices[start : start + inner] for start in range(0, len(self.devices), inner)]
-        # The strategy runs the copies in parallel. It knows one device per copy, so their variables are not mirrored.
-        self._copies = tf.distribute.MirroredStrategy([row[0] for row in self._rows])
-        return strategy
-
     def _build(self) -> None:
-        super()._build()
-        others = [optim.build(self._spec.optimizer, model.trainable_variables) for model in self._models[1:]]
-        self._optimizers = [self._optimizer, *others]
+        self.devices, inner = self._devices(), self._spec.hybrid.inner_replicas
+        rows = [self.devices[start : start + inner] for start in range(0, len(self.devices), inner)]
+        # The strategy runs the copies in parallel. It knows one device per copy, so their variables are not mirrored.
+        self._copies = tf.distribute.MirroredStrategy([row[0] for row in rows])
+        group = Group(self._copies) if self._synchronises else None
+        self._models = [self._new_split_model(row, group) for row in rows]
+        self._optimizers = [self._new_optimizer(model) for model in self._models]
+        self._model, self._optimizer = self._models[0], self._optimizers[0]
 
-    def _new_model(self, group: ReplicaGroup | None) -> keras.Model:
-        self._models = [self._new_split_model(row, group) for row in self._rows]
-        return self._models[0]
-
-    def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+    def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         def one() -> Any:
-            part = own_part(images)
-            return self._gradients(self._own_model(), images[part], labels[part], [mask[part] for mask in masks], update)
+            part, model = own_part(images), self._own_model()
+            return self._objective.gradients(model, images[part], labels[part], [mask[part] for mask in masks], update)
 
         losses, num_correct, gradients = self._copies.run(one)
         found = [self._copies.experimental_local_results(gradient) for gradient in gradients]
@@ -52,18 +45,16 @@ class HybridTensor(TensorParallel):
             optimizer.apply(summed, update.learning_rate, update.step)
         return self._sum(losses), self._sum(num_correct)
 
-    def _score_replicas(self, images: Any, labels: Any) -> Any:
+    def _score_batch(self, images: Any, labels: Any) -> Any:
         def one() -> Any:
             part = own_part(images)
-            return evaluate.score(
-                self._own_model(), images[part], labels[part], loss=self._spec.loss, scaling=self._plan.scaling
-            )
+            return evaluate.score(self._own_model(), images[part], labels[part], self._objective)
 
         losses, predictions = self._copies.run(one)
         return self._sum(losses), tf.concat(self._copies.experimental_local_results(predictions), 0)
 
     def _own_model(self) -> keras.Model:
-        """Of the copy that asks."""
+        """The calling copy's model."""
         context = tf.distribute.get_replica_context()
         return self._models[int(tf.get_static_value(tf.convert_to_tensor(context.replica_id_in_sync_group)))]
 
@@ -71,13 +62,12 @@ class HybridTensor(TensorParallel):
         return tf.add_n(self._copies.experimental_local_results(values))
 
     def share_statistics(self) -> None:
-        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
         for model in self._models[1:]:
             for own, first in zip(model.non_trainable_variables, self._model.non_trainable_variables, strict=True):
                 own.assign(first)
 
     def report(self, test: Split) -> dict[str, Any]:
-        """Mode-specific result fields. Called once, after `test` is scored."""
+        """Bytes inside the copies and between them."""
         # Twin: each of C copies receives the gradients of the C - 1 others. Its first device computes BatchNorm's sums. The
         # other twin's copies of a slice form a ring.
         own = sum(variable.value.dtype.size * variable.shape.num_elements() for variable in self._model.trainable_variables)
@@ -87,6 +77,5 @@ class HybridTensor(TensorParallel):
         return {"bytes_per_step": gradients + statistics + super().report(test)["bytes_per_step"]}
 
     def load_weights(self, values: Weights) -> None:
-        """Set every parameter and statistic of every replica."""
         for model in self._models:
             weights.load(model, self._architecture, values)

@@ -13,54 +13,39 @@ from common.data.sources import Split
 from common.models.weights import Weights
 from common.processes import parameter_server, rendezvous
 from common.training.communication import server_bytes, statistics_payload_bytes
-from common.training.trainer import Batch, Pieces, Separated, Update
+from common.training.trainer import Batch, ComputeAndExchange, StepBreakdown, Update
 from tensorflow_impl import device, weights
 from tensorflow_impl.compression import Compressor
 from tensorflow_impl.parallel import vectors
-from tensorflow_impl.parallel.serial import Serial
+from tensorflow_impl.parallel.trainer import Trainer
 
 
-class ParameterServer(Serial):
+class ParameterServer(Trainer):
     """One rank of several. Its environment holds its number, see `rendezvous`."""
 
     def _build(self) -> None:
         self.shard = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        self.devices = [f"rank {rank}: {device.kind()}" for rank in range(self.shard[1])]
-        self._server = parameter_server.join(self._spec, self.shard[0], rendezvous.word())
-        synchronised = self._spec.batch_norm_statistics == "synchronised"
-        self._model = self._new_model(_Workers(self._server) if synchronised else None)
+        self.devices = self._ranks()
+        self._shards = self._server = parameter_server.join(self._spec, self.shard[0], rendezvous.word())
+        self._model = self._new_model(_Workers(self._server) if self._synchronises else None)
         self._outgoing = Compressor(self._spec.communication, self._model, self._architecture)
         own = [variable.value for variable in self._model.trainable_variables]
         # Twin: the server's values have the canonical order and layout. Keras' layout is the same, torch's is not.
         self._parameters = [own[place] for place in weights.positions(self._model, self._architecture).values()]
-
-    def _compile(self) -> None:
-        super()._compile()
         vector = tf.TensorSpec((None,), device.dtype(self._spec))
         self._assign = tf.function(lambda values: vectors.assign(self._parameters, values), input_signature=[vector])
 
-    def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+    def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         # An asynchronous worker uses the mean loss over its own shard.
         synchronous = self._spec.parameter_server.updates == "synchronous"
         counted = update.num_examples if synchronous else tf.shape(labels, tf.int64)[0]
-        loss, num_correct, gradients = self._gradients(
-            self._model, images, labels, masks, update._replace(num_examples=counted)
-        )
+        own = update._replace(num_examples=counted)
+        loss, num_correct, gradients = self._objective.gradients(self._model, images, labels, masks, own)
         messages = list(self._outgoing.compress(gradients))
         return loss * tf.cast(counted / update.num_examples, loss.dtype), num_correct, messages
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
-        """Update the model once on one batch.
-
-        Args:
-            batch: this process's shard of N examples: images uint8 [N, H, W, 3], labels int64 [N], masks bool [N, units].
-            num_examples: size of the global batch.
-            learning_rate: of this update.
-
-        Returns:
-            (loss, num_correct), scalars on the device: this process's share of the mean loss over num_examples, and how many
-            of its predictions are right.
-        """
+        """Compute gradients, push them to the server and pull the weights that it has updated."""
         step: Any = super().train_step(batch, num_examples, learning_rate)
         loss, num_correct, messages = step
         self._server.push([message.numpy() for message in messages], learning_rate)
@@ -70,12 +55,7 @@ class ParameterServer(Serial):
     def _pull(self) -> None:
         self._assign(tf.constant(self._server.pull()))
 
-    def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Sum float64 or int64 values over all shards; every process gets the sum."""
-        return self._server.sum(values)
-
     def share_statistics(self) -> None:
-        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
         self._server.barrier()
         self._pull()  # includes what other workers have pushed since
         if statistics := self._statistics():
@@ -83,18 +63,14 @@ class ParameterServer(Serial):
             vectors.assign(statistics, tf.constant(self._server.sum(own if self.shard[0] == 0 else np.zeros_like(own))))
 
     def report(self, test: Split) -> dict[str, Any]:
-        """Mode-specific result fields. Called once, after `test` is scored."""
+        """What the server measured, and bytes of the exchange."""
         found = self._server.report()
         statistics = statistics_payload_bytes(self._spec, self._architecture)
         return found | {"bytes_per_step": found["bytes_per_step"] + server_bytes(statistics, self._spec.replicas)}
 
-    def separate(self, batch: Batch, num_examples: int) -> Separated | str | None:
-        """Split a step on this batch into compute and exchange, which are timed separately.
-
-        Returns:
-            The two functions; the reason why they cannot be separated; or None where the mode exchanges nothing.
-        """
-        if self._spec.batch_norm_statistics == "synchronised":
+    def compute_and_exchange(self, batch: Batch, num_examples: int) -> ComputeAndExchange | str:
+        """A step without the server, and push and pull; or why they cannot be separated."""
+        if self._synchronises:
             return "BatchNorm's statistics are exchanged within forward and backward"
         messages: list[npt.NDArray[Any]] = []
         train_alone: Any = super().train_step
@@ -107,24 +83,18 @@ class ParameterServer(Serial):
             self._server.push(messages, 0.0)
             self._pull()
 
-        return Separated(compute, exchange)
+        return ComputeAndExchange(compute, exchange)
 
-    def pieces(self, batch: Batch, num_examples: int) -> Pieces | str:
-        """Break a step on this batch into a replica's computations, without exchange.
-
-        Returns:
-            The functions to call one by one, or the reason why a step has no such breakdown.
-        """
-        pieces = self._pieces_of(self._model, batch, num_examples)
-        said = [pieces.fused] if pieces.fused else []
-        return pieces._replace(optimizer=None, fused="; ".join([*said, "the server updates the weights"]))
+    def step_breakdown(self, batch: Batch, num_examples: int) -> StepBreakdown | str:
+        """A worker's forward and backward pass, or why they cannot be called one by one."""
+        breakdown = self._breakdown_of(self._model, batch, num_examples)
+        notes = filter(None, [breakdown.note, "the server updates the weights"])
+        return breakdown._replace(optimizer=None, note="; ".join(notes))
 
     def close(self) -> None:
-        """Disconnect from the other processes at the end of the run."""
         self._server.close()
 
     def load_weights(self, values: Weights) -> None:
-        """Set every parameter and statistic of every replica."""
         weights.load(self._model, self._architecture, values)
         self._server.load(vectors.flatten(self._parameters).numpy(), self._outgoing.counts)
 
@@ -136,8 +106,6 @@ class _Workers:
         self._server = server
 
     def all_reduce(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Sum a tensor over replicas; each gets the sum. Its gradient is the sum of the gradients."""
-
         # Twin: a graph calls NumPy through an operation that needs a gradient. The other twin's layer has that gradient.
         @tf.custom_gradient
         def total(tensor: tf.Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""Mode pipeline: the model's layers over several devices, micro-batches following one another through them."""
+"""Mode pipeline: each device holds a stage of the model, and micro-batches pass through the stages one after another."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from common.models.weights import Weights
 from common.training.trainer import Batch, Update
 from tensorflow_impl import device, input, models, optim, train, weights
 from tensorflow_impl.optim import Optimizer
-from tensorflow_impl.parallel.serial import Serial
+from tensorflow_impl.parallel.trainer import Trainer
 
 
-class Pipeline(Serial):
-    """Stages of one model, a device for each, in the order of GPipe or of 1F1B.
+class Pipeline(Trainer):
+    """Stages of one model on a device each, in the order of GPipe or of 1F1B.
 
-    Gradients are added up over the micro-batches before the one update, so the mathematics is that of serial accumulation
-    over the same parts; BatchNorm normalises each micro-batch by itself.
+    The one update uses gradients summed over the micro-batches, so the mathematics is that of serial accumulation over the
+    same micro-batches. BatchNorm normalises each micro-batch by itself.
     """
 
     def _build(self) -> None:
         copies = self._spec.data_replicas
         number = self._spec.replicas // copies
-        kind = "GPU" if device.gpus() else "CPU"
-        self.devices = [f"{kind}:{index}, stage {index % number}" for index in range(self._spec.replicas)]
+        devices = self._devices()
+        self.devices = [f"{where}, stage {index % number}" for index, where in enumerate(devices)]
         self._stages = stages.cut(self._architecture, number)
-        # Twin: all the stages are in this process, each on its device; torch has a rank for each.
+        # Twin: this process holds all stages, each on its device. torch has a rank for each.
         self._copies = [
-            [self._place(stage, f"{kind}:{copy * number + stage.index}") for stage in self._stages] for copy in range(copies)
+            [self._place(stage, devices[copy * number + stage.index]) for stage in self._stages] for copy in range(copies)
         ]
         self._whole: int | None = None
         """Examples of a whole batch."""
@@ -49,18 +49,18 @@ class Pipeline(Serial):
             variables = model.trainable_variables
             return _Placed(stage, where, model, variables, optim.build(self._spec.optimizer, variables))
 
-    def _train_replicas(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+    def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         loss, num_correct, _ = self._train_copies(images, labels, masks, update, _Clock(ticking=False))
         return loss, num_correct
 
     def _train_copies(self, images: Any, labels: Any, masks: Any, update: Update, clock: _Clock) -> Any:
         """(loss, num_correct, busy seconds of each device) of one update."""
         passes = [
-            self._passes(copy, own_images, own_labels, own_masks, update, clock)
-            for copy, (own_images, own_labels, own_masks) in zip(self._copies, self._shards(images, labels, masks), strict=True)
+            self._passes(copy, *shard, update, clock)
+            for copy, shard in zip(self._copies, self._by_copy(images, labels, masks), strict=True)
         ]
-        # Twin: the order of GPipe or 1F1B is made by control dependencies; torch's schedule runs it.
-        for index, operation in stages.sequence(self._spec.pipeline.schedule, len(self._stages), update.parts):
+        # Twin: control dependencies enforce the order of GPipe or 1F1B. torch's schedule runs it.
+        for index, operation in stages.sequence(self._spec.pipeline.schedule, len(self._stages), update.micro_batches):
             for own in passes:
                 own.run(index, operation)
         for index in range(len(self._stages)):
@@ -73,22 +73,22 @@ class Pipeline(Serial):
     def _passes(self, copy: list[_Placed], images: Any, labels: Any, masks: Any, update: Update, clock: _Clock) -> _Passes:
         return _Passes(self, copy, images, labels, masks, update, clock)
 
-    def _shards(self, images: Any, labels: Any, masks: Any) -> list[Any]:
-        """The batch of each copy, of which there is one."""
+    def _by_copy(self, images: Any, labels: Any, masks: Any) -> list[tuple[Any, Any, Any]]:
+        """The shard of each copy. There is one copy."""
         return [(images, labels, masks)]
 
     def _summed(self, gradients: list[list[tf.Tensor]], where: str) -> list[tf.Tensor]:
-        """Added up over the copies of the stage, of which there is one."""
+        """The sum over the copies of the stage. There is one copy."""
         return gradients[0]
 
     def _scaled(self, images: Any) -> tf.Tensor:
         return input.scale(images, device.dtype(self._spec), self._plan.scaling)
 
     def _loss(self, logits: tf.Tensor, labels: tf.Tensor, num_examples: Any) -> tf.Tensor:
-        return train.share_of_loss(logits, labels, num_examples, self._spec.loss)
+        return train.share_of_loss(logits, labels, num_examples, self._objective.loss)
 
-    def _score_replicas(self, images: Any, labels: Any) -> Any:
-        # Twin: the first copy scores every example here; torch's ranks score their own shards, each copy its own.
+    def _score_batch(self, images: Any, labels: Any) -> Any:
+        # Twin: the first copy scores every example. In torch each copy scores its own shard.
         logits = self._logits(images)
         return self._loss(logits, labels, 1), tf.argmax(logits, 1)
 
@@ -103,31 +103,31 @@ class Pipeline(Serial):
         return values
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
-        """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
+        """Pass a batch forward and backward through the stages. Then every stage updates its weights."""
         if self._whole is None:
             self._whole = num_examples
         return super().train_step(batch, num_examples, learning_rate)
 
     def report(self, test: Split) -> dict[str, Any]:
-        """What else the mode has to say of the run, as fields of its result; asked once, after `test` was scored."""
+        """Bytes that the stages send."""
         assert self._whole is not None, "a run has at least one step"
         values = stages.values_handed_on(self._stages) * self._whole
-        # Twin: TensorFlow sends what the graph hands from device to device; torch's sends are counted as they are made.
+        # Twin: TensorFlow sends what the graph hands from device to device. torch's sends are counted as they are made.
         return {"bytes_per_step": float((values + self._values_summed()) * device.dtype(self._spec).size)}
 
     def _values_summed(self) -> int:
-        """Values sent to add the gradients up over the copies, and to give them the sum."""
+        """Values sent to sum the gradients over the copies, and to return the sum."""
         trainable = sum(math.prod(variable.shape) for part in self._copies[0] for variable in part.updated)
         return 2 * (len(self._copies) - 1) * trainable
 
-    def separate(self, batch: Batch, num_examples: int) -> StepParts:
-        """The parts of a step on this batch: it is trained on without learning, and what each stage computes is timed."""
-        steps, parts = self._spec.profile_steps, self._spec.parts(num_examples)
+    def compute_and_exchange(self, batch: Batch, num_examples: int) -> StepParts:
+        """Time whole steps at learning rate 0, and the computations of each stage within them."""
+        steps, micro_batches = self._spec.profile_steps, self._spec.parts(num_examples)
 
         @tf.function
         def timed(images: Any, labels: Any, masks: Any) -> Any:
-            # The clock stands in a graph of its own, so that no step of the training has waited for it.
-            update = Update(num_examples, tf.constant(0.0, tf.float64), tf.constant(self._step, tf.int64), parts)
+            # The clock is in a separate graph, so that no training step waits for it.
+            update = Update(num_examples, tf.constant(0.0, tf.float64), tf.constant(self._step, tf.int64), micro_batches)
             return self._train_copies(images, labels, masks, update, _Clock(ticking=True))[2]
 
         timed(batch.images, batch.labels, batch.masks)
@@ -149,25 +149,22 @@ class Pipeline(Serial):
         )
 
     def load_weights(self, values: Weights) -> None:
-        """Set every parameter and statistic of every replica."""
         for copy in self._copies:
             for part in copy:
                 weights.load(part.model, part.stage.architecture, values)
 
     def weights(self) -> Weights:
-        """Every parameter and statistic by canonical name, as the model has them: replica 0's, or gathered from its parts."""
         found: Weights = {}
         for part in self._copies[0]:
             found |= weights.extract(part.model, part.stage.architecture)
         return {parameter.name: found[parameter.name] for parameter in self._architecture.parameters()}
 
     def num_values(self) -> tuple[int, int]:
-        """(all values, the trainable ones of them) that the model was built with, whoever asked for them."""
         counts = np.sum([models.num_values(part.model) for part in self._copies[0]], axis=0)
         return int(counts[0]), int(counts[1])
 
     def logits(self, batch: Batch, *, training: bool) -> npt.NDArray[np.floating]:
-        """[N, classes] of the first copy of the model. In training mode, serial's alone, it changes BatchNorm statistics."""
+        """Logits [N, classes] of one batch in evaluation mode, from the first copy of the model."""
         return self._logits(batch.images).numpy()
 
 
@@ -178,7 +175,7 @@ class _Placed(NamedTuple):
     device: str
     model: keras.Model
     updated: list[keras.Variable]
-    """What its optimizer updates: the model's own trainable variables, or newer ones."""
+    """The variables that its optimizer updates: the model's trainable ones, or newer versions of them."""
     optimizer: Optimizer
 
     @property
@@ -201,21 +198,21 @@ class _Passes:
         self._copy = copy
         self._update = update
         self._clock = clock
-        self._images, self._labels = (train.parts_of(values, update.parts) for values in (images, labels))
-        self._masks = [train.parts_of(mask, update.parts) for mask in masks]
+        self._images, self._labels = (train.micro_batches(values, update.micro_batches) for values in (images, labels))
+        self._masks = [train.micro_batches(mask, update.micro_batches) for mask in masks]
         self._last: list[list[tf.Tensor]] = [[] for _ in copy]
-        """Of each stage, what came of what it did last."""
+        """The results of each stage's last operation."""
         self._forward: dict[tuple[int, int], Any] = {}
-        """(tape, taken, given) by stage and micro-batch; the last stage gives its loss."""
-        self._slopes: dict[tuple[int, int], tf.Tensor] = {}
-        """The gradient of the loss by what a stage took."""
+        """(tape, input, output) by stage and micro-batch. The last stage's output is its loss."""
+        self._output_gradients: dict[tuple[int, int], tf.Tensor] = {}
+        """The gradient of the loss by the output, by stage and micro-batch. The next stage computes it."""
         self.gradients: list[list[list[tf.Tensor]]] = [[] for _ in copy]
         """[stage][micro-batch][variable]."""
         self._losses: list[tf.Tensor] = []
         self._correct: list[tf.Tensor] = []
 
     def run(self, index: int, operation: stages.Operation) -> None:
-        """Add one operation to the graph: it starts when its stage has ended the one before and its input is there."""
+        """Add one operation to the graph. It starts when its stage's last operation has ended and its input has arrived."""
         part = self._copy[index]
         work = self._go_forward if operation.kind == "forward" else self._go_backward
         arrived = self._input(index, operation)
@@ -226,12 +223,12 @@ class _Passes:
             self._last[index] += self._clock.count(part, start, self._last[index])
 
     def summed(self, index: int) -> list[tf.Tensor]:
-        """The gradients of a stage, added up over the micro-batches."""
+        """The gradients of a stage, summed over the micro-batches."""
         with tf.device(self._copy[index].device):
-            return [tf.add_n(parts) for parts in zip(*self.gradients[index], strict=True)]
+            return [tf.add_n(gradients) for gradients in zip(*self.gradients[index], strict=True)]
 
     def update(self, index: int, gradients: list[tf.Tensor], step: Any) -> list[tf.Tensor]:
-        """Let a stage's optimizer go one step; the values of its variables after it."""
+        """Update a stage's variables once, and return their new values."""
         part = self._copy[index]
         with tf.device(part.device), tf.control_dependencies(self._last[index]):
             start = self._clock.stamp([*self._last[index], *gradients])
@@ -242,14 +239,14 @@ class _Passes:
         return values
 
     def outcome(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """(loss, num_correct), added up over the micro-batches."""
+        """(loss, num_correct), summed over the micro-batches."""
         with tf.device(self._copy[-1].device):
             return tf.add_n(self._losses), tf.add_n(self._correct)
 
     def _input(self, index: int, operation: stages.Operation) -> list[tf.Tensor]:
-        """What the neighbour hands on; the first stage takes images, and the last one starts back from its loss."""
+        """What the neighbour hands on. The first stage takes images, and the last one starts backward from its loss."""
         if operation.kind == "backward":
-            return [self._slopes[index + 1, operation.micro_batch]] if index + 1 < len(self._copy) else []
+            return [self._output_gradients[index, operation.micro_batch]] if index + 1 < len(self._copy) else []
         return [self._forward[index - 1, operation.micro_batch][2] if index else self._images[operation.micro_batch]]
 
     def _go_forward(self, index: int, micro_batch: int, values: tf.Tensor) -> list[tf.Tensor]:
@@ -268,41 +265,41 @@ class _Passes:
         self._forward[index, micro_batch] = tape, taken, given
         return [given]
 
-    def _go_backward(self, index: int, micro_batch: int, *slope: tf.Tensor) -> list[tf.Tensor]:
+    def _go_backward(self, index: int, micro_batch: int, *output_gradients: tf.Tensor) -> list[tf.Tensor]:
         tape, taken, given = self._forward.pop((index, micro_batch))
         variables = [variable.value for variable in self._copy[index].model.trainable_variables]
         wanted = [*variables, *([taken] if index else [])]
-        found = tape.gradient(given, wanted, output_gradients=tf.identity(slope[0]) if slope else None)
+        found = tape.gradient(given, wanted, output_gradients=tf.identity(output_gradients[0]) if output_gradients else None)
         done = list(found)
         if index:
-            self._slopes[index, micro_batch] = found.pop()
+            self._output_gradients[index - 1, micro_batch] = found.pop()
         self.gradients[index].append(found)
         return done
 
 
 class _Clock:
-    """Takes the time inside a graph, where it is asked for."""
+    """Measures time inside a graph, if asked for."""
 
     def __init__(self, *, ticking: bool) -> None:
         self._ticking = ticking
         self._spent: dict[str, list[tf.Tensor]] = {}
 
     def stamp(self, after: list[tf.Tensor]) -> list[tf.Tensor]:
-        """[the time when all of these are there], or nothing."""
+        """[the time when all of these have been computed], or nothing."""
         if not self._ticking:
             return []
         with tf.control_dependencies(after):
-            # A value that no optimizer of graphs can know, or it would ask the time once for all.
+            # A value that the graph optimizer cannot know. Otherwise it would read the time only once.
             value = tf.reshape(after[0], (-1,))[0]
             return [tf.numpy_function(lambda _: time.perf_counter(), [value], tf.float64, stateful=False)]
 
     def count(self, part: _Placed, start: list[tf.Tensor], results: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Count the time from a stamp to these results as busy; the stamp of its end."""
+        """Count the time from a stamp to these results as busy. Returns the stamp of its end."""
         end = self.stamp(results)
         if end:
             self._spent.setdefault(part.device, []).append(end[0] - start[0])
         return end
 
     def busy_seconds(self, copies: list[list[_Placed]]) -> Any:
-        """[devices] so far; None where no time was taken."""
+        """Busy seconds so far [devices]; None if no time was measured."""
         return tf.stack([tf.add_n(self._spent[part.device]) for copy in copies for part in copy]) if self._ticking else None

@@ -24,12 +24,12 @@ class PipelineAsync(Pipeline):
     have moved on since. All updates of an epoch are made before anything is scored. Losses are those of the moving weights.
     """
 
-    # Twin: a graph runs to its end, so the devices run dry between two batches; torch's ranks work on. The mathematics is
-    # the same: what a stage would not know of yet, when the next batch comes, is kept from its model in `_newer`.
+    # Twin: a graph runs to its end, so the devices are idle between two batches. torch's ranks work on. The mathematics is the
+    # same: updates that a stage must not use yet when the next batch comes are held back from its model in `_newer`.
 
     def _build(self) -> None:
         self._newer: list[list[list[keras.Variable]]] = []
-        """[stage][updates more than the model has seen, less one][variable]."""
+        """[stage][number of updates that the model lacks, less one][variable]."""
         super()._build()
         self._updates = tf.Variable(tf.constant(0, tf.int64), trainable=False)
 
@@ -49,14 +49,15 @@ class PipelineAsync(Pipeline):
     def _train_copies(self, images: Any, labels: Any, masks: Any, update: Update, clock: Any) -> Any:
         (copy,) = self._copies
         # The gradient of a micro-batch is that of the mean over its own examples.
-        size = tf.shape(labels)[0] // update.parts
+        number = update.micro_batches
+        size = tf.shape(labels)[0] // number
         passes = self._passes(copy, images, labels, masks, update._replace(num_examples=size), clock)
         versions = [
             [[tf.identity(variable.value) for variable in version] for version in (part.model.trainable_variables, *newer)]
             for part, newer in zip(copy, self._newer, strict=True)
         ]
         before = self._updates.read_value()
-        for index, (kind, micro_batch) in stages.sequence("asynchronous", len(copy), update.parts):
+        for index, (kind, micro_batch) in stages.sequence("asynchronous", len(copy), number):
             if kind == "forward" and self._newer[index]:
                 _assign(copy[index].model.trainable_variables, versions[index][micro_batch])
             passes.run(index, stages.Operation(kind, micro_batch))
@@ -64,14 +65,14 @@ class PipelineAsync(Pipeline):
                 step = before + (micro_batch + 1)
                 versions[index].append(passes.update(index, passes.gradients[index][-1], step))
         for part, newer, known in zip(copy, self._newer, versions, strict=True):
-            for variables, values in zip([part.model.trainable_variables, *newer][:-1], known[update.parts :], strict=False):
+            for variables, values in zip([part.model.trainable_variables, *newer][:-1], known[number:], strict=False):
                 _assign(variables, values)
-        self._updates.assign_add(update.parts)
+        self._updates.assign_add(number)
         loss, num_correct = passes.outcome()
-        return loss / update.parts, num_correct, clock.busy_seconds(self._copies)
+        return loss / number, num_correct, clock.busy_seconds(self._copies)
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
-        """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
+        """Start every micro-batch of a batch. At the end of an epoch, also make all updates that are still due."""
         outcome = super().train_step(batch, num_examples, learning_rate)
         if self._plan.ends_epoch(self._step):
             for part, newer in zip(self._copies[0], self._newer, strict=True):
@@ -80,7 +81,6 @@ class PipelineAsync(Pipeline):
         return outcome
 
     def load_weights(self, values: Weights) -> None:
-        """Set every parameter and statistic of every replica."""
         super().load_weights(values)
         for part, newer in zip(self._copies[0], self._newer, strict=True):
             for variables in newer:

@@ -8,27 +8,29 @@ import keras
 import tensorflow as tf
 
 from common.data.sources import Split
-from tensorflow_impl import channels, device
+from common.training.trainer import Update
+from tensorflow_impl import channels, train
 from tensorflow_impl.batch_norm import ReplicaGroup
-from tensorflow_impl.parallel.serial import Serial
+from tensorflow_impl.parallel.trainer import Trainer
 
 
-class TensorParallel(Serial):
+class TensorParallel(Trainer):
     """Replicas on several devices. Each holds a slice of all kernels, biases, gradients and optimizer buffers."""
 
-    def _new_strategy(self) -> tf.distribute.Strategy:
-        kind = "GPU" if device.gpus() else "CPU"
-        self.devices = [f"{kind}:{index}" for index in range(self._spec.replicas)]
-        return super()._new_strategy()
-
-    def _new_model(self, group: ReplicaGroup | None) -> keras.Model:
-        return self._new_split_model(self.devices, None)
+    def _build(self) -> None:
+        self.devices = self._devices()
+        self._model = self._new_split_model(self.devices, None)
+        self._optimizer = self._new_optimizer(self._model)
 
     def _new_split_model(self, devices: list[str], group: ReplicaGroup | None) -> keras.Model:
+        """A model split over devices; the group sums for synchronised BatchNorm."""
         # Twin: in the one graph the first device computes all layers that are not split. In torch every rank computes them.
         with tf.device(devices[0]):
-            return channels.split(super()._new_model(group), devices)
+            return channels.split(self._new_model(group), devices)
+
+    def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+        return train.train_step(self._objective, self._model, self._optimizer, images, labels, masks, update)
 
     def report(self, test: Split) -> dict[str, Any]:
-        """Mode-specific result fields. Called once, after `test` is scored."""
+        """Bytes of the activations and of their gradients."""
         return {"bytes_per_step": float(channels.bytes_per_example(self._model) * self._spec.global_batch_size)}

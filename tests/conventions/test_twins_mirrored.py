@@ -18,22 +18,16 @@ RENAMED = {
 """Names in the right twin that stand for a name in the left one."""
 
 _RANKS = "Torch's replicas are ranks, which must meet and ask each other; TensorFlow's are devices of one graph."
-_SUMS = "Torch's sum over a group of ranks; TensorFlow's strategies bring one."
 _FORMATS = "A layout in memory is a switch of torch alone; TensorFlow's kernels on the CPU are NHWC."
 _AGES = "TensorFlow keeps weights of several ages; torch's updates wait."
 
 EXCEPTIONS: dict[tuple[str, str], str] = {
-    **{("parallel/multi_process.py", name): _SUMS for name in ("Ranks", "Ranks.__init__", "Ranks.all_reduce")},
     **{("models.py", name): _FORMATS for name in ("placed", "formatted")},
     ("models.py", "build_layers"): "Keras is told the shape in front of layers; torch hears of it from the values.",
     ("parallel/data_parallel.py", "own_part"): "A shard cut in TensorFlow's graph; torch's replicas are told theirs.",
-    ("parallel/tensor_parallel.py", "TensorParallel.total"): _RANKS,
     ("parallel/tensor_parallel.py", "TensorParallel.num_values"): _RANKS,
-    ("parallel/hybrid_tensor.py", "HybridTensor.all_reduce"): _RANKS,
     ("parallel/hybrid_tensor.py", "HybridTensor.load_weights"): "TensorFlow's copies are all in this process.",
     ("parallel/pipeline.py", "Pipeline.fetch"): _RANKS,
-    ("parallel/pipeline.py", "Pipeline.total"): _RANKS,
-    ("parallel/hybrid_pipeline.py", "HybridPipeline.all_reduce"): _RANKS,
     ("parallel/pipeline_async.py", "PipelineAsync.load_weights"): _AGES,
 }
 """{(file, name): reason} of the differences that a framework forces; the name is "" for the file or its docstring."""

@@ -1,4 +1,4 @@
-"""Gradients added up over parts of a batch, and parts of a step timed apart."""
+"""Gradients summed over micro-batches, and parts of a step timed separately."""
 
 import math
 from typing import Any
@@ -25,7 +25,7 @@ PLAIN = Architecture(
         Dense("logits", 64, made.CLASSES),
     ),
 )
-"""Without BatchNorm, which would see the parts of a batch one by one."""
+"""Without BatchNorm, which would see the micro-batches one by one."""
 COUNT = 18
 DATA = made.dataset(PLAIN, train=COUNT).train
 FIELDS: dict[str, Any] = {"global_batch_size": COUNT, "optimizer": {"name": "adam", "learning_rate": 0.01}}
@@ -33,21 +33,21 @@ FIELDS: dict[str, Any] = {"global_batch_size": COUNT, "optimizer": {"name": "ada
 
 @pytest.mark.parametrize("native", [False, True], ids=["shared rule", "native"])
 @pytest.mark.parametrize("mode", ["serial", "data_parallel"])
-def test_gradients_added_up_over_parts_are_those_of_one_big_batch(twin: Twin, mode: str, native: bool) -> None:
+def test_gradients_summed_over_micro_batches_are_those_of_one_big_batch(twin: Twin, mode: str, native: bool) -> None:
     fields = {**FIELDS, "optimizer": {**FIELDS["optimizer"], "native": native}}
     whole = made.trainer(twin, PLAIN, **fields)
-    parts = made.trainer(twin, PLAIN, mode=mode, accumulation=3, **fields)
+    cut = made.trainer(twin, PLAIN, mode=mode, accumulation=3, **fields)
     batch = twin.batch(DATA.images, DATA.labels, made.masks(PLAIN, COUNT))
     for _ in range(3):
-        (loss, correct), (other_loss, other_correct) = (each.train_step(batch, COUNT, 0.01) for each in (whole, parts))
-        assert parts.fetch([other_loss])[0] == pytest.approx(whole.fetch([loss])[0], rel=1e-12)
-        assert parts.fetch([other_correct])[0] == whole.fetch([correct])[0]
-    after = parts.weights()
+        (loss, correct), (other_loss, other_correct) = (each.train_step(batch, COUNT, 0.01) for each in (whole, cut))
+        assert cut.fetch([other_loss])[0] == pytest.approx(whole.fetch([loss])[0], rel=1e-12)
+        assert cut.fetch([other_correct])[0] == whole.fetch([correct])[0]
+    after = cut.weights()
     for name, array in whole.weights().items():
         assert np.abs(after[name] - array).max() <= 1e-12 * np.abs(array).max(), name
 
 
-def test_gradients_added_up_over_parts_are_exchanged_once_a_step(twin: Twin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_summed_over_micro_batches_are_exchanged_once_a_step(twin: Twin, monkeypatch: pytest.MonkeyPatch) -> None:
     count = {"pytorch": _ddp_exchanges, "tensorflow": _collectives}[twin.framework]
     once = count(twin, monkeypatch, accumulation=1)
     assert once >= 1

@@ -36,7 +36,7 @@ def run(twin: Twin, folder: Path, *, earlier: Path | None = None, **fields: Any)
     plan = Plan(wanted, NETWORK, len(DATA.train.labels))
     trainer = twin.parallel.build(wanted, NETWORK, plan, DATA, made.values(NETWORK))
     running = Run(twin.framework, wanted, {}, folder, 0, Stopwatch(trainer.synchronize, time.time()))
-    running.know(data_hash=DATA.content_hash, weights_hash="same")
+    running.record(data_hash=DATA.content_hash, weights_hash="same")
     running.train(trainer, plan, DATA, earlier)
     return running.result("ok"), trainer
 

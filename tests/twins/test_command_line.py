@@ -301,7 +301,7 @@ def test_a_profiled_run_says_where_a_steps_time_goes_and_what_it_sends(ended: En
 
 
 @pytest.mark.parametrize("name", ["serial", "data_parallel", "multi_process", "parameter_server"])
-def test_a_profiled_run_tells_its_pieces_and_its_operations_and_leaves_a_trace(ended: Ended, name: str) -> None:
+def test_a_profiled_run_reports_its_breakdown_and_its_operations_and_leaves_a_trace(ended: Ended, name: str) -> None:
     run, result = ended[name]
     parts = result.step_parts
     assert parts is not None and parts.forward_seconds is not None and parts.backward_seconds is not None

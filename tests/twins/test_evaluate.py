@@ -43,7 +43,7 @@ def test_a_replica_without_an_image_takes_no_part_in_a_score_in_float32_either(t
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_score_is_the_sum_of_the_losses_and_the_likeliest_labels(twin: Twin, loss: str) -> None:
     split = DATA.train
-    score, predictions = made.trainer(twin, ARCHITECTURE, DATA, loss=loss)._score_replicas(
+    score, predictions = made.trainer(twin, ARCHITECTURE, DATA, loss=loss)._score_batch(
         twin.tensor(split.images), twin.tensor(split.labels)
     )
     logits = oracle(split)

@@ -1,4 +1,4 @@
-"""The pieces of a step, and what the framework's own profiler says of it."""
+"""The breakdown of a step, and what the framework's own profiler says of it."""
 
 import gzip
 import json
@@ -23,7 +23,7 @@ COUNT = 48
 DATA = made.dataset(NETWORK, train=COUNT).train
 FIELDS: dict[str, Any] = {"global_batch_size": COUNT, "optimizer": {"name": "adam", "learning_rate": 0.01}}
 LARGER = made.resolve("simple_cnn")
-"""Of milliseconds a step, so that the calls of its pieces are not what is timed."""
+"""Of milliseconds a step, so that the calls of its functions are not what is timed."""
 STEPS, ATTEMPTS = 5, 5
 PIECES = ("transfer_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds")
 IN_PROCESS = ["serial", "data_parallel"]
@@ -44,7 +44,7 @@ def served(framework: str, tmp_path: Path) -> Iterator[Run]:
 
 
 @pytest.mark.parametrize("mode", IN_PROCESS)
-def test_the_pieces_of_a_step_make_up_its_computing(twin: Twin, mode: str) -> None:
+def test_the_breakdown_of_a_step_makes_up_its_computing(twin: Twin, mode: str) -> None:
     data = made.dataset(LARGER, train=COUNT)
     trainer = made.trainer(twin, LARGER, data, mode=mode, precision="float32", **FIELDS)
     batch = twin.batch(data.train.images, data.train.labels, made.masks(LARGER, COUNT))
@@ -58,37 +58,37 @@ def test_the_pieces_of_a_step_make_up_its_computing(twin: Twin, mode: str) -> No
         # The backward pass is more than half of a step: where it is forgotten or counted twice, this does not hold.
         if 0.7 < sums[-1] < 1.3 and backward > 0.5 * forward:
             return
-    pytest.fail(f"pieces over computing: {sums}")
+    pytest.fail(f"breakdown over computing: {sums}")
 
 
 @pytest.mark.parametrize("mode", IN_PROCESS)
-def test_pieces_and_profiler_learn_nothing(twin: Twin, batch: Batch, tmp_path: Path, mode: str) -> None:
+def test_breakdown_and_profiler_learn_nothing(twin: Twin, batch: Batch, tmp_path: Path, mode: str) -> None:
     trainer = made.trainer(twin, NETWORK, mode=mode, **FIELDS)
     trainer.train_step(batch, COUNT, 0.01)
     before = trainer.weights()
-    pieces = trainer.pieces(batch, COUNT)
-    for piece in (pieces.transfer, pieces.forward, pieces.backward, pieces.optimizer):
-        piece()
+    breakdown = trainer.step_breakdown(batch, COUNT)
+    for function in (breakdown.transfer, breakdown.forward, breakdown.backward, breakdown.optimizer):
+        function()
     profiling.top_operations(trainer, batch, COUNT, 1, tmp_path)
     after = trainer.weights()
     trainable = [parameter.name for parameter in NETWORK.parameters() if parameter.trainable]
     assert all(np.array_equal(after[name], before[name]) for name in trainable)
 
 
-def test_over_parts_of_a_batch_pieces_are_told_where_they_can_be(twin: Twin, batch: Batch) -> None:
-    pieces = made.trainer(twin, NETWORK, accumulation=3, **FIELDS).pieces(batch, COUNT)
-    # Twin: TensorFlow's pieces are graphs that begin with each other; PyTorch's would have to take turns.
-    assert isinstance(pieces, str) == (twin.framework == "pytorch")
+def test_over_micro_batches_a_step_is_broken_down_where_it_can_be(twin: Twin, batch: Batch) -> None:
+    breakdown = made.trainer(twin, NETWORK, accumulation=3, **FIELDS).step_breakdown(batch, COUNT)
+    # Twin: TensorFlow's functions are graphs that begin with each other. PyTorch's would have to take turns.
+    assert isinstance(breakdown, str) == (twin.framework == "pytorch")
 
 
 @pytest.mark.parametrize("mode", IN_PROCESS)
-def test_the_longest_operations_are_told_and_a_convolution_is_among_them(
+def test_the_longest_operations_are_reported_and_a_convolution_is_among_them(
     twin: Twin, batch: Batch, tmp_path: Path, mode: str
 ) -> None:
     trainer = made.trainer(twin, NETWORK, mode=mode, **FIELDS)
     found = profiling.top_operations(trainer, batch, COUNT, 2, tmp_path)
     assert found is not None and (found.steps, found.failure) == (2, None)
-    assert_told(found.operations)
+    assert_operations(found.operations)
     events = assert_a_trace(tmp_path / results.TRACE_FILE)
     assert any(_is_convolution(event["name"]) for event in events)
 
@@ -119,7 +119,7 @@ def test_a_step_that_fails_leaves_the_profiler_to_the_next_one(twin: Twin, batch
 
 
 @pytest.mark.slow
-def test_a_worker_of_a_server_has_no_optimizer_and_its_exchange_is_told_apart(served: Run) -> None:
+def test_a_worker_of_a_server_has_no_optimizer_and_its_exchange_is_timed_separately(served: Run) -> None:
     result = served.end()
     assert result.status == "ok", served.log
     parts = result.step_parts
@@ -131,14 +131,14 @@ def test_a_worker_of_a_server_has_no_optimizer_and_its_exchange_is_told_apart(se
 
 
 def assert_profiled(result: RunResult, folder: Path) -> None:
-    """A run that was asked for it told its longest operations, and left a trace."""
+    """A profiled run reported its longest operations and left a trace."""
     found = result.top_operations
     assert found is not None and (found.trace, found.failure) == (results.TRACE_FILE, None)
-    assert_told(found.operations)
+    assert_operations(found.operations)
     assert_a_trace(folder / results.TRACE_FILE)
 
 
-def assert_told(operations: list[schema.Operation]) -> None:
+def assert_operations(operations: list[schema.Operation]) -> None:
     assert 1 <= len(operations) <= 10
     seconds = [each.self_seconds for each in operations]
     assert seconds == sorted(seconds, reverse=True) and seconds[-1] >= 0.0

@@ -61,7 +61,7 @@ def run(
     if until is not None:
         _break_off(trainer, until * plan.steps_per_epoch + 2)
     running = Run(twin.framework, spec, {}, folder, 0, Stopwatch(trainer.synchronize, time.time()))
-    running.know(data_hash=DATA.content_hash, weights_hash=weights.digest(trainer.weights()))
+    running.record(data_hash=DATA.content_hash, weights_hash=weights.digest(trainer.weights()))
     try:
         running.train(trainer, plan, DATA, earlier)
     except CutShortError:

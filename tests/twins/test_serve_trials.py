@@ -40,24 +40,24 @@ class Serving:
     def trial(self, name: str, fields: dict[str, Any], *, judged: bool = False) -> None:
         self.ask(trial=name, spec=spec.build({**SETTINGS, **fields}).model_dump(mode="json"), judged=judged)
 
-    def hear(self) -> dict[str, Any]:
+    def next_event(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         return json.loads(self.process.stdout.readline())
 
-    def hear_until_ended(self, count: int) -> dict[str, list[dict[str, Any]]]:
+    def events_until_ended(self, count: int) -> dict[str, list[dict[str, Any]]]:
         """The events of each trial, until so many have ended."""
-        heard: dict[str, list[dict[str, Any]]] = {}
+        events: dict[str, list[dict[str, Any]]] = {}
         while count:
-            event = self.hear()
-            heard.setdefault(event["trial"], []).append(event)
+            event = self.next_event()
+            events.setdefault(event["trial"], []).append(event)
             count -= event["event"] == "end"
-        return heard
+        return events
 
 
 @pytest.fixture(scope="module")
 def serving(framework: str) -> Iterator[Serving]:
     made = Serving(framework)
-    ready = made.hear()
+    ready = made.next_event()
     assert ready["event"] == "ready" and ready["framework"] == framework and ready["start_seconds"] > 0
     yield made
     made.process.kill()
@@ -81,8 +81,7 @@ def learned(epochs: list[Any]) -> list[Any]:
 def test_trials_side_by_side_are_bit_for_bit_the_runs_of_their_specs(serving: Serving, runs: dict[str, RunResult]) -> None:
     for name, fields in TRIALS.items():
         serving.trial(name, fields)
-    heard = serving.hear_until_ended(len(TRIALS))
-    for name, events in heard.items():
+    for name, events in serving.events_until_ended(len(TRIALS)).items():
         assert events[-1]["status"] == "ok", events[-1]["reason"]
         records = [
             schema.EpochRecord.model_validate({field: event[field] for field in schema.EpochRecord.model_fields})
@@ -95,12 +94,12 @@ def test_trials_side_by_side_are_bit_for_bit_the_runs_of_their_specs(serving: Se
 
 def test_a_trial_stops_when_it_is_told_and_others_go_on(serving: Serving) -> None:
     serving.trial("stopped", {}, judged=True)
-    while serving.hear()["event"] != "epoch":
+    while serving.next_event()["event"] != "epoch":
         pass
     serving.trial("other", {"epochs": 1})
-    assert serving.hear_until_ended(1)["other"][-1]["status"] == "ok"
+    assert serving.events_until_ended(1)["other"][-1]["status"] == "ok"
     serving.ask(trial="stopped", go_on=False)
-    (last,) = serving.hear_until_ended(1)["stopped"]
+    (last,) = serving.events_until_ended(1)["stopped"]
     assert (last["event"], last["status"]) == ("end", "stopped")
 
 
@@ -108,14 +107,14 @@ def test_a_loss_that_is_not_finite_fails_its_trial_alone(serving: Serving) -> No
     serving.trial("diverges", {"optimizer": {"learning_rate": 1e300}})
     serving.trial("refused", {"framework_options": {"no_such_switch": 1}})
     serving.trial("good", {"epochs": 1})
-    ends = {name: events[-1] for name, events in serving.hear_until_ended(3).items()}
+    ends = {name: events[-1] for name, events in serving.events_until_ended(3).items()}
     assert {name: end["status"] for name, end in ends.items()} == {"diverges": "diverged", "refused": "failed", "good": "ok"}
     assert "framework_options.no_such_switch is unknown" in ends["refused"]["reason"]
 
 
 def test_sigterm_ends_it_in_the_middle_of_a_trial(serving: Serving) -> None:
     serving.trial("endless", {"epochs": 1_000_000})
-    while serving.hear()["event"] != "epoch":
+    while serving.next_event()["event"] != "epoch":
         pass
     serving.process.send_signal(signal.SIGTERM)
     assert serving.process.wait(SECONDS) == 128 + signal.SIGTERM

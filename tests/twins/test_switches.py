@@ -141,8 +141,8 @@ def test_eager_runs_python_at_every_step_and_a_graph_once(
     if twin.framework != "tensorflow":
         pytest.skip("eager is the default")
     calls: list[int] = []
-    gradients = twin.train.gradients
-    monkeypatch.setattr(twin.train, "gradients", lambda *given, **named: calls.append(1) or gradients(*given, **named))
+    gradients = twin.train.Objective.gradients
+    monkeypatch.setattr(twin.train.Objective, "gradients", lambda *given: calls.append(1) or gradients(*given))
     found = losses(twin, trainer(twin, graph="eager"))
     assert np.abs(found / fair - 1).max() < 1e-4
     assert len(calls) == STEPS
@@ -227,7 +227,7 @@ def test_a_gpu_has_a_kernel_for_all_that_is_done_on_it(
     monkeypatch.setattr(tf, "function", recording)
     next(twin.input.resident(made_trainer._plan, DATA.train, 1, 0, 1, "CPU:0"))
     batch = [values[:8] for values in (*BATCH[:2], *BATCH[2])]
-    graphs.append(function(lambda *values: train_parts(twin, values)).get_concrete_function(*map(tf.constant, batch)).graph)
+    graphs.append(function(lambda *values: halves(twin, values)).get_concrete_function(*map(tf.constant, batch)).graph)
     assert len(graphs) == 2
 
     def is_served(operation: Any) -> bool:
@@ -246,8 +246,8 @@ def test_a_gpu_has_a_kernel_for_all_that_is_done_on_it(
     assert [(operation.type, operation.name) for operation in operations if not is_served(operation)] == []
 
 
-def train_parts(twin: Twin, values: Any) -> list[Any]:
-    return [part for each in values for part in twin.train.parts_of(each, 2)]
+def halves(twin: Twin, values: Any) -> list[Any]:
+    return [half for each in values for half in twin.train.micro_batches(each, 2)]
 
 
 @pytest.mark.slow

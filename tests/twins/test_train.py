@@ -25,14 +25,14 @@ RULES = {"sgd": oracles.sgd, "adam": oracles.adam}
 
 
 @pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", "categorical_crossentropy"])
-def test_gradients_are_the_slopes_of_the_formulas_loss(twin: Twin, loss: str) -> None:
+def test_gradients_are_the_central_differences_of_the_formulas_loss(twin: Twin, loss: str) -> None:
     gradients = made.trainer(twin, ARCHITECTURE, loss=loss).gradients(twin.batch(IMAGES, LABELS, MASKS), COUNT)
     scale = max(np.abs(gradient).max() for gradient in gradients.values())
     values = made.values(ARCHITECTURE)
     generator = np.random.default_rng(13)
     for name, gradient in gradients.items():
         for index in zip(*(generator.integers(0, size, 3) for size in gradient.shape), strict=True):
-            assert gradient[index] == pytest.approx(slope(values, name, index), abs=1e-7 * scale), (name, index)
+            assert gradient[index] == pytest.approx(central_difference(values, name, index), abs=1e-7 * scale), (name, index)
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam"])
@@ -118,7 +118,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_epochs_before_it(
     assert event_log.read_epochs(tmp_path) == run.result("diverged").epochs
 
 
-def slope(values: Any, name: str, index: Any) -> float:
+def central_difference(values: Any, name: str, index: Any) -> float:
     """Of the mean loss along one weight, by central differences."""
     width = 1e-6
     losses = []

@@ -10,7 +10,7 @@ import pytest
 
 from common.artifacts import atomic_files, results
 from common.training import profiling
-from common.training.trainer import Batch, Pieces, Recording, Separated, Span
+from common.training.trainer import Batch, ComputeAndExchange, Recording, Span, StepBreakdown
 
 BATCH = Batch(None, None, None, ())
 
@@ -42,14 +42,14 @@ class Replicas:
         self.calls.append(what)
         self.now += seconds
 
-    def separate(self, batch: Batch, num_examples: int) -> Any:
+    def compute_and_exchange(self, batch: Batch, num_examples: int) -> Any:
         return self._separated(self) if callable(self._separated) else self._separated
 
-    def pieces(self, batch: Batch, num_examples: int) -> Any:
+    def step_breakdown(self, batch: Batch, num_examples: int) -> Any:
         if isinstance(self._pieces, str):
             return self._pieces
         made = {name: lambda name=name, seconds=seconds: self.spend(name, seconds) for name, seconds in self._pieces.items()}
-        return Pieces(**{"optimizer": None, **made}, **self._how)
+        return StepBreakdown(**{"optimizer": None, **made}, **self._how)
 
     def record(self, work: Callable[[], None]) -> Recording:
         work()
@@ -67,12 +67,12 @@ class Replicas:
 
 
 def of(step: float, compute: float, exchange: float, own: list[float] | None = None, fused: str | None = None) -> Any:
-    def separated(trainer: Replicas) -> Separated:
+    def separated(trainer: Replicas) -> ComputeAndExchange:
         def computing() -> list[float] | None:
             trainer.spend("compute", compute)
             return own
 
-        return Separated(computing, lambda: trainer.spend("exchange", exchange), fused)
+        return ComputeAndExchange(computing, lambda: trainer.spend("exchange", exchange), fused)
 
     return step, separated
 
@@ -146,12 +146,12 @@ def test_pieces_inside_one_another_are_differences_and_one_below_0_is_told(monke
     parts = profiling.step_parts(Replicas(monkeypatch, 1.5, None, nested, nested=True), BATCH, 8, steps=2)
     assert (parts.forward_seconds, parts.backward_seconds, parts.optimizer_seconds) == (0.25, 0.5, 0.0)
     assert parts.pieces is not None and parts.pieces.startswith("differences between medians")
-    assert parts.pieces.endswith("; optimizer came out below 0 and is told as 0")
+    assert parts.pieces.endswith("; optimizer came out below 0 and is reported as 0")
 
 
 def test_a_piece_that_a_replica_has_not_is_none_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     without = {name: seconds for name, seconds in PIECES.items() if name != "optimizer"}
-    parts = profiling.step_parts(Replicas(monkeypatch, 1.5, None, without, fused="the server has it"), BATCH, 8, steps=2)
+    parts = profiling.step_parts(Replicas(monkeypatch, 1.5, None, without, note="the server has it"), BATCH, 8, steps=2)
     assert (parts.backward_seconds, parts.optimizer_seconds) == (0.5, None)
     assert parts.pieces is not None and parts.pieces.endswith("; the server has it")
 

@@ -13,8 +13,11 @@ from compare.execution import launch
 
 PARTS = ("common", "compare", "pytorch_impl", "tensorflow_impl")
 PLANTED = Path("pytorch_impl/train.py")
-BEFORE = "        num_correct = (logits.argmax(1) == labels).sum()\n"
-EXTRA = "        for _ in range(3):\n            model(input.scale(images, next(model.parameters()).dtype, scaling), *masks)\n"
+BEFORE = "            num_correct = (logits.argmax(1) == labels).sum()\n"
+EXTRA = """\
+            for _ in range(3):
+                model(input.scale(images, next(model.parameters()).dtype, self.scaling), *masks)
+"""
 """Three more forward passes a step in one twin, whose results nobody uses."""
 
 

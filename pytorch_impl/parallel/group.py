@@ -1,0 +1,43 @@
+"""Replicas of one run that sum tensors: synchronised BatchNorm, scores and statistics need it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import distributed
+
+from pytorch_impl import device
+
+
+class Group:
+    """Replicas that exchange tensors. All of them make the same calls in the same order."""
+
+    def __init__(self, members: Any) -> None:
+        # Twin: ranks form process groups. TensorFlow's replicas form a strategy.
+        self.members = members
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum a tensor over replicas; each gets the sum. Its gradient is the sum of the gradients."""
+        return self.total(tensor.clone())
+
+    def total(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum a one-dimensional tensor over the processes, between two steps."""
+        distributed.all_reduce(tensor, group=self.members)
+        return tensor
+
+    def sum(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Sum float64 or int64 values over the processes; every process gets the sum."""
+        return self.total(torch.tensor(values, device=device.kind())).cpu().numpy()
+
+    def share(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Copy the first replica's tensors to every replica."""
+        for tensor in tensors:
+            distributed.broadcast(tensor, group=self.members, group_src=0)
+
+
+def all_ranks() -> Group:
+    """All processes of the run."""
+    return Group(distributed.group.WORLD)

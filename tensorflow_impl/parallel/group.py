@@ -1,0 +1,68 @@
+"""Replicas of one run that sum tensors: synchronised BatchNorm, scores and statistics need it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from common.processes import rendezvous
+from tensorflow_impl import device
+
+
+class Group:
+    """Replicas that exchange tensors. All of them make the same calls in the same order."""
+
+    def __init__(self, members: Any) -> None:
+        # Twin: TensorFlow's replicas form a strategy. torch's ranks form process groups.
+        self.members = members
+        self._totals = cache(self._total_of)
+
+    def all_reduce(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Sum a tensor over replicas; each gets the sum. Its gradient is the sum of the gradients."""
+        if not tf.distribute.in_cross_replica_context():
+            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tensor)
+        return tensor  # Keras builds the model's graph outside any replica
+
+    def total(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Sum a one-dimensional tensor over the processes, between two steps."""
+        return self.members.experimental_local_results(self._totals(tensor.dtype)(tensor))[0]
+
+    def sum(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Sum float64 or int64 values over the processes; every process gets the sum."""
+        return self.total(tf.constant(values.reshape(-1))).numpy().reshape(values.shape)
+
+    def share(self, tensors: Iterable[tf.Variable]) -> None:
+        """Copy the first replica's tensors to every replica."""
+        for tensor in tensors:
+            first, *others = self.members.experimental_local_results(tensor)
+            if (resolver := self.members.cluster_resolver) is not None:  # the replicas are in several processes
+                own = first.numpy()
+                first.assign(self.sum(own if resolver.task_id == 0 else np.zeros_like(own)))
+            for other in others:
+                other.assign(first)
+
+    def _total_of(self, dtype: tf.DType) -> Any:
+        def one(tensor: tf.Tensor) -> Any:
+            # The copy is on the worker's device. An argument has no device, and the reduction needs one.
+            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(tensor))
+
+        return tf.function(
+            lambda tensor: self.members.run(one, args=(tensor,)), input_signature=[tf.TensorSpec((None,), dtype)]
+        )
+
+
+def all_ranks() -> Group:
+    """All processes of the run."""
+    # Twin: a strategy is created for them, and exchanges around a ring. torch's ranks have met in `rendezvous`.
+    implementation = tf.distribute.experimental.CommunicationImplementation
+    options = tf.distribute.experimental.CommunicationOptions(
+        implementation=implementation.NCCL if device.gpus() else implementation.RING,
+    )
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    rendezvous.keep_to_loopback()  # Twin: TensorFlow's server listens on all addresses. No setting changes that.
+    return Group(strategy)

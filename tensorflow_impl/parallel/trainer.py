@@ -1,0 +1,356 @@
+"""What the trainers of all modes share: construction, input, scores, weights, state, and a step's breakdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, cast
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from common.artifacts.schema import StepParts
+from common.data.batches import Plan
+from common.data.sources import Dataset, Split
+from common.models.architectures import Architecture, BatchNorm
+from common.models.weights import Weights
+from common.spec import Spec
+from common.training.trainer import Batch, ComputeAndExchange, Recording, StepBreakdown, Update
+from tensorflow_impl import device, evaluate, input, models, optim, profiler, switches, train, weights
+from tensorflow_impl.batch_norm import ReplicaGroup
+from tensorflow_impl.compression import Compressor
+from tensorflow_impl.parallel.group import Group
+
+
+class Trainer:
+    """One process of a run. A mode adds how it builds replicas, how they train and score together, and what it reports.
+
+    Each process calls `train_step` with its own shard of every global batch.
+    """
+
+    shard: tuple[int, int] = (0, 1)
+    _shards: Any = None  # sums over processes of different shards: a `Group` or a server. None: there is one shard
+    _exchanges = True
+
+    def __init__(self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, initial: Weights) -> None:
+        self._spec = spec
+        self._architecture = architecture
+        self._plan = plan
+        self._dataset = dataset
+        self._step = 0
+        self._switches = switches.of(spec, device.kind())
+        self._objective = train.Objective(spec.loss, plan.scaling, self._loss_scale)
+        self._compiled_for: int | None = None
+        self.devices = [device.kind()]
+        self.threads = {
+            "intra_op": tf.config.threading.get_intra_op_parallelism_threads(),
+            "inter_op": tf.config.threading.get_inter_op_parallelism_threads(),
+            "input": spec.workers,
+        }
+        self.implementation = device.describe()["modes"][spec.mode]["implementation"]
+        self._synchronises = spec.batch_norm_statistics == "synchronised" and spec.replicas > 1
+        # The batch dimension is free, so the last, smaller batch is not traced again.
+        images = tf.TensorSpec((None, architecture.image_size, architecture.image_size, 3), tf.uint8)
+        labels = tf.TensorSpec((None,), tf.int64)
+        masks = tuple(tf.TensorSpec((None, dropout.units), tf.bool) for dropout in architecture.dropouts)
+        whole, real = tf.TensorSpec((), tf.int64), tf.TensorSpec((), tf.float64)
+        self._signature = (images, labels, masks, whole, real, whole)
+        self._model: keras.Model
+        self._optimizer: optim.Optimizer
+        self._build()
+        # Twin: TensorFlow makes a graph by default, one for each number of micro-batches. PyTorch runs the step eagerly.
+        self._train = cache(self._step_in)
+        self._score = tf.function(self._score_batch, input_signature=(images, labels))
+        self._score.get_concrete_function()  # traced now, so that the first evaluation is timed like the others
+        self.load_weights(initial)
+
+    def _build(self) -> None:
+        """Build the replicas of this process: `_model`, and `_optimizer` if this process updates weights."""
+        raise NotImplementedError
+
+    def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+        """(loss, num_correct) of one step on this process's shard, in a graph."""
+        raise NotImplementedError
+
+    def _score_batch(self, images: Any, labels: Any) -> Any:
+        """(loss_sum, predictions) of a batch, in a graph."""
+        return evaluate.score(self._model, images, labels, self._objective)
+
+    def batches(self, first_epoch: int = 1) -> Iterator[Batch]:
+        """Iterate over this process's shard of every global batch, in order, starting at an epoch."""
+        index, number = self.shard
+        return input.batches(self._plan, self._dataset.train, number, index, first_epoch, self._switches)
+
+    def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
+        """Update the model once on one batch.
+
+        Args:
+            batch: this process's shard of N examples: images uint8 [N, H, W, 3], labels int64 [N], masks bool [N, units].
+            num_examples: size of the global batch.
+            learning_rate: of this update.
+
+        Returns:
+            (loss, num_correct), scalars on the device: this process's share of the mean loss over num_examples, and how many
+            of its predictions are right.
+        """
+        self._step += 1
+        step = self._train(self._spec.parts(num_examples), self._compiled(num_examples))
+        return step(*self._arguments(batch, num_examples, learning_rate))
+
+    def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
+        """Score one batch in evaluation mode.
+
+        Args:
+            images: uint8 [N, H, W, 3], on the host.
+            labels: int64 [N], on the host.
+
+        Returns:
+            (loss_sum, predictions): the loss summed over the N examples, on the device, and predicted labels int64 [N], on
+            the host.
+        """
+        loss, predictions = self._score(tf.constant(images), tf.constant(labels))
+        return loss, predictions.numpy()
+
+    def fetch(self, values: list[Any]) -> npt.NDArray[Any]:
+        """Copy results of `train_step` or `score` to one host array [len(values)], the same in all processes of a shard."""
+        return tf.stack(values).numpy()
+
+    def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Sum float64 or int64 values over all shards; every process gets the sum."""
+        return self._shards.sum(values) if self._shards else values
+
+    def total(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Sum float64 or int64 values over all processes; every process gets the sum."""
+        return self.all_reduce(values)
+
+    def share_statistics(self) -> None:
+        """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """The training state between two epochs, by name, for the modes that can resume (see `Spec.starts_over`)."""
+        kept = {f"optimizer/{name}": array for name, array in self._optimizer.state().items()}
+        return {f"weights/{name}": array for name, array in self.weights().items()} | kept
+
+    def load_state(self, values: dict[str, npt.NDArray[Any]], step: int) -> None:
+        """Restore what `state` returned after `step` updates."""
+        self._step = step
+        groups: dict[str, dict[str, npt.NDArray[Any]]] = {"weights": {}, "optimizer": {}}
+        for path, array in values.items():
+            group, _, name = path.partition("/")
+            groups[group][name] = array
+        self.load_weights(groups["weights"])
+        self._optimizer.load_state(groups["optimizer"])
+
+    def report(self, test: Split) -> dict[str, Any]:
+        """Mode-specific result fields. Called once, after `test` is scored."""
+        return {}
+
+    def compute_and_exchange(self, batch: Batch, num_examples: int) -> ComputeAndExchange | StepParts | str | None:
+        """Split a step on this batch into compute and exchange, which are timed separately.
+
+        Returns:
+            The two functions; the reason why they cannot be separated; or None where the mode exchanges nothing.
+        """
+        return f"mode {self._spec.variant} computes and sends in one"
+
+    def step_breakdown(self, batch: Batch, num_examples: int) -> StepBreakdown | str:
+        """Break a step on this batch into a replica's computations, without exchange.
+
+        Returns:
+            The functions to call one by one, or the reason why a step has no such breakdown.
+        """
+        return f"mode {self._spec.variant} sends within forward and backward"
+
+    def record(self, work: Callable[[], None]) -> Recording:
+        """Run `work` under the framework's own profiler."""
+        return profiler.record(work)
+
+    def synchronize(self) -> None:
+        """Wait until the device has finished all queued work."""
+        device.synchronize()
+
+    def close(self) -> None:
+        """Disconnect from the other processes at the end of the run."""
+        # Twin: the strategy has no such call. Its server ends with the process.
+
+    def load_weights(self, values: Weights) -> None:
+        """Set every parameter and statistic of every replica."""
+        weights.load(self._model, self._architecture, values)
+
+    def weights(self) -> Weights:
+        """Every parameter and statistic by canonical name: replica 0's, or gathered where replicas divide the model."""
+        return weights.extract(self._model, self._architecture)
+
+    def num_values(self) -> tuple[int, int]:
+        """Number of values in the whole model, as (all, trainable). Every process gets the same."""
+        return models.num_values(self._model)
+
+    def gradients(self, batch: Batch, num_examples: int) -> Weights:
+        """Gradients of the mean loss by canonical name. Mode serial only. This changes BatchNorm statistics."""
+        update = Update(num_examples, learning_rate=0.0, step=0)
+        compute = tf.function(lambda: self._objective.gradients(self._model, batch.images, batch.labels, batch.masks, update))
+        _, _, gradients = compute()
+        return weights.extract_gradients(self._model, self._architecture, gradients)
+
+    def logits(self, batch: Batch, *, training: bool) -> npt.NDArray[np.floating]:
+        """Logits [N, classes] of one batch, from the first copy of the model.
+
+        Only mode serial supports `training`, which changes BatchNorm statistics.
+        """
+        if not training:
+            return evaluate.logits(self._model, batch.images, self._plan.scaling).numpy()
+        return self._model(
+            [input.scale(batch.images, device.dtype(self._spec), self._plan.scaling), *batch.masks], training=True
+        ).numpy()
+
+    # What modes are built from.
+
+    def _new_model(self, group: ReplicaGroup | None) -> keras.Model:
+        """A replica on the current device; the group sums for synchronised BatchNorm."""
+        return models.build(self._architecture, self._spec.precision, group, self._switches["arithmetic"])
+
+    def _new_optimizer(self, model: keras.Model) -> optim.Optimizer:
+        return optim.build(self._spec.optimizer, model.trainable_variables, self._switches)
+
+    def _replicate(self, replicas: Group) -> None:
+        """Build one replica on every device of a strategy. They exchange gradients in buckets."""
+        self._strategy, settings = replicas.members, self._spec.communication
+        if settings.compression != "none":
+            self.implementation += f", gradients as {settings.compression}"
+        with self._strategy.scope():
+            self._model = self._new_model(replicas if self._synchronises else None)
+            self._optimizer = self._new_optimizer(self._model)
+            self._compressor = Compressor(settings, self._model, self._architecture)
+
+    def _ranks(self) -> list[str]:
+        """A name for every process of the run, where each has a device."""
+        return [f"rank {rank}: {device.kind()}" for rank in range(self._spec.replicas)]
+
+    def _devices(self) -> list[str]:
+        """A device of this process for every replica."""
+        return [f"{'GPU' if device.gpus() else 'CPU'}:{index}" for index in range(self._spec.replicas)]
+
+    def _loss_scale(self) -> tf.Tensor | None:
+        return cast(optim.LossScaled, self._optimizer).scale if self._switches["arithmetic"] == "float16" else None
+
+    def _compiled(self, num_examples: int) -> bool:
+        """Whether XLA compiles a step on this many examples. It does so only for the first batch size.
+
+        Otherwise it would compile again for the last, smaller batch.
+        """
+        # Twin: TensorFlow has a compiled and an uncompiled function. torch switches its compiled model to eager.
+        self._compiled_for = self._compiled_for or num_examples
+        return self._switches["graph"] == "xla" and num_examples == self._compiled_for
+
+    def _step_in(self, micro_batches: int, compiled: bool = False, body: Any = None) -> Any:
+        """A graph of a step, or of another function that takes the same arguments."""
+        body = body or self._train_step
+
+        def step(images: Any, labels: Any, masks: Any, num_examples: Any, learning_rate: Any, number: Any) -> Any:
+            return body(images, labels, masks, Update(num_examples, learning_rate, number, micro_batches))
+
+        if self._switches["graph"] == "eager":
+            return step
+        return tf.function(step, input_signature=self._signature, jit_compile=True if compiled else None)
+
+    def _arguments(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, ...]:
+        # Twin: torch takes Python numbers. A graph takes tensors; on the device, each would need a copy at every step.
+        with tf.device("CPU:0"):
+            numbers = (
+                tf.constant(num_examples, tf.int64),
+                tf.constant(learning_rate, tf.float64),
+                tf.constant(self._step, tf.int64),
+            )
+        return (batch.images, batch.labels, batch.masks, *numbers)
+
+    def _each(self, one: Callable[..., Any], images: Any, labels: Any, masks: Any) -> Any:
+        """Results of every replica of this process, each on its own shard."""
+        return one(images, labels, masks)
+
+    def _exchange(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        """The sum of the strategy's replicas' gradients, the same in each."""
+        return self._compressor.exchange(gradients) if self._exchanges else gradients
+
+    def _step_alone(self, num_examples: int) -> Any:
+        """A step without any exchange."""
+        step = self._step_in(self._spec.parts(num_examples), self._compiled(num_examples))
+        # Twin: tracing the graph fixes what the step does, so it is traced here.
+        self._exchanges = False
+        if self._switches["graph"] != "eager":
+            step.get_concrete_function()
+        self._exchanges = True
+        return step
+
+    def _separated(self, batch: Batch, num_examples: int) -> ComputeAndExchange:
+        """A step of a strategy's replicas without exchange, and the exchange of gradients alone."""
+        step = self._step_alone(num_examples)
+        shapes = [variable.shape for variable in self._model.trainable_variables]
+        draw = tf.function(lambda: [tf.random.normal(shape, dtype=device.dtype(self._spec)) for shape in shapes])
+        gradients = self._strategy.run(draw)
+
+        def one(gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+            return self._exchange([tf.identity(gradient) for gradient in gradients])
+
+        send = tf.function(lambda gradients: self._strategy.run(one, args=(gradients,)))
+
+        def compute() -> None:
+            step(*self._arguments(batch, num_examples, 0.0))
+
+        def exchange() -> None:
+            send(gradients)
+
+        return ComputeAndExchange(compute, exchange)
+
+    def _breakdown_of(self, model: keras.Model, batch: Batch, num_examples: int) -> StepBreakdown:
+        """The step breakdown of a model that every replica holds whole."""
+        number, compiled = self._spec.parts(num_examples), self._compiled(num_examples)
+
+        def forward(images: Any, labels: Any, masks: Any, update: Update) -> Any:
+            cut = [train.micro_batches(values, number) for values in (images, labels, *masks)]
+            return [
+                self._objective.forward(model, own_images, own_labels, own_masks, update.num_examples)
+                for own_images, own_labels, *own_masks in zip(*cut, strict=True)
+            ]
+
+        def gradients(images: Any, labels: Any, masks: Any, update: Update) -> Any:
+            return self._objective.gradients(model, images, labels, masks, update)
+
+        # Twin: a graph runs as a whole, so each function is a graph that ends with its own computation. torch runs them in
+        # turn.
+        def graph_of(compute: Callable[..., Any]) -> Any:
+            def replicas(images: Any, labels: Any, masks: Any, update: Update) -> Any:
+                return self._each(lambda *shard: compute(*shard, update), images, labels, masks)
+
+            return self._step_in(number, compiled, replicas)
+
+        def calling(graph: Callable[..., Any]) -> Callable[[], None]:
+            def call() -> None:
+                graph(*self._arguments(batch, num_examples, 0.0))
+
+            return call
+
+        def transfer() -> None:
+            with tf.device("GPU:0" if device.gpus() else "CPU:0"):
+                for values in (batch.images, batch.labels, *batch.masks):
+                    tf.identity(values)
+
+        step = cache(lambda: self._step_alone(num_examples))  # traced when it is first called
+        note = "forward and backward hold the exchange of BatchNorm's statistics" if self._synchronises else None
+        return StepBreakdown(
+            transfer,
+            calling(graph_of(forward)),
+            calling(graph_of(gradients)),
+            calling(lambda *arguments: step()(*arguments)),
+            nested=True,
+            note=note,
+        )
+
+    def _statistics(self) -> list[Any]:
+        return [
+            variable.value
+            for layer in self._architecture.leaves()
+            if isinstance(layer, BatchNorm)
+            for variable in models.find_layer(self._model, layer.name).non_trainable_variables
+        ]
