@@ -99,22 +99,36 @@ class Split:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Dataset:
-    """Three splits, none of them empty, that share no example."""
+class _Known:
+    """What is known of a data set without its images."""
 
     name: str
     class_names: tuple[str, ...]
     """By class id."""
+    content_hash: str
+    """SHA-256 of the pixels and labels of each split, the class names and the image size. It is the same however the data are
+    loaded."""
+    image_size: int
+    """Height and width in pixels. Images of another size are resized by the rule of `decode.resize`."""
+    notes: tuple[str, ...]
+    """What a reader of the results must know of the data, e.g. which split was drawn from train."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Description(_Known):
+    """A Dataset without its examples."""
+
+    sizes: Mapping[str, int]
+    """Number of examples in each of `train`, `validation`, `test`."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Dataset(_Known):
+    """Three splits that share no example. None is empty."""
+
     train: Split
     validation: Split
     test: Split
-    content_hash: str
-    """SHA-256 over the pixels of each split's examples, their labels, the class names and the size: equal where the same
-    arrays are trained on, be they loaded as a Dataset or as Files."""
-    image_size: int
-    """Height and width in pixels."""
-    notes: tuple[str, ...]
-    """What a reader of the results must know of the data, e.g. which split was drawn from train."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -125,22 +139,16 @@ class FileSplit:
     labels: NDArray[np.int64]
     """[N], class ids."""
     rows: NDArray[np.int64]
-    """[N], places in the manifest of the source."""
+    """[N], rows of the manifest of the source."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Files:
-    """A Dataset whose images are still files; equal fields mean the same, example for example."""
+class Files(_Known):
+    """A Dataset whose images are still files, example for example."""
 
-    name: str
-    class_names: tuple[str, ...]
     train: FileSplit
     validation: FileSplit
     test: FileSplit
-    content_hash: str
-    image_size: int
-    """Height and width in pixels to which images are to be resized by `decode.resize`'s rule, unless they have it."""
-    notes: tuple[str, ...]

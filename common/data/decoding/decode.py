@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from common.data import threads
-from common.data.cache import PixelFile
 from common.data.dataset import BadFile
 from common.data.decoding.encoded import Encoded
+from common.data.pixel_cache import PixelFile
 
 SUFFIXES = {
     **dict.fromkeys((".jpg", ".jpeg", ".jpe", ".jfif"), "JPEG"),
@@ -93,12 +93,18 @@ def decode(content: bytes, image_size: int | None) -> NDArray[np.uint8]:
 
 
 def examine(content: bytes) -> tuple[Header, NDArray[np.uint8]]:
-    """Decode one image file at its own size and say what it is; as `decode`."""
+    """Decode one image file at its own size, once, and say what it is. As `decode`.
+
+    A plain JPEG is decoded by simplejpeg, a strict libjpeg-turbo that takes each warning for an error. Its pixels are those of
+    `decode`. Pillow decodes any other file, also one that simplejpeg refuses.
+    """
     with _opened(content) as image:
-        image_format, mode, plain = _format(image), image.mode, _is_plain(image) and content.endswith(_END_OF_JPEG)
-        pixels = np.asarray(_rgb(image))
+        image_format, mode = _format(image), image.mode
+        pixels = _decode_plain(content, image.size) if _may_be_plain(image, content) else None
+        plain = pixels is not None
+        if pixels is None:
+            pixels = np.asarray(_rgb(image))
     height, width, _ = pixels.shape
-    plain = plain and _is_flawless(content, pixels)
     return Header(image_format, mode, width, height, plain), pixels
 
 
@@ -188,9 +194,14 @@ def _is_deep(image: Any) -> bool:
     return image.format == "PNG" and ";16" in str(details)
 
 
-def _is_plain(image: Any) -> bool:
-    """A whole JPEG of YCbCr or grey, of a sampling that all libjpegs interpolate alike, the right way up."""
+def _may_be_plain(image: Any, content: bytes) -> bool:
+    """Whether the header is that of a plain JPEG: upright, whole, YCbCr or grey, Huffman-coded.
+
+    Its sampling must be one that all versions of libjpeg interpolate alike.
+    """
     if _format(image) != "JPEG" or image.getexif().get(0x0112, 1) != 1:
+        return False
+    if not content.endswith(_END_OF_JPEG) or not _FRAMES & set(_markers(content)):
         return False
     if len(image.layer) == 1:
         return True
@@ -200,15 +211,14 @@ def _is_plain(image: Any) -> bool:
     return is_ycbcr and samplings[0] in ((1, 1), (2, 1), (2, 2)) and samplings[1:] == [(1, 1), (1, 1)]
 
 
-def _is_flawless(content: bytes, pixels: NDArray[np.uint8]) -> bool:
-    """Whether a second libjpeg, which takes warnings for errors, reads a baseline or progressive JPEG as Pillow does."""
-    if not _FRAMES & set(_markers(content)):
-        return False
+def _decode_plain(content: bytes, size: tuple[int, int]) -> NDArray[np.uint8] | None:
+    """The pixels of a JPEG, or None if it has any flaw or another (width, height)."""
     try:
-        return np.array_equal(simplejpeg.decode_jpeg(content), pixels)
+        pixels = simplejpeg.decode_jpeg(content)
     except ValueError as error:
         _raise_lack_of_memory(error)
-        return False
+        return None
+    return pixels if pixels.shape[1::-1] == size else None
 
 
 def _markers(content: bytes) -> Iterator[int]:

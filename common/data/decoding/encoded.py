@@ -28,7 +28,7 @@ class Encoded:
     sizes: NDArray[np.int64]
     """[N], bytes."""
     plain: NDArray[np.bool_]
-    """[N], whether the file is a JPEG that any libjpeg decoder turns into the canonical pixels (see `decode.is_plain`)."""
+    """[N], whether the file is a JPEG that any libjpeg decoder turns into the canonical pixels (see `decode.examine`)."""
 
     def __len__(self) -> int:
         return len(self.offsets)

@@ -6,11 +6,10 @@ import hashlib
 import json
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import filelock
 
-from common.artifacts import atomic_files
 from common.data import cache
 from common.data.dataset import Images
 from common.data.decoding import decode
@@ -92,7 +91,7 @@ def store(sums: Sums, key: str, *, cache_dir: str | None = None) -> Path:
         "squares": list(sums.squares),
         **statistics(sums)._asdict(),
     }
-    atomic_files.write_atomically(path, json.dumps({"record": record, "sha256": atomic_files.digest(record)}, indent=1) + "\n")
+    cache.write_record(path, record)
     return path
 
 
@@ -110,13 +109,10 @@ def _path(key: str, cache_dir: str | None) -> Path:
 
 
 def _read(path: Path) -> Sums | None:
-    """The sums stored there, or None where they are missing, torn or changed."""
+    """The stored sums, or None if they are missing, torn or changed."""
     try:
-        stored: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        record: dict[str, Any] = stored["record"]
-        if stored["sha256"] != atomic_files.digest(record) or record["version"] != _VERSION:
-            return None
+        record = cache.read_record(path, _VERSION)
         values, squares = record["values"], record["squares"]
         return Sums(record["pixels"], (values[0], values[1], values[2]), (squares[0], squares[1], squares[2]))
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
+    except (*cache.TORN, IndexError):
         return None

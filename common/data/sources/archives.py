@@ -22,8 +22,8 @@ from typing import IO, Any, cast
 from common.data.dataset import DataRefused
 from common.data.sources.file_source import (
     Content,
+    FileSource,
     Listing,
-    Tree,
     check_count,
     check_size,
     checked_name,
@@ -45,7 +45,7 @@ _END_BLOCK = bytes(tarfile.BLOCKSIZE)
 _ZIP_BYTES_AT_ONCE = 4096  # zipfile unpacks what it reads of bzip2 and LZMA at once, whatever size the header promises
 
 
-def recognise(path: Path) -> Tree | None:
+def recognise(path: Path) -> FileSource | None:
     """The archive in a file, or None where the file is none; told by its first block alone, of which nothing is unpacked."""
     with path.open("rb") as file:
         start = file.read(tarfile.BLOCKSIZE)

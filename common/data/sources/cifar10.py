@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from common.data.dataset import Arrays, DataRefused
 from common.data.sources import reuse_download, unpickle
-from common.data.sources.file_source import Tree
+from common.data.sources.file_source import FileSource
 
 CLASS_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
@@ -107,7 +107,7 @@ def recognise(files: Sequence[str]) -> Layout | None:
     return None
 
 
-def read(tree: Tree, layout: Layout) -> Arrays:
+def read(tree: FileSource, layout: Layout) -> Arrays:
     """All batches, in the official order."""
     batches: dict[str, _Batch] = {}
     for name, content in tree.read(layout.files):

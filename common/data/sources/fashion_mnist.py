@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from common.data.dataset import Arrays, DataRefused
 from common.data.sources import reuse_download
-from common.data.sources.file_source import Tree
+from common.data.sources.file_source import FileSource
 
 CLASS_NAMES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 NAME = "fashion_mnist"
@@ -92,7 +92,7 @@ def recognise(files: Sequence[str]) -> Layout | None:
     return None
 
 
-def read(tree: Tree, layout: Layout) -> Arrays:
+def read(tree: FileSource, layout: Layout) -> Arrays:
     """All images, the training images first.
 
     A grey image of 28x28 pixels gets a border of two zero pixels, and its one channel three times: [32, 32, 3]. The classes

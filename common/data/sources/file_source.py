@@ -47,7 +47,7 @@ class Content:
         return self.read()
 
 
-class Tree(Protocol):
+class FileSource(Protocol):
     path: Path
 
     def fingerprint(self) -> tuple[str, int]:

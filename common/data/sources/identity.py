@@ -10,14 +10,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common.data.sources.file_source import Tree
+from common.data.sources.file_source import FileSource
 
 SETTLED_SECONDS = 2.0
 """A change within this time before a tree is read could carry the time stamp of the state that was read, on a file system
 whose clock ticks slowly; such a young tree is read again at the next start."""
 
 
-def content_hash(tree: Tree, cache_folder: Path) -> str:
+def content_hash(tree: FileSource, cache_folder: Path) -> str:
     """SHA-256 over the content of a tree, remembered in the cache for as long as no file is written to or replaced.
 
     Raises:

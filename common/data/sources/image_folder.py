@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from common.data import threads
 from common.data.dataset import BadFile, DataRefused, Examples, listed, listed_below
 from common.data.decoding import decode
-from common.data.sources.file_source import Content, Listing, Tree, check_size, is_unreadable
+from common.data.sources.file_source import Content, FileSource, Listing, check_size, is_unreadable
 from common.data.sources.manifest import STRAY, Manifest
 from common.data.sources.splits import SPLITS
 
@@ -48,7 +48,7 @@ class _Scanned(NamedTuple):
     pixel_sha256: bytes = _NO_HASH
 
 
-def scan(tree: Tree, listing: Listing, packed: BinaryIO) -> Manifest:
+def scan(tree: FileSource, listing: Listing, packed: BinaryIO) -> Manifest:
     """Open every file of a tree once, on all cores, and pack the good ones into one file.
 
     Args:
@@ -165,7 +165,7 @@ def common_size(manifest: Manifest, rows: NDArray[np.int64], tree: Path) -> int:
     return int(widths[0])
 
 
-def _checked(tree: Tree, wanted: Collection[str]) -> Iterator[tuple[str, Content]]:
+def _checked(tree: FileSource, wanted: Collection[str]) -> Iterator[tuple[str, Content]]:
     for path, content in tree.read(wanted):
         check_size(content.num_bytes, f"{path!r} in {tree.path}", MAX_FILE_BYTES)
         yield path, content

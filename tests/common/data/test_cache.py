@@ -13,11 +13,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from common.data import cache
+from common.data import cache, pixel_cache
 from common.data.dataset import BadFile
 from common.data.decoding import decode
 from common.data.preprocessing import scaling
-from common.data.sources import DataRefused, file_source, identity, image_folder, load, load_files, lookup, splits
+from common.data.sources import DataRefused, describe, file_source, identity, image_folder, load, load_files, lookup, splits
 from common.spec import Data
 from tests.common.made_up_data import image, tree, write_folder, write_tar
 
@@ -170,7 +170,7 @@ def test_what_is_torn_while_it_is_read_is_told_as_a_failing_disk(pets, tmp_path)
     entry = cache.fetch(tmp_path / "cache", "scanned", place.name, lambda _: pytest.fail("it is whole"))
     with (place / "arrays.npz").open("r+b") as file:
         file.write(bytes(place.joinpath("arrays.npz").stat().st_size // 2))
-    with pytest.raises(OSError, match=r"It was whole a moment ago.*arrays\.npz"):
+    with pytest.raises(OSError, match=r"The file was whole a moment ago.*arrays\.npz"):
         _ = [entry.arrays[name] for name in entry.arrays]
 
 
@@ -178,16 +178,18 @@ def test_what_is_torn_while_it_is_read_is_told_as_a_failing_disk(pets, tmp_path)
 @pytest.mark.parametrize("loading", ["cached", "streaming"])
 def test_of_all_that_is_stored_a_later_load_reads_what_it_needs(loading, limit, pets, tmp_path, monkeypatch):
     loaded(pets, tmp_path / "cache", loading=loading, limit=limit)
-    original, read = cache._Stored.__getitem__, set()
+    original, read = cache._StoredArrays.__getitem__, set()
 
     def noted(self, name):
         read.add(name)
         return original(self, name)
 
-    monkeypatch.setattr(cache._Stored, "__getitem__", noted)
+    monkeypatch.setattr(cache._StoredArrays, "__getitem__", noted)
     loaded(pets, tmp_path / "cache", loading=loading, limit=limit)
     columns = ("ids", "labels", "rows") if loading == "streaming" else ("ids", "labels")
     of_splits = {f"{split}_{column}" for split in splits.SPLITS for column in columns}
+    if loading == "streaming":
+        of_splits.remove("train_ids")  # its pixels are not stored
     of_files = {"offsets", "file_bytes", "plain"} if loading == "streaming" else set()
     some_pixels = {"known"} if loading == "streaming" or limit else set()  # where all are stored, that is told
     assert read == of_splits | of_files | some_pixels
@@ -264,14 +266,14 @@ def test_a_run_that_dies_while_it_adds_images_costs_the_earlier_ones_nothing(fai
     expected = loaded(pets, tmp_path / "whole").train.images
     few = loaded(pets, tmp_path / "cache", limit=4).train.images
     before = np.asarray(few).copy()
-    original = getattr(cache.PixelFile, fails)
+    original = getattr(pixel_cache.PixelFile, fails)
 
     def failing(self, *arguments):
         original(self, *arguments)
         raise OSError("no space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(cache.PixelFile, fails, failing)
+        patched.setattr(pixel_cache.PixelFile, fails, failing)
         with pytest.raises(DataRefused, match="no space left"):
             loaded(pets, tmp_path / "cache")
     assert stored_rows(tmp_path / "cache") == 12 and np.array_equal(few, before)
@@ -317,6 +319,49 @@ def test_data_that_has_no_room_on_the_disk_is_refused_before_it_is_decoded(pets,
         assert way in message
     assert not list((tmp_path / "cache" / "decoded").glob("*/data"))
     loaded(pets, tmp_path / "cache", loading="streaming")
+
+
+@pytest.mark.parametrize("loading", ["cached", "streaming"])
+def test_a_description_is_that_of_the_loaded_data_and_decodes_nothing(loading, pets, tmp_path, builds):
+    data = Data(source=str(pets), limit=4, image_size=6, loading=loading)
+    described = describe(data, seed=1, cache_dir=str(tmp_path / "cache"))
+    assert not builds and not (tmp_path / "cache" / "decoded").exists()
+    dataset = load(data, seed=1, cache_dir=str(tmp_path / "cache"))
+    for name in ("name", "class_names", "content_hash", "image_size", "notes"):
+        assert getattr(described, name) == getattr(dataset, name)
+    assert described.sizes == {split: len(getattr(dataset, split)) for split in ("train", "validation", "test")}
+
+
+REFUSED = {
+    "missing": ({"source": "no/such/folder"}, {}),
+    "bad files": ({}, {"train/cat/bad.png": b"no image"}),
+    "shared images": ({}, {"test/cat/again.png": FILES["train/cat/0.png"]}),
+    "another size": ({}, {"train/cat/large.png": image("large", 12, 12)}),
+    "nothing to stream": ({"source": "digits", "loading": "streaming"}, {}),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_description_is_refused_as_the_data_are(kind, tmp_path):
+    values, more = REFUSED[kind]
+    data = Data(**{"source": str(write_folder(tmp_path / "pets", FILES | more)), **values})
+    messages: list[str] = []
+    for read in (describe, load):
+        with pytest.raises(DataRefused) as caught:
+            read(data, seed=0, cache_dir=str(tmp_path / read.__name__))
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+
+
+def test_a_description_is_refused_if_there_is_no_room_for_the_images(pets, tmp_path, monkeypatch):
+    needed = 24 * 8 * 8 * 3
+    monkeypatch.setattr(lookup.shutil, "disk_usage", lambda _: SimpleNamespace(free=needed - 1))
+    with pytest.raises(DataRefused, match="no room to decode 24 images of pets at 8 x 8"):
+        describe(Data(source=str(pets)), seed=0, cache_dir=str(tmp_path / "cache"))
+    monkeypatch.undo()
+    loaded(pets, tmp_path / "cache")
+    monkeypatch.setattr(lookup.shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    describe(Data(source=str(pets)), seed=0, cache_dir=str(tmp_path / "cache"))  # all are there
 
 
 def test_much_that_is_to_be_decoded_is_told_beforehand(pets, tmp_path, monkeypatch, capsys):
@@ -468,7 +513,7 @@ def test_a_cache_that_cannot_be_written_is_refused_with_a_fix(pets, tmp_path):
 def test_a_pixel_file_with_missing_rows_is_not_sealed(tmp_path):
     np.save(tmp_path / "images.npy", np.zeros((5, 4, 4, 3), np.uint8))
     with (tmp_path / "images.npy").open("r+b") as file:
-        pixels = cache.PixelFile(file, np.array([1, 3]), 4)
+        pixels = pixel_cache.PixelFile(file, np.array([1, 3]), 4)
         pixels.write(1, np.zeros((1, 4, 4, 3), np.uint8))
         with pytest.raises(RuntimeError, match="1 images were never written"):
             pixels.finish()

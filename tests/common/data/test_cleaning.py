@@ -12,7 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import simplejpeg
 from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
 
 from common.data import threads
 from common.data.dataset import BadFile
@@ -370,7 +372,7 @@ def test_of_500_mutated_jpegs_each_is_an_image_or_a_named_bad_file(jpegs, tmp_pa
         load(Data(source=data.source), seed=0, cache_dir=cache)
 
 
-@pytest.mark.parametrize("fails", ["_rgb", "_is_plain"])
+@pytest.mark.parametrize("fails", ["_rgb", "_may_be_plain"])
 def test_a_lack_of_memory_is_no_fault_of_the_file_and_nothing_of_it_is_kept(fails, tmp_path, cache, monkeypatch):
     def without_memory(_: object) -> None:
         raise MemoryError
@@ -388,20 +390,58 @@ def test_a_lack_of_memory_is_no_fault_of_the_file_and_nothing_of_it_is_kept(fail
 
 
 @pytest.mark.parametrize(
-    ("patched", "failure"),
+    ("patched", "failure", "image_format"),
     [
-        ("PIL.ImageFile.ImageFile.load", OSError("out of memory when reading image file")),
-        ("PIL.ImageFile.ImageFile.load", OSError(errno.ENOMEM, "Cannot allocate memory")),
-        ("simplejpeg.decode_jpeg", ValueError("Insufficient memory (case 4)")),
+        ("PIL.ImageFile.ImageFile.load", OSError("out of memory when reading image file"), "PNG"),
+        ("PIL.ImageFile.ImageFile.load", OSError(errno.ENOMEM, "Cannot allocate memory"), "PNG"),
+        ("simplejpeg.decode_jpeg", ValueError("Insufficient memory (case 4)"), "JPEG"),
     ],
 )
-def test_a_decoder_that_says_that_memory_is_out_is_believed(patched, failure, monkeypatch):
+def test_a_decoder_that_says_that_memory_is_out_is_believed(patched, failure, image_format, monkeypatch):
     def failing(*_: object, **__: object) -> None:
         raise failure
 
     monkeypatch.setattr(patched, failing)
     with pytest.raises(MemoryError):
-        decode.examine(image("a", 16, 16, "JPEG"))
+        decode.examine(image("a", 16, 16, image_format))
+
+
+@pytest.fixture
+def decodes(monkeypatch) -> list[str]:
+    """Grows by the name of the library whenever one decodes the pixels of a JPEG."""
+    calls: list[str] = []
+    strict, pillow = simplejpeg.decode_jpeg, JpegImageFile.load
+
+    def counted(content, **more):
+        calls.append("simplejpeg")
+        return strict(content, **more)
+
+    def counted_load(self):
+        if self.tile:  # without tiles its pixels are there already
+            calls.append("Pillow")
+        return pillow(self)
+
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", counted)
+    monkeypatch.setattr(JpegImageFile, "load", counted_load)
+    return calls
+
+
+def test_a_plain_jpeg_is_decoded_once_when_it_is_judged_and_once_for_the_cache(tmp_path, cache, decodes):
+    files = {f"{folder}/{number}.jpg": image(f"{folder}{number}", 16, 16, "JPEG") for folder in "ab" for number in range(10)}
+    data = Data(source=str(write_folder(tmp_path / "pets", files)))
+    manifest = load_manifest(data, cache_dir=cache)
+    assert manifest.plain.all() and decodes == ["simplejpeg"] * 20
+    load(data, seed=0, cache_dir=cache)
+    assert decodes == ["simplejpeg"] * 20 + ["Pillow"] * 20
+    load(data, seed=0, cache_dir=cache)
+    assert len(decodes) == 40
+
+
+def test_a_jpeg_that_is_not_plain_is_decoded_once_when_it_is_judged(decodes):
+    colours = Image.fromarray(pixels("colours", 16, 16))
+    for content in (saved(colours.convert("CMYK"), "JPEG"), saved(colours, "JPEG", keep_rgb=True)):
+        decodes.clear()
+        assert not decode.examine(content)[0].plain and decodes == ["Pillow"]
 
 
 def test_few_bytes_of_decoded_images_are_held_whatever_their_size(tmp_path, cache, monkeypatch):
