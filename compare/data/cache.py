@@ -27,7 +27,7 @@ DEFAULT_DAYS = 30.0
 
 _ENTRIES = {"decoded": "decoded images", "scanned": "checked files", "divided": "splits"}
 _SMALL = {"hashes": "content hashes", "statistics": "means and deviations", "proofs": "proofs", "best": "best switches"}
-_DOWNLOADS = (cifar10.BINARY.name, cifar10.PYTHON.name, cifar10.BINARY.folder, cifar10.PYTHON.folder, fashion_mnist.FOLDER)
+_DOWNLOADS = (cifar10.BINARY.name, cifar10.PYTHON.name, *cifar10.FOLDERS, fashion_mnist.FOLDER)
 _HOUR, _DAY = 3_600.0, 86_400.0
 
 

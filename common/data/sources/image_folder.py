@@ -1,4 +1,4 @@
-"""A tree of images, `[train|validation|valid|val|test]/class/image` or `class/image`, read through one manifest."""
+"""A tree of images: its files are scanned into a manifest, and its examples are chosen from the manifest."""
 
 from __future__ import annotations
 
@@ -14,28 +14,16 @@ from numpy.typing import NDArray
 from common.data import threads
 from common.data.dataset import BadFile, DataRefused, Examples, listed, listed_below
 from common.data.decoding import decode
+from common.data.sources import folder_layout
 from common.data.sources.file_source import Content, FileSource, Listing, check_size, is_unreadable
+from common.data.sources.folder_layout import LAYOUT
 from common.data.sources.manifest import STRAY, Manifest
 from common.data.sources.splits import SPLITS
 
 MAX_FILE_BYTES = 64 * 2**20
 """Of one file beside or among images: several are in memory at once for each core."""
 
-_SPLIT_OF = {"train": "train", "validation": "validation", "valid": "validation", "val": "validation", "test": "test"}
-_LAYOUT = "Lay it out as train/<class>/<image> with validation/ and test/ beside, or as <class>/<image>."
 _NO_HASH = bytes(32)
-
-
-class _Place(NamedTuple):
-    """Where a file belongs; places sort as the manifest does."""
-
-    split: str
-    class_name: str
-    path: str
-
-    @property
-    def order(self) -> tuple[int, str, str]:
-        return (SPLITS.index(self.split) if self.split in SPLITS else len(SPLITS), self.class_name, self.path)
 
 
 class _Scanned(NamedTuple):
@@ -59,7 +47,7 @@ def scan(tree: FileSource, listing: Listing, packed: BinaryIO) -> Manifest:
     Raises:
         DataRefused: the layout is another one, or a file has more than MAX_FILE_BYTES; no other file makes it fail.
     """
-    places, empty_folders = _lay_out(listing, tree.path)
+    places, empty_folders = folder_layout.places(listing, tree.path)
     rows = {place.path: row for row, place in enumerate(places)}
     num_files = len(places)
     columns = {name: [""] * num_files for name in ("problems", "details", "formats", "modes")}
@@ -126,7 +114,7 @@ def examples(manifest: Manifest, tree: Path, *, skip_bad: bool) -> tuple[NDArray
     if len(class_names) < 2:
         raise DataRefused(
             f"{tree} must hold at least 2 classes of usable images. Received: "
-            f"{', '.join(map(repr, class_names)) or 'none'} alone. {_LAYOUT}"
+            f"{', '.join(map(repr, class_names)) or 'none'} alone. {LAYOUT}"
         )
     splits = [split for split in (*SPLITS, "all") if any(split == known for known, _ in folders)]
     _refuse_other_classes(filled, splits, class_names, tree)
@@ -191,43 +179,6 @@ def _scan_file(file: tuple[str, Content]) -> _Scanned:
     return _Scanned(path, content, bad, header, decode.sha256(pixels))
 
 
-def _lay_out(listing: Listing, tree: Path) -> tuple[list[_Place], list[tuple[str, str]]]:
-    """Find splits and classes in the paths of a tree: (files in the manifest's order, class folders that hold nothing).
-
-    Folders that wrap the whole tree are passed over. Names sort by code point, the same on every machine.
-
-    Raises:
-        DataRefused: no images by their suffix, or images outside of the layout.
-    """
-    parts_of = {file: PurePosixPath(file).parts for file in (*listing.files, *listing.empty_folders)}
-    images = [file for file in listing.files if PurePosixPath(file).suffix.lower() in decode.SUFFIXES]
-    if not images:
-        files = f"Received: {listed(sorted(map(repr, listing.files)))}. " if listing.files else ""
-        raise DataRefused(f"{tree} holds no images. {files}{_LAYOUT}")
-    usual = _usual_depth([parts_of[file] for file in images])
-    within = [parts_of[file] for file in images if len(parts_of[file]) >= usual]
-    skip = _wrapping_folders(within)
-    wrapping = within[0][:skip]
-    divided = all(_is_split(parts[skip]) for parts in within)
-    if divided:
-        _refuse_other_splits({parts[skip] for parts in within}, tree)
-    depth = skip + (2 if divided else 1)
-
-    def place(path: str, expected: int) -> tuple[str, str]:
-        parts = parts_of[path]
-        if parts[:skip] != wrapping or len(parts) != expected or (divided and not _is_split(parts[skip])):
-            return STRAY, STRAY
-        return _SPLIT_OF[parts[skip].lower()] if divided else "all", parts[depth - 1]
-
-    places = sorted((_Place(*place(file, depth + 1), file) for file in listing.files), key=lambda each: each.order)
-    stray = {each.path for each in places if each.split == STRAY and len(parts_of[each.path]) >= usual}.intersection(images)
-    if stray:
-        raise DataRefused(
-            f"{tree} has images outside of the layout. Received: {listed([repr(file) for file in sorted(stray)])}. {_LAYOUT}"
-        )
-    return places, sorted({place(folder, depth) for folder in listing.empty_folders} - {(STRAY, STRAY)})
-
-
 def _bad(manifest: Manifest, empty: set[tuple[str, str]], tree: Path) -> DataRefused:
     faults = [
         f"{path!r}: {problem} ({detail})" if detail else f"{path!r}: {problem}"
@@ -261,37 +212,6 @@ def _left_out(manifest: Manifest, class_names: Sequence[str]) -> list[str]:
     if class_names:
         notes.append(f"left out classes without a usable image: {listed([repr(name) for name in class_names])}")
     return notes
-
-
-def _usual_depth(paths: list[tuple[str, ...]]) -> int:
-    """How deep most images lie: a few that lie beside the class folders tell nothing of the layout, and are bad files."""
-    depths = Counter(map(len, paths))
-    return max(depths, key=lambda depth: (depths[depth], -depth))
-
-
-def _wrapping_folders(paths: list[tuple[str, ...]]) -> int:
-    """How many folders stand above the tree: all files share them, and what is below them is still a tree."""
-    depth = min(len(parts) for parts in paths)
-    skip = 0
-    while depth - skip > 2 and len({parts[skip] for parts in paths}) == 1:
-        is_split = _is_split(paths[0][skip])
-        splits_below = depth - skip > 3 and all(_is_split(parts[skip + 1]) for parts in paths)
-        if is_split and not splits_below:
-            break
-        skip += 1
-    return skip
-
-
-def _is_split(folder: str) -> bool:
-    return folder.lower() in _SPLIT_OF
-
-
-def _refuse_other_splits(folders: set[str], tree: Path) -> None:
-    names = Counter(_SPLIT_OF[folder.lower()] for folder in folders)
-    if max(names.values()) > 1:
-        raise DataRefused(f"{tree} has one split under two names. Received: {', '.join(sorted(folders))}. Keep one of them.")
-    if "train" not in names:
-        raise DataRefused(f"{tree} has no training split. Received: {', '.join(sorted(folders))}. {_LAYOUT}")
 
 
 def _refuse_other_classes(

@@ -7,7 +7,7 @@ import io
 import shutil
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -61,7 +61,7 @@ def load(data: Data, *, seed: int, cache_dir: str | None = None) -> Dataset:
                 images = Decoded(files, source.image_size)
             return Split(images=images, labels=source.labels(split), encoded=files)
 
-        return Dataset(**source.known(), **{split: split_of(split) for split in SPLITS})
+        return Dataset(**source.known(split_of))
 
 
 def describe(data: Data, *, seed: int, cache_dir: str | None = None) -> Description:
@@ -112,7 +112,7 @@ def load_files(data: Data, *, seed: int, cache_dir: str | None = None) -> Files:
             rows = source.rows(split)
             return FileSplit(encoded=encoded.take(rows), labels=source.labels(split), rows=rows)
 
-        return Files(**source.known(), **{split: split_of(split) for split in SPLITS})
+        return Files(**source.known(split_of))
 
 
 def load_manifest(data: Data, *, cache_dir: str | None = None) -> Manifest | None:
@@ -140,8 +140,8 @@ class _Source(ABC):
     def image_size(self) -> int:
         return self.side.facts["image_size"]
 
-    def known(self) -> dict[str, Any]:
-        """What `Dataset`, `Files` and `Description` share."""
+    def known(self, split_of: Callable[[str], Any] | None = None) -> dict[str, Any]:
+        """Fields of a Dataset or Files whose splits `split_of` gives by name; without it, those that a Description shares."""
         facts = self.side.facts
         return {
             "name": self.name,
@@ -149,6 +149,7 @@ class _Source(ABC):
             "content_hash": facts["content_hash"],
             "image_size": self.image_size,
             "notes": tuple(facts["notes"]),
+            **({split: split_of(split) for split in SPLITS} if split_of is not None else {}),
         }
 
     def ids(self, split: str) -> Ids:

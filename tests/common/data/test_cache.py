@@ -202,7 +202,7 @@ def test_splits_are_made_each_time_where_they_cannot_be_stored(pets, tmp_path, d
     def refused(*_):
         raise PermissionError(errno.EACCES, "a cache folder of somebody else's")
 
-    monkeypatch.setattr(cache, "_build", refused)
+    monkeypatch.setattr(cache, "building", refused)
     for _ in range(2):
         found = loaded(pets, tmp_path / "cache", limit=4)
         assert found.content_hash == expected.content_hash and np.array_equal(found.train.images, expected.train.images)

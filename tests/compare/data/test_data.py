@@ -18,7 +18,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from common.data.decoding import decode
-from common.data.sources import synthetic_leaves
+from common.data.sources import leaf_drawing, synthetic_leaves
 from compare.__main__ import app
 from compare.core import wording
 from compare.data import duplicates, exploration
@@ -444,7 +444,7 @@ def test_leaves_are_written_to_a_folder_and_no_other_data_is(tmp_path: Path) -> 
 def test_made_up_leaves_name_plants_and_conditions_and_have_no_duplicates() -> None:
     found = explored("leaves:classes=6,images=120,size=32")
     assert {each["plant"] for each in found["classes"]} == {"Alder", "Beech"}
-    assert [each["name"] for each in found["classes"]] == sorted(synthetic_leaves.class_name(label) for label in range(6))
+    assert [each["name"] for each in found["classes"]] == sorted(leaf_drawing.class_name(label) for label in range(6))
     assert found["exact"]["groups"] == 0 and found["files"]["kinds"][0]["format"] == "JPEG"
 
 
