@@ -15,7 +15,7 @@ from compare.core import exits
 from compare.core.errors import FolderError
 from compare.core.presets import Preset
 from compare.core.progress import Watchers, display
-from compare.data import data, data_report, exploration, preprocess
+from compare.data import data, data_report, engine_scans, exploration, preprocess_report
 from compare.data.data_report import counted
 from compare.evaluation import evaluation_report, final_training
 from compare.evaluation.final_training import Evaluation
@@ -102,23 +102,23 @@ def _size(dataset: Description) -> str:
 def _normalise(study: Study, folder: Path, passed: Passed) -> Made:
     _refuse_other_data(study, passed)
     wanted = study.normalise
-    return scanned(preprocess.Request(wanted.engines, wanted.workers, wanted.scheduler, wanted.repeats, study.base()), folder)
+    return scanned(engine_scans.Request(wanted.engines, wanted.workers, wanted.scheduler, wanted.repeats, study.base()), folder)
 
 
-def scanned(request: preprocess.Request, folder: Path) -> Made:
+def scanned(request: engine_scans.Request, folder: Path) -> Made:
     """Mean and standard deviation by every engine."""
     with display(Console(stderr=True)) as shown:
-        outcome = preprocess.run(request, shown, folder)
-    preprocess.write(outcome, folder)
-    said = preprocess.sentences(outcome)
+        outcome = engine_scans.run(request, shown, folder)
+    preprocess_report.write(outcome, folder)
+    said = preprocess_report.sentences(outcome)
     part = Section(
         name="normalise",
         title="Mean and standard deviation",
         sections=[("What was found", said)],
-        tables=[preprocess.table(outcome)],
-        pictures=[f"{preprocess.NAME}.svg"],
+        tables=[preprocess_report.table(outcome)],
+        pictures=[f"{preprocess_report.NAME}.svg"],
         conclusions=said[:2],
-        more=[f"{preprocess.NAME}.json"],
+        more=[f"{preprocess_report.NAME}.json"],
     )
     return Made(part, exit_code=outcome.exit_code)
 

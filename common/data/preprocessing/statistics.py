@@ -1,4 +1,4 @@
-"""Mean and standard deviation of each channel of a training split, from exact sums, kept beside the decoded images."""
+"""Mean and standard deviation of each channel of a training split, from exact sums that the cache keeps."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ Channels = tuple[float, float, float]
 
 
 class Statistics(NamedTuple):
-    """Of the pixels of a split in units of 0..1, for red, green and blue."""
+    """Statistics of the pixels of a split in units of 0..1, for red, green and blue."""
 
     mean: Channels
     std: Channels
-    """Of the population: the divisor is the number of pixels."""
+    """Of the population. The divisor is the number of pixels."""
 
 
 def statistics(sums: Sums) -> Statistics:
-    """Mean and standard deviation from integer sums: nothing is rounded before the last division and the root.
+    """Mean and standard deviation from integer sums. Only the last division and the root round.
 
     Raises:
-        ValueError: there are no pixels.
+        ValueError: the sums have no pixels.
     """
     if not sums.pixels:
         raise ValueError("sums must be over at least one pixel. Received: none.")
@@ -50,15 +50,15 @@ def statistics(sums: Sums) -> Statistics:
 def dataset_statistics(
     images: Images | Encoded, key: str, *, image_size: int | None = None, cache_dir: str | None = None
 ) -> Statistics:
-    """Statistics of a training split: stored ones, or computed in threads on all cores and then stored.
+    """Statistics of a training split. If they are not stored, compute them in threads on all cores and store them.
 
     Processes that ask at the same time compute them once.
 
     Args:
         images: the training split, uint8 [N, H, W, 3] or its files.
-        key: the data set's `content_hash`, which is of its training split's pixels too.
-        image_size: of the files' pixels; needed for files alone.
-        cache_dir: the cache folder; None: $CONVTWINS_CACHE, else the user's cache folder.
+        key: the data set's `content_hash`. It covers the pixels of the training split.
+        image_size: of the files' pixels. Only files need it.
+        cache_dir: the cache folder. None: $CONVTWINS_CACHE, else the user's cache folder.
 
     Raises:
         OSError: the cache folder cannot be written.
@@ -76,7 +76,7 @@ def dataset_statistics(
 
 
 def store(sums: Sums, key: str, *, cache_dir: str | None = None) -> Path:
-    """Keep the sums of a training split for `dataset_statistics`; see there.
+    """Store the sums of a training split for `dataset_statistics`, see there.
 
     Returns:
         The file written.

@@ -1,4 +1,4 @@
-"""Labelled images from any source: the digits of scikit-learn, downloads, image folders, archives, made-up leaves."""
+"""Labelled images from any source: the digits of scikit-learn, downloads, image folders, archives, synthetic leaves."""
 
 from common.data.dataset import DataRefused, Dataset, Description, Files, FileSplit, Split
 from common.data.decoding.encoded import Encoded

@@ -1,4 +1,4 @@
-"""The 1,797 handwritten digits that scikit-learn ships: the default, which needs no download.
+"""The 1,797 handwritten digits of scikit-learn: the default, which needs no download.
 
 From E. Alpaydin, C. Kaynak (1998), Optical Recognition of Handwritten Digits, UCI Machine Learning Repository.
 """
@@ -16,9 +16,9 @@ _SIZE_PX = 32
 
 
 def read() -> Arrays:
-    """All digits as RGB, undivided.
+    """All digits as RGB, without splits.
 
-    Each of the 8x8 values 0..16 becomes a square of 4x4 grey pixels, 0..255: integer arithmetic, the same everywhere.
+    Each of the 8x8 values 0..16 becomes a square of 4x4 grey pixels, 0..255. Integer arithmetic is the same everywhere.
     """
     from sklearn.datasets import load_digits  # pyright: ignore[reportUnknownVariableType]  # here: it takes a second to import
 

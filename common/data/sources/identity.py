@@ -1,4 +1,4 @@
-"""What a tree holds, as one hash, without reading all of it at each start."""
+"""The hash of a tree's content, remembered so that not all files are read at each start."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any
 from common.data.sources.file_source import FileSource
 
 SETTLED_SECONDS = 2.0
-"""A change within this time before a tree is read could carry the time stamp of the state that was read, on a file system
-whose clock ticks slowly; such a young tree is read again at the next start."""
+"""A tree that changed this shortly before it was read is read again at the next start. On a file system with a coarse clock, a
+later change could have the same time stamp."""
 
 
 def content_hash(tree: FileSource, cache_folder: Path) -> str:
-    """SHA-256 over the content of a tree, remembered in the cache for as long as no file is written to or replaced.
+    """SHA-256 of the content of a tree. The cache keeps it until a file is written or replaced.
 
     Raises:
-        DataRefused: the tree holds something that is no plain file, or is absurdly large.
+        DataRefused: the tree holds something that is no plain file, or is too large.
         OSError: the tree cannot be read or the cache not be written.
     """
     place = cache_folder / "hashes" / f"{hashlib.sha256(os.fsencode(tree.path.resolve())).hexdigest()}.json"

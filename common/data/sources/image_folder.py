@@ -21,13 +21,13 @@ from common.data.sources.manifest import STRAY, Manifest
 from common.data.sources.splits import SPLITS
 
 MAX_FILE_BYTES = 64 * 2**20
-"""Of one file beside or among images: several are in memory at once for each core."""
+"""Limit for one file of a tree of images. Several files are in memory for each core."""
 
 _NO_HASH = bytes(32)
 
 
 class _Scanned(NamedTuple):
-    """What one opened file gave."""
+    """The result of opening one file."""
 
     path: str
     content: bytes
@@ -37,15 +37,15 @@ class _Scanned(NamedTuple):
 
 
 def scan(tree: FileSource, listing: Listing, packed: BinaryIO) -> Manifest:
-    """Open every file of a tree once, on all cores, and pack the good ones into one file.
+    """Open each file of a tree once, on all cores, and pack the usable ones into one file.
 
     Args:
         tree: folder or archive.
         listing: of the tree.
-        packed: receives the bytes of all usable images, one after another.
+        packed: receives the bytes of the usable images, one after another.
 
     Raises:
-        DataRefused: the layout is another one, or a file has more than MAX_FILE_BYTES; no other file makes it fail.
+        DataRefused: the layout is not supported, or a file has more than MAX_FILE_BYTES. Bad files are not refused here.
     """
     places, empty_folders = folder_layout.places(listing, tree.path)
     rows = {place.path: row for row, place in enumerate(places)}
@@ -88,18 +88,18 @@ def scan(tree: FileSource, listing: Listing, packed: BinaryIO) -> Manifest:
 
 
 def examples(manifest: Manifest, tree: Path, *, skip_bad: bool) -> tuple[NDArray[np.int64], Examples, list[str]]:
-    """Choose what is trained on. It is stored with the splits: another choice needs another `splits.VERSION`.
+    """Choose the examples. They are stored with the splits: another choice needs another `splits.VERSION`.
 
     Args:
         manifest: of the tree.
         tree: named in refusals.
-        skip_bad: leave bad files and classes without a good one out, in place of refusing the data.
+        skip_bad: leave out bad files, and classes without a good one, instead of refusing the data.
 
     Returns:
-        (rows, examples, notes): the rows of the manifest that are examples, what is known of them, and what was left out.
+        (rows, examples, notes): the rows of the manifest that are examples, the examples, and what was left out.
 
     Raises:
-        DataRefused: bad files, fewer than two classes, or splits whose classes differ.
+        DataRefused: there are bad files, fewer than two classes, or splits with different classes.
     """
     rows = manifest.good
     filled = {(manifest.splits[row], manifest.classes[row]) for row in rows}
@@ -192,7 +192,7 @@ def _bad(manifest: Manifest, empty: set[tuple[str, str]], tree: Path) -> DataRef
     ]
     return DataRefused(
         f"{tree} is not clean: {_bad_count(num_files, len(manifest), len(empty))}. " + listed_below(faults, len(faults)) + "\n"
-        "Mend them or take them out, or leave them out with `--set data.on_bad=skip`."
+        "Repair or remove them, or leave them out with `--set data.on_bad=skip`."
     )
 
 
@@ -222,5 +222,5 @@ def _refuse_other_classes(
     ]
     if missing:
         raise DataRefused(
-            f"{tree} must hold the same classes in every split. Received: {listed(missing)}. Add images, or take the class out."
+            f"{tree} must hold the same classes in every split. Received: {listed(missing)}. Add images, or remove the class."
         )

@@ -23,13 +23,13 @@ _Colour = tuple[float, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class _Plant:
-    """An outline over the axis x from stem -1 to tip 1, half as wide as `width` times a curve, and how it is coloured."""
+    """Outline and colour. Over the axis x, from stem -1 to tip 1, the half width of a leaf is `width` times a curve."""
 
     width: float
     roundness: float
-    """0: pointed at both ends; 1: an ellipse."""
+    """0: pointed at both ends. 1: an ellipse."""
     lean: float
-    """Widest towards the tip (positive) or the stem."""
+    """Positive: widest towards the tip. Negative: towards the stem."""
     teeth: float
     teeth_depth: float
     veins: float
@@ -40,16 +40,16 @@ class _Plant:
 class _Condition:
     name: str
     spots_across: float
-    """How many spots fit along a leaf; no more than `_MAX_SPOTS_ACROSS`."""
+    """How many spots fit along a leaf. At most `_MAX_SPOTS_ACROSS`."""
     density: float
-    """Part of the places that hold a spot, on average."""
+    """Part of the cells that hold a spot, on average."""
     centre: _Colour = (0, 0, 0)
     rim: _Colour = (0, 0, 0)
     halo: _Colour = (0, 0, 0)
     halo_width: float = 0.0
     """In radii of the spot."""
     softness: float = 0.3
-    """Part of the radius over which a spot fades out."""
+    """Part of the radius in which a spot fades out."""
 
 
 _HEALTHY = _Condition(name="healthy", spots_across=8, density=0.03, centre=(120, 110, 60), rim=(120, 110, 60))
@@ -87,7 +87,7 @@ _PLANTS = (
 
 
 def class_name(label: int) -> str:
-    """`Plant___condition`, e.g. `Alder___Brown_spot`; class ids follow no order of names."""
+    """`Plant___condition`, e.g. `Alder___Brown_spot`. Class ids do not follow the order of names."""
     plant, place = divmod(label, _CONDITIONS_PER_PLANT)
     name = _PLANTS[plant] if plant < len(_PLANTS) else f"Plant_{plant + 1}"
     return f"{name}___{_condition(plant, place).name}"
@@ -99,7 +99,7 @@ def drawn(label: int, count: int, size: int, generator: np.random.Generator) -> 
     plant, condition = _plant(plant_number), _condition(plant_number, place)
 
     def between(low: float, high: float) -> _Array:
-        """[count, 1, 1], one draw an image."""
+        """[count, 1, 1], one draw for each image."""
         return (low + (high - low) * generator.random((count, 1, 1))).astype(np.float32)
 
     # From pixels to leaf coordinates: shifted, rotated by half-angle formulas, scaled.
@@ -143,7 +143,7 @@ def drawn(label: int, count: int, size: int, generator: np.random.Generator) -> 
 
 
 def _plant(number: int) -> _Plant:
-    """How a plant looks: width and roundness step through evenly spaced values, so that neighbours differ clearly."""
+    """A plant. Width and roundness step through evenly spaced values, so that neighbours differ clearly."""
     draws = iter(np.random.Generator(np.random.Philox(key=number)).random(8).tolist())
 
     def between(low: float, high: float) -> float:
@@ -161,7 +161,7 @@ def _plant(number: int) -> _Plant:
 
 
 def _condition(plant: int, place: int) -> _Condition:
-    """Each plant may be healthy, and has some of the conditions, in turn."""
+    """Each plant can be healthy, and has some of the conditions in turn."""
     return _HEALTHY if place == 0 else _CONDITIONS[(plant * (_CONDITIONS_PER_PLANT - 1) + place - 1) % len(_CONDITIONS)]
 
 
@@ -170,8 +170,8 @@ def _spots(
 ) -> tuple[_Array, _Array, _Array]:
     """How much of each pixel is a spot's centre, rim and halo, 0..1.
 
-    A lattice of cells lies over the leaf, and each cell holds at most one spot, which does not leave it: so the cost of a
-    pixel does not grow with the number of spots.
+    A lattice of cells covers the leaf. Each cell holds at most one spot, which does not leave it. So the cost of a pixel does
+    not grow with the number of spots.
     """
     count = len(x)
     cells = _MAX_SPOTS_ACROSS
@@ -181,7 +181,7 @@ def _spots(
     cell = (np.clip(left, 0, cells - 1) * cells + np.clip(top, 0, cells - 1)).astype(np.intp).reshape(count, -1)
 
     def of_cell(low: float, high: float) -> _Array:
-        """One draw a cell, looked up for every pixel."""
+        """One draw for each cell, looked up for each pixel."""
         draws = (low + (high - low) * generator.random((count, cells * cells))).astype(np.float32)
         return np.take_along_axis(draws, cell, axis=1).reshape(x.shape)
 
@@ -190,7 +190,7 @@ def _spots(
     radius = np.where(of_cell(0, 1) < density, radius, np.float32(1e-3)) / (1 + condition.halo_width)
     room = 0.5 - radius * (1 + condition.halo_width)
     dx, dy = column - left - 0.5 - room * of_cell(-1, 1), row - top - 0.5 - room * of_cell(-1, 1)
-    distance = np.sqrt(dx * dx + dy * dy) / radius * (1 + 0.2 * _triangle(column - 1.3 * row))  # none is quite round
+    distance = np.sqrt(dx * dx + dy * dy) / radius * (1 + 0.2 * _triangle(column - 1.3 * row))  # not quite round
     spot = _unit((1 - distance) / np.float32(condition.softness))
     centre = spot * _unit(1.6 - 1.6 * distance)
     halo = (1 - spot) * _unit((1 + condition.halo_width - distance) * 8) if condition.halo_width else np.zeros_like(spot)

@@ -1,8 +1,6 @@
-"""Made-up leaves with spots: any number of classes and images, as JPEG files, so that scale can be tried where no data is.
+"""Synthetic leaves with spots as JPEG files: any number of classes and images, to try large data without having any.
 
-A class is a plant (outline, veins, green) with a condition (spots, their colour, rim and halo). How classes look is fixed;
-the seed draws the images. Pixels come from additions, multiplications, divisions and square roots alone, which IEEE 754
-rounds the same on every machine: equal seeds give equal bytes wherever NumPy's draws and the JPEG encoder are the same.
+Equal seeds give equal bytes wherever NumPy's draws and the JPEG encoder are the same.
 """
 
 from __future__ import annotations
@@ -29,20 +27,20 @@ from common.machine.machine import available_cores
 
 NAME = "leaves"
 RULE = f"1, NumPy {np.__version__}, Pillow {PIL.__version__}, libjpeg-turbo {features.version('libjpeg_turbo')}"
-"""Names how images come about. The number grows when `write` changes what it draws."""
+"""Identifies the images. Raise the number when `make` draws others."""
 
 _QUALITY = 90
-_PIXELS_PER_TASK = 1 << 16  # drawn at once: few enough for the processor's cache, enough to outweigh Python
-_WHOLE_NUMBER = re.compile("-?[0-9]{1,1000}")  # Python reads some thousand digits
+_PIXELS_PER_TASK = 1 << 16  # few enough for the processor's cache, enough to make Python's overhead small
+_WHOLE_NUMBER = re.compile("-?[0-9]{1,1000}")  # Python limits integers to some thousand digits
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leaves:
-    """Which leaves: what stands behind `leaves:` in a source, e.g. `leaves:classes=38,images=20000,size=64,seed=1`."""
+    """The settings behind `leaves:` in a source, e.g. `leaves:classes=38,images=20000,size=64,seed=1`."""
 
     classes: int = field(default=10, metadata={"low": 2, "high": 1000})
     images: int = field(default=1000, metadata={"low": 6, "high": MAX_FILES})
-    """Of all classes and splits together; where they do not divide evenly, the first classes have one more."""
+    """Of all classes and splits together. If they do not divide evenly, the first classes have one more."""
     size: int = field(default=64, metadata={"low": 8, "high": 4096})
     """Height and width in pixels."""
     seed: int = field(default=0, metadata={"low": 0, "high": 2**63 - 1})
@@ -56,7 +54,7 @@ class Leaves:
             raise _refused("each class needs 3 images, one for each split", self.images, f"images={3 * self.classes} or more")
 
     def __str__(self) -> str:
-        """The shortest source that means the same: `leaves`, or `leaves:classes=38`."""
+        """The shortest source with these settings: `leaves`, or `leaves:classes=38`."""
         changed = [
             f"{each.name}={getattr(self, each.name)}" for each in fields(self) if getattr(self, each.name) != each.default
         ]
@@ -64,15 +62,15 @@ class Leaves:
 
 
 def is_source(source: str) -> bool:
-    """Whether a source means made-up leaves."""
+    """Whether a source is synthetic leaves."""
     return source == NAME or source.startswith(f"{NAME}:")
 
 
 def parse(source: str) -> Leaves:
-    """Read `leaves` or `leaves:classes=38,images=20000,size=64,seed=1`, in any order, with defaults for what is left out.
+    """Read `leaves` or `leaves:classes=38,images=20000,size=64,seed=1`, in any order. Missing settings have defaults.
 
     Raises:
-        DataRefused: an unknown or repeated name, or a value that is no integer in its range.
+        DataRefused: a name is unknown or repeated, or a value is no integer in its range.
     """
     names = [each.name for each in fields(Leaves)]
     values: dict[str, int] = {}
@@ -93,7 +91,7 @@ def parse(source: str) -> Leaves:
 
 
 def locate(wanted: Leaves, cache: Path) -> Path:
-    """The folder of these leaves in the cache folder; made, under a lock, where it is missing.
+    """The folder of these leaves in the cache folder. A missing one is made under a lock.
 
     Raises:
         OSError: the cache folder cannot be written.
@@ -104,7 +102,7 @@ def locate(wanted: Leaves, cache: Path) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(folder.with_suffix(".lock")):
             if not folder.is_dir():  # another process may have made it while this one waited
-                for left_over in folder.parent.glob(f".{folder.name}.*"):  # of a process that was killed
+                for left_over in folder.parent.glob(f".{folder.name}.*"):  # by a killed process
                     shutil.rmtree(left_over)
                 make(folder, wanted)
     return folder
@@ -116,15 +114,15 @@ def make(folder: Path, wanted: Leaves) -> None:
     The folder appears whole or not at all.
 
     Args:
-        folder: missing or empty.
-        wanted: which leaves.
+        folder: a missing or empty folder.
+        wanted: the settings.
 
     Raises:
-        DataRefused: the folder holds something.
-        OSError: it cannot be written.
+        DataRefused: the folder is not empty.
+        OSError: the folder cannot be written.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DataRefused(f"Made-up leaves need a new or empty folder. Received: {folder}. Name another one.")
+        raise DataRefused(f"Synthetic leaves need a new or empty folder. Received: {folder}. Choose another one.")
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
@@ -132,7 +130,7 @@ def make(folder: Path, wanted: Leaves) -> None:
         partial.chmod(0o755)
         partial.rename(folder)
     except BaseException:  # an interrupt, too
-        print(f"removing the leaves that were begun: {partial}", file=sys.stderr)  # files by the thousand take seconds
+        print(f"removing the unfinished leaves: {partial}", file=sys.stderr)  # thousands of files take seconds
         raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -149,7 +147,7 @@ def _write_all(folder: Path, wanted: Leaves) -> None:
         label, files = tasks[number]
         generator = np.random.Generator(np.random.Philox(key=np.array([wanted.seed, number], np.uint64)))
         for file, pixels in zip(files, drawn(label, len(files), wanted.size, generator), strict=True):
-            Image.fromarray(pixels).save(file, "JPEG", quality=_QUALITY)  # to a file: outside of the interpreter lock
+            Image.fromarray(pixels).save(file, "JPEG", quality=_QUALITY)  # into a file: releases the interpreter lock
 
     with ThreadPoolExecutor(available_cores(), NAME) as pool:
         for _ in pool.map(work, range(len(tasks))):

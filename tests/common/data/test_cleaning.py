@@ -251,7 +251,7 @@ def test_equal_pixels_in_two_splits_are_refused_by_name_whatever_the_files_bytes
     for read in (load, load_files):
         with pytest.raises(DataRefused) as refusal:
             read(Data(source=path), seed=0, cache_dir=cache)
-        assert "2 images that stand in more than one split" in str(refusal.value)
+        assert "2 images that are in more than one split" in str(refusal.value)
         assert "'train/cat/copy.png' = 'test/cat/copy.bmp'" in str(refusal.value)
         assert "'train/dog/again.png' = 'val/dog/1.png'" in str(refusal.value)
         allowed = read(Data(source=path, duplicates="allow"), seed=0, cache_dir=cache)
@@ -374,7 +374,7 @@ def test_of_500_mutated_jpegs_each_is_an_image_or_a_named_bad_file(jpegs, tmp_pa
 
 @pytest.mark.parametrize("fails", ["_rgb", "_may_be_plain"])
 def test_a_lack_of_memory_is_no_fault_of_the_file_and_nothing_of_it_is_kept(fails, tmp_path, cache, monkeypatch):
-    def without_memory(_: object) -> None:
+    def without_memory(*_: object) -> None:
         raise MemoryError
 
     data = Data(source=str(write_folder(tmp_path / "pets", GOOD)), on_bad="skip")

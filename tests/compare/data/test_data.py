@@ -174,7 +174,7 @@ def test_exact_duplicates_are_grouped_with_those_across_splits_first(tmp_path: P
     }
     folder = write_folder(tmp_path / "leaves", DIVIDED | copies)
     done = explore(folder)
-    assert done.exit_code == 4 and "or let them pass with `--duplicates allow`" in done.stderr
+    assert done.exit_code == 4 and "or allow them with `--duplicates allow`" in done.stderr
     exact = explored(folder, "--duplicates", "allow")["exact"]
     assert (exact["groups"], exact["images"], exact["groups_across_splits"], exact["groups_across_classes"]) == (2, 5, 1, 1)
     assert sorted(exact["named"][0]) == ["train/Tomato_Rust/3.png", "valid/Tomato_Rust/b.png", "valid/Tomato_healthy/c.png"]
@@ -349,7 +349,7 @@ def test_an_interrupt_while_leaves_are_made_is_answered_and_leaves_nothing(
 ) -> None:
     monkeypatch.setattr(synthetic_leaves, "_write_all", lambda folder, wanted: os.kill(os.getpid(), signal.SIGTERM))
     done = explore("leaves:classes=2,images=6,size=8", "--write", tmp_path / "made")
-    assert done.exit_code == 143 and done.stderr.startswith("removing the leaves that were begun: ")
+    assert done.exit_code == 143 and done.stderr.startswith("removing the unfinished leaves: ")
     assert list(tmp_path.iterdir()) == []
 
 
