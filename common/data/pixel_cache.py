@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,8 +71,8 @@ class PixelCache:
     """Facts of the entry, for listings."""
 
     def missing(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of some rows that `fetch` would write, ascending. It may write more if pixels were changed."""
-        return self._missing(self._read(), ids)
+        """Those of `ids` that `fetch` would write, ascending. If pixels were changed, all of them."""
+        return _missing(self._read(), ids)
 
     def fetch(self, ids: NDArray[np.int64], write: Callable[[NDArray[np.int64], PixelFile], None]) -> NDArray[np.uint8]:
         """Map the pixels. First write the rows of `ids` that are missing, torn or changed.
@@ -87,61 +88,45 @@ class PixelCache:
         Raises:
             OSError: the cache folder cannot be written.
         """
-        pixels = self._read()
-        if pixels is None or len(self._missing(pixels, ids)):
+        stored = self._read()
+        if len(_missing(stored, ids)):
             self.place.parent.mkdir(parents=True, exist_ok=True)
             with cache.lock(self.place):
-                pixels = self._read(mend=True)  # another process may have written them while this one waited
-                missing = self._missing(pixels, ids)
+                stored = self._read(mend=True)  # another process may have written them while this one waited
+                missing = _missing(stored, ids)
                 if len(missing):
-                    self._write(missing, write, pixels)
-                    pixels = self._read()
-        if pixels is None:
+                    self._write(missing, write, None if stored is None else stored.side.arrays["sha256"].copy())
+                    stored = self._read()
+        if stored is None:
             raise OSError(f"{self.place} cannot be read back after it was written")
         cache.mark_used(self.place / "entry.json")
-        return pixels.images
-
-    def _missing(self, pixels: _Pixels | None, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        if pixels is None:
-            return np.unique(ids)
-        if pixels.side.facts["stored"] == len(pixels.images):  # so that no array is read
-            return ids[:0]
-        return np.unique(ids[~pixels.side.arrays["known"][ids]])
+        return stored.images
 
     def _write(
         self,
         missing: NDArray[np.int64],
         write: Callable[[NDArray[np.int64], PixelFile], None],
-        known: _Pixels | None,
+        sha256: NDArray[np.uint8] | None,
     ) -> None:
-        """Write rows into the entry in place, or into a new one."""
-        if known is None:
-            with cache.building(self.place) as partial:
-                with (partial / "data").open("wb") as file:
-                    np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": self.shape})
+        """Write rows into the entry in place, or into a new entry if there are no `sha256` of stored rows."""
+        with cache.building(self.place) if sha256 is None else nullcontext(self.place) as folder:
+            if sha256 is None:
+                sha256 = np.zeros((self.shape[0], 32), np.uint8)
+                with (folder / "data").open("wb") as file:
+                    header = {"descr": "|u1", "fortran_order": False, "shape": self.shape}
+                    np.lib.format.write_array_header_1_0(file, header)
                     file.truncate(file.tell() + int(np.prod(self.shape, dtype=np.int64)))
-                self._fill(partial, missing, write, np.zeros((self.shape[0], 32), np.uint8))
-            return
-        for left_over in self.place.glob(".*"):  # of a record that was being written
-            left_over.unlink(missing_ok=True)
-        self._fill(self.place, missing, write, known.side.arrays["sha256"].copy())
+            for left_over in folder.glob(".*"):  # of a record that was being written
+                left_over.unlink(missing_ok=True)
+            with (folder / "data").open("r+b") as file:
+                rows = PixelFile(file, missing, self.shape[1])
+                write(missing, rows)
+                rows.finish()
+                cache.sync(file)
+            sha256[missing] = rows.sha256
+            cache.seal(folder, _side_of(sha256, self.facts))
 
-    def _fill(
-        self,
-        folder: Path,
-        missing: NDArray[np.int64],
-        write: Callable[[NDArray[np.int64], PixelFile], None],
-        sha256: NDArray[np.uint8],
-    ) -> None:
-        with (folder / "data").open("r+b") as file:
-            rows = PixelFile(file, missing, self.shape[1])
-            write(missing, rows)
-            rows.finish()
-            cache.sync(file)
-        sha256[missing] = rows.sha256
-        cache.seal(folder, _side_of(sha256, self.facts))
-
-    def _read(self, *, mend: bool = False) -> _Pixels | None:
+    def _read(self, *, mend: bool = False) -> _Stored | None:
         """The pixels, or None if they are missing or torn.
 
         Args:
@@ -159,15 +144,22 @@ class PixelCache:
                 cache.seal(self.place, side)
         except cache.TORN:
             return None
-        return _Pixels(images, side)
+        return _Stored(images, side)
 
 
-@dataclass(frozen=True, eq=False)
-class _Pixels:
+class _Stored(NamedTuple):
     images: NDArray[np.uint8]
     """The whole file, mapped. The map holds the shared lock."""
     side: Side
     """Arrays `sha256` [N, 32], zeros for a missing row, and `known` [N]. `known` is separate: a million hashes fill 32 MB."""
+
+
+def _missing(stored: _Stored | None, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    if stored is None:
+        return np.unique(ids)
+    if stored.side.facts["stored"] == len(stored.images):  # so that no array is read
+        return ids[:0]
+    return np.unique(ids[~stored.side.arrays["known"][ids]])
 
 
 def _side_of(sha256: NDArray[np.uint8], facts: Mapping[str, Any]) -> Side:

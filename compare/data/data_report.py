@@ -144,7 +144,7 @@ def _plant_table(exploration: Exploration) -> Table:
             }
             for plant, members in plants.items()
         ],
-        note=f"{counted(len(plants), 'plant')} and {counted(len(conditions), 'condition')}, as the class names tell; healthy: "
+        note=f"The class names have {counted(len(plants), 'plant')} and {counted(len(conditions), 'condition')}. Healthy: "
         f"{counted(len(healthy), 'class', 'classes')}, {healthy_part}.",
     )
 
@@ -255,7 +255,7 @@ def _are(count: int, what: str) -> str:
 
 
 def _untold(exploration: Exploration) -> list[str]:
-    return [] if exploration.names_tell else ["The class names tell no plants and conditions."]
+    return [] if exploration.names_tell else ["The class names do not name plants and conditions."]
 
 
 def counted(count: int, one: str, many: str = "") -> str:

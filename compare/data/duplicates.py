@@ -16,9 +16,10 @@ from common.machine.machine import available_cores
 
 MAX_DISTANCE = 2
 RULE = (
-    "Near twins have other pixels, but nearly the same difference hashes (is each of 8 x 8 grey cells brighter than its right, "
-    f"and than its lower neighbour?): at most {MAX_DISTANCE} of 64 bits differ each way. Mostly these are copies saved again, "
-    "resized or made brighter; images with little in them count as alike, too. Copies turned or cropped are not found."
+    "Near twins have different pixels and similar difference hashes. A hash has a bit for each of 8 x 8 grey cells: is it "
+    f"brighter than its right, or its lower, neighbour? At most {MAX_DISTANCE} of 64 bits differ each way. Near twins are "
+    "mostly copies that were saved again, resized or brightened. Images with little content count too. Rotated or cropped "
+    "copies are not found."
 )
 
 _CELLS = 9

@@ -124,7 +124,7 @@ def run(request: Request, shown: Display, out: Path | None) -> Outcome:
 def _check(rows: list[Row], sums: Sums) -> None:
     for row in rows:
         if any(found.sums != sums for found in row.scans):
-            row.status, row.reason = "failed", "found other integer sums than this process's own scan"
+            row.status, row.reason = "failed", "found other integer sums than the scan of this process"
             row.scans.clear()
 
 

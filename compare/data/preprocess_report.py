@@ -56,8 +56,8 @@ def table(outcome: Outcome) -> Table:
         f"Mean and standard deviation of {len(outcome.files.train):,} images of {outcome.files.name}",
         columns,
         rows,
-        note=f"Seconds: {repeats}, each in a fresh process; its import and the start of its workers stand apart. Speed-up: "
-        f"against the same engine with 1 worker. Efficiency: speed-up over workers. Oversubscribed: more workers than cores "
+        note=f"Seconds: {repeats}, each in a fresh process, without its import and the start of its workers. Speed-up: "
+        f"relative to the same engine with 1 worker. Efficiency: speed-up / workers. Oversubscribed: more workers than cores "
         f"({outcome.cores} here). Dask: {request.scheduler}.",
     )
 
@@ -107,15 +107,15 @@ def sentences(outcome: Outcome) -> list[str]:
         agreed = (
             f"The same integer sums in {scans} scans"
             if count > 1
-            else "The one scan found the integer sums of this process's own"
+            else "The one scan found the same integer sums as this process"
         )
-        said.append(f"{agreed}; stored for runs with data.normalization=dataset.")
+        said.append(f"{agreed}. They are stored for runs with data.normalization=dataset.")
     tasks = len(scan.parts(outcome.files.train.encoded))
     idle = sorted({row.workers for row in outcome.rows if row.scans and row.workers > tasks})
     if idle:
         said.append(
-            f"Of {', '.join(f'{count:,}' for count in idle)} workers no more than {tasks:,} had work: the split makes no more "
-            f"tasks, each about {scan.CHUNK_BYTES / 2**20:.0f} MiB of files."
+            f"Of {', '.join(f'{count:,}' for count in idle)} workers at most {tasks:,} had work: the split has no more tasks. "
+            f"A task is about {scan.CHUNK_BYTES / 2**20:.0f} MiB of files."
         )
     said += [f"{row.name}: {row.status}: {row.reason}" for row in outcome.rows if row.reason]
     return said

@@ -5,6 +5,7 @@ From E. Alpaydin, C. Kaynak (1998), Optical Recognition of Handwritten Digits, U
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -15,6 +16,7 @@ from common.data.dataset import Arrays
 _SIZE_PX = 32
 
 
+@cache
 def read() -> Arrays:
     """All digits as RGB, without splits.
 
@@ -26,8 +28,10 @@ def read() -> Arrays:
     values: NDArray[np.int64] = np.asarray(bunch.images).astype(np.int64)
     grey = ((values * 255 + 8) // 16).astype(np.uint8).repeat(_SIZE_PX // 8, axis=1).repeat(_SIZE_PX // 8, axis=2)
     labels: NDArray[np.int64] = np.asarray(bunch.target, dtype=np.int64)
+    images = np.repeat(grey[..., np.newaxis], 3, axis=3)
+    images.flags.writeable = labels.flags.writeable = False  # all callers share them
     return Arrays(
-        images=np.repeat(grey[..., np.newaxis], 3, axis=3),
+        images=images,
         labels=labels,
         class_names=tuple(str(digit) for digit in range(10)),
         split_sizes={"all": len(labels)},

@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,18 +23,6 @@ from common.data.sources.splits import SPLITS
 MAX_FILE_BYTES = 64 * 2**20
 """Limit for one file of a tree of images. Several files are in memory for each core."""
 
-_NO_HASH = bytes(32)
-
-
-class _Scanned(NamedTuple):
-    """The result of opening one file."""
-
-    path: str
-    content: bytes
-    bad: BadFile | None
-    header: decode.Header | None = None
-    pixel_sha256: bytes = _NO_HASH
-
 
 def scan(tree: FileSource, listing: Listing, packed: BinaryIO) -> Manifest:
     """Open each file of a tree once, on all cores, and pack the usable ones into one file.
@@ -50,40 +38,29 @@ def scan(tree: FileSource, listing: Listing, packed: BinaryIO) -> Manifest:
     places, empty_folders = folder_layout.places(listing, tree.path)
     rows = {place.path: row for row, place in enumerate(places)}
     num_files = len(places)
-    columns = {name: [""] * num_files for name in ("problems", "details", "formats", "modes")}
-    file_bytes, widths, heights, offsets = (np.zeros(num_files, np.int64) for _ in range(4))
-    plain = np.zeros(num_files, np.bool_)
-    file_sha256, pixel_sha256 = (np.zeros((num_files, 32), np.uint8) for _ in range(2))
+    texts = {name: [""] * num_files for name in ("problems", "details", "formats", "modes")}
+    columns: dict[str, Any] = {
+        **texts,
+        **{name: np.zeros(num_files, np.int64) for name in ("file_bytes", "widths_px", "heights_px", "offsets")},
+        **{name: np.zeros((num_files, 32), np.uint8) for name in ("file_sha256", "pixel_sha256")},
+        "plain": np.zeros(num_files, np.bool_),
+    }
     with decode.silent():
-        for scanned in threads.ordered(_scan_file, _checked(tree, rows), num_bytes=lambda file: file[1].num_bytes):
-            row = rows[scanned.path]
-            if scanned.bad is None and places[row].split == STRAY:
-                scanned = scanned._replace(bad=BadFile(decode.OUTSIDE))
-            file_bytes[row] = len(scanned.content)
-            file_sha256[row] = np.frombuffer(hashlib.sha256(scanned.content).digest(), np.uint8)
-            if scanned.bad is not None:
-                columns["problems"][row], columns["details"][row] = scanned.bad.problem, scanned.bad.detail
-            if scanned.header is not None:
-                header = scanned.header
-                columns["formats"][row], columns["modes"][row] = header.format, header.mode
-                widths[row], heights[row], plain[row] = header.width_px, header.height_px, header.plain
-                pixel_sha256[row] = np.frombuffer(scanned.pixel_sha256, np.uint8)
-            if scanned.bad is None:
-                offsets[row] = packed.tell()
-                packed.write(scanned.content)
+        for path, content, found in threads.ordered(_judged, _checked(tree, rows), num_bytes=lambda file: file[1].num_bytes):
+            row = rows[path]
+            if "problems" not in found and places[row].split == STRAY:
+                found["problems"] = decode.OUTSIDE
+            if "problems" not in found:
+                found["offsets"] = packed.tell()
+                packed.write(content)
+            for name, value in found.items():
+                columns[name][row] = value
     return Manifest(
         paths=tuple(place.path for place in places),
         splits=tuple(place.split for place in places),
         classes=tuple(place.class_name for place in places),
-        **{name: tuple(values) for name, values in columns.items()},
-        file_bytes=file_bytes,
-        widths_px=widths,
-        heights_px=heights,
-        plain=plain,
-        file_sha256=file_sha256,
-        pixel_sha256=pixel_sha256,
-        offsets=offsets,
         empty_folders=tuple(empty_folders),
+        **columns | {name: tuple(values) for name, values in texts.items()},
     )
 
 
@@ -159,24 +136,33 @@ def _checked(tree: FileSource, wanted: Collection[str]) -> Iterator[tuple[str, C
         yield path, content
 
 
-def _scan_file(file: tuple[str, Content]) -> _Scanned:
+def _judged(file: tuple[str, Content]) -> tuple[str, bytes, dict[str, Any]]:
+    """Open and decode one file: (path, content, what was found, by column of the manifest)."""
     path, read = file
+    content, found = b"", dict[str, Any]()
     try:
-        content = read()
-    except OSError as error:
-        if not is_unreadable(error):
-            raise
-        return _Scanned(path, b"", BadFile(decode.UNREADABLE, str(error.strerror)))
-    suffix = PurePosixPath(path).suffix
-    promised = decode.SUFFIXES.get(suffix.lower())
-    if promised is None:
-        return _Scanned(path, content, BadFile(decode.NO_SUFFIX))
-    try:
+        try:
+            content = read()
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            raise BadFile(decode.UNREADABLE, str(error.strerror)) from None
+        suffix = PurePosixPath(path).suffix
+        promised = decode.SUFFIXES.get(suffix.lower())
+        if promised is None:
+            raise BadFile(decode.NO_SUFFIX)
         header, pixels = decode.examine(content)
+        found |= {"formats": header.format, "modes": header.mode, "plain": header.plain}
+        found |= {"widths_px": header.width_px, "heights_px": header.height_px, "pixel_sha256": _as_row(decode.sha256(pixels))}
+        if header.format != promised:
+            raise BadFile(decode.WRONG_SUFFIX, f"{header.format} named {suffix}")
     except BadFile as bad:
-        return _Scanned(path, content, bad)
-    bad = None if header.format == promised else BadFile(decode.WRONG_SUFFIX, f"{header.format} named {suffix}")
-    return _Scanned(path, content, bad, header, decode.sha256(pixels))
+        found |= {"problems": bad.problem, "details": bad.detail}
+    return path, content, found | {"file_bytes": len(content), "file_sha256": _as_row(hashlib.sha256(content).digest())}
+
+
+def _as_row(digest: bytes) -> NDArray[np.uint8]:
+    return np.frombuffer(digest, np.uint8)
 
 
 def _bad(manifest: Manifest, empty: set[tuple[str, str]], tree: Path) -> DataRefused:

@@ -6,10 +6,10 @@ import errno
 import io
 import shutil
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -129,12 +129,15 @@ def load_manifest(data: Data, *, cache_dir: str | None = None) -> Manifest | Non
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _Source(ABC):
-    """A source and its splits, be it arrays or files."""
+class _Source:
+    """A source and its splits."""
 
     name: str
     side: Side
     """What is stored of the splits, see `_divide`."""
+    cache_folder: Path
+    scanned: Scanned | None = None
+    """None for the digits, which are no files."""
 
     @property
     def image_size(self) -> int:
@@ -163,74 +166,39 @@ class _Source(ABC):
         """Of a split of image files: rows of the manifest."""
         return self.side.arrays[f"{split}_rows"]
 
-    @abstractmethod
     def encoded(self) -> Encoded | None:
         """The files in all rows of the manifest. None if the source holds no image files."""
+        return self.scanned.encoded() if self.scanned is not None and self.scanned.is_files else None
 
-    @abstractmethod
     def decoded(self, ids: Ids) -> NDArray[np.uint8]:
         """uint8 [N, image_size, image_size, 3], read-only. It holds the examples `ids`, and perhaps others."""
-
-    @abstractmethod
-    def check_room(self, ids: Ids) -> None:
-        """Refuse data that `decoded` would find no room for.
-
-        Raises:
-            DataRefused: the cache folder has no room.
-        """
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class _Digits(_Source):
-    images: NDArray[np.uint8]
-    """At their own size."""
-
-    def encoded(self) -> None:
-        return None
-
-    def decoded(self, ids: Ids) -> NDArray[np.uint8]:
-        return _read_only(decode.resize(self.images, self.image_size))
+        if self.scanned is None:
+            return _read_only(decode.resize(digits.read().images, self.image_size))
+        return self._pixels(self.scanned).fetch(ids, partial(self._write, self.scanned))
 
     def check_room(self, ids: Ids) -> None:
-        pass  # they are in memory
+        """Raise DataRefused if `decoded` would find no room in the cache folder."""
+        if self.scanned is not None:
+            self._check_room(len(self._pixels(self.scanned).missing(ids)))
 
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class _Stored(_Source):
-    """A source whose files were scanned into the cache."""
-
-    scanned: Scanned
-    resize_to: int | None
-    cache_folder: Path
-
-    def encoded(self) -> Encoded | None:
-        return self.scanned.encoded() if self.scanned.is_files else None
-
-    def decoded(self, ids: Ids) -> NDArray[np.uint8]:
-        return self._pixels().fetch(ids, self._write)
-
-    def check_room(self, ids: Ids) -> None:
-        missing = self._pixels().missing(ids)
-        self._check_room(len(missing))
-
-    def _pixels(self) -> PixelCache:
+    def _pixels(self, scanned: Scanned) -> PixelCache:
         size_px = self.image_size
-        key = cache.key(scanned=self.scanned.key, image_size=size_px)
+        key = cache.key(scanned=scanned.key, image_size=size_px)
         shape = (self.side.facts["num_examples"], size_px, size_px, 3)
-        facts = {"source": str(self.scanned.path), "image_size": size_px}
+        facts = {"source": str(scanned.path), "image_size": size_px}
         return PixelCache(self.cache_folder / "decoded" / key, shape, facts)
 
-    def _write(self, missing: Ids, pixels: PixelFile) -> None:
+    def _write(self, scanned: Scanned, missing: Ids, pixels: PixelFile) -> None:
         needed = self._check_room(len(missing))
         if needed >= _LARGE_BYTES:
             print(f"decoding {self._images(len(missing))}: {needed / 2**30:,.1f} GiB in {self.cache_folder}", file=sys.stderr)
         encoded = self.encoded()
         if encoded is not None:
-            decode.decode_all(encoded.take(self._rows_of(missing)), self.resize_to, pixels)
+            decode.decode_all(encoded.take(self._rows_of(missing)), self.image_size, pixels)
             return
-        images = self.scanned.images()
+        images = scanned.images()
         for first in range(0, len(missing), _ROWS_AT_ONCE):
-            pixels.write(first, decode.resize(images[missing[first : first + _ROWS_AT_ONCE]], self.resize_to))
+            pixels.write(first, decode.resize(images[missing[first : first + _ROWS_AT_ONCE]], self.image_size))
 
     def _rows_of(self, ids: Ids) -> NDArray[np.int64]:
         """Rows of the manifest of examples that are in a split."""
@@ -256,7 +224,7 @@ class _Stored(_Source):
 def _open(data: Data, seed: int, cache_folder: Path) -> _Source:
     located = locate(data.source, cache_folder)
     if located is None:
-        return _digits(data, seed)
+        return _Source(name="digits", side=_digits(data, seed), cache_folder=cache_folder)
     name, tree = located
     found = scanned.scan(tree, cache_folder)
 
@@ -294,10 +262,10 @@ def _open(data: Data, seed: int, cache_folder: Path) -> _Source:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
         side = divide(io.BytesIO())  # a cache folder of another user, which already holds all that takes long
-    return _Stored(name=name, side=side, scanned=found, resize_to=data.image_size, cache_folder=cache_folder)
+    return _Source(name=name, side=side, cache_folder=cache_folder, scanned=found)
 
 
-def _digits(data: Data, seed: int) -> _Source:
+def _digits(data: Data, seed: int) -> Side:
     arrays = digits.read()
     examples = Examples(
         labels=arrays.labels,
@@ -306,8 +274,7 @@ def _digits(data: Data, seed: int) -> _Source:
         pixel_sha256=scanned.pixel_sha256(arrays.images),
     )
     size_px = data.image_size or arrays.images.shape[1]
-    side = _divide(data, seed, "digits", examples, None, size_px, [], "digits")
-    return _Digits(name="digits", side=side, images=arrays.images)
+    return _divide(data, seed, "digits", examples, None, size_px, [], "digits")
 
 
 def _stored_splits(data: Data) -> tuple[str, ...]:

@@ -57,7 +57,7 @@ def test_a_file_that_is_shorter_than_its_array_is_told(tmp_path: Path) -> None:
     with (tmp_path / "pixels.npy").open("rb+") as file:
         file.truncate((tmp_path / "pixels.npy").stat().st_size - 1)
     assert np.array_equal(found[:2], EXPECTED[[0, 2]])
-    with pytest.raises(OSError, match=r"ends within the array.*pixels\.npy"):
+    with pytest.raises(OSError, match=r"ends inside the array.*pixels\.npy"):
         found[2]
 
 
