@@ -175,10 +175,11 @@ def sections(
 ) -> list[tuple[str, list[str]]]:
     """Titles and sentences. `name` formats the name of a file, by default shortened. `max_named` limits each list."""
     name = name or _shortened
+    unnamed = [] if exploration.names_tell else ["The class names do not name plants and conditions."]
     parts = [
         ("What is broken", _broken(exploration, name)),
         ("Duplicates", _duplicates(exploration, name, max_named)),
-        ("The data", [*exploration.notes, *_untold(exploration)]),
+        ("The data", [*exploration.notes, *unnamed]),
     ]
     return [(title, sentences) for title, sentences in parts if sentences]
 
@@ -252,10 +253,6 @@ def _visible(name: str | None) -> str | None:
 
 def _are(count: int, what: str) -> str:
     return f"is {'' if what.startswith('no ') else 'a '}{what}" if count == 1 else f"are {what}s"
-
-
-def _untold(exploration: Exploration) -> list[str]:
-    return [] if exploration.names_tell else ["The class names do not name plants and conditions."]
 
 
 def counted(count: int, one: str, many: str = "") -> str:

@@ -114,18 +114,15 @@ def run(request: Request, shown: Display, out: Path | None) -> Outcome:
             shown.end()
     if len({row.engine for row in rows if row.scans}) == 1:  # a single engine cannot be compared with another
         shown.say("checking the sums")
-        _check(rows, scan.scan(files.train.encoded, files.image_size, machine.available_cores()))
+        sums = scan.scan(files.train.encoded, files.image_size, machine.available_cores())
+        for row in rows:
+            if any(found.sums != sums for found in row.scans):
+                row.status, row.reason = "failed", "found other integer sums than the scan of this process"
+                row.scans.clear()
     outcome = Outcome(request, files, machine.available_cores(), rows)
     if outcome.sums is not None and not outcome.differing:
         statistics.store(outcome.sums, files.content_hash, cache_dir=cache_dir)
     return outcome
-
-
-def _check(rows: list[Row], sums: Sums) -> None:
-    for row in rows:
-        if any(found.sums != sums for found in row.scans):
-            row.status, row.reason = "failed", "found other integer sums than the scan of this process"
-            row.scans.clear()
 
 
 def _cluster(request: Request, shown: Display) -> tuple[int | None, int]:

@@ -66,7 +66,7 @@ def locate(cache: Path) -> Path:
             return cache / known.name
         if (cache / folder).is_dir():
             return cache / folder
-    if PYTHON.copy_from_others(_NAMES_IN_OTHERS, cache / PYTHON.name):
+    if PYTHON.reuse_download(_NAMES_IN_OTHERS, cache / PYTHON.name):
         return cache / PYTHON.name
     BINARY.fetch(cache / BINARY.name, source="cifar10", instead=_INSTEAD)
     return cache / BINARY.name

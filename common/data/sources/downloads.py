@@ -49,7 +49,7 @@ class Download:
             )
         return True
 
-    def copy_from_others(self, names: Sequence[str], file: Path) -> bool:
+    def reuse_download(self, names: Sequence[str], file: Path) -> bool:
         """Copy the file into the cache from the data folders of Keras and torch.
 
         Args:

@@ -11,7 +11,6 @@ import io
 import math
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import cast
 
@@ -49,13 +48,6 @@ _FOLDERS_OF_OTHERS = ("fashion-mnist", "FashionMNIST/raw")
 _INSTEAD = "give the path of a folder of the four files as data"
 
 
-@dataclass(frozen=True)
-class Layout:
-    """The paths in a tree of training images, training labels, test images and test labels."""
-
-    files: tuple[str, str, str, str]
-
-
 def locate(cache: Path) -> Path:
     """The folder of Fashion-MNIST in the cache folder. Missing files are fetched.
 
@@ -69,23 +61,26 @@ def locate(cache: Path) -> Path:
         file = folder / known.name
         if known.is_at(file, instead=_INSTEAD) or file.with_suffix("").is_file():
             continue
-        if not known.copy_from_others([f"{each}/{known.name}" for each in _FOLDERS_OF_OTHERS], file):
+        if not known.reuse_download([f"{each}/{known.name}" for each in _FOLDERS_OF_OTHERS], file):
             known.fetch(file, source=NAME, instead=_INSTEAD)
     return folder
 
 
-def recognise(files: Sequence[str]) -> Layout | None:
-    """The four IDX files among the paths of a tree, in one folder, each plain or gzipped. None if they are not there."""
+def recognise(files: Sequence[str]) -> list[str] | None:
+    """The IDX files of training images and labels, then test images and labels, among the paths of a tree.
+
+    They are in one folder, each plain or gzipped. None if they are not there.
+    """
     present = set(files)
     for folder in sorted({PurePosixPath(file).parent for file in files}):
         both_forms = [(str(folder / known.name), str(folder / known.name.removesuffix(".gz"))) for known in DOWNLOADS]
         found = [next((form for form in forms if form in present), None) for forms in both_forms]
         if None not in found:
-            return Layout(cast(tuple[str, str, str, str], tuple(found)))
+            return cast(list[str], found)
     return None
 
 
-def read(tree: FileSource, layout: Layout) -> Arrays:
+def read(tree: FileSource, files: list[str]) -> Arrays:
     """All images, the training images first.
 
     A grey image of 28x28 pixels gets a border of two zero pixels, and its channel is repeated three times: [32, 32, 3]. Classes
@@ -94,11 +89,11 @@ def read(tree: FileSource, layout: Layout) -> Arrays:
     Raises:
         DataRefused: a file is torn, or its content is not what its name says.
     """
-    contents = {name: content() for name, content in tree.read(layout.files)}
-    wheres = [f"{name} in {tree.path}" for name in layout.files]
+    contents = {name: content() for name, content in tree.read(files)}
+    wheres = [f"{name} in {tree.path}" for name in files]
     arrays = [
         _parse(contents[name], where, num_dimensions)
-        for name, where, num_dimensions in zip(layout.files, wheres, (3, 1, 3, 1), strict=True)
+        for name, where, num_dimensions in zip(files, wheres, (3, 1, 3, 1), strict=True)
     ]
     for place in (0, 2):
         images, labels = arrays[place : place + 2]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+from common.artifacts import atomic_files
 from common.data.sources.file_source import FileSource
 
 SETTLED_SECONDS = 2.0
@@ -32,7 +32,7 @@ def content_hash(tree: FileSource, cache_folder: Path) -> str:
     started_ns = time.time_ns()
     content_hash = tree.content_hash()
     if newest_ns < started_ns - SETTLED_SECONDS * 1e9 and tree.fingerprint()[0] == fingerprint:
-        _write(place, {"fingerprint": fingerprint, "content_hash": content_hash})
+        atomic_files.write_atomically(place, json.dumps({"fingerprint": fingerprint, "content_hash": content_hash}))
     return content_hash
 
 
@@ -42,10 +42,3 @@ def _read(place: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return known if isinstance(known, dict) and isinstance(known.get("content_hash"), str) else {}
-
-
-def _write(place: Path, known: dict[str, Any]) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=place.parent, delete=False, encoding="utf-8") as file:
-        json.dump(known, file)
-    Path(file.name).replace(place)

@@ -74,9 +74,7 @@ def describe(data: Data, *, seed: int, cache_dir: str | None = None) -> Descript
     cache: a disk that fails then, or is filled by another program, is found by `load`.
 
     Args:
-        data: as for `load`.
-        seed: as for `load`.
-        cache_dir: as for `load`.
+        data, seed, cache_dir: as for `load`.
 
     Raises:
         DataRefused: as `load`.
@@ -92,9 +90,7 @@ def load_files(data: Data, *, seed: int, cache_dir: str | None = None) -> Files:
     """Load the same examples as `load`, as image files. After the first scan of the source it decodes nothing.
 
     Args:
-        data: as for `load`.
-        seed: as for `load`.
-        cache_dir: as for `load`.
+        data, seed, cache_dir: as for `load`.
 
     Raises:
         DataRefused: as `load`, or the source does not consist of image files.

@@ -1,4 +1,4 @@
-"""What was scanned and decoded, on disk: built once, shared, and built again when torn or changed."""
+"""Scanned and decoded data on disk: built once, shared, and built again when torn or changed."""
 
 import errno
 import hashlib
@@ -101,7 +101,7 @@ def test_files_are_opened_once_and_the_same_examples_decoded_once_for_each_size(
     assert len(builds) == 2 and len(scans) == 1
 
 
-def test_the_same_splits_are_made_once_and_others_for_themselves(pets, tmp_path, divisions):
+def test_each_division_is_made_once(pets, tmp_path, divisions):
     whole = loaded(pets, tmp_path / "cache")
     again = loaded(pets, tmp_path / "cache")
     files = load_files(Data(source=str(pets)), seed=0, cache_dir=str(tmp_path / "cache"))
@@ -115,7 +115,7 @@ def test_the_same_splits_are_made_once_and_others_for_themselves(pets, tmp_path,
     assert len(divisions) == 1
 
 
-def test_every_field_that_decides_on_splits_has_its_own(tmp_path, divisions):
+def test_each_field_that_affects_splits_has_its_own_division(tmp_path, divisions):
     pets = write_folder(tmp_path / "pets", tree("train/cat", "train/dog", images=20))
     deciding = {"limit": 9, "image_size": 16, "on_bad": "skip", "duplicates": "allow", "drawn_part": 0.2}
     assert set(Data.model_fields) - {*deciding} == {"source", "loading", "normalization", "seed"}
@@ -127,7 +127,7 @@ def test_every_field_that_decides_on_splits_has_its_own(tmp_path, divisions):
     assert len(divisions) == 7 and other.content_hash != whole.content_hash
 
 
-def test_where_nothing_is_drawn_all_seeds_share_their_splits(pets, tmp_path, divisions):
+def test_if_nothing_is_drawn_all_seeds_share_their_splits(pets, tmp_path, divisions):
     hashes = {load(Data(source=str(pets)), seed=seed, cache_dir=str(tmp_path / "cache")).content_hash for seed in range(3)}
     assert len(hashes) == len(divisions) == 1
     for seed in range(3):
@@ -164,7 +164,7 @@ def test_splits_of_files_that_were_judged_otherwise_are_not_used(pets, tmp_path,
     assert left.content_hash == expected.content_hash and np.array_equal(left.train.images, expected.train.images)
 
 
-def test_what_is_torn_while_it_is_read_is_told_as_a_failing_disk(pets, tmp_path):
+def test_an_entry_that_is_torn_while_it_is_read_is_a_disk_error(pets, tmp_path):
     loaded(pets, tmp_path / "cache")
     place = entry_of(tmp_path / "cache", "scanned")
     entry = cache.fetch(tmp_path / "cache", "scanned", place.name, lambda _: pytest.fail("it is whole"))
@@ -195,12 +195,12 @@ def test_of_all_that_is_stored_a_later_load_reads_what_it_needs(loading, limit, 
     assert read == of_splits | of_files | some_pixels
 
 
-def test_splits_are_made_each_time_where_they_cannot_be_stored(pets, tmp_path, divisions, monkeypatch):
+def test_splits_are_made_each_time_if_they_cannot_be_stored(pets, tmp_path, divisions, monkeypatch):
     expected = loaded(pets, tmp_path / "whole", limit=4)
     loaded(pets, tmp_path / "cache")
 
     def refused(*_):
-        raise PermissionError(errno.EACCES, "a cache folder of somebody else's")
+        raise PermissionError(errno.EACCES, "a cache folder of another user")
 
     monkeypatch.setattr(cache, "building", refused)
     for _ in range(2):
@@ -364,7 +364,7 @@ def test_a_description_is_refused_if_there_is_no_room_for_the_images(pets, tmp_p
     describe(Data(source=str(pets)), seed=0, cache_dir=str(tmp_path / "cache"))  # all are there
 
 
-def test_much_that_is_to_be_decoded_is_told_beforehand(pets, tmp_path, monkeypatch, capsys):
+def test_decoding_much_data_is_announced(pets, tmp_path, monkeypatch, capsys):
     loaded(pets, tmp_path / "cache")
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(lookup, "_LARGE_BYTES", 100)
@@ -450,14 +450,14 @@ def test_torn_or_changed_splits_are_made_again_of_what_was_scanned(damage, pets,
     assert after.content_hash == before.content_hash and after.train.labels.tolist() == before.train.labels.tolist()
 
 
-def test_entries_that_were_copied_here_are_as_good(pets, tmp_path, builds, scans):
+def test_copied_entries_are_valid(pets, tmp_path, builds, scans):
     loaded(pets, tmp_path / "cache")
     shutil.copytree(tmp_path / "cache", tmp_path / "copy", copy_function=shutil.copyfile)
     loaded(pets, tmp_path / "copy")
     assert len(builds) == len(scans) == 1
 
 
-def test_what_a_killed_process_left_behind_is_cleared_away(pets, tmp_path):
+def test_remains_of_a_killed_process_are_removed(pets, tmp_path):
     loaded(pets, tmp_path / "cache")
     entry = entry_of(tmp_path / "cache")
     partial = entry.with_name(f"{entry.name}.partial")
@@ -558,7 +558,7 @@ def test_a_file_that_was_written_to_is_hashed_again_even_where_size_and_time_wer
 
 
 @pytest.mark.parametrize("content", ["", "[1]", "{", '{"fingerprint": 1}', '{"content_hash": 1}'])
-def test_a_damaged_memory_of_a_hash_is_made_again(content, pets, tmp_path, monkeypatch):
+def test_a_damaged_stored_hash_is_computed_again(content, pets, tmp_path, monkeypatch):
     monkeypatch.setattr(identity, "SETTLED_SECONDS", -1e9)
     before = loaded(pets, tmp_path / "cache").content_hash
     (remembered,) = (tmp_path / "cache" / "hashes").iterdir()

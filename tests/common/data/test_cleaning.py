@@ -1,4 +1,4 @@
-"""Every file is opened before training: what is no usable image is named, or left out everywhere alike."""
+"""Every file is opened before training. A bad file is named, or left out in all places alike."""
 
 import errno
 import io
@@ -145,7 +145,7 @@ def test_the_examples_that_skip_leaves_are_the_same_as_arrays_and_as_files(tmp_p
                 assert np.array_equal(decode.decode(encoded.content(index), 4), expected)
 
 
-def test_counts_stand_in_the_notes_by_reason(tmp_path, cache):
+def test_notes_count_the_files_left_out_by_reason(tmp_path, cache):
     bad = {"cat/a.png": b"", "cat/b.png": b"", "dog/c.txt": b"x", "dog/d.jpg": image("d"), "README": b"outside of the layout"}
     data = Data(source=str(write_folder(tmp_path / "pets", GOOD | bad)), on_bad="skip")
     assert load(data, seed=0, cache_dir=cache).notes[0] == (
@@ -223,7 +223,7 @@ def test_an_empty_class_folder_that_comes_later_is_seen_though_no_file_changed(t
         load(Data(source=str(folder)), seed=0, cache_dir=cache)
 
 
-def test_a_class_that_skipping_empties_in_one_split_alone_is_refused(tmp_path, cache):
+def test_a_class_that_skipping_empties_in_only_one_split_is_refused(tmp_path, cache):
     files = tree("train/cat", "train/dog", "val/cat") | {"val/dog/0.png": b"x"}
     data = Data(source=str(write_folder(tmp_path / "pets", files)), on_bad="skip")
     with pytest.raises(DataRefused, match="validation lacks 'dog'"):
@@ -278,7 +278,7 @@ def test_equal_pixels_within_a_split_are_counted(tmp_path, cache):
     assert dataset.notes == ("examples whose pixels equal those of an earlier one of their split: 2 of train, 1 of validation",)
 
 
-def test_copies_are_never_drawn_apart(tmp_path, cache):
+def test_copies_are_never_drawn_into_different_splits(tmp_path, cache):
     files = {
         f"{folder}/{number}_{copy}.png": image(f"{folder}{number}") for folder in "ab" for number in range(15) for copy in "xyz"
     }
@@ -373,7 +373,7 @@ def test_of_500_mutated_jpegs_each_is_an_image_or_a_named_bad_file(jpegs, tmp_pa
 
 
 @pytest.mark.parametrize("fails", ["_rgb", "_may_be_plain"])
-def test_a_lack_of_memory_is_no_fault_of_the_file_and_nothing_of_it_is_kept(fails, tmp_path, cache, monkeypatch):
+def test_a_lack_of_memory_does_not_make_a_bad_file_and_nothing_is_stored(fails, tmp_path, cache, monkeypatch):
     def without_memory(*_: object) -> None:
         raise MemoryError
 
@@ -397,7 +397,7 @@ def test_a_lack_of_memory_is_no_fault_of_the_file_and_nothing_of_it_is_kept(fail
         ("simplejpeg.decode_jpeg", ValueError("Insufficient memory (case 4)"), "JPEG"),
     ],
 )
-def test_a_decoder_that_says_that_memory_is_out_is_believed(patched, failure, image_format, monkeypatch):
+def test_a_decoder_that_reports_a_lack_of_memory_is_believed(patched, failure, image_format, monkeypatch):
     def failing(*_: object, **__: object) -> None:
         raise failure
 

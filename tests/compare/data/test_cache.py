@@ -1,4 +1,4 @@
-"""The cache folder on the command line: what lies in it, and what may go."""
+"""The cache folder on the command line: what it holds, and what may be removed."""
 
 import json
 import os

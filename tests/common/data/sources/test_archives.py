@@ -1,4 +1,4 @@
-"""Archives from anywhere: what they may not hold."""
+"""Hostile archives are refused."""
 
 import bz2
 import gzip

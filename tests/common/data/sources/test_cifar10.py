@@ -50,7 +50,7 @@ def test_every_official_form_is_the_same_data(tmp_path):
     assert len({loaded(path, tmp_path / "cache").content_hash for path in paths}) == 1
 
 
-def test_official_batches_are_resized_where_a_size_is_asked_for(tmp_path):
+def test_official_batches_are_resized_if_a_size_is_given(tmp_path):
     dataset = loaded(write_folder(tmp_path / "unpacked", cifar_binary()), tmp_path / "cache", image_size=40)
     assert dataset.train.images.shape[1:] == (40, 40, 3)
 

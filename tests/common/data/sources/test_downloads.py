@@ -42,7 +42,7 @@ def test_fashion_mnist_is_taken_file_by_file(homes: Path, monkeypatch: pytest.Mo
     assert sorted(path.name for path in folder.iterdir()) == sorted(each.name for each in known)
 
 
-def test_a_file_of_another_content_is_passed_over(homes: Path) -> None:
+def test_a_file_of_other_content_is_skipped(homes: Path) -> None:
     put(homes / "keras" / "datasets" / "file", b"another")
-    assert not replace(cifar10.PYTHON, sha256=SHA256).copy_from_others(["file", "missing"], homes / "cache" / "file")
+    assert not replace(cifar10.PYTHON, sha256=SHA256).reuse_download(["file", "missing"], homes / "cache" / "file")
     assert not (homes / "cache").exists()

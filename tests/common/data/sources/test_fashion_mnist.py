@@ -73,7 +73,7 @@ def test_every_form_is_the_same_data(tmp_path):
     assert len({loaded(source, tmp_path / "cache").content_hash for source in sources}) == 1
 
 
-def test_images_are_resized_where_a_size_is_asked_for(tmp_path):
+def test_images_are_resized_if_a_size_is_given(tmp_path):
     dataset = loaded(write_folder(tmp_path / "idx", plain()), tmp_path / "cache", image_size=40)
     assert dataset.train.images.shape == (40, 40, 40, 3)
 

@@ -89,7 +89,7 @@ def test_files_lie_by_split_and_class_and_are_jpeg_of_the_size_asked_for(tmp_pat
     assert len(set(made.values())) == len(made)
 
 
-def test_the_total_is_met_where_it_does_not_divide_evenly(tmp_path):
+def test_the_total_is_exact_even_if_it_does_not_divide_evenly(tmp_path):
     synthetic_leaves.make(tmp_path / "leaves", Leaves(classes=3, images=11, size=8))
     per_class = {}
     for name in files(tmp_path / "leaves"):
@@ -195,7 +195,7 @@ def test_another_version_of_what_is_drawn_is_made_again(tmp_path, monkeypatch):
     assert synthetic_leaves.locate(wanted, tmp_path) != before
 
 
-def test_what_a_killed_process_left_in_the_cache_is_cleared_away(tmp_path):
+def test_remains_of_a_killed_process_in_the_cache_are_removed(tmp_path):
     wanted = Leaves(classes=2, images=6, size=8)
     folder = synthetic_leaves.locate(wanted, tmp_path)
     left_over = folder.with_name(f".{folder.name}.abc")
