@@ -1,7 +1,7 @@
-"""The one seeded order, and the augmentation and dropout draws, that both twins receive.
+"""The order of training examples and the draws for augmentation and dropout. Both twins receive the same.
 
-Whatever the framework, the mode, the number of replicas or of input workers, step s of epoch e trains on the same
-examples in the same order, with the same flips, shifts and dropout masks: they depend on the seed alone.
+Step s of epoch e trains on the same examples in the same order, with the same flips, shifts and dropout masks. They depend on
+the seed alone: not on the framework, the mode, the number of replicas or of input workers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _VALUES_AT_ONCE = 2**20
 
 
 class _Stream(IntEnum):
-    """Which draw a random stream serves; the numbers are part of every stored order and never change."""
+    """Purpose of a random stream. The numbers are part of every stored order and never change."""
 
     ORDER = 1
     FLIP = 2
@@ -39,19 +39,19 @@ class _Stream(IntEnum):
 
 @dataclass(frozen=True)
 class Epoch:
-    """All draws of one epoch, by position in its order; arrays, or a framework's tensors of them.
+    """All draws of one epoch, by position in its order. Arrays, or a framework's tensors of them.
 
     Attributes:
         ids: int64 [N], indices into the training split.
-        flips: bool [N], mirror left to right; None where the run does not flip, or where affines hold the flips.
-        shifts: int64 [N, 2], pixels by which (rows, columns) of the source are read further on; None without shifts, or
-            where affines hold them.
-        affines: float64 [N, 2, 3], from (row, column, 1) of an output pixel to the source's (row, column); None where
-            the run neither rotates nor shears nor zooms.
-        brightness: float64 [N], factors on the pixels; None where the run leaves them alone.
-        masks: uint8 [N, ceil(units / 8)] for each dropout of the architecture: bits, the lowest of a byte first, set where a
-            value is kept. As bools they would be most of what an image takes; batches have them as bools.
-        mask_units: of each of the masks.
+        flips: bool [N], mirror left to right. None if the run does not flip, or if affines hold the flips.
+        shifts: int64 [N, 2], offsets in pixels at which (rows, columns) of the source are read. None if the run does not
+            shift, or if affines hold the shifts.
+        affines: float64 [N, 2, 3], from (row, column, 1) of an output pixel to the source's (row, column). None if the run
+            neither rotates nor shears nor zooms.
+        brightness: float64 [N], factors on the pixels. None if the run does not change the brightness.
+        masks: uint8 [N, ceil(units / 8)] for each dropout of the architecture. A bit is set if its value is kept, lowest bit of
+            a byte first. Bools would take more memory than the rest of an image's draws. Batches have them as bools.
+        mask_units: number of units of each mask.
     """
 
     ids: Any
@@ -63,7 +63,7 @@ class Epoch:
     mask_units: tuple[int, ...]
 
     def map(self, function: Callable[[Any], Any]) -> Epoch:
-        """The same draws, each array passed through a function."""
+        """The same draws with `function` applied to each array."""
 
         def mapped(values: Any | None) -> Any | None:
             return None if values is None else function(values)
@@ -79,22 +79,22 @@ class Epoch:
         )
 
     def arrays(self) -> tuple[Any, ...]:
-        """Every array of the draws, in one order; those that a run does not have are left out."""
+        """All arrays of the draws, in a fixed order. Arrays that a run does not have are left out."""
         optional = (self.flips, self.shifts, self.affines, self.brightness)
         return (self.ids, *(values for values in optional if values is not None), *self.masks)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Every batch of a run, before it starts."""
+    """All batches of a run, known before it starts."""
 
     spec: Spec
     architecture: Architecture
     num_examples: int
     reverse_batches: bool = False
-    """Turn each batch back to front: the same mathematics summed in another order, the yardstick of rounding."""
+    """Reverse each batch: the same mathematics summed in another order, as a yardstick of rounding."""
     scaling: Scaling = field(default_factory=Scaling)
-    """How the bytes of every batch become the model's input."""
+    """From the bytes of a batch to the model's input."""
 
     def __post_init__(self) -> None:
         last = self.num_examples % self.spec.global_batch_size or self.spec.global_batch_size
@@ -118,23 +118,23 @@ class Plan:
         return -(-self.total_steps // self.steps_per_epoch)
 
     def steps_in(self, epoch: int) -> int:
-        """Steps of one epoch, from 1; the last may be cut short by `steps`."""
+        """Number of steps of an epoch. Epochs count from 1. `steps` may shorten the last."""
         return min(self.steps_per_epoch, self.total_steps - (epoch - 1) * self.steps_per_epoch)
 
     def ends_epoch(self, step: int) -> bool:
-        """Whether an update, from 1, is the last of its epoch or of the run."""
+        """Whether an update is the last of its epoch or of the run. Updates count from 1."""
         return step % self.steps_per_epoch == 0 or step == self.total_steps
 
     def learning_rate(self, step: int) -> float:
         return self.spec.learning_rate(step, self.steps_per_epoch, self.total_steps)
 
     def batch(self, step_in_epoch: int) -> tuple[int, int]:
-        """The half-open range of positions of one global batch."""
+        """Positions of one global batch: [start, stop)."""
         start = step_in_epoch * self.spec.global_batch_size
         return start, min(start + self.spec.global_batch_size, self.num_examples)
 
     def bounds(self, epoch: int, world_size: int, rank: int) -> list[tuple[int, int]]:
-        """For each step of an epoch, the positions that one process loads: its shard of the global batch."""
+        """For each step of an epoch, the positions of one process: its shard of the global batch."""
         ranges: list[tuple[int, int]] = []
         for step in range(self.steps_in(epoch)):
             start, stop = self.batch(step)
@@ -143,7 +143,7 @@ class Plan:
         return ranges
 
     def draw(self, epoch: int) -> Epoch:
-        """The draws of one epoch, from 1."""
+        """The draws of an epoch. Epochs count from 1."""
         augmentation, n = self.spec.augmentation, self.num_examples
         limit = augmentation.shift_px
         flips = self._generator(_Stream.FLIP, epoch).random(n) < 0.5 if augmentation.horizontal_flip else None
@@ -197,7 +197,7 @@ class Plan:
 
 
 def _kept(generator: np.random.Generator, n: int, dropout: Dropout) -> npt.NDArray[np.uint8]:
-    """A mask, see Epoch; the draws of all images at once would be 32 times as large, and are the same."""
+    """A mask as in Epoch, drawn in stretches. Drawing all images at once gives the same bits and takes 32 times the memory."""
     kept = np.empty((n, -(-dropout.units // 8)), np.uint8)
     rows = max(_VALUES_AT_ONCE // dropout.units, 1)
     for start in range(0, n, rows):
@@ -207,5 +207,5 @@ def _kept(generator: np.random.Generator, n: int, dropout: Dropout) -> npt.NDArr
 
 
 def order_digest(ids: npt.NDArray[np.int64]) -> str:
-    """SHA-256 over the ids of the examples in the order in which a run trained on them."""
+    """SHA-256 of example ids in the order in which a run trained on them."""
     return hashlib.sha256(np.ascontiguousarray(ids, "<i8").data).hexdigest()

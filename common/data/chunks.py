@@ -1,4 +1,4 @@
-"""The training images as a chunked Dask array, computed and kept by Dask's workers, and given to replicas batch by batch."""
+"""The training images as a chunked Dask array. Dask's workers compute and keep it, and replicas receive batches of it."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from common.data.sources import Encoded, Split
 
 _Images = npt.NDArray[np.uint8]
 _Gather = Callable[[npt.NDArray[np.int64]], Callable[[], _Images]]
-"""Begins to gather the images of these ids; what it returns waits for them."""
+"""Starts to gather the images of some ids. The function that it returns waits for them."""
 
 
 def batches(plan: Plan, split: Split, world_size: int, rank: int, first_epoch: int = 1) -> Generator[_Images]:
-    """The images of one process's shard of every global batch of a run from an epoch on, in order, before augmentation.
+    """The images of one process's shard of each global batch, in order, before augmentation.
 
     Args:
         plan: of the run.
-        split: the training split; its files are decoded by Dask's workers where it has them.
-        world_size: processes of the run; each has its own connection to the cluster.
+        split: the training split. Dask's workers decode its files if it has any.
+        world_size: number of processes of the run. Each has its own connection to the cluster.
         rank: of this process.
-        first_epoch: of those that are still to come.
+        first_epoch: epoch to start with.
     """
     size = plan.architecture.image_size
     with _gathering(split, size, plan.spec.dask, plan.spec.workers) as gather:
@@ -69,7 +69,7 @@ def _gathering(split: Split, image_size: int, settings: spec.Dask, workers: int)
     with dask_scan.client(workers, settings.scheduler) as client:
         if (found := dask_scan.num_workers(client)) != workers:
             raise spec.SpecError(
-                f"workers must be those of the cluster. Received: {workers}, the cluster has {found}. Use {found}."
+                f"workers must be the number of workers of the cluster. Received: {workers}, it has {found}. Use {found}."
             )
         kept = client.persist(array)
 
@@ -96,7 +96,7 @@ def _array(split: Split, image_size: int, chunk_images: int) -> Any:
 
 
 def _part(split: Split, start: int, stop: int) -> Any:
-    """What a worker needs to read a chunk: where it lies, rather than its bytes, if that can be said."""
+    """What a worker needs to read a chunk: a reference to its file if there is one, else its bytes."""
     if split.encoded is not None:
         return split.encoded.take(np.arange(start, stop))
     if isinstance(split.images, Rows):

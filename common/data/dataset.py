@@ -1,4 +1,4 @@
-"""What a run trains on and is scored on."""
+"""The data types of a data set, and how it is refused."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from common.data.decoding.encoded import Encoded
 
 
 class DataRefused(ValueError):
-    """Data was refused. The message names the file or field, the value received, and the fix."""
+    """The data cannot be used. The message names the file or field, the value received and the fix."""
 
 
 class BadFile(DataRefused):
-    """One file is no usable image: one of `decode.PROBLEMS`, and what more is known; without the file's name."""
+    """One file is no usable image. It has one of `decode.PROBLEMS` and a detail, but not the name of the file."""
 
     def __init__(self, problem: str, detail: str = "") -> None:
         super().__init__(f"{problem} ({detail})" if detail else problem)
@@ -25,27 +25,27 @@ class BadFile(DataRefused):
 
 
 MAX_NAMED = 20
-"""Files or classes that one refusal names."""
+"""At most so many files or classes are named in one refusal."""
 
 
 def listed(names: Sequence[str]) -> str:
-    """`a, b, c`, or after twenty of them `... and 7 more`."""
+    """`a, b, c`, after twenty names `... and 7 more`."""
     more = f" and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
     return ", ".join(names[:MAX_NAMED]) + more
 
 
 def listed_below(faults: Sequence[str], total: int) -> str:
-    """`Received:` and a line for each fault, or after twenty of them `and 7 more`; those may be missing in `faults`."""
+    """`Received:` and a line for each fault, after twenty `and 7 more`. `faults` may hold fewer than `total`."""
     more = [f"and {total - MAX_NAMED:,} more"] if total > MAX_NAMED else []
     return "\n  ".join(["Received:", *faults[:MAX_NAMED], *more])
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Arrays:
-    """All of a source that comes as arrays."""
+    """The content of a source of arrays."""
 
     images: NDArray[np.uint8]
-    """[N, H, W, 3], at their own size."""
+    """[N, H, W, 3], at the source's own size."""
     labels: NDArray[np.int64]
     """[N], class ids."""
     class_names: tuple[str, ...]
@@ -55,22 +55,22 @@ class Arrays:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Examples:
-    """What decides on splits, whatever form the images have."""
+    """What splits depend on. The same for arrays and files."""
 
     labels: NDArray[np.int64]
     """[N], class ids."""
     class_names: tuple[str, ...]
     split_sizes: Mapping[str, int]
-    """Number of examples in each of `train`, `validation`, `test`, in the order in which they lie, as far as the source
-    has them; `{"all": N}` where it is not divided."""
+    """Number of examples in those of `train`, `validation`, `test` that the source has, in the order of the examples.
+    `{"all": N}` if it is not divided."""
     pixel_sha256: NDArray[np.uint8]
     """[N, 32], see `decode.sha256`."""
     names: Sequence[str] | None = None
-    """[N], for refusals; None where examples have but their place."""
+    """[N], for refusals. None if examples have no names."""
 
 
 class Images(Protocol):
-    """uint8 [N, S, S, 3], RGB: an array, or what reads one when it is indexed along its first axis."""
+    """uint8 [N, S, S, 3], RGB: an array, or an object that reads its images when its first axis is indexed."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -84,37 +84,51 @@ class Images(Protocol):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Split:
-    """Examples of one split, in manifest order; read-only."""
+    """Examples of one split, in manifest order. Read-only."""
 
     images: Images
-    """uint8 [N, S, S, 3], RGB: a part of the cache's memory map, rows of its file by their places, or, where `encoded` is to be
-    read instead, files that are decoded when they are asked for; an array for the digits."""
+    """uint8 [N, S, S, 3], RGB. A part of the cache's memory map, or rows of its file. If `encoded` is to be read instead, files
+    that are decoded on access. For the digits an array."""
     labels: NDArray[np.int64]
     """[N], class ids."""
     encoded: Encoded | None = None
-    """The image files of the same examples, where they are to be decoded again and again."""
+    """The image files of the same examples, if they are to be decoded in each epoch."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Dataset:
-    """Three splits, none of them empty, that share no example."""
+class _Known:
+    """What is known of a data set without its images."""
 
     name: str
     class_names: tuple[str, ...]
     """By class id."""
+    content_hash: str
+    """SHA-256 of the pixels and labels of each split, the class names and the image size. It is the same however the data are
+    loaded."""
+    image_size: int
+    """Height and width in pixels. Images of another size are resized by the rule of `decode.resize`."""
+    notes: tuple[str, ...]
+    """What a reader of the results must know of the data, e.g. which split was drawn from train."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Description(_Known):
+    """A Dataset without its examples."""
+
+    sizes: Mapping[str, int]
+    """Number of examples in each of `train`, `validation`, `test`."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Dataset(_Known):
+    """Three splits that share no example. None is empty."""
+
     train: Split
     validation: Split
     test: Split
-    content_hash: str
-    """SHA-256 over the pixels of each split's examples, their labels, the class names and the size: equal where the same
-    arrays are trained on, be they loaded as a Dataset or as Files."""
-    image_size: int
-    """Height and width in pixels."""
-    notes: tuple[str, ...]
-    """What a reader of the results must know of the data, e.g. which split was drawn from train."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -125,22 +139,16 @@ class FileSplit:
     labels: NDArray[np.int64]
     """[N], class ids."""
     rows: NDArray[np.int64]
-    """[N], places in the manifest of the source."""
+    """[N], rows of the manifest of the source."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Files:
-    """A Dataset whose images are still files; equal fields mean the same, example for example."""
+class Files(_Known):
+    """A Dataset whose images are still files, example for example."""
 
-    name: str
-    class_names: tuple[str, ...]
     train: FileSplit
     validation: FileSplit
     test: FileSplit
-    content_hash: str
-    image_size: int
-    """Height and width in pixels to which images are to be resized by `decode.resize`'s rule, unless they have it."""
-    notes: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Arrays that lie in a file travel to other processes as the file's name, not as their bytes."""
+"""An array that is mapped from a file is sent to another process as a reference to the file, not as bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Sent = TypeVar("_Sent")
 
 
 class Reference(NamedTuple):
-    """A stretch of a file that holds an array in C order."""
+    """Part of a file that holds an array in C order."""
 
     filename: str
     dtype: str
@@ -30,15 +30,15 @@ class Reference(NamedTuple):
         return int(np.dtype(self.dtype).itemsize * np.prod(self.shape[1:], dtype=np.int64))
 
     def rows(self, start: int, stop: int) -> Reference:
-        """A stretch of the first axis."""
+        """A slice of the first axis."""
         return self._replace(offset=self.offset + start * self.row_bytes, shape=(stop - start, *self.shape[1:]))
 
     def take(self, descriptor: int, ids: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        """Rows by their places, read: what is mapped would count as this process's memory for ever after.
+        """Read some rows. Rows read through the map would count as this process's memory until it ends.
 
         Args:
             descriptor: of the file.
-            ids: [N], 0 or larger; those that follow one another are read at once.
+            ids: [N], 0 or larger. Consecutive ones are read at once.
 
         Raises:
             OSError: the file is shorter than the array.
@@ -51,28 +51,28 @@ class Reference(NamedTuple):
             left = content[first * size : last * size]
             while left:
                 if not (count := os.preadv(descriptor, [left], place)):
-                    raise OSError(errno.EIO, "The file ends within the array", self.filename)
+                    raise OSError(errno.EIO, "The file ends inside the array", self.filename)
                 left, place = left[count:], place + count
         return rows
 
 
 def reference(array: object) -> Reference | None:
-    """Where an array lies in its file; None where it is no contiguous part of a mapped one."""
+    """Where an array is in its file. None if it is no contiguous part of a mapped file."""
     if not isinstance(array, np.memmap) or array.filename is None or not array.flags.c_contiguous:
         return None
     whole: Any = array
     while isinstance(whole.base, np.memmap):
         whole = whole.base
-    # What the file's first mapped byte is to the whole, the whole's first byte is to the part.
+    # The offset of the part is that of the whole plus their distance in memory.
     distance = array.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
     return Reference(str(array.filename), array.dtype.str, whole.offset + distance, array.shape)
 
 
 def portable(array: _Sent) -> _Sent | Reference:
-    """What to send: the reference where there is one, else the array itself, or what stands for one."""
+    """What to send: a reference if there is one, else the array itself."""
     return reference(array) or array
 
 
 def opened(sent: npt.NDArray[Any] | Reference) -> npt.NDArray[Any]:
-    """What `portable` sent."""
+    """The array that `portable` sent."""
     return sent.open() if isinstance(sent, Reference) else sent

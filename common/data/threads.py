@@ -1,4 +1,4 @@
-"""Work on many items on all cores, for what runs outside of the interpreter lock (reading, decoding, hashing)."""
+"""Work on many items in threads on all cores: reading, decoding, hashing, which release the interpreter lock."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TypeVar
 from common.machine.machine import available_cores
 
 BATCH = 32
-"""Items per task: a task costs about as much as the decoding of one small image."""
+"""Items per task. The overhead of a task is about the cost of decoding one small image."""
 BATCH_BYTES = 16 * 2**20
-"""A task gets no further item once its items hold that much."""
+"""A task gets no further item once its items hold so many bytes."""
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -21,12 +21,12 @@ _Result = TypeVar("_Result")
 def ordered(
     function: Callable[[_Item], _Result], items: Iterable[_Item], *, num_bytes: Callable[[_Item], int] = lambda _: 0
 ) -> Iterator[_Result]:
-    """`map(function, items)` in threads: results in the order of the items, few of either in memory at once.
+    """`map(function, items)` in threads. Results are in the order of the items. Few items and results are in memory at once.
 
     Args:
         function: called in any thread.
-        items: taken in this thread, up to `2 * available_cores() + 1` batches ahead of the results.
-        num_bytes: how much memory an item, or its result, holds.
+        items: read in this thread, up to `2 * available_cores() + 1` batches ahead of the results.
+        num_bytes: memory that an item or its result holds.
     """
 
     def work(batch: list[_Item]) -> list[_Result]:

@@ -426,7 +426,7 @@ def _choose_device(device: str) -> None:
 
 
 def _architecture(read: Spec) -> architectures.Architecture:
-    dataset = sources.load(read.data, seed=read.split_seed, cache_dir=read.paths.cache_dir)
+    dataset = sources.describe(read.data, seed=read.split_seed, cache_dir=read.paths.cache_dir)
     return architectures.resolve(read.model, len(dataset.class_names), dataset.image_size)
 
 

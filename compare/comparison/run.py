@@ -390,6 +390,7 @@ def judged(request: Request, shown: Display) -> Comparison:
     shown.say("reading the data")
     _refuse_other_first_hosts(rows)
     run_spec = rows[0].spec
+    # Loaded, not described: the first run is not to spend its time on decoding images for all of them.
     dataset = sources.load(run_spec.data, seed=run_spec.split_seed, cache_dir=run_spec.paths.cache_dir)
     matrix.check_data(rows, dataset)
     architecture = architectures.resolve(run_spec.model, len(dataset.class_names), dataset.image_size)

@@ -1,4 +1,4 @@
-"""`python -m compare cache`: what lies in the cache folder, and its removal."""
+"""`python -m compare cache`: list the cache folder, and remove from it."""
 
 from __future__ import annotations
 
@@ -27,39 +27,42 @@ DEFAULT_DAYS = 30.0
 
 _ENTRIES = {"decoded": "decoded images", "scanned": "checked files", "divided": "splits"}
 _SMALL = {"hashes": "content hashes", "statistics": "means and deviations", "proofs": "proofs", "best": "best switches"}
-_DOWNLOADS = (cifar10.BINARY.name, cifar10.PYTHON.name, cifar10.BINARY.folder, cifar10.PYTHON.folder, fashion_mnist.FOLDER)
+_DOWNLOADS = (cifar10.BINARY.name, cifar10.PYTHON.name, *cifar10.FOLDERS, fashion_mnist.FOLDER)
 _HOUR, _DAY = 3_600.0, 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """Something in the cache folder that is listed, and kept or removed, as one."""
+    """One line of the list. It is kept or removed as a whole."""
 
     kind: str
     source: str
-    """What it was made from."""
+    """The source that it was made from."""
     detail: str
     path: str
     num_bytes: int
-    """That it takes on the disk."""
+    """Space on the disk."""
     last_used: float
     """Seconds since 1970."""
     status: Literal["kept", "in use", "removed"] = "kept"
 
 
 def command(
-    prune: Annotated[bool, typer.Option("--prune", help="Remove what was not used for long; what is in use stays.")] = False,
-    clear: Annotated[bool, typer.Option("--clear", help="Remove all that is not in use, downloads too.")] = False,
-    older_than: Annotated[float, typer.Option(min=0, help="With --prune: days without use; 0 removes all.")] = DEFAULT_DAYS,
-    cache_dir: Annotated[Path | None, typer.Option(help="The folder, where it is not the usual one.")] = None,
+    prune: Annotated[bool, typer.Option("--prune", help="Remove what was not used for long. Items in use stay.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove all items that are not in use, also downloads.")] = False,
+    older_than: Annotated[float, typer.Option(min=0, help="With --prune: days without use. 0 removes all.")] = DEFAULT_DAYS,
+    cache_dir: Annotated[Path | None, typer.Option(help="The folder, if it is not the usual one.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
 ) -> None:
-    """List what lies in the cache folder, or remove what was not used for long."""
+    """List the cache folder, or remove items that were not used for long."""
     root = cache.folder(None if cache_dir is None else str(cache_dir))
     try:
         items = cleared(root) if clear else pruned(root, older_than) if prune else found(root)
     except OSError as error:
-        print(f"{root} cannot be read or written. Received: {error}. Check the folder, or name another one.", file=sys.stderr)
+        print(
+            f"{root} cannot be read or written. Received: {error}. Check it, or choose another --cache-dir.",
+            file=sys.stderr,
+        )
         raise typer.Exit(exits.RUN_FAILED) from None
     if as_json:
         typer.echo(json.dumps(to_plain(root, items), indent=1))
@@ -69,14 +72,14 @@ def command(
 
 
 def found(root: Path) -> list[Item]:
-    """What lies in a cache folder, what takes most of the disk first; files of other programs are passed over."""
+    """The items of a cache folder, the largest first. Files of other programs are left out."""
     return sorted((*_entries(root), *_leaves(root), *_small(root), *_downloads(root), *_left_over(root)), key=_by_size)
 
 
 def pruned(root: Path, days: float) -> list[Item]:
-    """Remove what was not used for so many days, and what killed processes left; downloads stay.
+    """Remove items that were not used for so many days, and the remains of killed processes. Downloads stay.
 
-    Nothing is removed that a process reads or writes: readers hold a lock on it for as long as they may read.
+    Items that a process reads or writes stay: their readers hold a lock on them.
 
     Raises:
         OSError: the folder cannot be written.
@@ -90,14 +93,14 @@ def pruned(root: Path, days: float) -> list[Item]:
         for file in _files_of(Path(item.path)):
             written = file.stat().st_mtime
             if written <= latest or (file.name.startswith((".", "tmp")) and written < time.time() - _HOUR):
-                file.unlink(missing_ok=True)  # whoever needs it makes it anew
+                file.unlink(missing_ok=True)  # it is made again when it is needed
         left = [rest for rest in _small(root) if rest.path == item.path]
         items += left or [replace(item, status="removed")]
     return sorted(items, key=_by_size)
 
 
 def cleared(root: Path) -> list[Item]:
-    """Remove everything that no process reads or writes, downloads too; what is needed is made or fetched anew.
+    """Remove all items that no process reads or writes, also downloads. They are made or fetched again when needed.
 
     Raises:
         OSError: the folder cannot be written.
@@ -113,7 +116,7 @@ def cleared(root: Path) -> list[Item]:
 
 
 def to_plain(root: Path, items: list[Item]) -> dict[str, Any]:
-    """The list as JSON holds it."""
+    """The list, JSON-ready."""
     return {
         "cache_dir": str(root),
         "num_bytes": sum(item.num_bytes for item in items if item.status != "removed"),
@@ -191,7 +194,7 @@ def _downloads(root: Path) -> Iterator[Item]:
 
 
 def _left_over(root: Path) -> Iterator[Item]:
-    """What killed processes left; or what live ones are writing, whose lock keeps it."""
+    """Remains of killed processes, and what live ones are writing. Their lock protects the latter."""
     for folder in (*_ENTRIES, synthetic_leaves.NAME):
         for place in _folders(root / folder):
             if place.suffix == ".partial" or place.name.startswith("."):
@@ -210,7 +213,7 @@ def _remove(path: Path) -> Literal["in use", "removed"]:
 
 def _item(kind: str, source: str, detail: str, path: Path, last_used: float) -> Item:
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    num_bytes = sum(file.stat().st_blocks * 512 for file in files)  # a sparse file takes less than its size
+    num_bytes = sum(file.stat().st_blocks * 512 for file in files)  # a sparse file takes less space than its size
     return Item(kind=kind, source=source, detail=detail, path=str(path), num_bytes=num_bytes, last_used=last_used)
 
 

@@ -46,14 +46,14 @@ def command(
         str, typer.Argument(help="digits, cifar10, fashion_mnist, leaves[:classes=..,images=..], an image folder or archive.")
     ],
     on_bad: Annotated[
-        Literal["strict", "skip"], typer.Option(help="Refuse data with files that are no usable images, or leave these out.")
+        Literal["strict", "skip"], typer.Option(help="Refuse data with files that are no usable images, or leave them out.")
     ] = "strict",
-    duplicates: Annotated[str, typer.Option(help="Equal images in two splits: refuse or allow.")] = "refuse",
+    duplicates: Annotated[str, typer.Option(help="Equal images in two splits: refuse or allow them.")] = "refuse",
     limit: Annotated[int | None, typer.Option(help="Training examples to keep.")] = None,
     image_size: Annotated[int | None, typer.Option(help="Resize images to this many pixels.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the splits that are drawn and of the limit.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of drawn splits and of the limit.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for the report, counts, files and plots.")] = None,
-    write: Annotated[Path | None, typer.Option(help="With leaves: write them to this folder, and no more.")] = None,
+    write: Annotated[Path | None, typer.Option(help="With leaves: only write them to this folder.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Show what is in a data set, what is wrong with it, and how it looks."""
@@ -71,21 +71,21 @@ def command(
             }
         )
         if write is not None and (as_json or out is not None):
-            raise SpecError("--write makes leaves and explores nothing. Received: --json or --out beside it. Leave these out.")
+            raise SpecError("--write only makes leaves. Received: --write with --json or --out. Leave these out.")
         with interruptible():
             code = _write_leaves(data, write) if write is not None else run(wanted, out, as_json=as_json)
     raise typer.Exit(code)
 
 
 def run(wanted: spec.Spec, out: Path | None, *, as_json: bool) -> int:
-    """Explore a data set, print what was found, and write it to a folder where one is given.
+    """Explore a data set, print what was found, and write it to `out` if it is given.
 
     Returns:
-        The exit code: 0, or 4 where the data cannot be trained on as it was asked for.
+        The exit code: 0, or 4 if the data with these options are refused.
 
     Raises:
-        DataRefused: nothing at all can be said about it.
-        FolderError: the folder holds something else, or cannot be written.
+        DataRefused: nothing can be said about the data.
+        FolderError: the folder holds other files, or cannot be written.
     """
     if out is not None:
         _refuse_other_folder(out)
@@ -109,7 +109,7 @@ def run(wanted: spec.Spec, out: Path | None, *, as_json: bool) -> int:
 
 
 def write(folder: Path, exploration: Exploration, dataset: Dataset | None, manifest: Manifest | None) -> None:
-    """Write everything to a folder; what an earlier exploration left there is replaced."""
+    """Write everything to a folder. An earlier exploration in it is replaced."""
     _refuse_other_folder(folder)
     class_names = plots.labels([wording.visible(each.name) for each in exploration.classes])
     counts = {split: [each.counts[split] for each in exploration.classes] for split in exploration.splits}
@@ -152,7 +152,7 @@ def _files_csv(manifest: Manifest) -> str:
 
 def _write_leaves(source: str, folder: Path) -> int:
     if not synthetic_leaves.is_source(source):
-        raise SpecError(f"--write takes made-up leaves. Received: {source!r}. Use e.g. leaves:classes=38,images=20000.")
+        raise SpecError(f"--write takes synthetic leaves. Received: {source!r}. Use e.g. leaves:classes=38,images=20000.")
     wanted = synthetic_leaves.parse(source)
     try:
         synthetic_leaves.make(folder, wanted)

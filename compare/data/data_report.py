@@ -16,7 +16,7 @@ from compare.reporting import image_grid, plots, tables
 from compare.reporting.tables import Cell, Column, Table
 
 COUNTS_FILE, SHEET_FILE, BALANCE_NAME = "counts.csv", "sample_sheet.png", "class_balance"
-"""What the words refer to, in the folder of the report."""
+"""Files in the folder of the report that its text names."""
 
 _MAX_CLASSES_SHOWN = 60
 _MAX_KINDS_SHOWN = 12
@@ -41,7 +41,7 @@ def print_to(console: Console, exploration: Exploration) -> None:
 
 
 def to_markdown(exploration: Exploration, *, has_sheet: bool) -> str:
-    """For a file beside the counts, the plot and, where there is one, the sample sheet."""
+    """For a file beside the counts, the plot and the sample sheet, if there is one."""
     lines = [f"# {tables.escaped(heading(exploration))}", ""]
     if exploration.refusal is not None:
         lines += ["## Refused", "", *(f"- {tables.escaped(line)}" for line in exploration.refusal.splitlines()), ""]
@@ -64,7 +64,7 @@ def to_markdown(exploration: Exploration, *, has_sheet: bool) -> str:
 
 
 def counts_csv(exploration: Exploration) -> str:
-    """A line for each class."""
+    """One line for each class."""
     return tables.to_csv(_class_table(exploration, exploration.classes))
 
 
@@ -144,7 +144,7 @@ def _plant_table(exploration: Exploration) -> Table:
             }
             for plant, members in plants.items()
         ],
-        note=f"{counted(len(plants), 'plant')} and {counted(len(conditions), 'condition')}, as the class names tell; healthy: "
+        note=f"The class names have {counted(len(plants), 'plant')} and {counted(len(conditions), 'condition')}. Healthy: "
         f"{counted(len(healthy), 'class', 'classes')}, {healthy_part}.",
     )
 
@@ -173,12 +173,13 @@ def _kind_table(files: FileFacts) -> Table:
 def sections(
     exploration: Exploration, name: Callable[[str], str] | None = None, max_named: int = 5
 ) -> list[tuple[str, list[str]]]:
-    """Titles and sentences; `name` writes the name of a file, else shortened; no more than so many stand in a place."""
+    """Titles and sentences. `name` formats the name of a file, by default shortened. `max_named` limits each list."""
     name = name or _shortened
+    unnamed = [] if exploration.names_tell else ["The class names do not name plants and conditions."]
     parts = [
         ("What is broken", _broken(exploration, name)),
         ("Duplicates", _duplicates(exploration, name, max_named)),
-        ("The data", [*exploration.notes, *_untold(exploration)]),
+        ("The data", [*exploration.notes, *unnamed]),
     ]
     return [(title, sentences) for title, sentences in parts if sentences]
 
@@ -235,13 +236,13 @@ def _duplicates(exploration: Exploration, name: Callable[[str], str], max_named:
 
 
 def _first(lines: Sequence[str], count: int, total: int | None = None) -> list[str]:
-    """The first lines, set in, and how many more there are of all."""
+    """The first lines, indented, and how many more there are in total."""
     more = (len(lines) if total is None else total) - min(count, len(lines))
     return [*(f"  {line}" for line in lines[:count]), *([f"  and {more:,} more"] if more else [])]
 
 
 def _shortened(name: str) -> str:
-    """The folders of a file and the end of its name, where the whole is long for a terminal."""
+    """The folders of a file and the end of its name, if the name is too long for a terminal."""
     folders, slash, file = name.rpartition("/")
     return repr(f"{folders}{slash}…{file[-_NAME_END:]}" if len(file) > _NAME_END + 8 else name)
 
@@ -252,10 +253,6 @@ def _visible(name: str | None) -> str | None:
 
 def _are(count: int, what: str) -> str:
     return f"is {'' if what.startswith('no ') else 'a '}{what}" if count == 1 else f"are {what}s"
-
-
-def _untold(exploration: Exploration) -> list[str]:
-    return [] if exploration.names_tell else ["The class names tell no plants and conditions."]
 
 
 def counted(count: int, one: str, many: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Images that are the same, pixel for pixel, and images that look nearly the same."""
+"""Exact duplicates, equal pixel for pixel, and near twins, which look nearly the same."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from common.machine.machine import available_cores
 
 MAX_DISTANCE = 2
 RULE = (
-    "Near twins have other pixels, but nearly the same difference hashes (is each of 8 x 8 grey cells brighter than its right, "
-    f"and than its lower neighbour?): at most {MAX_DISTANCE} of 64 bits differ each way. Mostly these are copies saved again, "
-    "resized or made brighter; images with little in them count as alike, too. Copies turned or cropped are not found."
+    "Near twins have different pixels and similar difference hashes. A hash has a bit for each of 8 x 8 grey cells: is it "
+    f"brighter than its right, or its lower, neighbour? At most {MAX_DISTANCE} of 64 bits differ each way. Near twins are "
+    "mostly copies that were saved again, resized or brightened. Images with little content count too. Rotated or cropped "
+    "copies are not found."
 )
 
 _CELLS = 9
 _BYTES_AT_ONCE = 1 << 24
-_PARTS = 4  # two hashes that differ in two bits agree in at least two of four parts, each way
+_PARTS = 4  # two hashes that differ in two bits agree in at least two of their four parts, each way
 _PART_BITS = 64 // _PARTS
 
 Ids = NDArray[np.int64]
@@ -36,21 +37,21 @@ class Pair:
     first: int
     second: int
     distance: int
-    """Bits in which their hashes differ, both ways together."""
+    """Number of different bits of their hashes, both ways together."""
 
 
 @dataclass(frozen=True, eq=False)
 class NearTwins:
     images: int
-    """How many have a near twin."""
+    """Number of images with a near twin."""
     pairs: int
     pairs_across_splits: int
     examples: list[Pair]
-    """Some of the pairs: those across splits first, then the nearest."""
+    """Some of the pairs: first those across splits, then the nearest."""
 
 
 def exact(digests: Sequence[bytes]) -> list[list[int]]:
-    """Groups of two and more examples of equal pixels, by the first of them; each group in order."""
+    """Groups of two or more examples of equal pixels, ordered by their first example. Each group is in order."""
     groups: dict[bytes, list[int]] = {}
     for index, digest in enumerate(digests):
         groups.setdefault(digest, []).append(index)
@@ -58,17 +59,17 @@ def exact(digests: Sequence[bytes]) -> list[list[int]]:
 
 
 def pixel_digests(images: Images) -> list[bytes]:
-    """SHA-256 of the pixels of each image: uint8 [N, H, W, 3]."""
+    """SHA-256 of the pixels of each of uint8 [N, H, W, 3]."""
     return [hashlib.sha256(np.ascontiguousarray(image).data).digest() for image in images]
 
 
 def difference_hashes(images: Images) -> NDArray[np.uint64]:
-    """The difference hashes of each image, across and down, in chunks on all cores: uint64 [N, 2].
+    """Difference hashes of each image, across and down, in chunks on all cores: uint64 [N, 2].
 
     N. Krawetz (2013), Kind of Like That. https://www.hackerfactor.com/blog/index.php?/archives/529-Kind-of-Like-That.html
 
     Args:
-        images: uint8 [N, H, W, 3]; a memory map is read a chunk at a time.
+        images: uint8 [N, H, W, 3]. A memory map is read in chunks.
     """
     rows = max(1, _BYTES_AT_ONCE // max(1, images[:1].nbytes))
 
@@ -81,13 +82,13 @@ def difference_hashes(images: Images) -> NDArray[np.uint64]:
 
 
 def near(hashes: NDArray[np.uint64], digests: Sequence[bytes], splits: Ids, max_examples: int = 20) -> NearTwins:
-    """Find near twins without comparing every image with every other.
+    """Find near twins without comparing all pairs of images.
 
     Args:
         hashes: uint64 [N, 2], see `difference_hashes`.
-        digests: [N], equal for equal pixels: such images are duplicates, and no near twins.
-        splits: [N], small numbers.
-        max_examples: how many pairs to name.
+        digests: [N], equal for equal pixels. Such images are duplicates, not near twins.
+        splits: [N], split of each image as a small number.
+        max_examples: at most so many pairs are named.
     """
     values, of_image = np.unique(hashes, axis=0, return_inverse=True)
     members: list[list[int]] = [[] for _ in values]
@@ -97,7 +98,7 @@ def near(hashes: NDArray[np.uint64], digests: Sequence[bytes], splits: Ids, max_
     np.add.at(by_split, (of_image, splits), 1)
     counts = by_split.sum(axis=1)
 
-    has_twin = np.zeros(len(values), np.bool_)  # all images of a hash whose neighbour is another hash
+    has_twin = np.zeros(len(values), np.bool_)  # for each hash: whether another hash is near
     pairs = across = 0
     candidates: list[tuple[bool, int, int, int]] = []  # (within one split, distance, one image, another)
     for left, right, distances in _neighbours(values):
@@ -130,7 +131,7 @@ def near(hashes: NDArray[np.uint64], digests: Sequence[bytes], splits: Ids, max_
 
 
 def _hashes(images: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """Of 9 x 9 cells, each as large as whole pixels allow: means, compared as exact fractions."""
+    """Hashes from the means of 9 x 9 cells of whole pixels, compared as exact fractions."""
     _, height, width, _ = images.shape
     row_starts, column_starts = (np.arange(_CELLS) * size // _CELLS for size in (height, width))
     sums = np.add.reduceat(images, row_starts, axis=1, dtype=np.uint32)
@@ -144,10 +145,10 @@ def _hashes(images: NDArray[np.uint8]) -> NDArray[np.uint64]:
 
 
 def _neighbours(values: NDArray[np.uint64]) -> Iterator[tuple[Ids, Ids, Ids]]:
-    """Every pair of different hashes within MAX_DISTANCE each way, once: (places, places, distances).
+    """Each pair of different hashes within MAX_DISTANCE each way, once: (places, places, distances).
 
-    Two hashes within two bits agree in two of their four parts; so for each choice of two parts across and two parts down
-    only hashes that agree in all four are compared. A pair is given for the first such choice alone.
+    Two hashes within two bits agree in two of their four parts. So for each choice of two parts across and two parts down, only
+    hashes that agree in all four are compared. A pair is given for its first such choice.
     """
     parts = [*_parts(values[:, 0]), *_parts(values[:, 1])]
     choices = [
@@ -177,7 +178,7 @@ def _neighbours(values: NDArray[np.uint64]) -> Iterator[tuple[Ids, Ids, Ids]]:
 
 
 def _parts(values: NDArray[np.uint64]) -> list[NDArray[np.uint64]]:
-    """Each hash cut into parts, the telling bits dealt out evenly: images with an empty margin share many bits."""
+    """Cut each hash into parts and distribute varying bits evenly: images with an empty margin share many bits."""
     bits = np.unpackbits(np.ascontiguousarray(values).view(np.uint8).reshape(-1, 8), axis=1)
     by_balance = np.argsort(np.abs(bits.mean(axis=0) - 0.5), kind="stable")
     dealt = [np.packbits(bits[:, by_balance[part::_PARTS]], axis=1).astype(np.uint64) for part in range(_PARTS)]
@@ -185,7 +186,7 @@ def _parts(values: NDArray[np.uint64]) -> list[NDArray[np.uint64]]:
 
 
 def _named(ones: list[int], others: list[int], splits: Ids) -> tuple[int, int]:
-    """One of each, of different splits where there are such."""
+    """One of `ones` and one of `others`, of different splits if possible."""
     for other in others:
         if splits[other] != splits[ones[0]]:
             return ones[0], other

@@ -1,4 +1,4 @@
-"""What is in a data set: how many images of which classes, which files, what is broken, what is there twice."""
+"""What is in a data set: images of each class, files, bad files, duplicates."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ClassCount:
 
 @dataclass(frozen=True, kw_only=True)
 class FileKind:
-    """Files alike in format, mode and size."""
+    """Files of one format, mode and size."""
 
     format: str
     mode: str
@@ -62,7 +62,7 @@ class BadFile:
 
 @dataclass(frozen=True, kw_only=True)
 class FileFacts:
-    """What the manifest says about a source's files."""
+    """Summary of the manifest."""
 
     files: int
     usable: int
@@ -78,13 +78,13 @@ class FileFacts:
 @dataclass(frozen=True, kw_only=True)
 class ExactDuplicates:
     groups: int
-    """Sets of images that are equal pixel for pixel."""
+    """Number of groups of images that are equal pixel for pixel."""
     images: int
-    """How many images stand in such a set."""
+    """Number of images in these groups."""
     groups_across_splits: int
     groups_across_classes: int
     named: list[list[str]]
-    """Up to 20 of the sets, those across splits first, then those across classes."""
+    """Up to 20 of the groups: first those across splits, then those across classes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,31 +94,31 @@ class NearDuplicates:
     pairs: int
     pairs_across_splits: int
     named: list[tuple[str, str, int]]
-    """Up to 20 pairs and the bits in which they differ, those across splits first, then the nearest."""
+    """Up to 20 pairs with their number of different bits: first those across splits, then the nearest."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exploration:
-    """Everything that was found out about a data set."""
+    """Everything that was found in a data set."""
 
     schema_version: int = SCHEMA_VERSION
     kind: str = KIND
     name: str
     source: str
     refusal: str | None
-    """Why it cannot be trained on as it was asked for; None where it can."""
+    """Why the data are refused with these options. None if they are not."""
     image_size: int | None
     content_hash: str | None
     splits: dict[str, int]
     """Number of images in each."""
     classes: list[ClassCount]
     names_tell: bool
-    """Whether class names name a plant and its condition."""
+    """Whether class names consist of a plant and its condition."""
     files: FileFacts | None
-    """None where the source holds no image files."""
+    """None if the source holds no image files."""
     exact: ExactDuplicates
     near: NearDuplicates | None
-    """None where the images could not be brought to one size."""
+    """None if the images could not be resized to one size."""
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -128,12 +128,12 @@ class Exploration:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Examples:
-    """The images that are trained on and scored on, split after split."""
+    """The examples, split after split."""
 
     names: list[str]
     digests: list[bytes]
     splits: NDArray[np.int64]
-    """[N], places in split_names."""
+    """[N], indices into split_names."""
     labels: NDArray[np.int64]
     split_names: tuple[str, ...]
     class_names: tuple[str, ...]
@@ -142,11 +142,11 @@ class _Examples:
 def explore(data: spec.Data, *, seed: int, cache_dir: str | None = None) -> tuple[Exploration, Dataset | None, Manifest | None]:
     """Find out what is in a data set.
 
-    Data that is refused is shown all the same: without its bad files, with its duplicates and, where its images are not
-    square and of one size, at 64 pixels.
+    Refused data are shown too: without bad files, with duplicates and, if the images are not square or not of one size, at 64
+    pixels.
 
     Returns:
-        (what was found, the images that are shown, the manifest); None where there are no such.
+        (exploration, data set, manifest). None for a data set or manifest that does not exist.
 
     Raises:
         DataRefused: there is no such data, or it is hostile or of another layout.
@@ -168,7 +168,7 @@ def explore(data: spec.Data, *, seed: int, cache_dir: str | None = None) -> tupl
         assert manifest is not None
         examples = _from_manifest(manifest)
     elif manifest is None:
-        # Copies are judged as the source has them, like files: resizing can make different images equal.
+        # Copies are judged at the source's own size, as for files: resizing can make different images equal.
         own = data.model_copy(update={"image_size": None})
         examples = _from_arrays(sources.load(own, seed=seed, cache_dir=cache_dir) if data.image_size else dataset)
     else:
@@ -202,10 +202,10 @@ def explore(data: spec.Data, *, seed: int, cache_dir: str | None = None) -> tupl
 
 
 def plants_and_conditions(class_names: Sequence[str]) -> list[tuple[str, str]] | None:
-    """What class names such as `Tomato___Late_blight` and `Tomato_healthy` tell: the plant and its condition.
+    """(plant, condition) of class names such as `Tomato___Late_blight` and `Tomato_healthy`. None if they are other names.
 
-    Each name is cut at its longest row of underscores. Names tell where all can be cut so and either all have three
-    underscores or a plant comes up again or is healthy; `ankle_boot` and `t_shirt` do not.
+    Each name is cut at its longest run of underscores. All names must have one. In addition, all runs have three underscores,
+    or a plant occurs twice, or a condition is `healthy`. So `ankle_boot` and `t_shirt` are other names.
     """
     pairs: list[tuple[str, str]] = []
     longest = 3
@@ -243,7 +243,7 @@ def _leniency(refusal: str | None, dataset: Dataset | None, shown: spec.Data) ->
 
 
 def _in_options(refusal: str) -> str:
-    """A refusal in the words of this command, which has options for what others take from a spec."""
+    """A refusal with this command's options instead of spec fields."""
     for assignment, option in _OPTIONS.items():
         refusal = refusal.replace(f"--set data.{assignment}", option)
     return refusal
@@ -269,7 +269,7 @@ def _from_arrays(dataset: Dataset) -> _Examples:
 
 
 def _from_manifest(manifest: Manifest) -> _Examples:
-    """Every usable file where it lies: the data cannot be divided."""
+    """All usable files in their folders' splits, because the data cannot be divided."""
     rows = manifest.good
     class_names = tuple(sorted({manifest.classes[row] for row in rows}))
     split_names = tuple(split for split in (*_SPLITS, "all") if any(manifest.splits[row] == split for row in rows))

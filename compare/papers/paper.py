@@ -18,7 +18,7 @@ from common import spec
 from common.artifacts.schema import EpochRecord, RunResult
 from common.frozen import Frozen
 from common.spec import Spec
-from compare.data import preprocess
+from compare.data import engine_scans
 from compare.evaluation.final_training import Evaluated, Evaluation
 from compare.execution import matrix
 from compare.execution.matrix import Row
@@ -109,7 +109,7 @@ class Plan:
     """Settings that the report does not state, and that were chosen here."""
     departs: list[str]
     """How even the faithful runs differ from the report's, at this scale, on this machine."""
-    scans: preprocess.Request | None = None
+    scans: engine_scans.Request | None = None
     tuning: Tuning | None = None
     final: Callable[[dict[str, dict[str, Any]]], Evaluation] | None = None
     """The final training, of the best fields by framework."""
@@ -173,7 +173,7 @@ class Here:
     folders: dict[str, Path]
     """Of the trainings."""
     scans: list[dict[str, Any]] | None = None
-    """Rows of the preprocessing, as `preprocess.to_rows` has them."""
+    """Rows of the preprocessing, as `preprocess_report.to_rows` has them."""
     tuned: Tuned | None = None
     evaluated: Evaluated | None = None
     final_epoch: EpochRecord | None = None

@@ -17,7 +17,7 @@ from common.machine import machine
 from common.training.loop import relative_difference
 from compare.core import statistics, wording
 from compare.core.statistics import Judged, Ratio
-from compare.data import preprocess
+from compare.data import engine_scans
 from compare.data.data_report import counted
 from compare.evaluation.final_training import Evaluation
 from compare.execution import launch, store
@@ -289,7 +289,7 @@ def plan(setting: Setting) -> Plan:
             f"The report trained on a {_file().gpu}, searched on an A100, and had 4 CPU cores; here are "
             f"{machine.available_cores()} cores and {setting.gpus or 'no'} GPU{'' if setting.gpus == 1 else 's'}.",
         ],
-        scans=preprocess.Request(("dask", "pytorch"), size["scan_workers"], "threads", size["scans"], scan),
+        scans=engine_scans.Request(("dask", "pytorch"), size["scan_workers"], "threads", size["scans"], scan),
         tuning=tuning,
         final=finally_trained,
     )

@@ -240,11 +240,11 @@ class _Ladder:
 
     @cached_property
     def _num_training_examples(self) -> int:
-        return len(sources.load(self.base.data, seed=self.base.seed, cache_dir=self.base.paths.cache_dir).train)
+        return sources.describe(self.base.data, seed=self.base.seed, cache_dir=self.base.paths.cache_dir).sizes["train"]
 
     @cached_property
     def architecture(self) -> Architecture:
-        dataset = sources.load(self.base.data, seed=self.base.seed, cache_dir=self.base.paths.cache_dir)
+        dataset = sources.describe(self.base.data, seed=self.base.seed, cache_dir=self.base.paths.cache_dir)
         return architectures.resolve(self.base.model, len(dataset.class_names), dataset.image_size)
 
     def twins(self) -> list[Rung]:
@@ -817,7 +817,7 @@ def _key(base: Spec, frameworks: Sequence[str], modes: Sequence[str], replicas: 
     for name in frameworks:
         described = launch.describe(name)
         sha256.update(repr((sorted(described["versions"].items()), described["devices"])).encode())
-    dataset = sources.load(base.data, seed=base.seed, cache_dir=base.paths.cache_dir)
+    dataset = sources.describe(base.data, seed=base.seed, cache_dir=base.paths.cache_dir)
     sha256.update(repr((dataset.content_hash, base.to_json(), tuple(modes), replicas)).encode())
     sha256.update(repr([(name, raced[name].to_json()) for name in sorted(raced)]).encode())
     return sha256.hexdigest()

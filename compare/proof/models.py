@@ -38,7 +38,7 @@ def command(
         with interruptible():
             for each in each_once("--model", names(model), spec.MODELS):
                 wanted = spec.build({"model": each, "data": {"source": data, "image_size": image_size}})
-                dataset = sources.load(wanted.data, seed=wanted.seed, cache_dir=wanted.paths.cache_dir)
+                dataset = sources.describe(wanted.data, seed=wanted.seed, cache_dir=wanted.paths.cache_dir)
                 architecture = architectures.resolve(each, len(dataset.class_names), dataset.image_size)
                 summaries.append(summarize(architecture, wanted, named))
     if as_json:

@@ -150,7 +150,7 @@ def measure(wanted: Spec, frameworks: list[str], repeats: int, calls: int, shown
         for framework in frameworks:
             if (refusal := spec.check_against(wanted, answer(framework))) is not None:
                 raise SpecError(f"{framework}: {refusal}")
-    dataset = sources.load(wanted.data, seed=wanted.split_seed, cache_dir=wanted.paths.cache_dir)
+    dataset = sources.describe(wanted.data, seed=wanted.split_seed, cache_dir=wanted.paths.cache_dir)
     architecture = architectures.resolve(wanted.model, len(dataset.class_names), dataset.image_size)
     shown.say("measuring what the machine can do")
     known = rates.measured(wanted.cores)

@@ -178,7 +178,7 @@ def _search(request: Request, named: list[str], folder: Path, shown: Display) ->
         known = {name: None for description in descriptions.values() for name in description["options"]}
         chosen("--only", request.switches, tuple(known))
     shown.say("reading the data")
-    dataset = sources.load(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir)
+    dataset = sources.describe(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir)
     architecture = architectures.resolve(base.model, len(dataset.class_names), dataset.image_size)
     outcomes: list[Outcome] = []
     with _claimed(folder, request, descriptions) as record:
@@ -188,7 +188,7 @@ def _search(request: Request, named: list[str], folder: Path, shown: Display) ->
                 request,
                 descriptions[framework],
                 folder=folder / framework,
-                train_images=len(dataset.train),
+                train_images=dataset.sizes["train"],
                 work=work.count(architecture),
                 machine_rates=record.rates,
                 told=shown.say,

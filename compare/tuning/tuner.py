@@ -234,6 +234,7 @@ def _judge(settings: Tuning, shown: Display) -> _Judged:
             raise SpecError(f"{row.framework}: {row.unavailable}. Received: --frameworks {','.join(settings.frameworks)}.")
         spec.refuse_per_process(row.spec, descriptions[row.framework]["options"], row.framework)
     shown.say("reading the data")
+    # Loaded, not described: the first trial is not to spend its time on decoding images for all of them.
     dataset = sources.load(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir)
     matrix.check_data(rows, dataset)
     architectures.resolve(base.model, len(dataset.class_names), dataset.image_size)

@@ -23,7 +23,7 @@ from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen
 from compare.core.presets import Preset
 from compare.core.progress import Display, display
-from compare.data import preprocess
+from compare.data import engine_scans, preprocess_report
 from compare.data.data_report import counted
 from compare.evaluation import final_training
 from compare.evaluation.final_training import Evaluated
@@ -243,7 +243,7 @@ def _departures(subject: Reproduction, made: Comparison) -> list[str]:
     return said
 
 
-def _scan_seconds(request: preprocess.Request, shown: Display) -> float | None:
+def _scan_seconds(request: engine_scans.Request, shown: Display) -> float | None:
     """Approximate seconds of all scans, from one scan of a few images by each engine. None if one failed."""
     data = request.spec.data
     few = data.model_copy(update={"limit": min(data.limit or _FEW_IMAGES, _FEW_IMAGES)})
@@ -252,7 +252,7 @@ def _scan_seconds(request: preprocess.Request, shown: Display) -> float | None:
     images = len(sources.load_files(data, seed=request.spec.split_seed, cache_dir=cache_dir).train)
     turns = sum(1.0 / min(workers, machine.available_cores()) for workers in request.workers)
     total = 0.0
-    for row in preprocess.run(small, shown, None).rows:
+    for row in engine_scans.run(small, shown, None).rows:
         if not row.scans:
             return None
         (made,) = row.scans
@@ -382,7 +382,7 @@ def _here(subject: Reproduction, folder: Path) -> Here:
         plan=subject.plan,
         trainings={name: report.read(where) for name, where in folders.items()},
         folders=folders,
-        scans=preprocess.read(places["scans"]) if subject.plan.scans else None,
+        scans=preprocess_report.read(places["scans"]) if subject.plan.scans else None,
         tuned=tuner.read(places["tune"]) if subject.plan.tuning else None,
         evaluated=evaluated,
         final_epoch=_kept(evaluated, places["final"]) if evaluated else None,

@@ -9,13 +9,13 @@ from pathlib import Path
 from rich.console import Console
 
 from common.data import sources
-from common.data.sources import Dataset
+from common.data.sources import Description
 from compare.comparison import run
 from compare.core import exits
 from compare.core.errors import FolderError, LaunchError
 from compare.core.presets import Preset
 from compare.core.progress import Watchers, display
-from compare.data import data, data_report, exploration, preprocess
+from compare.data import data, data_report, engine_scans, exploration, preprocess_report
 from compare.data.data_report import counted
 from compare.evaluation import evaluation_report, final_training
 from compare.evaluation.final_training import Evaluation
@@ -48,14 +48,14 @@ def _as_they_are(study: Study) -> tuple[str, bool]:
     """Hash of the data before anything is left out, or why they are refused so; and whether they are refused."""
     raw = study.base(data__on_bad="strict", data__duplicates="refuse")
     try:
-        return sources.load(raw.data, seed=raw.split_seed, cache_dir=raw.paths.cache_dir).content_hash, False
+        return sources.describe(raw.data, seed=raw.split_seed, cache_dir=raw.paths.cache_dir).content_hash, False
     except sources.DataRefused as error:
         return str(error), True
 
 
 def _clean(study: Study, folder: Path, passed: Passed) -> Made:
     cleaned = study.base()
-    dataset = sources.load(cleaned.data, seed=cleaned.split_seed, cache_dir=cleaned.paths.cache_dir)
+    dataset = sources.describe(cleaned.data, seed=cleaned.split_seed, cache_dir=cleaned.paths.cache_dir)
     raw, refused = _as_they_are(study)
     if passed.raw not in (None, raw):
         raise FolderError("The data have changed since they were explored. Bring them back, or choose another --out.")
@@ -83,7 +83,7 @@ def _refuse_other_data(study: Study, passed: Passed) -> None:
         FolderError: their content has changed.
     """
     base = study.base()
-    dataset = sources.load(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir)
+    dataset = sources.describe(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir)
     if passed.data_hash not in (None, dataset.content_hash):
         raise FolderError(
             f"The data have changed since they were cleaned. Received: hash {dataset.content_hash[:12]}, then "
@@ -91,33 +91,34 @@ def _refuse_other_data(study: Study, passed: Passed) -> None:
         )
 
 
-def _size(dataset: Dataset) -> str:
+def _size(dataset: Description) -> str:
     return (
-        f"{counted(len(dataset.train), 'image')} to train on, {len(dataset.validation):,} to choose by, {len(dataset.test):,} "
-        f"to be judged by, in {counted(len(dataset.class_names), 'class', 'classes')}; hash {dataset.content_hash[:12]}."
+        f"{counted(dataset.sizes['train'], 'image')} to train on, {dataset.sizes['validation']:,} to choose by, "
+        f"{dataset.sizes['test']:,} to be judged by, in {counted(len(dataset.class_names), 'class', 'classes')}; "
+        f"hash {dataset.content_hash[:12]}."
     )
 
 
 def _normalise(study: Study, folder: Path, passed: Passed) -> Made:
     _refuse_other_data(study, passed)
     wanted = study.normalise
-    return scanned(preprocess.Request(wanted.engines, wanted.workers, wanted.scheduler, wanted.repeats, study.base()), folder)
+    return scanned(engine_scans.Request(wanted.engines, wanted.workers, wanted.scheduler, wanted.repeats, study.base()), folder)
 
 
-def scanned(request: preprocess.Request, folder: Path) -> Made:
+def scanned(request: engine_scans.Request, folder: Path) -> Made:
     """Mean and standard deviation by every engine."""
     with display(Console(stderr=True)) as shown:
-        outcome = preprocess.run(request, shown, folder)
-    preprocess.write(outcome, folder)
-    said = preprocess.sentences(outcome)
+        outcome = engine_scans.run(request, shown, folder)
+    preprocess_report.write(outcome, folder)
+    said = preprocess_report.sentences(outcome)
     part = Section(
         name="normalise",
         title="Mean and standard deviation",
         sections=[("What was found", said)],
-        tables=[preprocess.table(outcome)],
-        pictures=[f"{preprocess.NAME}.svg"],
+        tables=[preprocess_report.table(outcome)],
+        pictures=[f"{preprocess_report.NAME}.svg"],
         conclusions=said[:2],
-        more=[f"{preprocess.NAME}.json"],
+        more=[f"{preprocess_report.NAME}.json"],
     )
     return Made(part, exit_code=outcome.exit_code)
 

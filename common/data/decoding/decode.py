@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from common.data import threads
-from common.data.cache import PixelFile
 from common.data.dataset import BadFile
 from common.data.decoding.encoded import Encoded
+from common.data.pixel_cache import PixelFile
 
 SUFFIXES = {
     **dict.fromkeys((".jpg", ".jpeg", ".jpe", ".jfif"), "JPEG"),
@@ -32,7 +32,7 @@ SUFFIXES = {
     ".gif": "GIF",
     ".webp": "WEBP",
 }
-"""The format that a file's suffix, in small letters, promises."""
+"""The format that belongs to a file's suffix in lower case."""
 MAX_PIXELS = 50_000_000
 
 EMPTY = "empty"
@@ -45,69 +45,75 @@ TOO_DEEP = "more than 8 bits a channel"
 DAMAGED = "truncated or damaged"
 OUTSIDE = "outside of the layout"
 PROBLEMS = (EMPTY, NO_SUFFIX, UNREADABLE, NO_IMAGE, WRONG_SUFFIX, TOO_LARGE, TOO_DEEP, DAMAGED, OUTSIDE)
-"""Why a file can be no usable image."""
+"""Reasons why a file is no usable image."""
 
 RULE = f"2, Pillow {PIL.__version__}"
-"""Names how pixels come about. The number grows when `decode` or `resize` changes what it returns."""
+"""Identifies the pixels. Raise the number when `decode` or `resize` changes what it returns."""
 
-# A palette may hold transparent colours, which only RGBA takes without a warning; premultiplied grey has no other way.
+# Only RGBA takes a palette with transparent colours without a warning. Premultiplied grey has no other way.
 _WAY_TO_RGB = {"P": "RGBA", "La": "LA"}
 _END_OF_JPEG = b"\xff\xd9"
-_FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended and progressive Huffman coding: what every decoder has
+_FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended and progressive Huffman coding, which every decoder has
 _MAX_DETAIL = 200
 _NO_MEMORY = re.compile(r"out of memory|(insufficient|not enough) memory|memory allocation", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Header:
-    """What an image file says of itself."""
+    """What an image file says about itself."""
 
     format: str
     mode: str
     width_px: int
-    """After the rotation that EXIF states."""
+    """After the rotation of EXIF."""
     height_px: int
     plain: bool
-    """Whether it is a JPEG that any libjpeg decoder turns into the canonical pixels."""
+    """Whether it is a JPEG for which any libjpeg decoder gives the canonical pixels."""
 
 
 def decode(content: bytes, image_size: int | None) -> NDArray[np.uint8]:
     """Decode one image file.
 
-    The format is told by the content, not by a suffix; of several frames the first one counts. The orientation that
-    EXIF states is applied. Then whatever it holds becomes RGB by Pillow's own conversion: grey is repeated, a palette
-    looked up, CMYK inverted without a profile; transparency and colour profiles are dropped.
+    The content decides the format, not the suffix. The first of several frames counts. The orientation of EXIF is applied.
+    Pillow converts the result to RGB: grey is repeated, a palette is looked up, CMYK is inverted without a profile.
+    Transparency and colour profiles are dropped.
 
     Args:
         content: a JPEG, PNG, BMP, GIF, WebP, TIFF or PNM file.
-        image_size: height and width to resize to, see `resize`; None keeps the image's own.
+        image_size: height and width to resize to, see `resize`. None keeps the image's own.
 
     Returns:
         uint8 [H, W, 3].
 
     Raises:
-        BadFile: no image, a torn one, one of more than 50 megapixels or of more than 8 bits a channel.
+        BadFile: no image, a damaged one, one of more than 50 megapixels or of more than 8 bits a channel.
     """
     with _opened(content) as image:
         return np.asarray(_resized(_rgb(image), image_size))
 
 
 def examine(content: bytes) -> tuple[Header, NDArray[np.uint8]]:
-    """Decode one image file at its own size and say what it is; as `decode`."""
+    """Decode one image file at its own size, once, and say what it is. As `decode`.
+
+    A plain JPEG is decoded by simplejpeg, a strict libjpeg-turbo that takes each warning for an error. Its pixels are those of
+    `decode`. Pillow decodes any other file, also one that simplejpeg refuses.
+    """
     with _opened(content) as image:
-        image_format, mode, plain = _format(image), image.mode, _is_plain(image) and content.endswith(_END_OF_JPEG)
-        pixels = np.asarray(_rgb(image))
+        image_format, mode = _format(image), image.mode
+        pixels = _decode_plain(content, image.size) if _may_be_plain(image, content) else None
+        plain = pixels is not None
+        if pixels is None:
+            pixels = np.asarray(_rgb(image))
     height, width, _ = pixels.shape
-    plain = plain and _is_flawless(content, pixels)
     return Header(image_format, mode, width, height, plain), pixels
 
 
 def resize(images: NDArray[np.uint8], image_size: int | None) -> NDArray[np.uint8]:
-    """Resize images as `decode` does: stretched to a square, bilinear, antialiased where they shrink (Pillow's rule).
+    """Resize images as `decode` does: stretched to a square, bilinear, antialiased if they shrink (Pillow's rule).
 
     Args:
         images: uint8 [N, H, W, 3].
-        image_size: new height and width; None, or the images' own, returns them unchanged.
+        image_size: new height and width. None, or the images' own size, returns them unchanged.
 
     Returns:
         uint8 [N, image_size, image_size, 3].
@@ -118,14 +124,14 @@ def resize(images: NDArray[np.uint8], image_size: int | None) -> NDArray[np.uint
 
 
 def sha256(pixels: NDArray[np.uint8]) -> bytes:
-    """SHA-256 over the shape and the values of one image: equal for exact duplicates alone."""
+    """SHA-256 of the shape and the values of one image. Equal only for exact duplicates."""
     digest = hashlib.sha256(repr(pixels.shape).encode())
     digest.update(np.ascontiguousarray(pixels).data)
     return digest.digest()
 
 
 def decode_all(encoded: Encoded, image_size: int | None, pixels: PixelFile) -> None:
-    """Decode files on all cores and write them to the cache in their order, without ever holding all of them."""
+    """Decode files on all cores and write them to the cache in their order. Few of them are in memory at once."""
 
     def decoded(row: int) -> NDArray[np.uint8]:
         return decode(encoded.content(row), image_size)
@@ -137,7 +143,7 @@ def decode_all(encoded: Encoded, image_size: int | None, pixels: PixelFile) -> N
 
 @contextmanager
 def silent() -> Generator[None]:
-    """Without Pillow's warnings of odd metadata, in all threads: what counts is whether the pixels can be read."""
+    """Silence Pillow's warnings of odd metadata, in all threads. What counts is whether the pixels can be read."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -155,29 +161,29 @@ def _opened(content: bytes) -> Generator[Image.Image]:
             if _is_deep(image):
                 raise BadFile(TOO_DEEP, f"{_format(image)} of mode {image.mode}")
             yield image
-    except (BadFile, MemoryError):  # that there was no memory is no property of the file
+    except (BadFile, MemoryError):  # a lack of memory is no property of the file
         raise
     except PIL.UnidentifiedImageError:
         raise BadFile(NO_IMAGE) from None
-    except Image.DecompressionBombError:  # Pillow's own bound, which it tests before it can be asked for the size
+    except Image.DecompressionBombError:  # Pillow's own limit, which it checks before it gives the size
         raise BadFile(TOO_LARGE) from None
-    except Exception as error:  # Pillow's readers raise a dozen types on torn or hostile files
+    except Exception as error:  # Pillow's readers raise a dozen types on damaged or hostile files
         _raise_lack_of_memory(error)
         raise BadFile(DAMAGED, " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_DETAIL]) from None
 
 
 def _raise_lack_of_memory(error: Exception) -> None:
-    """Decoders tell it of themselves in words alone, e.g. Pillow by `OSError: out of memory error when reading image file`."""
+    """Raise MemoryError if a message says so, e.g. Pillow's `OSError: out of memory error when reading image file`."""
     if getattr(error, "errno", None) == errno.ENOMEM or _NO_MEMORY.search(str(error)):
         raise MemoryError(str(error)) from error
 
 
 def _format(image: Image.Image) -> str:
-    return "JPEG" if image.format == "MPO" else image.format or ""  # MPO: a JPEG with further ones behind it
+    return "JPEG" if image.format == "MPO" else image.format or ""  # MPO: a JPEG followed by others
 
 
 def _is_deep(image: Any) -> bool:
-    """Whether a channel has more than 8 bits; Pillow shows some such files as 8 bits."""
+    """Whether a channel has more than 8 bits. Pillow shows some of these files as 8 bits."""
     if image.mode[0] in "IF":
         return True
     if image.format == "TIFF":
@@ -188,9 +194,14 @@ def _is_deep(image: Any) -> bool:
     return image.format == "PNG" and ";16" in str(details)
 
 
-def _is_plain(image: Any) -> bool:
-    """A whole JPEG of YCbCr or grey, of a sampling that all libjpegs interpolate alike, the right way up."""
+def _may_be_plain(image: Any, content: bytes) -> bool:
+    """Whether the header is that of a plain JPEG: upright, whole, YCbCr or grey, Huffman-coded.
+
+    Its sampling must be one that all versions of libjpeg interpolate alike.
+    """
     if _format(image) != "JPEG" or image.getexif().get(0x0112, 1) != 1:
+        return False
+    if not content.endswith(_END_OF_JPEG) or not _FRAMES & set(_markers(content)):
         return False
     if len(image.layer) == 1:
         return True
@@ -200,15 +211,14 @@ def _is_plain(image: Any) -> bool:
     return is_ycbcr and samplings[0] in ((1, 1), (2, 1), (2, 2)) and samplings[1:] == [(1, 1), (1, 1)]
 
 
-def _is_flawless(content: bytes, pixels: NDArray[np.uint8]) -> bool:
-    """Whether a second libjpeg, which takes warnings for errors, reads a baseline or progressive JPEG as Pillow does."""
-    if not _FRAMES & set(_markers(content)):
-        return False
+def _decode_plain(content: bytes, size: tuple[int, int]) -> NDArray[np.uint8] | None:
+    """The pixels of a JPEG, or None if it has any flaw or another (width, height)."""
     try:
-        return np.array_equal(simplejpeg.decode_jpeg(content), pixels)
+        pixels = simplejpeg.decode_jpeg(content)
     except ValueError as error:
         _raise_lack_of_memory(error)
-        return False
+        return None
+    return pixels if pixels.shape[1::-1] == size else None
 
 
 def _markers(content: bytes) -> Iterator[int]:
@@ -232,6 +242,6 @@ def _rgb(image: Image.Image) -> Image.Image:
 def _resized(image: Image.Image, image_size: int | None) -> Image.Image:
     if image_size is None or image.size == (image_size, image_size):
         return image
-    # Two passes, the rows first: in one call Pillow chooses their order by the image's shape.
+    # Two passes, the rows first: in one call, the image's shape would decide their order.
     across = image.resize((image_size, image.height), Image.Resampling.BILINEAR)
     return across.resize((image_size, image_size), Image.Resampling.BILINEAR)

@@ -1,4 +1,4 @@
-"""Image files as they are, packed into one file that any number of processes share."""
+"""Image files packed into one file that all processes share."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from common.data.cache import Held
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """The image files of a split as they are, one after another in one file that any number of processes share.
+    """The image files of a split, one after another in one file that all processes share.
 
-    It travels to another process as its path and its four columns, never with the files' bytes.
+    Only the path and the columns are sent to another process, never the files' bytes.
     """
 
     path: Path
     """The packed file, in the cache folder."""
     offsets: NDArray[np.int64]
-    """[N], where each example's file starts."""
+    """[N], start of each example's file."""
     sizes: NDArray[np.int64]
     """[N], bytes."""
     plain: NDArray[np.bool_]
-    """[N], whether the file is a JPEG that any libjpeg decoder turns into the canonical pixels (see `decode.is_plain`)."""
+    """[N], whether the file is a JPEG for which any libjpeg decoder gives the canonical pixels (see `decode.examine`)."""
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     def content(self, index: int) -> bytes:
-        """The bytes of one file, read; what is mapped would count as this process's memory for ever after."""
+        """The bytes of one file. Bytes read through a map would count as this process's memory until it ends."""
         return os.pread(self._held.descriptor, int(self.sizes[index]), int(self.offsets[index]))
 
     def take(self, ids: NDArray[np.int64]) -> Encoded:
         """Some of the examples, in the order of `ids`."""
         taken = Encoded(self.path, self.offsets[ids], self.sizes[ids], self.plain[ids])
-        taken.__dict__["_held"] = self._held  # from here on the file cannot be pruned
+        taken.__dict__["_held"] = self._held  # so that the file cannot be pruned from here on
         return taken
 
     @cached_property

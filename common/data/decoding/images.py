@@ -1,4 +1,4 @@
-"""Images of a split that are no array of their own: rows of a larger one, or files that are decoded when they are asked for."""
+"""Images of a split without an array of their own: rows of a larger array, or files that are decoded on access."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from common.data.decoding import decode
 from common.data.decoding.encoded import Encoded
 
 MOST_IN_MEMORY = 2**26
-"""Bytes of a split that may stand in the memory of each process, so that a larger split takes no more of it than this one."""
+"""Bytes of a split that may be mapped in each process. A larger split is read row by row."""
 
 
 class Rows(ABC):
-    """Images that are read when they are asked for, by an integer, a slice or integers of the first axis."""
+    """Images that are read on access. An integer, a slice or integers index the first axis."""
 
     def __init__(self, ids: NDArray[np.int64], image_shape: tuple[int, ...]) -> None:
         self._ids = ids
@@ -37,7 +37,7 @@ class Rows(ABC):
 
     @abstractmethod
     def part(self, start: int, stop: int) -> Self:
-        """A stretch of them; nothing is read for it."""
+        """A slice of them. Nothing is read."""
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -57,7 +57,7 @@ class Rows(ABC):
 
 
 class Gathered(Rows):
-    """Some rows of an array that lies in a file, in any order; they travel as the file's name and their places."""
+    """Some rows of a mapped array, in any order. They are sent to another process as a reference to the file and their rows."""
 
     def __init__(self, whole: NDArray[np.uint8], ids: NDArray[np.int64]) -> None:
         super().__init__(ids, whole.shape[1:])
@@ -87,7 +87,7 @@ class Gathered(Rows):
 
 
 class Decoded(Rows):
-    """Image files as their canonical pixels, decoded each time that they are asked for."""
+    """Canonical pixels of image files, decoded on each access."""
 
     def __init__(self, encoded: Encoded, image_size: int) -> None:
         super().__init__(np.arange(len(encoded)), (image_size, image_size, 3))
@@ -105,9 +105,9 @@ class Decoded(Rows):
 
 
 def rows_of(whole: NDArray[np.uint8], ids: NDArray[np.int64]) -> Images:
-    """Rows of an array by ascending places, read-only.
+    """Rows `ids`, ascending, of an array. Read-only.
 
-    A part of it where they follow one another and are no more than MOST_IN_MEMORY; else a copy, or Gathered of a file.
+    A slice if they are consecutive and hold at most MOST_IN_MEMORY bytes. Else `Gathered` of a mapped array, or a copy.
     """
     first = int(ids[0])
     small = len(ids) * whole[:1].nbytes <= MOST_IN_MEMORY or not isinstance(whole, np.memmap)

@@ -1,1 +1,1 @@
-"""What happens to data once: statistics, normalisation, affine maps."""
+"""Statistics of the pixels, normalisation, affine maps of augmentation."""

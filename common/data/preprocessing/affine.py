@@ -1,4 +1,4 @@
-"""The affine maps of augmentation: one matrix an image, drawn here, applied by each framework."""
+"""The affine maps of augmentation: one matrix for each image. Each framework applies them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def matrices(
     flips: npt.NDArray[np.bool_],
     shifts: npt.NDArray[np.int64],
 ) -> Floats:
-    """Where each pixel of an augmented image comes from.
+    """Map each pixel of an augmented image to its source.
 
-    An image is mirrored, sheared along its rows, scaled and rotated counter-clockwise, all about its middle; then it is
-    read further on by the shift. With nothing but flips and shifts the maps move whole pixels, as the draws alone would.
+    An image is mirrored, sheared along its rows, scaled and rotated counter-clockwise, all about its middle. Then the shift is
+    added to the source. With only flips and shifts, the maps move whole pixels, as `Epoch.flips` and `Epoch.shifts` do.
 
     Args:
         image_size: height and width in pixels.
         rotation_degrees: [N].
-        shear_degrees: [N]; columns move to the right by the tangent, for each row further down.
-        zoom: [N], factors above 0; more than 1 makes things larger.
+        shear_degrees: [N]. Each row moves to the right by the tangent, relative to the row above it.
+        zoom: [N], factors above 0. More than 1 enlarges.
         flips: [N], mirror left to right.
         shifts: [N, 2], (rows, columns).
 
@@ -35,7 +35,7 @@ def matrices(
     """
     angle = np.deg2rad(rotation_degrees)
     cosine, sine, tangent = np.cos(angle), np.sin(angle), np.tan(np.deg2rad(shear_degrees))
-    # The inverse of rotation after zoom after shear, written out; rows grow downwards.
+    # The inverse of rotation after zoom after shear, written out. Rows count downwards.
     linear = np.empty((len(angle), 2, 2))
     linear[:, 0, 0], linear[:, 0, 1] = cosine, sine
     linear[:, 1, 0], linear[:, 1, 1] = -sine - tangent * cosine, cosine - tangent * sine

@@ -1,4 +1,4 @@
-"""The sums over a split's pixels by Dask: a map over stretches of files, a reduction by addition."""
+"""Sums over a split's pixels by Dask: a map over groups of files, a reduction by addition."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from common.machine.machine import available_cores
 from common.spec import SCHEDULERS
 
 ALLOWED_FAILURES = 1000
-"""How many workers may die over one task before Dask gives it up; its own default is 3."""
+"""How many workers may die during one task before Dask gives it up. Dask's default is 3."""
 
 CONNECT_SECONDS = 10.0
 _FAN_IN = 16
 
 
 class SchedulerError(RuntimeError):
-    """A cluster cannot be reached, or has too few workers."""
+    """The cluster cannot be reached, or has too few workers."""
 
 
 @contextmanager
 def scanning(encoded: Encoded, image_size: int, workers: int, scheduler: str) -> Generator[Callable[[], Sums]]:
-    """Start this many workers and warm them up; gives the function that scans the whole split.
+    """Start workers and warm them up. Gives the function that scans the whole split.
 
     Args:
-        encoded: the files of the split; a cluster's workers must find `encoded.path`.
+        encoded: the files of the split. The workers of a cluster must find `encoded.path`.
         image_size: height and width of their canonical pixels.
-        workers: threads, processes of one thread, or workers of the cluster, whatever threads they have.
+        workers: number of threads, of processes with one thread, or of workers of the cluster, whatever threads they have.
         scheduler: one of SCHEDULERS, or the address of a cluster.
 
     Raises:
@@ -56,10 +56,10 @@ def scanning(encoded: Encoded, image_size: int, workers: int, scheduler: str) ->
         yield lambda: compute(total)
         return
     with client(workers, scheduler) as connection:
-        everybody = list(_workers(connection))
-        # Where all may work, none is named: a worker that was killed comes back under another address. A part of them is
-        # named strictly: Dask would have idle ones steal from these, and the row would be of more workers than it says.
-        chosen: dict[str, Any] = {"workers": everybody[:workers]} if workers < len(everybody) else {}
+        all_workers = list(_workers(connection))
+        # If all may work, none is named: a killed worker comes back under another address. If only some may work, they are
+        # named: else idle workers would steal tasks, and the row would have more workers than it says.
+        chosen: dict[str, Any] = {"workers": all_workers[:workers]} if workers < len(all_workers) else {}
 
         def compute_there(graph: Delayed) -> Sums:
             future: Any = connection.compute(graph, **chosen)
@@ -74,7 +74,7 @@ def connected(address: str) -> Generator[distributed.Client]:
     """A client of the cluster at this address.
 
     Raises:
-        SchedulerError: nobody answers there.
+        SchedulerError: nothing answers at the address.
     """
     try:
         _knock(address)
@@ -89,29 +89,29 @@ def connected(address: str) -> Generator[distributed.Client]:
 
 
 def _knock(address: str) -> None:
-    """Raise OSError or ValueError where nobody answers: a Client finds out slowly, and complains again when it is deleted."""
+    """Raise OSError or ValueError if nothing answers. A Client would find out slowly, and warn again when it is deleted."""
     place = urlsplit(address)
     if not place.hostname or place.port is None:
         raise ValueError("an address is tcp://host:port")
     with socket.create_connection((place.hostname, place.port), CONNECT_SECONDS) as connection:
-        if not connection.recv(1):  # of the greeting with which a scheduler begins
-            raise OSError("who listens there says nothing")
+        if not connection.recv(1):  # of a scheduler's greeting
+            raise OSError("the listener sends nothing")
 
 
 def workers_and_cores(address: str) -> tuple[int, int]:
-    """How many workers a cluster has, and the CPU cores of their machines.
+    """(number of workers of a cluster, number of CPU cores of their machines).
 
     Raises:
-        SchedulerError: nobody answers there, or it does not know this project.
+        SchedulerError: nothing answers at the address, or the cluster cannot import this project.
     """
     with connected(address) as client:
         found = _workers(client)
         try:
             client.run_on_scheduler(available_cores)
             cores: Any = client.run(available_cores)
-        except Exception as error:  # whatever it was that they could not import or unpickle
+        except Exception as error:  # any error of importing or unpickling
             raise SchedulerError(
-                f"the cluster at {address} does not know this project. Received: {error}. Start its scheduler and its workers "
+                f"the cluster at {address} cannot import this project. Received: {error}. Start its scheduler and its workers "
                 f"from this environment with PYTHONPATH={machine.PROJECT_ROOT}."
             ) from None
         machines = {found[worker]["host"]: count for worker, count in cores.items()}
@@ -119,7 +119,7 @@ def workers_and_cores(address: str) -> tuple[int, int]:
 
 
 def num_workers(client: distributed.Client) -> int:
-    """How many workers a client's cluster has."""
+    """Number of workers of a client's cluster."""
     return len(_workers(client))
 
 
@@ -128,7 +128,7 @@ def _workers(client: distributed.Client) -> dict[str, Any]:
 
 
 def _total(stretches: list[Encoded], image_size: int) -> Delayed:
-    """The graph: sums of each stretch, added up in a tree, so that no worker has to hold all of them."""
+    """The graph: sums of each group of files, added in a tree, so that no worker holds all of them."""
     task, add = delayed(file_sums, pure=False), delayed(_add, pure=False)
     level = [task(stretch, image_size) for stretch in stretches]
     while len(level) > 1:
@@ -145,7 +145,7 @@ def client(workers: int, scheduler: str) -> Generator[distributed.Client]:
     """A client of worker processes on this machine, or of the cluster at an address.
 
     Args:
-        workers: how many there are to be.
+        workers: number of workers that are needed.
         scheduler: `processes`, or the address of a cluster.
 
     Raises:
@@ -161,13 +161,13 @@ def client(workers: int, scheduler: str) -> Generator[distributed.Client]:
             with _patient(connection):
                 yield connection
         return
-    # A worker that died is looked for 15 s later, by Dask's default, and given up for good where it has just died again.
+    # By default, Dask looks for a dead worker after 15 s, and gives it up for good if it has just died again.
     with dask.config.set({"distributed.deploy.lost-worker-timeout": "1 week"}):
         cluster = distributed.LocalCluster(
             n_workers=workers,
             threads_per_worker=1,
-            dashboard_address="127.0.0.1:0",  # its own port is fixed, and open to other machines
-            silence_logs=logging.CRITICAL,  # a worker that loses sight of the scheduler while both end
+            dashboard_address="127.0.0.1:0",  # Dask's default port is fixed, and open to other machines
+            silence_logs=logging.CRITICAL,  # a worker that loses the scheduler while both end
         )
         with cluster, distributed.Client(cluster, set_as_default=False) as connection, _patient(connection):
             yield connection
@@ -175,7 +175,7 @@ def client(workers: int, scheduler: str) -> Generator[distributed.Client]:
 
 @contextmanager
 def _patient(client: distributed.Client) -> Generator[None]:
-    """Let the cluster start a task again however often its worker dies, until the last who asked for it has gone."""
+    """Let the cluster retry a task however often its worker dies, until the last user of this setting has gone."""
     client.run_on_scheduler(_count_users, change=1, allowed=ALLOWED_FAILURES)
     try:
         yield

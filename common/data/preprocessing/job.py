@@ -1,4 +1,4 @@
-"""One timed scan in a process of its own: what it is to read, and what it says of itself."""
+"""One timed scan in a process of its own: its job file and its result."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from common.frozen import Frozen
 from common.machine import machine
 
 Scanning = Callable[[Encoded, int, int], AbstractContextManager[Callable[[], Sums]]]
-"""(files, image size, workers): starts the workers, and gives the function that scans."""
+"""(files, image size, workers): starts the workers and gives the function that scans."""
 
 
 class Scan(Frozen):
-    """What one process measured."""
+    """The measurement of one process."""
 
     images: int
     import_seconds: float
-    """From the start of the process until its framework stood."""
+    """From the start of the process until its framework was imported."""
     start_seconds: float
-    """Until the workers stood and had done a first piece of work."""
+    """Until the workers were started and warmed up."""
     seconds: float
     """Of the scan."""
     peak_memory_mib: float
     """Of the process and its workers."""
     cores_of_others: float
-    """What everything else on the machine used during the scan, the workers of a cluster among it."""
+    """Cores that other processes used during the scan. Workers of a cluster count as other processes."""
     pixels: int
     values: Triple
     squares: Triple
@@ -44,7 +44,7 @@ class Scan(Frozen):
 
 
 def save(encoded: Encoded, image_size: int, path: Path) -> None:
-    """Write down what is to be scanned, for any number of processes."""
+    """Write a job file. Any number of processes may read it."""
     np.savez(
         path,
         path=np.array(os.fspath(encoded.path)),
@@ -56,21 +56,21 @@ def save(encoded: Encoded, image_size: int, path: Path) -> None:
 
 
 def load(path: Path) -> tuple[Encoded, int]:
-    """The files and the image size that `save` wrote down."""
+    """The files and the image size of a job file."""
     with np.load(path, allow_pickle=False) as job:
         encoded = Encoded(Path(str(job["path"])), job["offsets"], job["sizes"], job["plain"])
         return encoded, int(job["image_size"])
 
 
 def run(scanning: Scanning, path: Path, workers: int, out: Path, started: float) -> None:
-    """Scan what is written down in `path` and write the Scan to `out`.
+    """Scan the files of a job and write the Scan to `out`.
 
     Args:
-        scanning: the engine; all that it needs is imported by now.
-        path: of the job.
+        scanning: the engine. All that it needs is imported by now.
+        path: the job file.
         workers: at least 1.
         out: a JSON file.
-        started: when the process was started, in seconds since 1970.
+        started: start of the process, in seconds since 1970.
     """
     encoded, image_size = load(path)
     imported = time.time()
@@ -83,7 +83,7 @@ def run(scanning: Scanning, path: Path, workers: int, out: Path, started: float)
         cores_of_others = others.cores()
         peak_memory_mib = machine.peak_memory_mib()
     if sums.pixels != len(encoded) * image_size**2:
-        raise AssertionError(f"{sums.pixels:,} pixels were added up for {len(encoded):,} images of {image_size} px")
+        raise AssertionError(f"The scan added {sums.pixels:,} pixels for {len(encoded):,} images of {image_size} px")
     made = Scan(
         images=len(encoded),
         import_seconds=imported - started,

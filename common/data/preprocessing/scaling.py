@@ -1,4 +1,4 @@
-"""From bytes to the model's input: division by 255, and where it is asked for a normalisation of each channel."""
+"""From bytes to the model's input: division by 255 and, if the spec asks for it, normalisation of each channel."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ IMAGENET_STD: Channels = (0.229, 0.224, 0.225)
 
 
 def of(data: spec.Data, dataset: Dataset, *, cache_dir: str | None) -> Scaling:
-    """The scaling that a spec asks for.
+    """The scaling of a spec.
 
     Args:
-        data: its `normalization`.
-        dataset: whose training split's statistics are taken where they are asked for: of its files where it is streamed.
+        data: the spec's, for its `normalization`.
+        dataset: the data set. `normalization` dataset takes the statistics of its training split, of the files if streamed.
         cache_dir: as in `dataset_statistics`.
 
     Raises:
-        SpecError: a channel has the same value everywhere.
+        SpecError: a channel is constant.
     """
     if data.normalization == "none":
         return Scaling()

@@ -1,4 +1,4 @@
-"""One pass over the image files of a split for their sums: what every engine shares, and the suite's own in threads."""
+"""One pass over the images of a split for their sums: the parts that all engines share, and the scan in threads."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from common.data.decoding.encoded import Encoded
 from common.data.preprocessing.sums import Adder, Sums
 
 CHUNK_BYTES = 1 << 21
-"""Bytes of files in one task: some hundredths of a second of work, and what a worker holds in memory."""
+"""Bytes of files in one task: some hundredths of a second of work. A worker holds so much in memory."""
 
 
 def parts(encoded: Encoded) -> list[Encoded]:
-    """The files of a split in stretches of about CHUNK_BYTES, in their order."""
+    """The files of a split in groups of about CHUNK_BYTES, in their order."""
     ends = np.cumsum(encoded.sizes)
     cuts = np.searchsorted(ends, np.arange(CHUNK_BYTES, ends[-1], CHUNK_BYTES)) + 1
     stretches = np.split(np.arange(len(encoded)), np.unique(cuts))
@@ -29,14 +29,14 @@ def parts(encoded: Encoded) -> list[Encoded]:
 
 
 def contents(encoded: Encoded) -> Iterator[bytes]:
-    """The files, read one after another: through a memory map, all that was ever read would count as this process's."""
+    """Read the files one after another. Bytes read through a map would count as this process's memory until it ends."""
     with encoded.path.open("rb") as file:
         for offset, size in zip(encoded.offsets.tolist(), encoded.sizes.tolist(), strict=True):
             yield os.pread(file.fileno(), size, offset)
 
 
 def file_sums(encoded: Encoded, image_size: int) -> Sums:
-    """Of the pixels of these files, decoded by the canonical rule at this size."""
+    """Sums of the canonical pixels of these files at this size."""
     adder = Adder()
     for content, plain in zip(contents(encoded), encoded.plain.tolist(), strict=True):
         room = adder.room(3 * image_size * image_size)
@@ -46,7 +46,7 @@ def file_sums(encoded: Encoded, image_size: int) -> Sums:
 
 
 def array_sums(images: NDArray[np.uint8]) -> Sums:
-    """Of uint8 [N, H, W, 3]."""
+    """Sums of uint8 [N, H, W, 3]."""
     adder = Adder()
     for image in images:
         adder.room(image.size)[:] = image.reshape(-1)
@@ -54,26 +54,26 @@ def array_sums(images: NDArray[np.uint8]) -> Sums:
 
 
 def scan(encoded: Encoded, image_size: int, workers: int) -> Sums:
-    """The sums over a split of files, in threads: reading, decoding and adding work outside of the interpreter lock."""
+    """Sums of a split of files, in threads. Reading, decoding and adding release the interpreter lock."""
     with ThreadPoolExecutor(workers, "scan") as pool:
         return sum(pool.map(file_sums, parts(encoded), repeat(image_size)), Sums())
 
 
 def scan_array(images: Images, workers: int) -> Sums:
-    """The sums over uint8 [N, H, W, 3], in threads."""
+    """Sums of uint8 [N, H, W, 3], in threads."""
     rows = max(1, CHUNK_BYTES // images[:1].nbytes)
 
     def work(first: int) -> Sums:
-        return array_sums(images[first : first + rows])  # here: images that are no array are read when they are indexed
+        return array_sums(images[first : first + rows])  # in the thread: indexing reads images that are no array
 
     with ThreadPoolExecutor(workers, "scan") as pool:
         return sum(pool.map(work, range(0, len(images), rows)), Sums())
 
 
 def _decode_plain(content: bytes, image_size: int, into: NDArray[np.uint8]) -> bool:
-    """Decode a JPEG by libjpeg-turbo, whose pixels are Pillow's own; False where it has another size or a flaw."""
+    """Decode a JPEG by libjpeg-turbo, whose pixels are Pillow's. False if it has another size or a flaw."""
     try:
         decoded = simplejpeg.decode_jpeg(content, buffer=into)
-    except ValueError:  # a larger image is one, for it does not fit
+    except ValueError:  # also a larger image, which does not fit
         return False
     return decoded.shape == (image_size, image_size, 3)

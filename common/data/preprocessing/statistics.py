@@ -1,4 +1,4 @@
-"""Mean and standard deviation of each channel of a training split, from exact sums, kept beside the decoded images."""
+"""Mean and standard deviation of each channel of a training split, from exact sums that the cache keeps."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import hashlib
 import json
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import filelock
 
-from common.artifacts import atomic_files
 from common.data import cache
 from common.data.dataset import Images
 from common.data.decoding import decode
@@ -25,18 +24,18 @@ Channels = tuple[float, float, float]
 
 
 class Statistics(NamedTuple):
-    """Of the pixels of a split in units of 0..1, for red, green and blue."""
+    """Statistics of the pixels of a split in units of 0..1, for red, green and blue."""
 
     mean: Channels
     std: Channels
-    """Of the population: the divisor is the number of pixels."""
+    """Of the population. The divisor is the number of pixels."""
 
 
 def statistics(sums: Sums) -> Statistics:
-    """Mean and standard deviation from integer sums: nothing is rounded before the last division and the root.
+    """Mean and standard deviation from integer sums. Only the last division and the root round.
 
     Raises:
-        ValueError: there are no pixels.
+        ValueError: the sums have no pixels.
     """
     if not sums.pixels:
         raise ValueError("sums must be over at least one pixel. Received: none.")
@@ -51,15 +50,15 @@ def statistics(sums: Sums) -> Statistics:
 def dataset_statistics(
     images: Images | Encoded, key: str, *, image_size: int | None = None, cache_dir: str | None = None
 ) -> Statistics:
-    """Statistics of a training split: stored ones, or computed in threads on all cores and then stored.
+    """Statistics of a training split. If they are not stored, compute them in threads on all cores and store them.
 
     Processes that ask at the same time compute them once.
 
     Args:
         images: the training split, uint8 [N, H, W, 3] or its files.
-        key: the data set's `content_hash`, which is of its training split's pixels too.
-        image_size: of the files' pixels; needed for files alone.
-        cache_dir: the cache folder; None: $CONVTWINS_CACHE, else the user's cache folder.
+        key: the data set's `content_hash`. It covers the pixels of the training split.
+        image_size: of the files' pixels. Only files need it.
+        cache_dir: the cache folder. None: $CONVTWINS_CACHE, else the user's cache folder.
 
     Raises:
         OSError: the cache folder cannot be written.
@@ -77,7 +76,7 @@ def dataset_statistics(
 
 
 def store(sums: Sums, key: str, *, cache_dir: str | None = None) -> Path:
-    """Keep the sums of a training split for `dataset_statistics`; see there.
+    """Store the sums of a training split for `dataset_statistics`, see there.
 
     Returns:
         The file written.
@@ -92,7 +91,7 @@ def store(sums: Sums, key: str, *, cache_dir: str | None = None) -> Path:
         "squares": list(sums.squares),
         **statistics(sums)._asdict(),
     }
-    atomic_files.write_atomically(path, json.dumps({"record": record, "sha256": atomic_files.digest(record)}, indent=1) + "\n")
+    cache.write_record(path, record)
     return path
 
 
@@ -110,13 +109,10 @@ def _path(key: str, cache_dir: str | None) -> Path:
 
 
 def _read(path: Path) -> Sums | None:
-    """The sums stored there, or None where they are missing, torn or changed."""
+    """The stored sums, or None if they are missing, torn or changed."""
     try:
-        stored: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        record: dict[str, Any] = stored["record"]
-        if stored["sha256"] != atomic_files.digest(record) or record["version"] != _VERSION:
-            return None
+        record = cache.read_record(path, _VERSION)
         values, squares = record["values"], record["squares"]
         return Sums(record["pixels"], (values[0], values[1], values[2]), (squares[0], squares[1], squares[2]))
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
+    except (*cache.TORN, IndexError):
         return None

@@ -1,6 +1,6 @@
-"""Sums and sums of squares of bytes per channel, as integers: exact, whatever the order in which they are added.
+"""Sums and sums of squares of bytes for each channel, as integers: exact in any order of addition.
 
-A float32 accumulation over the pixels of ten thousand images is wrong in the fourth digit; these are never wrong.
+A float32 accumulation over the pixels of ten thousand images is wrong in the fourth digit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 _ROWS, _ROW_BYTES = 256, 3072
 BLOCK_BYTES = _ROWS * _ROW_BYTES
-"""Bytes that are added at once: 512 x 512 pixels, enough to make NumPy's calls few. A row holds whole pixels."""
+"""Bytes that are added at once: 512 x 512 pixels, so that NumPy's calls are few. A row holds whole pixels."""
 
 _BYTE = 8
 _LOW_BYTE = np.uint16(0xFF)
@@ -22,7 +22,7 @@ Triple = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Sums:
-    """Over the pixels of some images; those of several parts add up to those of the whole."""
+    """Sums over the pixels of some images. The sums of several parts add up to those of the whole."""
 
     pixels: int = 0
     values: Triple = (0, 0, 0)
@@ -35,7 +35,7 @@ class Sums:
 
 
 def from_array(totals: NDArray[np.int64], pixels: int) -> Sums:
-    """From int64 [2, 3], the sums of the bytes and of their squares, over so many pixels."""
+    """Sums from int64 [2, 3], the sums of the bytes and of their squares, and the number of pixels."""
     values, squares = totals.tolist()
     return Sums(pixels, (values[0], values[1], values[2]), (squares[0], squares[1], squares[2]))
 
@@ -43,22 +43,22 @@ def from_array(totals: NDArray[np.int64], pixels: int) -> Sums:
 class Adder:
     """Adds up pixels that are written into its buffer, block by block.
 
-    NumPy adds bytes into wider integers one by one, but 16-bit integers at the width of the processor's vectors. So the
-    even and the odd bytes are taken apart, each into a lane of 16 bits, which holds its square as well, and the lanes of
-    256 rows are added up: the values, the squares modulo 2**16, and their upper bytes. No sum of 256 bytes exceeds a lane,
-    so that the last two give the sum of the lower bytes too.
+    NumPy adds bytes into wider integers one by one, but adds 16-bit integers with vector instructions. So even and odd bytes
+    are separated into lanes of 16 bits. A lane also holds the square of its byte. The lanes of 256 rows are added: the values,
+    the squares modulo 2**16, and the upper bytes of the squares. No sum of 256 bytes exceeds a lane, so the last two also give
+    the sum of the lower bytes.
     """
 
     def __init__(self) -> None:
         self._buffer = np.empty(BLOCK_BYTES, np.uint8)
         self._filled = self._num_bytes = 0
         self._lanes = np.empty((_ROWS, _ROW_BYTES // 2), np.uint16)
-        # for even and odd bytes: sums of values, of squares modulo 2**16, and of their upper bytes, for each lane of a row
+        # for even and odd bytes, for each lane of a row: sums of values, of squares modulo 2**16, and of their upper bytes
         self._columns = np.empty((2, 3, _ROW_BYTES // 2), np.uint16)
         self._totals = np.zeros(self._columns.shape, np.uint64)
 
     def room(self, num_bytes: int) -> NDArray[np.uint8]:
-        """The next bytes to add up: uint8 [num_bytes], whole RGB pixels, to be filled before the next call."""
+        """Room for the next bytes to add: uint8 [num_bytes], whole RGB pixels. Fill it before the next call."""
         if self._filled + num_bytes > len(self._buffer):
             self._add_whole_blocks()
         if self._filled + num_bytes > len(self._buffer):
@@ -70,7 +70,7 @@ class Adder:
         return self._buffer[start : self._filled]
 
     def sums(self) -> Sums:
-        """Of all that was added so far."""
+        """Sums of all pixels so far."""
         self._add_whole_blocks()
         if self._filled:
             rest = np.zeros(BLOCK_BYTES, np.uint8)  # zeros add nothing
@@ -102,7 +102,7 @@ class Adder:
             np.add.reduce(lanes, axis=0, dtype=np.uint16, out=squares)
             np.right_shift(lanes, _BYTE, out=lanes)
             np.add.reduce(lanes, axis=0, dtype=np.uint16, out=upper)
-        self._columns[:, 1] -= self._columns[:, 2] << _BYTE  # modulo 2**16 again: the sums of the lower bytes
+        self._columns[:, 1] -= self._columns[:, 2] << _BYTE  # modulo 2**16 again, now the sums of the lower bytes
         self._totals += self._columns
 
 

@@ -1,19 +1,22 @@
-"""Labelled images, from the digits that scikit-learn ships to a tree of files inside an archive: one manifest, one decode."""
+"""Labelled images from any source: the digits of scikit-learn, downloads, image folders, archives, synthetic leaves."""
 
-from common.data.dataset import DataRefused, Dataset, Files, FileSplit, Split
+from common.data.dataset import DataRefused, Dataset, Description, Files, FileSplit, Split
 from common.data.decoding.encoded import Encoded
-from common.data.sources.lookup import NAMES, load, load_files, load_manifest
+from common.data.sources.locating import NAMES
+from common.data.sources.lookup import describe, load, load_files, load_manifest
 from common.data.sources.manifest import Manifest
 
 __all__ = [
     "NAMES",
     "DataRefused",
     "Dataset",
+    "Description",
     "Encoded",
     "FileSplit",
     "Files",
     "Manifest",
     "Split",
+    "describe",
     "load",
     "load_files",
     "load_manifest",

@@ -1,7 +1,7 @@
-"""Trees of files inside .tar, .tar.gz, .tar.bz2, .tar.xz and .zip, read as streams and told apart by their content.
+"""Trees of files in .tar, .tar.gz, .tar.bz2, .tar.xz and .zip, read as streams. The content decides the format.
 
-An archive from anywhere is hostile until shown otherwise: only plain files with paths below the root pass, and sizes
-are bounded before anything is read.
+An archive may be hostile. Only plain files with paths below the root are accepted, and sizes are limited before anything is
+read.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import IO, Any, cast
 from common.data.dataset import DataRefused
 from common.data.sources.file_source import (
     Content,
+    FileSource,
     Listing,
-    Tree,
     check_count,
     check_size,
     checked_name,
@@ -33,20 +33,20 @@ from common.data.sources.file_source import (
 )
 
 ALWAYS_ALLOWED_BYTES = 4 * 2**30
-"""Total size of its files that any archive may have ..."""
+"""Total size of the files that any archive may have ..."""
 ALLOWED_RATIO = 200
-"""... and where that is more, as a multiple of its own size."""
+"""... or, if that is more, this multiple of its own size."""
 MAX_HEADER_BYTES = 2**13
-"""Of all headers of one member of a tar together, twice what real ones take: tarfile reads them whole, and takes quadratic
-time for some of them (CVE-2024-6232)."""
+"""Limit for all headers of one member of a tar: twice what real ones take. tarfile reads headers whole, and some take quadratic
+time (CVE-2024-6232)."""
 
 _DECOMPRESSORS = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ\x00": lzma.open, b"BZh": bz2.open}
 _END_BLOCK = bytes(tarfile.BLOCKSIZE)
-_ZIP_BYTES_AT_ONCE = 4096  # zipfile unpacks what it reads of bzip2 and LZMA at once, whatever size the header promises
+_ZIP_BYTES_AT_ONCE = 4096  # zipfile unpacks all that it reads of bzip2 and LZMA, whatever size the header states
 
 
-def recognise(path: Path) -> Tree | None:
-    """The archive in a file, or None where the file is none; told by its first block alone, of which nothing is unpacked."""
+def recognise(path: Path) -> FileSource | None:
+    """The archive in a file, or None if it is no archive. Only the first block is read, and nothing is unpacked."""
     with path.open("rb") as file:
         start = file.read(tarfile.BLOCKSIZE)
     if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
@@ -57,7 +57,7 @@ def recognise(path: Path) -> Tree | None:
 
 
 class _Archive:
-    """What both kinds of archive share; each brings `_members`."""
+    """What both kinds of archive share. Each has its own `_members`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -83,11 +83,11 @@ class _Archive:
     def read(self, wanted: Collection[str]) -> Iterator[tuple[str, Content]]:
         for name, read in self._members():
             if read and name in wanted:
-                content = read()  # here: an archive is one stream, whichever thread decodes its images
+                content = read()  # here: an archive is one stream, so one thread reads it
                 yield name, Content(len(content), lambda content=content: content)
 
     def _members(self) -> Iterator[tuple[str, Callable[[], bytes] | None]]:
-        """(path, function that reads it before the next one is asked for) of visible files; None for folders."""
+        """(path, function that reads the file) of visible files, to be read before the next member. (path, None) of folders."""
         raise NotImplementedError
 
 
@@ -112,16 +112,16 @@ class Tar(_Archive):
                 if member.issym() or member.islnk():
                     raise _refused(self.path, "a link", name)
                 if not member.isreg() or member.issparse():
-                    raise _refused(self.path, "what is no plain file", name)
+                    raise _refused(self.path, "a member that is no plain file", name)
                 if is_hidden(name):
                     continue
                 check_size(member.size, f"{name!r} in {self.path}")
                 if name in seen:
-                    raise _refused(self.path, "two files of one path", name)
+                    raise _refused(self.path, "two files with one path", name)
                 seen.add(name)
                 yield name, partial(self._content, tar, forward, member)
             with _refusing_damage(self.path):
-                if forward.last_block != _END_BLOCK:  # tarfile takes a torn header for the end
+                if forward.last_block != _END_BLOCK:  # tarfile takes a damaged header for the end
                     raise tarfile.ReadError("the end of the archive is missing")
                 forward.drain()
 
@@ -129,7 +129,7 @@ class Tar(_Archive):
         forward.allow(MAX_HEADER_BYTES)
         with _refusing_damage(self.path):
             member = tar.next()
-        cast(Any, tar).members.clear()  # tarfile keeps them all: gigabytes for millions
+        cast(Any, tar).members.clear()  # tarfile keeps all of them: gigabytes for millions
         return member
 
     def _content(self, tar: tarfile.TarFile, forward: _Forward, member: tarfile.TarInfo) -> bytes:
@@ -163,7 +163,7 @@ class Zip(_Archive):
                 if kind == stat.S_IFLNK:
                     raise _refused(self.path, "a link", name)
                 if kind not in (0, stat.S_IFREG):
-                    raise _refused(self.path, "what is no plain file", name)
+                    raise _refused(self.path, "a member that is no plain file", name)
                 if member.flag_bits & 1:
                     raise _refused(self.path, "an encrypted file", name)
                 if is_hidden(name):
@@ -173,7 +173,7 @@ class Zip(_Archive):
                 if total_bytes > allowed_bytes:
                     raise _too_large(self.path, allowed_bytes)
                 if name in seen:
-                    raise _refused(self.path, "two files of one path", name)
+                    raise _refused(self.path, "two files with one path", name)
                 seen.add(name)
                 yield name, partial(self._content, archive, member)
 
@@ -183,7 +183,7 @@ class Zip(_Archive):
 
 
 class _Forward:
-    """What tarfile needs of a file, only forwards: a step back in a compressed stream would begin it again."""
+    """A stream that only goes forward, for tarfile. A step back in a compressed stream would start it again."""
 
     def __init__(self, stream: IO[bytes], path: Path) -> None:
         self._stream, self._path, self._allowed_bytes = stream, path, _allowed_bytes(path)
@@ -192,7 +192,7 @@ class _Forward:
         self.last_block = b""
 
     def allow(self, num_bytes: int) -> None:
-        """Set how much may be read before this is called again; what is passed over in between does not count."""
+        """Set how many bytes may be read before the next call. Skipped bytes do not count."""
         self._readable_bytes = num_bytes
 
     def read(self, size: int) -> bytes:
@@ -216,7 +216,7 @@ class _Forward:
         return self._position
 
     def drain(self) -> None:
-        """Read to the end, where a compressed stream has the checksum of its content."""
+        """Read to the end, where a compressed stream has its checksum."""
         while self._advance(2**20):
             pass
 
@@ -262,7 +262,7 @@ def _too_large(path: Path, allowed_bytes: int) -> DataRefused:
 
 @contextmanager
 def _refusing_damage(path: Path) -> Generator[None]:
-    """Stands around calls of tarfile and zipfile alone: on damaged archives they raise a dozen types."""
+    """For calls of tarfile and zipfile only. They raise a dozen types on damaged archives."""
     try:
         yield
     except (DataRefused, MemoryError):

@@ -1,101 +1,79 @@
-"""CIFAR-10 in its official forms: the binary and the python archive, or the folder that one of them unpacks to.
+"""CIFAR-10 in its official forms: the binary and the python archive, or the folder that either unpacks to.
 
 Krizhevsky (2009), Learning Multiple Layers of Features from Tiny Images. https://www.cs.toronto.edu/~kriz/cifar.html
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, cast
 
-import filelock
 import numpy as np
 from numpy.typing import NDArray
 
 from common.data.dataset import Arrays, DataRefused
-from common.data.sources import reuse_download, unpickle
-from common.data.sources.file_source import Tree
+from common.data.sources import unpickle
+from common.data.sources.downloads import Download
+from common.data.sources.file_source import FileSource
 
 CLASS_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 _SIZE_PX = 32
 _PIXELS = 3 * _SIZE_PX * _SIZE_PX
 _BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
-_TIMEOUT_SECONDS = 30
 
 _Batch = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
-@dataclass(frozen=True)
-class Download:
-    url: str
-    sha256: str
-    num_bytes: int
-    folder: str
-    """What it unpacks to."""
-
-    @property
-    def name(self) -> str:
-        return self.url.rpartition("/")[2]
-
-
 BINARY = Download(
-    url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
     sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
     num_bytes=170_052_171,
-    folder="cifar-10-batches-bin",
 )
 PYTHON = Download(
-    url="https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+    "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
     sha256="6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
     num_bytes=170_498_071,
-    folder="cifar-10-batches-py",
 )
+FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py")
+"""What the two archives unpack to."""
 
-_ELSEWHERE = ("cifar-10-batches-py-target_archive", "cifar-10-batches-py.tar.gz", PYTHON.name)
-"""The python archive as Keras names it, today and before, and as torchvision does."""
+_NAMES_IN_OTHERS = ("cifar-10-batches-py-target_archive", "cifar-10-batches-py.tar.gz", PYTHON.name)
+"""Names of the python archive: in Keras today, in earlier Keras, in torchvision."""
+_INSTEAD = "give the file's path as data"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the batches lie in a tree, and how they are read."""
+    """Paths of the batches in a tree, and their format."""
 
     files: tuple[str, ...]
-    """Five of training images, one of test images."""
+    """Five batches of training images, one of test images."""
     read: Callable[[bytes, str], _Batch]
 
 
 def locate(cache: Path) -> Path:
-    """CIFAR-10 in the cache folder, as an archive of either form or its unpacked folder; fetched where it is missing.
+    """CIFAR-10 in the cache folder, as either archive or its unpacked folder. A missing archive is fetched.
 
-    From the folders of Keras and torch, where they have it, else from its official address.
+    It is copied from the folders of Keras and torch, or else downloaded.
 
     Raises:
         DataRefused: an archive differs from the official one, or cannot be downloaded.
     """
-    for known in (BINARY, PYTHON):
-        archive = cache / known.name
-        if archive.is_file():
-            with archive.open("rb") as file:
-                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-            if sha256 != known.sha256:
-                raise DataRefused(
-                    f"{archive} is not the official archive. Received: SHA-256 {sha256}, needed: {known.sha256}. Delete it and "
-                    "start again; to use it as it is, give its path as data."
-                )
-            return archive
-        if (cache / known.folder).is_dir():
-            return cache / known.folder
-    if reuse_download.adopt(_ELSEWHERE, PYTHON.sha256, cache / PYTHON.name):
+    for known, folder in zip((BINARY, PYTHON), FOLDERS, strict=True):
+        if known.is_at(cache / known.name, instead=_INSTEAD):
+            return cache / known.name
+        if (cache / folder).is_dir():
+            return cache / folder
+    if PYTHON.reuse_download(_NAMES_IN_OTHERS, cache / PYTHON.name):
         return cache / PYTHON.name
-    return _download(BINARY, cache)
+    BINARY.fetch(cache / BINARY.name, source="cifar10", instead=_INSTEAD)
+    return cache / BINARY.name
 
 
 def recognise(files: Sequence[str]) -> Layout | None:
-    """The official layout in a tree's paths, or None."""
+    """The official layout among the paths of a tree. None if it is not there."""
     present = set(files)
     for suffix, read in ((".bin", _read_binary), ("", unpickle.read_batch)):
         for file in files:
@@ -107,7 +85,7 @@ def recognise(files: Sequence[str]) -> Layout | None:
     return None
 
 
-def read(tree: Tree, layout: Layout) -> Arrays:
+def read(tree: FileSource, layout: Layout) -> Arrays:
     """All batches, in the official order."""
     batches: dict[str, _Batch] = {}
     for name, content in tree.read(layout.files):
@@ -145,18 +123,3 @@ def _checked(batch: _Batch, name: str) -> _Batch:
             "Fetch the official archive."
         )
     return batch
-
-
-def _download(known: Download, cache: Path) -> Path:
-    import pooch  # here: it takes long to import, and is needed once in the life of a cache
-
-    cache.mkdir(parents=True, exist_ok=True)
-    downloader = cast(Any, pooch.HTTPDownloader(timeout=_TIMEOUT_SECONDS))
-    try:
-        with filelock.FileLock(cache / f"{known.name}.lock"):
-            return Path(pooch.retrieve(known.url, f"sha256:{known.sha256}", known.name, cache, downloader=downloader))
-    except (OSError, ValueError) as error:  # requests' errors are OSErrors; another hash is a ValueError
-        raise DataRefused(
-            f"cifar10 cannot be downloaded. Received from {known.url}: {error} Fetch its {known.num_bytes:,} bytes (SHA-256 "
-            f"{known.sha256}) by hand and put the file at {cache / known.name}, or give the file's path as data."
-        ) from None

@@ -1,4 +1,4 @@
-"""Fashion-MNIST, and anything else in the four IDX files in which MNIST came, plain or gzipped.
+"""Fashion-MNIST, and other data in the four IDX files of MNIST, plain or gzipped.
 
 Xiao, Rasul, Vollgraf (2017), Fashion-MNIST: a Novel Image Dataset. https://arxiv.org/abs/1708.07747
 """
@@ -11,60 +11,47 @@ import io
 import math
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, cast
+from typing import cast
 
-import filelock
 import numpy as np
 from numpy.typing import NDArray
 
 from common.data.dataset import Arrays, DataRefused
-from common.data.sources import reuse_download
-from common.data.sources.file_source import Tree
+from common.data.sources.downloads import Download
+from common.data.sources.file_source import FileSource
 
 CLASS_NAMES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 NAME = "fashion_mnist"
 FOLDER = "fashion-mnist"
-"""Where the cache folder holds the files."""
-_ELSEWHERE = ("fashion-mnist", "FashionMNIST/raw")
-"""Where Keras and torchvision do."""
+"""Folder of the files in the cache folder."""
 
 _SIZE_PX = 28
 _PAD_PX = 2
 _MAX_IMAGES = 200_000
 _NUM_CLASSES = 10
-_TIMEOUT_SECONDS = 30
 
 
-@dataclass(frozen=True)
-class Download:
-    name: str
-    sha256: str
-    num_bytes: int
-
-
-ADDRESS = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
-DOWNLOADS = (
-    Download("train-images-idx3-ubyte.gz", "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84", 26_421_880),
-    Download("train-labels-idx1-ubyte.gz", "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845", 29_515),
-    Download("t10k-images-idx3-ubyte.gz", "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073", 4_422_102),
-    Download("t10k-labels-idx1-ubyte.gz", "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5", 5_148),
+_ADDRESS = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"  # without TLS: the hashes alone say what arrived
+DOWNLOADS = tuple(
+    Download(f"{_ADDRESS}/{name}", sha256, num_bytes)
+    for name, sha256, num_bytes in (
+        ("train-images-idx3-ubyte.gz", "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84", 26_421_880),
+        ("train-labels-idx1-ubyte.gz", "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845", 29_515),
+        ("t10k-images-idx3-ubyte.gz", "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073", 4_422_102),
+        ("t10k-labels-idx1-ubyte.gz", "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5", 5_148),
+    )
 )
-"""The official files; in the clear over HTTP, so that their hashes alone say what arrived."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The paths in a tree of training images, training labels, test images and test labels."""
-
-    files: tuple[str, str, str, str]
+"""The official files."""
+_FOLDERS_OF_OTHERS = ("fashion-mnist", "FashionMNIST/raw")
+"""Folders of the files in Keras and torchvision."""
+_INSTEAD = "give the path of a folder of the four files as data"
 
 
 def locate(cache: Path) -> Path:
-    """The folder of Fashion-MNIST in the cache folder; what is missing of it is fetched.
+    """The folder of Fashion-MNIST in the cache folder. Missing files are fetched.
 
-    From the folders of Keras and torch, where they have it, else from its official address.
+    They are copied from the folders of Keras and torch, or else downloaded.
 
     Raises:
         DataRefused: a file differs from the official one, or cannot be downloaded.
@@ -72,40 +59,41 @@ def locate(cache: Path) -> Path:
     folder = cache / FOLDER
     for known in DOWNLOADS:
         file = folder / known.name
-        if file.is_file():
-            _refuse_another(file, known)
-        elif not file.with_suffix("").is_file() and not reuse_download.adopt(
-            [f"{place}/{known.name}" for place in _ELSEWHERE], known.sha256, file
-        ):
-            _download(known, folder)
+        if known.is_at(file, instead=_INSTEAD) or file.with_suffix("").is_file():
+            continue
+        if not known.reuse_download([f"{each}/{known.name}" for each in _FOLDERS_OF_OTHERS], file):
+            known.fetch(file, source=NAME, instead=_INSTEAD)
     return folder
 
 
-def recognise(files: Sequence[str]) -> Layout | None:
-    """The four IDX files in a tree's paths, all in one folder and each plain or gzipped, or None."""
+def recognise(files: Sequence[str]) -> list[str] | None:
+    """The IDX files of training images and labels, then test images and labels, among the paths of a tree.
+
+    They are in one folder, each plain or gzipped. None if they are not there.
+    """
     present = set(files)
     for folder in sorted({PurePosixPath(file).parent for file in files}):
         both_forms = [(str(folder / known.name), str(folder / known.name.removesuffix(".gz"))) for known in DOWNLOADS]
         found = [next((form for form in forms if form in present), None) for forms in both_forms]
         if None not in found:
-            return Layout(cast(tuple[str, str, str, str], tuple(found)))
+            return cast(list[str], found)
     return None
 
 
-def read(tree: Tree, layout: Layout) -> Arrays:
+def read(tree: FileSource, files: list[str]) -> Arrays:
     """All images, the training images first.
 
-    A grey image of 28x28 pixels gets a border of two zero pixels, and its one channel three times: [32, 32, 3]. The classes
-    are named as Fashion-MNIST's where the files are the official ones; other files say no more than the numbers 0 to 9.
+    A grey image of 28x28 pixels gets a border of two zero pixels, and its channel is repeated three times: [32, 32, 3]. Classes
+    have the names of Fashion-MNIST if the files are the official ones. Else they are the numbers 0 to 9.
 
     Raises:
-        DataRefused: a file is torn, or is not what its name promises.
+        DataRefused: a file is torn, or its content is not what its name says.
     """
-    contents = {name: content() for name, content in tree.read(layout.files)}
-    wheres = [f"{name} in {tree.path}" for name in layout.files]
+    contents = {name: content() for name, content in tree.read(files)}
+    wheres = [f"{name} in {tree.path}" for name in files]
     arrays = [
         _parse(contents[name], where, num_dimensions)
-        for name, where, num_dimensions in zip(layout.files, wheres, (3, 1, 3, 1), strict=True)
+        for name, where, num_dimensions in zip(files, wheres, (3, 1, 3, 1), strict=True)
     ]
     for place in (0, 2):
         images, labels = arrays[place : place + 2]
@@ -126,7 +114,7 @@ def read(tree: Tree, layout: Layout) -> Arrays:
 
 
 def _parse(content: bytes, where: str, num_dimensions: int) -> NDArray[np.uint8]:
-    """An IDX file of bytes: two zeros, the type 8, the number of dimensions, each of them big-endian, and the values.
+    """Read an IDX file of bytes: two zeros, the type 8, the number of dimensions, each dimension (big-endian), the values.
 
     http://yann.lecun.com/exdb/mnist describes the format.
     """
@@ -156,29 +144,3 @@ def _decompressed(content: bytes, where: str, limit: int) -> bytes:
 
 def _refused(where: str, received: str) -> DataRefused:
     return DataRefused(f"{where} is no IDX file of this kind. Received: {received}. Fetch it again.")
-
-
-def _refuse_another(file: Path, known: Download) -> None:
-    with file.open("rb") as opened:
-        sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
-    if sha256 != known.sha256:
-        raise DataRefused(
-            f"{file} is not the official file. Received: SHA-256 {sha256}, needed: {known.sha256}. Delete it and start again; "
-            "to use it as it is, give the path of its folder as data."
-        )
-
-
-def _download(known: Download, folder: Path) -> None:
-    import pooch  # here: it takes long to import, and is needed once in the life of a cache
-
-    folder.mkdir(parents=True, exist_ok=True)
-    url = f"{ADDRESS}/{known.name}"
-    downloader = cast(Any, pooch.HTTPDownloader(timeout=_TIMEOUT_SECONDS))
-    try:
-        with filelock.FileLock(folder / f".{known.name}.lock"):
-            pooch.retrieve(url, f"sha256:{known.sha256}", known.name, folder, downloader=downloader)
-    except (OSError, ValueError) as error:  # requests' errors are OSErrors; another hash is a ValueError
-        raise DataRefused(
-            f"fashion_mnist cannot be downloaded. Received from {url}: {error} Fetch its {known.num_bytes:,} bytes (SHA-256 "
-            f"{known.sha256}) by hand and put the file at {folder / known.name}, or give a folder of the four files as data."
-        ) from None

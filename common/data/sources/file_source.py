@@ -1,4 +1,4 @@
-"""Trees of files: a folder here, an archive in `archives`; nothing is ever extracted to disk."""
+"""Sources of files: a folder here, an archive in `archives`. Nothing is extracted to disk."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from common.data import threads
 from common.data.dataset import DataRefused
 
 MAX_FILE_BYTES = 256 * 2**20
-"""Of any one file: sources of arrays hold all their images in one (200,000 of 28x28 pixels take 157 MB)."""
+"""Limit for one file. A source of arrays has all images in one file: 200,000 of 28x28 pixels take 157 MB."""
 MAX_FILES = 5_000_000
 MAX_PATH_CHARACTERS = 4096
 MAX_NAME_BYTES = 255
-"""Of one part of a path; file systems allow no more."""
+"""Limit for one part of a path, as in file systems."""
 
-_NAME_SHOWN = 80  # characters of a name that is refused for its length
+_NAME_SHOWN = 80  # characters shown of a name that is too long
 _OF_WINDOWS = ("thumbs.db", "desktop.ini")
 
 
 @dataclass(frozen=True)
 class Listing:
-    """The visible part of a tree; what is hidden (see `is_hidden`) is passed over."""
+    """The visible part of a tree. Hidden files (see `is_hidden`) are skipped."""
 
     files: list[str]
-    """POSIX paths below the root, in any order, each once."""
+    """POSIX paths below the root, in any order."""
     empty_folders: list[str]
-    """Folders that hold nothing visible."""
+    """Folders without anything visible."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """Gives the content of one file, in any thread, or raises OSError."""
+    """Reads one file, in any thread. Raises OSError if it cannot be read."""
 
     num_bytes: int
     read: Callable[[], bytes]
@@ -47,13 +47,15 @@ class Content:
         return self.read()
 
 
-class Tree(Protocol):
+class FileSource(Protocol):
+    """A tree of files."""
+
     path: Path
 
     def fingerprint(self) -> tuple[str, int]:
-        """(text that changes when any file of the tree is written to or replaced, time of the newest change in nanoseconds).
+        """(text that changes when a file of the tree is written or replaced, time of the newest change in nanoseconds).
 
-        Nothing is read: it rests on sizes, times and inode numbers.
+        It depends on sizes, times and inode numbers. No file is read.
         """
         ...
 
@@ -65,17 +67,17 @@ class Tree(Protocol):
         """What is in the tree.
 
         Raises:
-            DataRefused: the tree holds something that is no plain file, or is absurdly large.
+            DataRefused: the tree holds something that is no plain file, or is too large.
         """
         ...
 
     def read(self, wanted: Collection[str]) -> Iterator[tuple[str, Content]]:
-        """(path, content) of each wanted file, in the tree's quickest order."""
+        """(path, content) of each wanted file, in the order that is fastest to read."""
         ...
 
 
 class Folder:
-    """A folder; links are followed, as they are the user's own."""
+    """A folder. Links are followed, because they are the user's own."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -110,7 +112,7 @@ class Folder:
             path = self.path / name
             try:
                 num_bytes = path.stat().st_size
-            except OSError:  # a broken link, which reading tells
+            except OSError:  # a broken link: reading it raises the error
                 num_bytes = 0
             yield name, Content(num_bytes, path.read_bytes)
 
@@ -124,7 +126,7 @@ class Folder:
             return b"unreadable"
 
     def _entries(self) -> Iterator[tuple[str, os.stat_result | None]]:
-        """Each visible file with its status, each folder without anything visible with None; always in the same order."""
+        """Each visible file with its status, and each folder without anything visible with None. The order is fixed."""
         seen: set[str] = set()
         num_files = 0
         pending = [""]
@@ -135,7 +137,7 @@ class Folder:
                 raise DataRefused(f"{self.path / folder} leads into the tree a second time. Received: {real}. Remove the link.")
             seen.add(real)
             is_empty = True
-            for entry in sorted(os.listdir(self.path / folder)):  # noqa: PTH208  # names alone: of a million entries more fills the memory
+            for entry in sorted(os.listdir(self.path / folder)):  # noqa: PTH208  # names only: more data on a million entries would fill the memory
                 if _is_hidden_part(entry):
                     continue
                 is_empty = False
@@ -156,9 +158,9 @@ class Folder:
 
 
 def _status(path: str) -> os.stat_result:
-    """Of what a path leads to; of the link itself where that leads nowhere, or round in a circle."""
+    """Status of the target of a path. Of the link itself if it leads nowhere or in a circle."""
     try:
-        return os.stat(path)  # noqa: PTH116  # a million of them, and a Path takes longer than the call
+        return os.stat(path)  # noqa: PTH116  # there may be a million, and a Path takes longer than the call
     except OSError:
         if os.path.islink(path):  # noqa: PTH114
             return os.lstat(path)
@@ -166,15 +168,15 @@ def _status(path: str) -> os.stat_result:
 
 
 def fingerprint_of_file(status: os.stat_result) -> str:
-    """Changes whenever a file is written to or replaced: nobody can set its time of change (ctime)."""
+    """Changes whenever a file is written or replaced. Its change time (ctime) cannot be set."""
     return f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
 
 
 def checked_name(name: str, tree: Path) -> str:
-    """A member's path in its shortest form, e.g. `a/b` for `./a//b`.
+    """The shortest form of a member's path, e.g. `a/b` for `./a//b`.
 
     Raises:
-        DataRefused: it leads out of the tree, is no valid Unicode or longer than any file system allows.
+        DataRefused: it leads out of the tree, is no valid Unicode, or is longer than file systems allow.
     """
     if len(name) > MAX_PATH_CHARACTERS:
         raise _too_long(name, f"{len(name):,} characters", tree)
@@ -203,7 +205,7 @@ def _check_unicode(name: str, tree: Path) -> None:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a part of a path starts with a dot, or is a file that Windows puts into every folder."""
+    """Whether a part of a path starts with a dot or is a file that Windows puts into folders."""
     return any(map(_is_hidden_part, PurePosixPath(name).parts))
 
 
@@ -212,22 +214,18 @@ def _is_hidden_part(part: str) -> bool:
 
 
 def is_unreadable(error: OSError) -> bool:
-    """Whether a failure is a property of the file: no right to read it, or a link that leads nowhere. Others may pass."""
+    """Whether an error is a property of the file: no permission, or a broken link. Other errors may go away."""
     return error.errno in (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ELOOP)
 
 
 def folders_without(files: Collection[str], folders: Collection[str]) -> list[str]:
-    """Those of some visible folders that hold nothing."""
+    """Those of `folders` that hold no file and no folder."""
     full = {parent.as_posix() for name in (*files, *folders) for parent in PurePosixPath(name).parents}
     return [folder for folder in folders if folder not in full]
 
 
 def check_size(num_bytes: int, what: object, max_bytes: int | None = None) -> None:
-    """Refuse a file of more bytes than `max_bytes`, or than MAX_FILE_BYTES where that is None.
-
-    Raises:
-        DataRefused: it has more.
-    """
+    """Raise DataRefused for a file of more than `max_bytes`, by default MAX_FILE_BYTES."""
     limit = MAX_FILE_BYTES if max_bytes is None else max_bytes
     if not 0 <= num_bytes <= limit:
         raise DataRefused(f"{what} is too large. Received: {num_bytes:,} bytes. Use files of up to {limit:,} bytes.")

@@ -1,27 +1,27 @@
-"""What a tree holds, as one hash, without reading all of it at each start."""
+"""The hash of a tree's content, remembered so that not all files are read at each start."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from common.data.sources.file_source import Tree
+from common.artifacts import atomic_files
+from common.data.sources.file_source import FileSource
 
 SETTLED_SECONDS = 2.0
-"""A change within this time before a tree is read could carry the time stamp of the state that was read, on a file system
-whose clock ticks slowly; such a young tree is read again at the next start."""
+"""A tree that changed this shortly before it was read is read again at the next start. On a file system with a coarse clock, a
+later change could have the same time stamp."""
 
 
-def content_hash(tree: Tree, cache_folder: Path) -> str:
-    """SHA-256 over the content of a tree, remembered in the cache for as long as no file is written to or replaced.
+def content_hash(tree: FileSource, cache_folder: Path) -> str:
+    """SHA-256 of the content of a tree. The cache keeps it until a file is written or replaced.
 
     Raises:
-        DataRefused: the tree holds something that is no plain file, or is absurdly large.
+        DataRefused: the tree holds something that is no plain file, or is too large.
         OSError: the tree cannot be read or the cache not be written.
     """
     place = cache_folder / "hashes" / f"{hashlib.sha256(os.fsencode(tree.path.resolve())).hexdigest()}.json"
@@ -32,7 +32,7 @@ def content_hash(tree: Tree, cache_folder: Path) -> str:
     started_ns = time.time_ns()
     content_hash = tree.content_hash()
     if newest_ns < started_ns - SETTLED_SECONDS * 1e9 and tree.fingerprint()[0] == fingerprint:
-        _write(place, {"fingerprint": fingerprint, "content_hash": content_hash})
+        atomic_files.write_atomically(place, json.dumps({"fingerprint": fingerprint, "content_hash": content_hash}))
     return content_hash
 
 
@@ -42,10 +42,3 @@ def _read(place: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return known if isinstance(known, dict) and isinstance(known.get("content_hash"), str) else {}
-
-
-def _write(place: Path, known: dict[str, Any]) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=place.parent, delete=False, encoding="utf-8") as file:
-        json.dump(known, file)
-    Path(file.name).replace(place)

@@ -1,4 +1,4 @@
-"""A tree of images, `[train|validation|valid|val|test]/class/image` or `class/image`, read through one manifest."""
+"""A tree of images: its files are scanned into a manifest, and its examples are chosen from the manifest."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,104 +14,69 @@ from numpy.typing import NDArray
 from common.data import threads
 from common.data.dataset import BadFile, DataRefused, Examples, listed, listed_below
 from common.data.decoding import decode
-from common.data.sources.file_source import Content, Listing, Tree, check_size, is_unreadable
+from common.data.sources import folder_layout
+from common.data.sources.file_source import Content, FileSource, Listing, check_size, is_unreadable
+from common.data.sources.folder_layout import LAYOUT
 from common.data.sources.manifest import STRAY, Manifest
 from common.data.sources.splits import SPLITS
 
 MAX_FILE_BYTES = 64 * 2**20
-"""Of one file beside or among images: several are in memory at once for each core."""
-
-_SPLIT_OF = {"train": "train", "validation": "validation", "valid": "validation", "val": "validation", "test": "test"}
-_LAYOUT = "Lay it out as train/<class>/<image> with validation/ and test/ beside, or as <class>/<image>."
-_NO_HASH = bytes(32)
+"""Limit for one file of a tree of images. Several files are in memory for each core."""
 
 
-class _Place(NamedTuple):
-    """Where a file belongs; places sort as the manifest does."""
-
-    split: str
-    class_name: str
-    path: str
-
-    @property
-    def order(self) -> tuple[int, str, str]:
-        return (SPLITS.index(self.split) if self.split in SPLITS else len(SPLITS), self.class_name, self.path)
-
-
-class _Scanned(NamedTuple):
-    """What one opened file gave."""
-
-    path: str
-    content: bytes
-    bad: BadFile | None
-    header: decode.Header | None = None
-    pixel_sha256: bytes = _NO_HASH
-
-
-def scan(tree: Tree, listing: Listing, packed: BinaryIO) -> Manifest:
-    """Open every file of a tree once, on all cores, and pack the good ones into one file.
+def scan(tree: FileSource, listing: Listing, packed: BinaryIO) -> Manifest:
+    """Open each file of a tree once, on all cores, and pack the usable ones into one file.
 
     Args:
         tree: folder or archive.
         listing: of the tree.
-        packed: receives the bytes of all usable images, one after another.
+        packed: receives the bytes of the usable images, one after another.
 
     Raises:
-        DataRefused: the layout is another one, or a file has more than MAX_FILE_BYTES; no other file makes it fail.
+        DataRefused: the layout is not supported, or a file has more than MAX_FILE_BYTES. Bad files are not refused here.
     """
-    places, empty_folders = _lay_out(listing, tree.path)
+    places, empty_folders = folder_layout.places(listing, tree.path)
     rows = {place.path: row for row, place in enumerate(places)}
     num_files = len(places)
-    columns = {name: [""] * num_files for name in ("problems", "details", "formats", "modes")}
-    file_bytes, widths, heights, offsets = (np.zeros(num_files, np.int64) for _ in range(4))
-    plain = np.zeros(num_files, np.bool_)
-    file_sha256, pixel_sha256 = (np.zeros((num_files, 32), np.uint8) for _ in range(2))
+    texts = {name: [""] * num_files for name in ("problems", "details", "formats", "modes")}
+    columns: dict[str, Any] = {
+        **texts,
+        **{name: np.zeros(num_files, np.int64) for name in ("file_bytes", "widths_px", "heights_px", "offsets")},
+        **{name: np.zeros((num_files, 32), np.uint8) for name in ("file_sha256", "pixel_sha256")},
+        "plain": np.zeros(num_files, np.bool_),
+    }
     with decode.silent():
-        for scanned in threads.ordered(_scan_file, _checked(tree, rows), num_bytes=lambda file: file[1].num_bytes):
-            row = rows[scanned.path]
-            if scanned.bad is None and places[row].split == STRAY:
-                scanned = scanned._replace(bad=BadFile(decode.OUTSIDE))
-            file_bytes[row] = len(scanned.content)
-            file_sha256[row] = np.frombuffer(hashlib.sha256(scanned.content).digest(), np.uint8)
-            if scanned.bad is not None:
-                columns["problems"][row], columns["details"][row] = scanned.bad.problem, scanned.bad.detail
-            if scanned.header is not None:
-                header = scanned.header
-                columns["formats"][row], columns["modes"][row] = header.format, header.mode
-                widths[row], heights[row], plain[row] = header.width_px, header.height_px, header.plain
-                pixel_sha256[row] = np.frombuffer(scanned.pixel_sha256, np.uint8)
-            if scanned.bad is None:
-                offsets[row] = packed.tell()
-                packed.write(scanned.content)
+        for path, content, found in threads.ordered(_judged, _checked(tree, rows), num_bytes=lambda file: file[1].num_bytes):
+            row = rows[path]
+            if "problems" not in found and places[row].split == STRAY:
+                found["problems"] = decode.OUTSIDE
+            if "problems" not in found:
+                found["offsets"] = packed.tell()
+                packed.write(content)
+            for name, value in found.items():
+                columns[name][row] = value
     return Manifest(
         paths=tuple(place.path for place in places),
         splits=tuple(place.split for place in places),
         classes=tuple(place.class_name for place in places),
-        **{name: tuple(values) for name, values in columns.items()},
-        file_bytes=file_bytes,
-        widths_px=widths,
-        heights_px=heights,
-        plain=plain,
-        file_sha256=file_sha256,
-        pixel_sha256=pixel_sha256,
-        offsets=offsets,
         empty_folders=tuple(empty_folders),
+        **columns | {name: tuple(values) for name, values in texts.items()},
     )
 
 
 def examples(manifest: Manifest, tree: Path, *, skip_bad: bool) -> tuple[NDArray[np.int64], Examples, list[str]]:
-    """Choose what is trained on. It is stored with the splits: another choice needs another `splits.VERSION`.
+    """Choose the examples. They are stored with the splits: another choice needs another `splits.VERSION`.
 
     Args:
         manifest: of the tree.
         tree: named in refusals.
-        skip_bad: leave bad files and classes without a good one out, in place of refusing the data.
+        skip_bad: leave out bad files, and classes without a good one, instead of refusing the data.
 
     Returns:
-        (rows, examples, notes): the rows of the manifest that are examples, what is known of them, and what was left out.
+        (rows, examples, notes): the rows of the manifest that are examples, the examples, and what was left out.
 
     Raises:
-        DataRefused: bad files, fewer than two classes, or splits whose classes differ.
+        DataRefused: there are bad files, fewer than two classes, or splits with different classes.
     """
     rows = manifest.good
     filled = {(manifest.splits[row], manifest.classes[row]) for row in rows}
@@ -126,7 +91,7 @@ def examples(manifest: Manifest, tree: Path, *, skip_bad: bool) -> tuple[NDArray
     if len(class_names) < 2:
         raise DataRefused(
             f"{tree} must hold at least 2 classes of usable images. Received: "
-            f"{', '.join(map(repr, class_names)) or 'none'} alone. {_LAYOUT}"
+            f"{', '.join(map(repr, class_names)) or 'none'} alone. {LAYOUT}"
         )
     splits = [split for split in (*SPLITS, "all") if any(split == known for known, _ in folders)]
     _refuse_other_classes(filled, splits, class_names, tree)
@@ -165,67 +130,39 @@ def common_size(manifest: Manifest, rows: NDArray[np.int64], tree: Path) -> int:
     return int(widths[0])
 
 
-def _checked(tree: Tree, wanted: Collection[str]) -> Iterator[tuple[str, Content]]:
+def _checked(tree: FileSource, wanted: Collection[str]) -> Iterator[tuple[str, Content]]:
     for path, content in tree.read(wanted):
         check_size(content.num_bytes, f"{path!r} in {tree.path}", MAX_FILE_BYTES)
         yield path, content
 
 
-def _scan_file(file: tuple[str, Content]) -> _Scanned:
+def _judged(file: tuple[str, Content]) -> tuple[str, bytes, dict[str, Any]]:
+    """Open and decode one file: (path, content, what was found, by column of the manifest)."""
     path, read = file
+    content, found = b"", dict[str, Any]()
     try:
-        content = read()
-    except OSError as error:
-        if not is_unreadable(error):
-            raise
-        return _Scanned(path, b"", BadFile(decode.UNREADABLE, str(error.strerror)))
-    suffix = PurePosixPath(path).suffix
-    promised = decode.SUFFIXES.get(suffix.lower())
-    if promised is None:
-        return _Scanned(path, content, BadFile(decode.NO_SUFFIX))
-    try:
+        try:
+            content = read()
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            raise BadFile(decode.UNREADABLE, str(error.strerror)) from None
+        suffix = PurePosixPath(path).suffix
+        promised = decode.SUFFIXES.get(suffix.lower())
+        if promised is None:
+            raise BadFile(decode.NO_SUFFIX)
         header, pixels = decode.examine(content)
+        found |= {"formats": header.format, "modes": header.mode, "plain": header.plain}
+        found |= {"widths_px": header.width_px, "heights_px": header.height_px, "pixel_sha256": _as_row(decode.sha256(pixels))}
+        if header.format != promised:
+            raise BadFile(decode.WRONG_SUFFIX, f"{header.format} named {suffix}")
     except BadFile as bad:
-        return _Scanned(path, content, bad)
-    bad = None if header.format == promised else BadFile(decode.WRONG_SUFFIX, f"{header.format} named {suffix}")
-    return _Scanned(path, content, bad, header, decode.sha256(pixels))
+        found |= {"problems": bad.problem, "details": bad.detail}
+    return path, content, found | {"file_bytes": len(content), "file_sha256": _as_row(hashlib.sha256(content).digest())}
 
 
-def _lay_out(listing: Listing, tree: Path) -> tuple[list[_Place], list[tuple[str, str]]]:
-    """Find splits and classes in the paths of a tree: (files in the manifest's order, class folders that hold nothing).
-
-    Folders that wrap the whole tree are passed over. Names sort by code point, the same on every machine.
-
-    Raises:
-        DataRefused: no images by their suffix, or images outside of the layout.
-    """
-    parts_of = {file: PurePosixPath(file).parts for file in (*listing.files, *listing.empty_folders)}
-    images = [file for file in listing.files if PurePosixPath(file).suffix.lower() in decode.SUFFIXES]
-    if not images:
-        files = f"Received: {listed(sorted(map(repr, listing.files)))}. " if listing.files else ""
-        raise DataRefused(f"{tree} holds no images. {files}{_LAYOUT}")
-    usual = _usual_depth([parts_of[file] for file in images])
-    within = [parts_of[file] for file in images if len(parts_of[file]) >= usual]
-    skip = _wrapping_folders(within)
-    wrapping = within[0][:skip]
-    divided = all(_is_split(parts[skip]) for parts in within)
-    if divided:
-        _refuse_other_splits({parts[skip] for parts in within}, tree)
-    depth = skip + (2 if divided else 1)
-
-    def place(path: str, expected: int) -> tuple[str, str]:
-        parts = parts_of[path]
-        if parts[:skip] != wrapping or len(parts) != expected or (divided and not _is_split(parts[skip])):
-            return STRAY, STRAY
-        return _SPLIT_OF[parts[skip].lower()] if divided else "all", parts[depth - 1]
-
-    places = sorted((_Place(*place(file, depth + 1), file) for file in listing.files), key=lambda each: each.order)
-    stray = {each.path for each in places if each.split == STRAY and len(parts_of[each.path]) >= usual}.intersection(images)
-    if stray:
-        raise DataRefused(
-            f"{tree} has images outside of the layout. Received: {listed([repr(file) for file in sorted(stray)])}. {_LAYOUT}"
-        )
-    return places, sorted({place(folder, depth) for folder in listing.empty_folders} - {(STRAY, STRAY)})
+def _as_row(digest: bytes) -> NDArray[np.uint8]:
+    return np.frombuffer(digest, np.uint8)
 
 
 def _bad(manifest: Manifest, empty: set[tuple[str, str]], tree: Path) -> DataRefused:
@@ -241,7 +178,7 @@ def _bad(manifest: Manifest, empty: set[tuple[str, str]], tree: Path) -> DataRef
     ]
     return DataRefused(
         f"{tree} is not clean: {_bad_count(num_files, len(manifest), len(empty))}. " + listed_below(faults, len(faults)) + "\n"
-        "Mend them or take them out, or leave them out with `--set data.on_bad=skip`."
+        "Repair or remove them, or leave them out with `--set data.on_bad=skip`."
     )
 
 
@@ -263,37 +200,6 @@ def _left_out(manifest: Manifest, class_names: Sequence[str]) -> list[str]:
     return notes
 
 
-def _usual_depth(paths: list[tuple[str, ...]]) -> int:
-    """How deep most images lie: a few that lie beside the class folders tell nothing of the layout, and are bad files."""
-    depths = Counter(map(len, paths))
-    return max(depths, key=lambda depth: (depths[depth], -depth))
-
-
-def _wrapping_folders(paths: list[tuple[str, ...]]) -> int:
-    """How many folders stand above the tree: all files share them, and what is below them is still a tree."""
-    depth = min(len(parts) for parts in paths)
-    skip = 0
-    while depth - skip > 2 and len({parts[skip] for parts in paths}) == 1:
-        is_split = _is_split(paths[0][skip])
-        splits_below = depth - skip > 3 and all(_is_split(parts[skip + 1]) for parts in paths)
-        if is_split and not splits_below:
-            break
-        skip += 1
-    return skip
-
-
-def _is_split(folder: str) -> bool:
-    return folder.lower() in _SPLIT_OF
-
-
-def _refuse_other_splits(folders: set[str], tree: Path) -> None:
-    names = Counter(_SPLIT_OF[folder.lower()] for folder in folders)
-    if max(names.values()) > 1:
-        raise DataRefused(f"{tree} has one split under two names. Received: {', '.join(sorted(folders))}. Keep one of them.")
-    if "train" not in names:
-        raise DataRefused(f"{tree} has no training split. Received: {', '.join(sorted(folders))}. {_LAYOUT}")
-
-
 def _refuse_other_classes(
     filled: set[tuple[str, str]], splits: Sequence[str], class_names: tuple[str, ...], tree: Path
 ) -> None:
@@ -302,5 +208,5 @@ def _refuse_other_classes(
     ]
     if missing:
         raise DataRefused(
-            f"{tree} must hold the same classes in every split. Received: {listed(missing)}. Add images, or take the class out."
+            f"{tree} must hold the same classes in every split. Received: {listed(missing)}. Add images, or remove the class."
         )

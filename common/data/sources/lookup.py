@@ -1,15 +1,13 @@
-"""From the name or path in a spec to a dataset."""
+"""From the `data` of a spec to a data set."""
 
 from __future__ import annotations
 
-import difflib
 import errno
 import io
-import math
 import shutil
 import sys
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,202 +17,238 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.data import cache
-from common.data.cache import Entry, PixelFile, Side
-from common.data.dataset import Arrays, DataRefused, Dataset, Examples, Files, FileSplit, Split
+from common.data.cache import Side
+from common.data.dataset import DataRefused, Dataset, Description, Examples, Files, FileSplit, Split
 from common.data.decoding import decode
 from common.data.decoding.encoded import Encoded
 from common.data.decoding.images import Decoded, rows_of
-from common.data.sources import archives, cifar10, digits, fashion_mnist, identity, image_folder, splits, synthetic_leaves
-from common.data.sources.file_source import Folder, Tree
+from common.data.pixel_cache import PixelCache, PixelFile
+from common.data.sources import digits, fashion_mnist, image_folder, scanned, splits
+from common.data.sources.locating import NAMES, locate
 from common.data.sources.manifest import Manifest
-from common.data.sources.splits import SPLITS, Division, Ids
+from common.data.sources.scanned import Scanned
+from common.data.sources.splits import SPLITS, Ids
 from common.spec import Data
 
-NAMES = ("digits", "cifar10", fashion_mnist.NAME, synthetic_leaves.NAME)
-
-_SCAN_VERSION = 4
-"""Grows when the manifest gets other columns, or a file is judged otherwise."""
-
-_ROWS_AT_ONCE = 1000  # of arrays, bounds what stands in memory while they are written
+_ROWS_AT_ONCE = 1000  # of arrays: bounds what is in memory while they are written
 
 _LARGE_BYTES = 2**30
-"""From here on the decoded images are worth a word before they are written."""
+"""Decoding that writes this much is announced on stderr."""
 
 
 def load(data: Data, *, seed: int, cache_dir: str | None = None) -> Dataset:
-    """Load a dataset; its files are read and decoded once and then shared through the cache folder.
+    """Load a data set. Its files are opened and decoded once, and then shared through the cache folder.
 
     Args:
-        data: which source, at what size, how much of it, and what becomes of bad files and duplicates.
-        seed: of the splits that are drawn and of the part that a limit keeps; 0..2**63 - 1.
-        cache_dir: the cache folder; None: $CONVTWINS_CACHE, else the user's cache folder.
+        data: the source, the image size, how much of it, and what to do with bad files and duplicates.
+        seed: for splits that are drawn and for the part that a limit keeps. 0..2**63 - 1.
+        cache_dir: the cache folder. None: $CONVTWINS_CACHE, else the user's cache folder.
 
     Raises:
-        DataRefused: there is no such data, or it is damaged, hostile, not clean or laid out otherwise.
+        DataRefused: there is no such data, or it is damaged, hostile, not clean or of another layout.
     """
     with _refusing_failures(data):
         source = _open(data, seed, cache.folder(cache_dir))
-        ids = {split: source.divided.ids(split) for split in SPLITS}
-        # A training split that is streamed is decoded when it is asked for.
-        stored = SPLITS if data.loading == "cached" else SPLITS[1:]
-        files = None if data.loading == "cached" else _streamed(source)
-        encoded = None if files is None else {split: files.take(source.divided.rows(split)) for split in SPLITS}
-        whole = source.decoded(np.concatenate([ids[split] for split in stored]))
-        labels = {split: source.divided.labels(split) for split in SPLITS}
+        encoded = _streamed(source, data)
+        ids = {split: source.ids(split) for split in _stored_splits(data)}
+        whole = source.decoded(np.concatenate(list(ids.values())))
 
-    def split_of(split: str) -> Split:
-        if encoded is None:
-            return Split(images=rows_of(whole, ids[split]), labels=labels[split])
-        images = rows_of(whole, ids[split]) if split in stored else Decoded(encoded[split], source.divided.image_size)
-        return Split(images=images, labels=labels[split], encoded=encoded[split])
+        def split_of(split: str) -> Split:
+            files = None if encoded is None else encoded.take(source.rows(split))
+            if files is None or split in ids:
+                images = rows_of(whole, ids[split])
+            else:
+                images = Decoded(files, source.image_size)
+            return Split(images=images, labels=source.labels(split), encoded=files)
 
-    return Dataset(
-        name=source.name,
-        class_names=source.divided.class_names,
-        content_hash=source.divided.content_hash,
-        image_size=source.divided.image_size,
-        notes=source.divided.notes,
-        **{split: split_of(split) for split in SPLITS},
-    )
+        return Dataset(**source.known(split_of))
+
+
+def describe(data: Data, *, seed: int, cache_dir: str | None = None) -> Description:
+    """Describe the data set that `load` would give, without its pixels.
+
+    The first use of a source opens and judges each file, as `load` does. Later ones read the cache alone. Use it where classes,
+    sizes or the hash are enough.
+
+    It refuses what `load` refuses, also a cache folder without room for the decoded images. It does not decode images into the
+    cache: a disk that fails then, or is filled by another program, is found by `load`.
+
+    Args:
+        data, seed, cache_dir: as for `load`.
+
+    Raises:
+        DataRefused: as `load`.
+    """
+    with _refusing_failures(data):
+        source = _open(data, seed, cache.folder(cache_dir))
+        _streamed(source, data)
+        source.check_room(np.concatenate([source.ids(split) for split in _stored_splits(data)]))
+        return Description(**source.known(), sizes=source.side.facts["sizes"])
 
 
 def load_files(data: Data, *, seed: int, cache_dir: str | None = None) -> Files:
-    """Load the same examples as `load`, as image files: once they were scanned, no pixel is decoded for it.
+    """Load the same examples as `load`, as image files. After the first scan of the source it decodes nothing.
 
     Args:
-        data: as for `load`.
-        seed: as for `load`.
-        cache_dir: as for `load`.
+        data, seed, cache_dir: as for `load`.
 
     Raises:
-        DataRefused: as `load`; also where the source does not consist of image files.
+        DataRefused: as `load`, or the source does not consist of image files.
     """
     with _refusing_failures(data):
         source = _open(data, seed, cache.folder(cache_dir))
-        if source.encoded is None:
+        encoded = source.encoded()
+        if encoded is None:
             raise DataRefused(
                 f"{source.name} holds no image files, and preprocessing reads nothing else. Received: arrays of pixels. Use an "
                 "image folder, an archive of one, or leaves."
             )
-        divided, encoded = source.divided, source.encoded()
 
         def split_of(split: str) -> FileSplit:
-            rows = divided.rows(split)
-            return FileSplit(encoded=encoded.take(rows), labels=divided.labels(split), rows=rows)
+            rows = source.rows(split)
+            return FileSplit(encoded=encoded.take(rows), labels=source.labels(split), rows=rows)
 
-        splits_of_files = {split: split_of(split) for split in SPLITS}
-    return Files(
-        name=source.name,
-        class_names=divided.class_names,
-        content_hash=divided.content_hash,
-        image_size=divided.image_size,
-        notes=divided.notes,
-        **splits_of_files,
-    )
+        return Files(**source.known(split_of))
 
 
 def load_manifest(data: Data, *, cache_dir: str | None = None) -> Manifest | None:
-    """Load what is known of every file of a source, usable or not; None where it holds no image files.
+    """Load what is known of each file of a source, usable or not. None if it holds no image files.
 
     Raises:
-        DataRefused: there is no such data, or it is hostile or laid out otherwise; bad files do not make it fail.
+        DataRefused: there is no such data, or it is hostile or of another layout. Bad files are not refused.
     """
     with _refusing_failures(data):
         cache_folder = cache.folder(cache_dir)
-        located = _locate(data.source, cache_folder)
-        scanned = _scan(located[1], cache_folder)[1] if located is not None else None
-    return Manifest.from_arrays(scanned.arrays) if scanned is not None and scanned.facts["form"] == "files" else None
-
-
-@dataclass(frozen=True, eq=False)
-class _Divided:
-    """A source as it is divided into splits: what stands in the cache, read when it is asked for."""
-
-    _side: Side
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        return tuple(self._side.facts["class_names"])
-
-    @property
-    def content_hash(self) -> str:
-        return self._side.facts["content_hash"]
-
-    @property
-    def image_size(self) -> int:
-        return self._side.facts["image_size"]
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return tuple(self._side.facts["notes"])
-
-    @property
-    def num_examples(self) -> int:
-        """Of the source; limits leave some out of all splits."""
-        return self._side.facts["num_examples"]
-
-    def ids(self, split: str) -> Ids:
-        """Ascending places among all examples."""
-        return self._side.arrays[f"{split}_ids"]
-
-    def labels(self, split: str) -> NDArray[np.int64]:
-        return self._side.arrays[f"{split}_labels"]
-
-    def rows(self, split: str) -> NDArray[np.int64]:
-        """Of the manifest; of files alone."""
-        return self._side.arrays[f"{split}_rows"]
-
-    def rows_of(self, ids: Ids) -> NDArray[np.int64]:
-        """The same of some examples that stand in a split."""
-        places, first = np.unique(np.concatenate([self.ids(split) for split in SPLITS]), return_index=True)
-        rows = np.concatenate([self.rows(split) for split in SPLITS])[first]
-        return rows[np.searchsorted(places, ids)]
+        located = locate(data.source, cache_folder)
+        found = scanned.scan(located[1], cache_folder) if located is not None else None
+        return found.manifest() if found is not None and found.is_files else None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Source:
-    """A source and its splits, whether it holds arrays or files."""
+    """A source and its splits."""
 
     name: str
-    divided: _Divided
-    decoded: Callable[[Ids], NDArray[np.uint8]]
-    """Gives uint8 [N, image_size, image_size, 3], read-only, that holds the examples that are asked for by their places."""
-    encoded: Callable[[], Encoded] | None = None
-    """Gives the files of all rows of the manifest."""
+    side: Side
+    """What is stored of the splits, see `_divide`."""
+    cache_folder: Path
+    scanned: Scanned | None = None
+    """None for the digits, which are no files."""
+
+    @property
+    def image_size(self) -> int:
+        return self.side.facts["image_size"]
+
+    def known(self, split_of: Callable[[str], Any] | None = None) -> dict[str, Any]:
+        """Fields of a Dataset or Files whose splits `split_of` gives by name; without it, those that a Description shares."""
+        facts = self.side.facts
+        return {
+            "name": self.name,
+            "class_names": tuple(facts["class_names"]),
+            "content_hash": facts["content_hash"],
+            "image_size": self.image_size,
+            "notes": tuple(facts["notes"]),
+            **({split: split_of(split) for split in SPLITS} if split_of is not None else {}),
+        }
+
+    def ids(self, split: str) -> Ids:
+        """Of a split: ascending places among all examples of the source."""
+        return self.side.arrays[f"{split}_ids"]
+
+    def labels(self, split: str) -> NDArray[np.int64]:
+        return self.side.arrays[f"{split}_labels"]
+
+    def rows(self, split: str) -> NDArray[np.int64]:
+        """Of a split of image files: rows of the manifest."""
+        return self.side.arrays[f"{split}_rows"]
+
+    def encoded(self) -> Encoded | None:
+        """The files in all rows of the manifest. None if the source holds no image files."""
+        return self.scanned.encoded() if self.scanned is not None and self.scanned.is_files else None
+
+    def decoded(self, ids: Ids) -> NDArray[np.uint8]:
+        """uint8 [N, image_size, image_size, 3], read-only. It holds the examples `ids`, and perhaps others."""
+        if self.scanned is None:
+            return _read_only(decode.resize(digits.read().images, self.image_size))
+        return self._pixels(self.scanned).fetch(ids, partial(self._write, self.scanned))
+
+    def check_room(self, ids: Ids) -> None:
+        """Raise DataRefused if `decoded` would find no room in the cache folder."""
+        if self.scanned is not None:
+            self._check_room(len(self._pixels(self.scanned).missing(ids)))
+
+    def _pixels(self, scanned: Scanned) -> PixelCache:
+        size_px = self.image_size
+        key = cache.key(scanned=scanned.key, image_size=size_px)
+        shape = (self.side.facts["num_examples"], size_px, size_px, 3)
+        facts = {"source": str(scanned.path), "image_size": size_px}
+        return PixelCache(self.cache_folder / "decoded" / key, shape, facts)
+
+    def _write(self, scanned: Scanned, missing: Ids, pixels: PixelFile) -> None:
+        needed = self._check_room(len(missing))
+        if needed >= _LARGE_BYTES:
+            print(f"decoding {self._images(len(missing))}: {needed / 2**30:,.1f} GiB in {self.cache_folder}", file=sys.stderr)
+        encoded = self.encoded()
+        if encoded is not None:
+            decode.decode_all(encoded.take(self._rows_of(missing)), self.image_size, pixels)
+            return
+        images = scanned.images()
+        for first in range(0, len(missing), _ROWS_AT_ONCE):
+            pixels.write(first, decode.resize(images[missing[first : first + _ROWS_AT_ONCE]], self.image_size))
+
+    def _rows_of(self, ids: Ids) -> NDArray[np.int64]:
+        """Rows of the manifest of examples that are in a split."""
+        places, first = np.unique(np.concatenate([self.ids(split) for split in SPLITS]), return_index=True)
+        rows = np.concatenate([self.rows(split) for split in SPLITS])[first]
+        return rows[np.searchsorted(places, ids)]
+
+    def _check_room(self, count: int) -> int:
+        """Bytes that so many decoded images need. Raises DataRefused if there is no room."""
+        needed, free = count * self.image_size**2 * 3, shutil.disk_usage(self.cache_folder).free
+        if needed > free:
+            raise DataRefused(
+                f"There is no room to decode {self._images(count)}. Received: {needed:,} bytes needed, {free:,} free in "
+                f"{self.cache_folder}. Use a smaller data.image_size or data.limit, data.loading streaming, a paths.cache_dir "
+                "with room, or make room with `python -m compare cache --prune`."
+            )
+        return needed
+
+    def _images(self, count: int) -> str:
+        return f"{count:,} images of {self.name} at {self.image_size} x {self.image_size} pixels"
 
 
 def _open(data: Data, seed: int, cache_folder: Path) -> _Source:
-    located = _locate(data.source, cache_folder)
+    located = locate(data.source, cache_folder)
     if located is None:
-        return _digits(data, seed)
+        return _Source(name="digits", side=_digits(data, seed), cache_folder=cache_folder)
     name, tree = located
-    scanned_key, scanned = _scan(tree, cache_folder)
-    is_files = scanned.facts["form"] == "files"
+    found = scanned.scan(tree, cache_folder)
 
     def divide(_: BinaryIO) -> Side:
-        if is_files:
-            manifest = Manifest.from_arrays(scanned.arrays)
+        notes: list[str] = []
+        if found.is_files:
+            manifest = found.manifest()
             rows, examples, notes = image_folder.examples(manifest, tree.path, skip_bad=data.on_bad == "skip")
             size_px = data.image_size or image_folder.common_size(manifest, rows, tree.path)
             del manifest
         else:
-            examples, notes = _examples_of_arrays(scanned), []
-            # Unpacked files cannot be told from MNIST's; that they were asked for by name is what names their classes.
+            examples = found.examples()
+            # Unpacked files look like those of MNIST. Their classes are known because they were asked for by name.
             if data.source == fashion_mnist.NAME:
                 examples = replace(examples, class_names=fashion_mnist.CLASS_NAMES)
-            rows, size_px = None, data.image_size or _images(scanned).shape[1]
-        return _side_of(_divide(examples, name, size_px, data, seed), examples, rows, size_px, notes, str(tree.path))
+            rows, size_px = None, data.image_size or found.images().shape[1]
+        return _divide(data, seed, name, examples, rows, size_px, notes, str(tree.path))
 
-    missing = set(SPLITS) - set(scanned.facts["splits"])
+    missing = set(SPLITS) - set(found.splits)
     key = cache.key(
-        scanned=scanned_key,
+        scanned=found.key,
         version=splits.VERSION,
         image_size=data.image_size,
         on_bad=data.on_bad,
         duplicates_allowed=_allows_duplicates(data),
         named=data.source == fashion_mnist.NAME,
         limit=data.limit,
-        # Where nothing is drawn, all seeds share one division.
+        # If nothing is drawn, all seeds share one division.
         seed=seed if missing or data.limit is not None else None,
         drawn_part=data.drawn_part if missing else None,
     )
@@ -223,170 +257,60 @@ def _open(data: Data, seed: int, cache_folder: Path) -> _Source:
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
-        side = divide(io.BytesIO())  # a cache folder of somebody else's, in which all that takes long lies already
-    divided = _Divided(side)
-
-    def decoded(ids: Ids) -> NDArray[np.uint8]:
-        size_px = divided.image_size
-
-        def write(missing: Ids, pixels: PixelFile) -> None:
-            _check_room(len(missing), pixels.row_bytes, name, cache_folder)
-            if is_files:
-                decode.decode_all(_encoded(scanned).take(divided.rows_of(missing)), data.image_size, pixels)
-            else:
-                _resize_all(_images(scanned), missing, data.image_size, pixels)
-
-        pixels_key = cache.key(scanned=scanned_key, image_size=size_px)
-        facts = {"source": str(tree.path), "image_size": size_px}
-        shape = (divided.num_examples, size_px, size_px, 3)
-        return cache.fetch_pixels(cache_folder, pixels_key, shape, ids, write, facts)
-
-    encoded = partial(_encoded, scanned) if is_files else None
-    return _Source(name=name, divided=divided, decoded=decoded, encoded=encoded)
+        side = divide(io.BytesIO())  # a cache folder of another user, which already holds all that takes long
+    return _Source(name=name, side=side, cache_folder=cache_folder, scanned=found)
 
 
-def _locate(source: str, cache_folder: Path) -> tuple[str, Tree] | None:
-    """(name, tree) of a source; None for the digits, which are no files."""
-    if source == "digits":
-        return None
-    if source == "cifar10":
-        return source, _tree_at(cifar10.locate(cache_folder))
-    if source == fashion_mnist.NAME:
-        return source, Folder(fashion_mnist.locate(cache_folder))
-    if synthetic_leaves.is_source(source):
-        wanted = synthetic_leaves.parse(source)
-        folder = synthetic_leaves.locate(wanted, cache_folder)
-        cache.mark_used(folder)
-        return str(wanted), Folder(folder)
-    path = Path(source).expanduser()
-    if not path.exists():
-        raise _unknown(source, path)
-    return _name(path), _tree_at(path)
-
-
-def _digits(data: Data, seed: int) -> _Source:
+def _digits(data: Data, seed: int) -> Side:
     arrays = digits.read()
-    images = _read_only(decode.resize(arrays.images, data.image_size))
     examples = Examples(
         labels=arrays.labels,
         class_names=arrays.class_names,
         split_sizes=arrays.split_sizes,
-        pixel_sha256=_pixel_sha256(arrays.images),
+        pixel_sha256=scanned.pixel_sha256(arrays.images),
     )
-    size_px = images.shape[1]
-    division = _divide(examples, "digits", size_px, data, seed)
-    side = _side_of(division, examples, None, size_px, [], "digits")
-    return _Source(name="digits", divided=_Divided(side), decoded=lambda _: images)
+    size_px = data.image_size or arrays.images.shape[1]
+    return _divide(data, seed, "digits", examples, None, size_px, [], "digits")
 
 
-def _scan(tree: Tree, cache_folder: Path) -> tuple[str, Entry]:
-    """(key, what its files gave) of a tree; they are opened once in the life of the cache."""
-    with cache.holding(tree.path) if tree.path.is_relative_to(cache_folder) else nullcontext():
-        return _scanned(tree, cache_folder)
+def _stored_splits(data: Data) -> tuple[str, ...]:
+    """Splits whose decoded images are kept in the cache. A streamed training split is decoded on access."""
+    return SPLITS if data.loading == "cached" else SPLITS[1:]
 
 
-def _scanned(tree: Tree, cache_folder: Path) -> tuple[str, Entry]:
-    content_hash = identity.content_hash(tree, cache_folder)
-
-    def scan(file: BinaryIO) -> Side:
-        listing = tree.listing()
-        arrays = _read_arrays(tree, listing.files)
-        if arrays is None:
-            manifest = image_folder.scan(tree, listing, file)
-            facts = {"form": "files", "source": str(tree.path), "splits": manifest.split_names}
-            side = Side(manifest.to_arrays(), facts)
-        else:
-            np.save(file, arrays.images)
-            side = Side(
-                {"labels": arrays.labels, "pixel_sha256": _pixel_sha256(arrays.images)},
-                {
-                    "form": "arrays",
-                    "source": str(tree.path),
-                    "class_names": arrays.class_names,
-                    "split_sizes": arrays.split_sizes,
-                    "splits": list(arrays.split_sizes),
-                },
-            )
-        if identity.content_hash(tree, cache_folder) != content_hash:
-            raise DataRefused(f"{tree.path} was changed while it was read. Received: another hash. Start again.")
-        return side
-
-    scanned_key = cache.key(content=content_hash, decode=decode.RULE, scan=_SCAN_VERSION)
-    scanned = cache.fetch(cache_folder, "scanned", scanned_key, scan)
-    # What rests on the order of its good files names what was found: another decoder may judge a file otherwise.
-    return cache.key(scanned=scanned_key, found=scanned.arrays_sha256), scanned
-
-
-def _images(scanned: Entry) -> NDArray[np.uint8]:
-    return np.load(scanned.data, mmap_mode="r", allow_pickle=False)
-
-
-def _examples_of_arrays(scanned: Entry) -> Examples:
-    return Examples(
-        labels=scanned.arrays["labels"],
-        class_names=tuple(scanned.facts["class_names"]),
-        split_sizes=scanned.facts["split_sizes"],
-        pixel_sha256=scanned.arrays["pixel_sha256"],
-    )
-
-
-def _resize_all(images: NDArray[np.uint8], ids: Ids, image_size: int | None, pixels: PixelFile) -> None:
-    for first in range(0, len(ids), _ROWS_AT_ONCE):
-        pixels.write(first, decode.resize(images[ids[first : first + _ROWS_AT_ONCE]], image_size))
-
-
-def _encoded(scanned: Entry) -> Encoded:
-    offsets, sizes, plain = (scanned.arrays[name] for name in ("offsets", "file_bytes", "plain"))
-    return Encoded(scanned.data, offsets, sizes, plain)
-
-
-def _read_arrays(tree: Tree, files: Sequence[str]) -> Arrays | None:
-    """What a tree holds where it consists of arrays in place of image files."""
-    for module in (cifar10, fashion_mnist):
-        layout = module.recognise(files)
-        if layout is not None:
-            return module.read(tree, layout)  # pyright: ignore[reportArgumentType]  # each module's layout is its own
-    return None
-
-
-def _pixel_sha256(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return np.frombuffer(b"".join(decode.sha256(image) for image in images), np.uint8).reshape(len(images), 32)
-
-
-def _check_room(count: int, row_bytes: int, name: str, cache_folder: Path) -> None:
-    """Say how much is about to be decoded, where that is much.
+def _streamed(source: _Source, data: Data) -> Encoded | None:
+    """The files of a source that is streamed, else None.
 
     Raises:
-        DataRefused: there is no room for it.
+        DataRefused: it holds no files.
     """
-    needed, free = count * row_bytes, shutil.disk_usage(cache_folder).free
-    size_px = math.isqrt(row_bytes // 3)
-    what = f"{count:,} images of {name} at {size_px} x {size_px} pixels"
-    if needed > free:
-        raise DataRefused(
-            f"There is no room to decode {what}. Received: {needed:,} bytes needed, {free:,} free in {cache_folder}. Use a "
-            "smaller data.image_size or data.limit, data.loading streaming, a paths.cache_dir with room, or make room with "
-            "`python -m compare cache --prune`."
-        )
-    if needed >= _LARGE_BYTES:
-        print(f"decoding {what}: {needed / 2**30:,.1f} GiB in {cache_folder}", file=sys.stderr)
-
-
-def _streamed(source: _Source) -> Encoded:
-    if source.encoded is None:
+    if data.loading == "cached":
+        return None
+    encoded = source.encoded()
+    if encoded is None:
         raise DataRefused(
             f"{source.name} holds no image files to stream. Received: loading streaming. Use data.loading cached."
         )
-    return source.encoded()
+    return encoded
 
 
 def _allows_duplicates(data: Data) -> bool:
-    # What is published and asked for by name is what everybody has: what its splits share is told, and stays.
+    # Everybody has the same published data sets. What their splits share is noted, not refused.
     return data.duplicates == "allow" or data.source in NAMES
 
 
-def _divide(examples: Examples, name: str, image_size: int, data: Data, seed: int) -> Division:
-    return splits.divide(
+def _divide(
+    data: Data,
+    seed: int,
+    name: str,
+    examples: Examples,
+    rows: NDArray[np.int64] | None,
+    image_size: int,
+    notes: Sequence[str],
+    source: str,
+) -> Side:
+    """Divide a source. Returns what is stored of its splits: ids, labels and, of files, rows of the manifest."""
+    division = splits.divide(
         examples,
         name=name,
         image_size=image_size,
@@ -395,12 +319,6 @@ def _divide(examples: Examples, name: str, image_size: int, data: Data, seed: in
         drawn_part=data.drawn_part,
         allow_duplicates=_allows_duplicates(data),
     )
-
-
-def _side_of(
-    division: Division, examples: Examples, rows: NDArray[np.int64] | None, image_size: int, notes: Sequence[str], source: str
-) -> Side:
-    """What is kept of a division, see `_Divided`."""
     arrays: dict[str, NDArray[Any]] = {}
     for split, ids in division.ids.items():
         arrays |= {f"{split}_ids": _read_only(ids), f"{split}_labels": _read_only(examples.labels[ids])}
@@ -416,40 +334,6 @@ def _side_of(
         "sizes": {split: len(division.ids[split]) for split in SPLITS},
     }
     return Side(arrays, facts)
-
-
-def _tree_at(path: Path) -> Tree:
-    if path.is_dir():
-        return Folder(path)
-    tree = archives.recognise(path) if path.is_file() else None
-    if tree is None:
-        raise DataRefused(
-            f"{path} is neither a folder nor an archive. Received: a file of {path.stat().st_size:,} bytes. Use a folder, "
-            ".tar, .tar.gz, .tar.xz or .zip of images in class folders."
-        )
-    return tree
-
-
-def _unknown(source: str, path: Path) -> DataRefused:
-    neighbours: list[str] = []
-    if path.parent.is_dir():
-        neighbours = [str(path.parent / entry.name) for entry in path.parent.iterdir()]
-    close = difflib.get_close_matches(source, [*NAMES, *neighbours], n=1)
-    hint = f" (did you mean {close[0]}?)" if close else ""
-    return DataRefused(
-        f"data.source is no known name, and there is no such file or folder. Received: {source!r}. Use {' or '.join(NAMES)}, "
-        f"or the path of an image folder or an archive of one{hint}."
-    )
-
-
-def _name(path: Path) -> str:
-    """`leaves` for leaves/, leaves.zip and leaves.tar.gz."""
-    name = path.resolve().name
-    if path.is_dir():
-        return name
-    for suffix in (".gz", ".xz", ".bz2", ".tgz", ".tar", ".zip"):
-        name = name.removesuffix(suffix)
-    return name
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:
@@ -468,6 +352,6 @@ def _refusing_failures(data: Data) -> Generator[None]:
         ) from error
     except OSError as error:
         raise DataRefused(
-            f"data.source {data.source!r} cannot be read, or its cache not be written. Received: {error}. Check the file, or "
-            "set paths.cache_dir to a folder with room."
+            f"data.source {data.source!r} cannot be read, or its cache cannot be written. Received: {error}. Check the file, "
+            "or set paths.cache_dir to a folder with room."
         ) from error

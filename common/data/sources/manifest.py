@@ -1,4 +1,4 @@
-"""What stands in a tree of images, file by file: the one list that everything else follows."""
+"""The manifest of a tree of images: one row for each file. Everything else follows it."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ STRAY = ""
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Manifest:
-    """Every visible file of a tree of images, sorted by split, class and path; each column has N values.
+    """All visible files of a tree of images, sorted by split, class and path. Each column has N values.
 
-    Of a file with a problem the columns after `problem` hold what could be found out, else 0 or an empty text.
+    If a file has a problem, unknown values in the columns after `problems` are 0 or an empty text.
     """
 
     paths: tuple[str, ...]
     """POSIX, below the root of the tree."""
     splits: tuple[str, ...]
-    """`train`, `validation` or `test`; `all` where the tree is not divided; STRAY for a file outside of the layout."""
+    """`train`, `validation` or `test`. `all` if the tree is not divided, STRAY for a file outside of the layout."""
     classes: tuple[str, ...]
-    """Names of class folders; STRAY for a file outside of the layout."""
+    """Names of class folders. STRAY for a file outside of the layout."""
     problems: tuple[str, ...]
-    """Why the file is no usable image, one of `decode.PROBLEMS`; empty for a good one."""
+    """Why the file is no usable image: one of `decode.PROBLEMS`. Empty for a usable one."""
     details: tuple[str, ...]
-    """What more is known of the problem."""
+    """Details of the problem."""
     formats: tuple[str, ...]
     """As Pillow names them, e.g. `JPEG`."""
     modes: tuple[str, ...]
     """As Pillow names them, e.g. `RGB`, `L`, `CMYK`."""
     file_bytes: NDArray[np.int64]
     widths_px: NDArray[np.int64]
-    """After the rotation that EXIF states."""
+    """After the rotation of EXIF."""
     heights_px: NDArray[np.int64]
     plain: NDArray[np.bool_]
     """As in Encoded."""
     file_sha256: NDArray[np.uint8]
-    """[N, 32], over the bytes of the file."""
+    """[N, 32], of the bytes of the file."""
     pixel_sha256: NDArray[np.uint8]
-    """[N, 32], over the canonical pixels and their shape, at the image's own size: equal for exact duplicates."""
+    """[N, 32], of the canonical pixels and their shape, at the image's own size. Equal for exact duplicates."""
     offsets: NDArray[np.int64]
-    """Where a good file's bytes start in the packed file of the cache."""
+    """Start of a usable file's bytes in the packed file of the cache."""
     empty_folders: tuple[tuple[str, str], ...]
     """(split, class) of class folders that hold no file."""
 
@@ -59,11 +59,11 @@ class Manifest:
 
     @property
     def split_names(self) -> list[str]:
-        """Of the folders, sorted; `all` where the tree is not divided."""
+        """Of the folders, sorted. `all` if the tree is not divided."""
         return sorted({*self.splits, *(split for split, _ in self.empty_folders)} - {STRAY})
 
     def columns(self) -> dict[str, Sequence[Any] | NDArray[Any]]:
-        """All columns of N values by name, for a table; the hashes as hexadecimal text."""
+        """All columns of N values by name, for a table. Hashes are hexadecimal text."""
         table: dict[str, Any] = {}
         for field in fields(self):
             column = getattr(self, field.name)
@@ -74,7 +74,7 @@ class Manifest:
         return table
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """All fields as arrays without Python objects; texts lie one after another, each ended by a zero byte."""
+        """All fields as arrays without Python objects. Texts follow one another, each ended by a zero byte."""
         arrays: dict[str, NDArray[Any]] = {}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -88,7 +88,7 @@ class Manifest:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Manifest:
         values: dict[str, Any] = {}
-        once: dict[str, str] = {}  # splits, classes and formats are a few texts, each of which stands in many rows
+        once: dict[str, str] = {}  # few different splits, classes and formats are repeated in many rows
         for field in fields(cls):
             value: Any = arrays[field.name]
             if str(field.type).startswith("tuple"):

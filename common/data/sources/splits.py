@@ -1,4 +1,4 @@
-"""Seeded draws: the splits that the data itself lacks, and the part of it that a limit keeps."""
+"""Splits: those of the data, those that are drawn by a seed, and the part of them that a limit keeps."""
 
 from __future__ import annotations
 
@@ -16,29 +16,28 @@ from common.data.dataset import MAX_NAMED, DataRefused, Examples, listed, listed
 
 SPLITS = ("train", "validation", "test")
 VERSION = 1
-"""Grows when the same source is divided, hashed, refused or spoken of otherwise, here or in `image_folder.examples`: divisions
-are stored."""
+"""Raise it when a source is divided, hashed, refused or noted differently, here or in `image_folder.examples`. Divisions are
+stored."""
 Ids = NDArray[np.int64]
 
 
 def draw(labels: NDArray[np.int64], count: int, *, seed: int, purpose: str) -> Ids:
-    """Draw examples so that each class gives its share, by the largest remainder, but where there is room at least one.
+    """Draw examples stratified by class: shares by the largest remainder, at least one of each class if there is room.
 
-    The draw rests on nothing but the raw output of the Philox generator, which NumPy keeps the same in all versions
-    and on all machines.
+    The draw depends only on the raw output of the Philox generator. NumPy keeps it the same in all versions, on all machines.
 
     Args:
         labels: int64 [N], N at least 1.
         count: number of examples to draw, 0..N.
         seed: 0..2**63 - 1.
-        purpose: names the draw; draws of different purpose are independent of each other.
+        purpose: name of the draw. Draws of different purpose are independent of each other.
 
     Returns:
         int64 [count], ascending.
     """
     stream = int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:8], "little")
     keys = np.random.Philox(key=np.array([seed, stream], dtype=np.uint64)).random_raw(len(labels))
-    by_class = np.lexsort((keys, labels))  # in each class at random
+    by_class = np.lexsort((keys, labels))  # random order inside each class
     _, starts, sizes = np.unique(labels[by_class], return_index=True, return_counts=True)
     quotas = _quotas(sizes, count, lots=keys[by_class[starts]])
     place = np.arange(len(labels)) - np.repeat(starts, sizes)
@@ -46,10 +45,10 @@ def draw(labels: NDArray[np.int64], count: int, *, seed: int, purpose: str) -> I
 
 
 def _quotas(sizes: NDArray[np.int64], count: int, lots: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """How many of `count` examples each class gives: in proportion to its size, ties broken by the larger lot.
+    """How many of `count` examples each class gives: in proportion to its size. The larger lot breaks ties.
 
-    Where there are as many examples as classes, each gives at least one, which the classes that gave most beyond their share
-    make up for.
+    If there are at least as many examples as classes, each class gives at least one. The classes that gave most beyond their
+    share give less instead.
     """
     total = int(sizes.sum())
     quotas = np.maximum(sizes * count // total, int(count >= len(sizes)))
@@ -64,10 +63,10 @@ def _quotas(sizes: NDArray[np.int64], count: int, lots: NDArray[np.uint64]) -> N
 
 @dataclass(frozen=True, eq=False)
 class Division:
-    """Which examples stand in which split."""
+    """Which examples are in which split."""
 
     ids: Mapping[str, Ids]
-    """For each of SPLITS, ascending places in the source's order."""
+    """For each of SPLITS, ascending places among the examples of the source."""
     content_hash: str
     """As in Dataset."""
     notes: list[str]
@@ -76,24 +75,25 @@ class Division:
 def divide(
     examples: Examples, *, name: str, image_size: int, seed: int, limit: int | None, drawn_part: float, allow_duplicates: bool
 ) -> Division:
-    """Make the three splits of a dataset; no pixel is needed.
+    """Make the three splits of a data set. No pixel is needed.
 
-    Data that is not divided at all is divided 70/20/10 into train, validation and test; a split that divided data
-    lacks is drawn from train, `drawn_part` of it; each class has at least one example in each split that is drawn. It is
-    different images that are drawn: exact copies go where the first of them goes. Then `limit` training examples are kept,
-    and as large a part of validation and test; a note names the classes that are left without an example in a split.
+    - Data without splits is divided 70/20/10 into train, validation and test.
+    - A missing split is drawn from train: `drawn_part` of it. Each class has at least one example in each drawn split.
+    - Draws are of different images. Exact copies go where the first of them goes.
+    - Then `limit` training examples are kept, and the same part of validation and test. A note names classes that are left
+      without an example in a split.
 
     Args:
-        examples: of the whole source, N of them.
-        name: of the source, for refusals.
-        image_size: of the images that are trained on, for the hash.
+        examples: all N of the source.
+        name: name of the source, for refusals.
+        image_size: size of the images in training, for the hash.
         seed: 0..2**63 - 1.
-        limit: number of training examples to keep; None keeps all.
+        limit: number of training examples to keep. None keeps all.
         drawn_part: above 0, at most 0.5.
-        allow_duplicates: whether splits that the source itself made may share images.
+        allow_duplicates: whether the source's own splits may share images.
 
     Raises:
-        DataRefused: a class is too small to be divided, or two splits share images.
+        DataRefused: a class is too small to divide, or two splits share images.
     """
     first_equal = _first_equal(examples.pixel_sha256)
     ids, notes = _complete(examples, first_equal, name, seed, drawn_part)
@@ -106,7 +106,7 @@ def divide(
 
 
 def _first_equal(pixel_sha256: NDArray[np.uint8]) -> Ids:
-    """For each example, the first one of the same pixels: itself, where it has no copy before it."""
+    """For each example, the first one with the same pixels: itself if no earlier one is a copy."""
     rows = np.ascontiguousarray(pixel_sha256).view(f"V{pixel_sha256.shape[1]}").ravel()
     _, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
     return first[inverse].astype(np.int64)
@@ -155,7 +155,7 @@ def _refuse_small_classes(examples: Examples, name: str, different: Ids, needed:
 
 
 def _duplicates(examples: Examples, first_equal: Ids, ids: Mapping[str, Ids], name: str, allow: bool) -> list[str]:
-    """Notes on images of equal pixels; a refusal where splits share some that must not."""
+    """Notes on images of equal pixels. Raises DataRefused if splits share images and must not."""
     groups = {split: np.unique(first_equal[ids[split]]) for split in SPLITS}
     notes: list[str] = []
     repeated = {split: len(ids[split]) - len(groups[split]) for split in SPLITS}
@@ -171,9 +171,9 @@ def _duplicates(examples: Examples, first_equal: Ids, ids: Mapping[str, Ids], na
                 for each in shared[:MAX_NAMED]
             ]
             raise DataRefused(
-                f"{name} has {len(shared):,} images that stand in more than one split, equal pixel for pixel. "
+                f"{name} has {len(shared):,} images that are in more than one split, equal pixel for pixel. "
                 + listed_below(pairs, len(shared))
-                + "\nKeep each in one split, or let them pass with `--set data.duplicates=allow`."
+                + "\nKeep each in one split, or allow them with `--set data.duplicates=allow`."
             )
         notes.append(f"images that stand in more than one split, equal pixel for pixel: {len(shared):,}")
     return notes

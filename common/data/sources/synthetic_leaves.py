@@ -1,8 +1,6 @@
-"""Made-up leaves with spots: any number of classes and images, as JPEG files, so that scale can be tried where no data is.
+"""Synthetic leaves with spots as JPEG files: any number of classes and images, to try large data without having any.
 
-A class is a plant (outline, veins, green) with a condition (spots, their colour, rim and halo). How classes look is fixed;
-the seed draws the images. Pixels come from additions, multiplications, divisions and square roots alone, which IEEE 754
-rounds the same on every machine: equal seeds give equal bytes wherever NumPy's draws and the JPEG encoder are the same.
+Equal seeds give equal bytes wherever NumPy's draws and the JPEG encoder are the same.
 """
 
 from __future__ import annotations
@@ -13,43 +11,36 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
 import filelock
 import numpy as np
 import PIL
-from numpy.typing import NDArray
 from PIL import Image, features
 
 from common.data.dataset import DataRefused
 from common.data.sources.file_source import MAX_FILES
+from common.data.sources.leaf_drawing import class_name, drawn
 from common.machine.machine import available_cores
 
 NAME = "leaves"
 RULE = f"1, NumPy {np.__version__}, Pillow {PIL.__version__}, libjpeg-turbo {features.version('libjpeg_turbo')}"
-"""Names how images come about. The number grows when `write` changes what it draws."""
+"""Identifies the images. Raise the number when `make` draws others."""
 
 _QUALITY = 90
-_PIXELS_PER_TASK = 1 << 16  # drawn at once: few enough for the processor's cache, enough to outweigh Python
-_CONDITIONS_PER_PLANT = 4
-_MAX_SPOTS_ACROSS = 12
-_WHOLE_NUMBER = re.compile("-?[0-9]{1,1000}")  # Python reads some thousand digits
-
-_Array = NDArray[np.floating[Any]]
-_Colour = tuple[float, float, float]
+_PIXELS_PER_TASK = 1 << 16  # few enough for the processor's cache, enough to make Python's overhead small
+_WHOLE_NUMBER = re.compile("-?[0-9]{1,1000}")  # Python limits integers to some thousand digits
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leaves:
-    """Which leaves: what stands behind `leaves:` in a source, e.g. `leaves:classes=38,images=20000,size=64,seed=1`."""
+    """The settings behind `leaves:` in a source, e.g. `leaves:classes=38,images=20000,size=64,seed=1`."""
 
     classes: int = field(default=10, metadata={"low": 2, "high": 1000})
     images: int = field(default=1000, metadata={"low": 6, "high": MAX_FILES})
-    """Of all classes and splits together; where they do not divide evenly, the first classes have one more."""
+    """Of all classes and splits together. If they do not divide evenly, the first classes have one more."""
     size: int = field(default=64, metadata={"low": 8, "high": 4096})
     """Height and width in pixels."""
     seed: int = field(default=0, metadata={"low": 0, "high": 2**63 - 1})
@@ -63,7 +54,7 @@ class Leaves:
             raise _refused("each class needs 3 images, one for each split", self.images, f"images={3 * self.classes} or more")
 
     def __str__(self) -> str:
-        """The shortest source that means the same: `leaves`, or `leaves:classes=38`."""
+        """The shortest source with these settings: `leaves`, or `leaves:classes=38`."""
         changed = [
             f"{each.name}={getattr(self, each.name)}" for each in fields(self) if getattr(self, each.name) != each.default
         ]
@@ -71,15 +62,15 @@ class Leaves:
 
 
 def is_source(source: str) -> bool:
-    """Whether a source means made-up leaves."""
+    """Whether a source is synthetic leaves."""
     return source == NAME or source.startswith(f"{NAME}:")
 
 
 def parse(source: str) -> Leaves:
-    """Read `leaves` or `leaves:classes=38,images=20000,size=64,seed=1`, in any order, with defaults for what is left out.
+    """Read `leaves` or `leaves:classes=38,images=20000,size=64,seed=1`, in any order. Missing settings have defaults.
 
     Raises:
-        DataRefused: an unknown or repeated name, or a value that is no integer in its range.
+        DataRefused: a name is unknown or repeated, or a value is no integer in its range.
     """
     names = [each.name for each in fields(Leaves)]
     values: dict[str, int] = {}
@@ -100,7 +91,7 @@ def parse(source: str) -> Leaves:
 
 
 def locate(wanted: Leaves, cache: Path) -> Path:
-    """The folder of these leaves in the cache folder; made, under a lock, where it is missing.
+    """The folder of these leaves in the cache folder. A missing one is made under a lock.
 
     Raises:
         OSError: the cache folder cannot be written.
@@ -111,15 +102,10 @@ def locate(wanted: Leaves, cache: Path) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(folder.with_suffix(".lock")):
             if not folder.is_dir():  # another process may have made it while this one waited
-                for left_over in folder.parent.glob(f".{folder.name}.*"):  # of a process that was killed
+                for left_over in folder.parent.glob(f".{folder.name}.*"):  # by a killed process
                     shutil.rmtree(left_over)
                 make(folder, wanted)
     return folder
-
-
-def write(folder: Path, *, classes: int, images_per_class: int, size_px: int, seed: int) -> None:
-    """Write leaves as JPEG files, see `make`."""
-    make(folder, Leaves(classes=classes, images=classes * images_per_class, size=size_px, seed=seed))
 
 
 def make(folder: Path, wanted: Leaves) -> None:
@@ -128,15 +114,15 @@ def make(folder: Path, wanted: Leaves) -> None:
     The folder appears whole or not at all.
 
     Args:
-        folder: missing or empty.
-        wanted: which leaves.
+        folder: a missing or empty folder.
+        wanted: the settings.
 
     Raises:
-        DataRefused: the folder holds something.
-        OSError: it cannot be written.
+        DataRefused: the folder is not empty.
+        OSError: the folder cannot be written.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DataRefused(f"Made-up leaves need a new or empty folder. Received: {folder}. Name another one.")
+        raise DataRefused(f"Synthetic leaves need a new or empty folder. Received: {folder}. Choose another one.")
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
@@ -144,17 +130,10 @@ def make(folder: Path, wanted: Leaves) -> None:
         partial.chmod(0o755)
         partial.rename(folder)
     except BaseException:  # an interrupt, too
-        print(f"removing the leaves that were begun: {partial}", file=sys.stderr)  # files by the thousand take seconds
+        print(f"removing the unfinished leaves: {partial}", file=sys.stderr)  # thousands of files take seconds
         raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-def class_name(label: int) -> str:
-    """`Plant___condition`, e.g. `Alder___Brown_spot`; class ids follow no order of names."""
-    plant, place = divmod(label, _CONDITIONS_PER_PLANT)
-    name = _PLANTS[plant] if plant < len(_PLANTS) else f"Plant_{plant + 1}"
-    return f"{name}___{_condition(plant, place).name}"
 
 
 def _write_all(folder: Path, wanted: Leaves) -> None:
@@ -167,8 +146,8 @@ def _write_all(folder: Path, wanted: Leaves) -> None:
     def work(number: int) -> None:
         label, files = tasks[number]
         generator = np.random.Generator(np.random.Philox(key=np.array([wanted.seed, number], np.uint64)))
-        for file, pixels in zip(files, _drawn(label, len(files), wanted.size, generator), strict=True):
-            Image.fromarray(pixels).save(file, "JPEG", quality=_QUALITY)  # to a file: outside of the interpreter lock
+        for file, pixels in zip(files, drawn(label, len(files), wanted.size, generator), strict=True):
+            Image.fromarray(pixels).save(file, "JPEG", quality=_QUALITY)  # into a file: releases the interpreter lock
 
     with ThreadPoolExecutor(available_cores(), NAME) as pool:
         for _ in pool.map(work, range(len(tasks))):
@@ -184,184 +163,6 @@ def _files(folder: Path, class_name: str, count: int) -> list[Path]:
         place.mkdir(parents=True)
         files += [place / f"{number:06}.jpg" for number in range(len(files), len(files) + size)]
     return files
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Plant:
-    """An outline over the axis x from stem -1 to tip 1, half as wide as `width` times a curve, and how it is coloured."""
-
-    width: float
-    roundness: float
-    """0: pointed at both ends; 1: an ellipse."""
-    lean: float
-    """Widest towards the tip (positive) or the stem."""
-    teeth: float
-    teeth_depth: float
-    veins: float
-    green: _Colour
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Condition:
-    name: str
-    spots_across: float
-    """How many spots fit along a leaf; no more than `_MAX_SPOTS_ACROSS`."""
-    density: float
-    """Part of the places that hold a spot, on average."""
-    centre: _Colour = (0, 0, 0)
-    rim: _Colour = (0, 0, 0)
-    halo: _Colour = (0, 0, 0)
-    halo_width: float = 0.0
-    """In radii of the spot."""
-    softness: float = 0.3
-    """Part of the radius over which a spot fades out."""
-
-
-_HEALTHY = _Condition(name="healthy", spots_across=8, density=0.03, centre=(120, 110, 60), rim=(120, 110, 60))
-_CONDITIONS = (
-    _Condition(
-        name="Brown_spot",
-        spots_across=6,
-        density=0.4,
-        centre=(122, 78, 42),
-        rim=(92, 56, 32),
-        halo=(190, 180, 80),
-        halo_width=0.3,
-    ),
-    _Condition(name="Rust", spots_across=11, density=0.5, centre=(205, 112, 38), rim=(165, 84, 36)),
-    _Condition(name="Powdery_mildew", spots_across=5, density=0.5, centre=(228, 232, 224), rim=(206, 214, 200), softness=0.9),
-    _Condition(
-        name="Black_rot", spots_across=4, density=0.4, centre=(62, 46, 40), rim=(40, 32, 30), halo=(110, 82, 52), halo_width=0.2
-    ),
-    _Condition(name="Yellow_mosaic", spots_across=7, density=0.55, centre=(206, 208, 84), rim=(170, 186, 72), softness=0.7),
-    _Condition(
-        name="Ring_spot",
-        spots_across=5,
-        density=0.4,
-        centre=(196, 186, 150),
-        rim=(74, 44, 40),
-        halo=(176, 176, 88),
-        halo_width=0.15,
-    ),
-    _Condition(name="Leaf_blight", spots_across=3, density=0.5, centre=(150, 112, 70), rim=(118, 84, 50), softness=0.5),
-)
-_PLANTS = (
-    "Alder", "Beech", "Cherry", "Dogwood", "Elm", "Fig", "Grape", "Hazel", "Ivy", "Jasmine", "Kiwi", "Laurel",
-    "Maple", "Nettle", "Oak", "Pear", "Quince", "Rose", "Spinach", "Tomato", "Umbrella_tree", "Vetch", "Walnut", "Yam",
-)  # fmt: skip
-
-
-def _plant(number: int) -> _Plant:
-    """How a plant looks: width and roundness step through evenly spaced values, so that neighbours differ clearly."""
-    draws = iter(np.random.Generator(np.random.Philox(key=number)).random(8).tolist())
-
-    def between(low: float, high: float) -> float:
-        return low + (high - low) * next(draws)
-
-    return _Plant(
-        width=0.30 + 0.40 * (number * 5 % 8) / 7,
-        roundness=(number * 3 % 5) / 4,
-        lean=between(-0.35, 0.25),
-        teeth=between(3.0, 12.0),
-        teeth_depth=0.0 if number % 3 == 0 else between(0.10, 0.30),
-        veins=between(3.0, 7.0),
-        green=(between(62, 112), between(112, 150), between(48, 78)),
-    )
-
-
-def _condition(plant: int, place: int) -> _Condition:
-    """Each plant may be healthy, and has some of the conditions, in turn."""
-    return _HEALTHY if place == 0 else _CONDITIONS[(plant * (_CONDITIONS_PER_PLANT - 1) + place - 1) % len(_CONDITIONS)]
-
-
-def _drawn(label: int, count: int, size: int, generator: np.random.Generator) -> NDArray[np.uint8]:
-    """Images of one class: uint8 [count, size, size, 3]."""
-    plant_number, place = divmod(label, _CONDITIONS_PER_PLANT)
-    plant, condition = _plant(plant_number), _condition(plant_number, place)
-
-    def between(low: float, high: float) -> _Array:
-        """[count, 1, 1], one draw an image."""
-        return (low + (high - low) * generator.random((count, 1, 1))).astype(np.float32)
-
-    # From pixels to leaf coordinates: shifted, rotated by half-angle formulas, scaled.
-    axis = ((2 * np.arange(size) + 1) / size - 1).astype(np.float32)
-    across, down = axis[np.newaxis, np.newaxis] - between(-0.12, 0.12), axis[np.newaxis, :, np.newaxis] - between(-0.12, 0.12)
-    half, scale = between(-1, 1), between(0.75, 0.98)
-    cosine, sine = (1 - half * half) / (1 + half * half) / scale, 2 * half / (1 + half * half) / scale
-    x, y = cosine * across + sine * down, cosine * down - sine * across
-    side = np.abs(y)
-
-    # Coverage of blade and stem, softened over one pixel.
-    along = np.maximum(1 - x * x, 0)
-    outline = (plant.width * between(0.85, 1.15)) * (along + plant.roundness * (np.sqrt(along) - along))
-    outline *= (1 + plant.lean * x) * (1 - plant.teeth_depth * _triangle(x * plant.teeth + between(0, 1)))
-    pixels = scale * np.float32(size / 2)
-    blade = _unit((outline - side) * pixels + 0.5) * _unit((1 - np.abs(x)) * pixels + 0.5)
-    stem = _unit((0.03 - side) * pixels + 0.5) * _unit((x + 1.25) * pixels) * (x < -0.9)
-    leaf = np.maximum(blade, stem)
-
-    # Light: a lit and a shaded half, veins, and a little unevenness.
-    light = between(0.80, 1.15) * (1 + between(-0.12, 0.12) * np.sign(y))
-    vein = np.maximum(
-        _unit(1 - side / 0.035), 0.5 * _unit(1 - 6 * np.abs(_triangle((x - 0.8 * side) * plant.veins) - 1)) * (along > 0)
-    )
-    light = light * (1 + 0.22 * vein + 0.05 * _triangle(x * between(0.5, 1.5) + y * between(-1.5, 1.5)))
-
-    centre, rim, halo = _spots(condition, x, y, generator, between)
-    background, grain = 1 - leaf, generator.random((count, size, size), np.float32) * 12 - 6
-    healthy = leaf * light * (1 - centre - rim - halo)
-    centre, rim, halo = (leaf * light * layer for layer in (centre, rim, halo))
-    ground = between(90, 200) * (1 + between(-0.15, 0.15) * across + between(-0.15, 0.15) * down)
-    images = np.empty((count, size, size, 3), np.uint8)
-    for channel in range(3):
-        colour = ground * between(0.94, 1.06) * background
-        colour += plant.green[channel] * between(0.88, 1.12) * healthy
-        for layer, colours in ((centre, condition.centre), (rim, condition.rim), (halo, condition.halo)):
-            colour += np.float32(colours[channel]) * layer
-        colour += grain
-        images[..., channel] = np.clip(colour, 0, 255)
-    return images
-
-
-def _spots(
-    condition: _Condition, x: _Array, y: _Array, generator: np.random.Generator, between: Callable[[float, float], _Array]
-) -> tuple[_Array, _Array, _Array]:
-    """How much of each pixel is a spot's centre, rim and halo, 0..1.
-
-    A lattice of cells lies over the leaf, and each cell holds at most one spot, which does not leave it: so the cost of a
-    pixel does not grow with the number of spots.
-    """
-    count = len(x)
-    cells = _MAX_SPOTS_ACROSS
-    frequency = condition.spots_across / 2 * between(0.85, 1.1)
-    column, row = x * frequency + between(5, 6), y * frequency + between(5, 6)
-    left, top = np.floor(column), np.floor(row)
-    cell = (np.clip(left, 0, cells - 1) * cells + np.clip(top, 0, cells - 1)).astype(np.intp).reshape(count, -1)
-
-    def of_cell(low: float, high: float) -> _Array:
-        """One draw a cell, looked up for every pixel."""
-        draws = (low + (high - low) * generator.random((count, cells * cells))).astype(np.float32)
-        return np.take_along_axis(draws, cell, axis=1).reshape(x.shape)
-
-    density = condition.density * between(0.3, 1.7)
-    radius = of_cell(0.18, 0.5)
-    radius = np.where(of_cell(0, 1) < density, radius, np.float32(1e-3)) / (1 + condition.halo_width)
-    room = 0.5 - radius * (1 + condition.halo_width)
-    dx, dy = column - left - 0.5 - room * of_cell(-1, 1), row - top - 0.5 - room * of_cell(-1, 1)
-    distance = np.sqrt(dx * dx + dy * dy) / radius * (1 + 0.2 * _triangle(column - 1.3 * row))  # none is quite round
-    spot = _unit((1 - distance) / np.float32(condition.softness))
-    centre = spot * _unit(1.6 - 1.6 * distance)
-    halo = (1 - spot) * _unit((1 + condition.halo_width - distance) * 8) if condition.halo_width else np.zeros_like(spot)
-    return centre, spot - centre, halo
-
-
-def _triangle(values: _Array) -> _Array:
-    """A triangle wave of period 1, from 1 at whole numbers down to -1 and up again."""
-    return np.abs(4 * (values - np.floor(values)) - 2) - 1
-
-
-def _unit(values: _Array) -> _Array:
-    return np.clip(values, 0, 1)
 
 
 def _refused(what: str, received: object, use: str) -> DataRefused:

@@ -1,4 +1,4 @@
-"""The official CIFAR-10 batches are pickles. This reads exactly those: nothing that a file names is ever called."""
+"""Reads the pickles of the official CIFAR-10 batches, and nothing else. Nothing that a file names is called."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _MAX_MEMO = 1_000_000
 
 
 class _Dtype:
-    """Stands in for numpy.dtype: keeps what it was made of."""
+    """Stands in for numpy.dtype and keeps its arguments."""
 
     def __init__(self, *arguments: object) -> None:
         self.name = arguments[0] if arguments else None
 
     def __setstate__(self, state: object) -> None:
-        """Byte order and alignment, which one byte does not have."""
+        """Ignore byte order and alignment: items are single bytes."""
 
 
 class _Array:
-    """Stands in for numpy.ndarray: keeps shape and bytes; NumPy itself never sees a foreign state."""
+    """Stands in for numpy.ndarray and keeps shape and bytes. NumPy itself never sees the state of a file."""
 
     def __init__(self) -> None:
         self.value: NDArray[np.uint8] | None = None
@@ -61,23 +61,23 @@ def read_batch(content: bytes, name: str) -> tuple[NDArray[np.uint8], NDArray[np
 
     Args:
         content: a pickle of {b"data": uint8 [N, 3072], b"labels": list of N ints, ...}, written by Python 2.
-        name: of the file, for refusals.
+        name: name of the file, for refusals.
 
     Returns:
         (data, labels): uint8 [N, 3072], int64 [N].
 
     Raises:
-        DataRefused: anything else, above all a pickle that names something to call.
+        DataRefused: the content is anything else, such as a pickle that names something to call.
     """
     try:
         for opcode, argument, _ in pickletools.genops(content):
-            # the unpickler makes room for as many memo entries as a file claims to have
+            # the unpickler allocates as many memo entries as a file claims to have
             if "PUT" in opcode.name and cast(int, argument) > _MAX_MEMO:
                 raise pickle.UnpicklingError("its memo is too large")
         batch = cast(dict[bytes, Any], _Unpickler(io.BytesIO(content), encoding="bytes").load())
         data = cast(_Array, batch[b"data"]).value
         labels = batch[b"labels"]
-        # plain integers one by one: lists that hold each other would grow without bounds in NumPy's hands
+        # plain integers only: NumPy would expand lists that hold each other without limit
         if not isinstance(labels, list) or not all(type(label) is int for label in cast(list[object], labels)):
             raise pickle.UnpicklingError("labels that are no list of integers")
         if data is None or data.ndim != 2 or len(data) != len(cast(list[int], labels)):

@@ -1,4 +1,4 @@
-"""What was scanned and decoded, on disk: built once, shared, and built again when torn or changed."""
+"""Scanned and decoded data on disk: built once, shared, and built again when torn or changed."""
 
 import errno
 import hashlib
@@ -13,11 +13,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from common.data import cache
+from common.data import cache, pixel_cache
 from common.data.dataset import BadFile
 from common.data.decoding import decode
 from common.data.preprocessing import scaling
-from common.data.sources import DataRefused, file_source, identity, image_folder, load, load_files, lookup, splits
+from common.data.sources import DataRefused, describe, file_source, identity, image_folder, load, load_files, lookup, splits
 from common.spec import Data
 from tests.common.made_up_data import image, tree, write_folder, write_tar
 
@@ -101,7 +101,7 @@ def test_files_are_opened_once_and_the_same_examples_decoded_once_for_each_size(
     assert len(builds) == 2 and len(scans) == 1
 
 
-def test_the_same_splits_are_made_once_and_others_for_themselves(pets, tmp_path, divisions):
+def test_each_division_is_made_once(pets, tmp_path, divisions):
     whole = loaded(pets, tmp_path / "cache")
     again = loaded(pets, tmp_path / "cache")
     files = load_files(Data(source=str(pets)), seed=0, cache_dir=str(tmp_path / "cache"))
@@ -115,7 +115,7 @@ def test_the_same_splits_are_made_once_and_others_for_themselves(pets, tmp_path,
     assert len(divisions) == 1
 
 
-def test_every_field_that_decides_on_splits_has_its_own(tmp_path, divisions):
+def test_each_field_that_affects_splits_has_its_own_division(tmp_path, divisions):
     pets = write_folder(tmp_path / "pets", tree("train/cat", "train/dog", images=20))
     deciding = {"limit": 9, "image_size": 16, "on_bad": "skip", "duplicates": "allow", "drawn_part": 0.2}
     assert set(Data.model_fields) - {*deciding} == {"source", "loading", "normalization", "seed"}
@@ -127,7 +127,7 @@ def test_every_field_that_decides_on_splits_has_its_own(tmp_path, divisions):
     assert len(divisions) == 7 and other.content_hash != whole.content_hash
 
 
-def test_where_nothing_is_drawn_all_seeds_share_their_splits(pets, tmp_path, divisions):
+def test_if_nothing_is_drawn_all_seeds_share_their_splits(pets, tmp_path, divisions):
     hashes = {load(Data(source=str(pets)), seed=seed, cache_dir=str(tmp_path / "cache")).content_hash for seed in range(3)}
     assert len(hashes) == len(divisions) == 1
     for seed in range(3):
@@ -164,13 +164,13 @@ def test_splits_of_files_that_were_judged_otherwise_are_not_used(pets, tmp_path,
     assert left.content_hash == expected.content_hash and np.array_equal(left.train.images, expected.train.images)
 
 
-def test_what_is_torn_while_it_is_read_is_told_as_a_failing_disk(pets, tmp_path):
+def test_an_entry_that_is_torn_while_it_is_read_is_a_disk_error(pets, tmp_path):
     loaded(pets, tmp_path / "cache")
     place = entry_of(tmp_path / "cache", "scanned")
     entry = cache.fetch(tmp_path / "cache", "scanned", place.name, lambda _: pytest.fail("it is whole"))
     with (place / "arrays.npz").open("r+b") as file:
         file.write(bytes(place.joinpath("arrays.npz").stat().st_size // 2))
-    with pytest.raises(OSError, match=r"It was whole a moment ago.*arrays\.npz"):
+    with pytest.raises(OSError, match=r"The file was whole a moment ago.*arrays\.npz"):
         _ = [entry.arrays[name] for name in entry.arrays]
 
 
@@ -178,29 +178,31 @@ def test_what_is_torn_while_it_is_read_is_told_as_a_failing_disk(pets, tmp_path)
 @pytest.mark.parametrize("loading", ["cached", "streaming"])
 def test_of_all_that_is_stored_a_later_load_reads_what_it_needs(loading, limit, pets, tmp_path, monkeypatch):
     loaded(pets, tmp_path / "cache", loading=loading, limit=limit)
-    original, read = cache._Stored.__getitem__, set()
+    original, read = cache._StoredArrays.__getitem__, set()
 
     def noted(self, name):
         read.add(name)
         return original(self, name)
 
-    monkeypatch.setattr(cache._Stored, "__getitem__", noted)
+    monkeypatch.setattr(cache._StoredArrays, "__getitem__", noted)
     loaded(pets, tmp_path / "cache", loading=loading, limit=limit)
     columns = ("ids", "labels", "rows") if loading == "streaming" else ("ids", "labels")
     of_splits = {f"{split}_{column}" for split in splits.SPLITS for column in columns}
+    if loading == "streaming":
+        of_splits.remove("train_ids")  # its pixels are not stored
     of_files = {"offsets", "file_bytes", "plain"} if loading == "streaming" else set()
     some_pixels = {"known"} if loading == "streaming" or limit else set()  # where all are stored, that is told
     assert read == of_splits | of_files | some_pixels
 
 
-def test_splits_are_made_each_time_where_they_cannot_be_stored(pets, tmp_path, divisions, monkeypatch):
+def test_splits_are_made_each_time_if_they_cannot_be_stored(pets, tmp_path, divisions, monkeypatch):
     expected = loaded(pets, tmp_path / "whole", limit=4)
     loaded(pets, tmp_path / "cache")
 
     def refused(*_):
-        raise PermissionError(errno.EACCES, "a cache folder of somebody else's")
+        raise PermissionError(errno.EACCES, "a cache folder of another user")
 
-    monkeypatch.setattr(cache, "_build", refused)
+    monkeypatch.setattr(cache, "building", refused)
     for _ in range(2):
         found = loaded(pets, tmp_path / "cache", limit=4)
         assert found.content_hash == expected.content_hash and np.array_equal(found.train.images, expected.train.images)
@@ -210,7 +212,7 @@ def test_splits_are_made_each_time_where_they_cannot_be_stored(pets, tmp_path, d
 def test_what_is_refused_is_refused_again_though_it_was_divided_when_it_was_allowed(tmp_path):
     pets = write_folder(tmp_path / "pets", FILES | {"test/cat/9.png": FILES["train/cat/0.png"]})
     for _ in range(2):
-        with pytest.raises(DataRefused, match="stand in more than one split"):
+        with pytest.raises(DataRefused, match="are in more than one split"):
             loaded(pets, tmp_path / "cache")
         allowed = loaded(pets, tmp_path / "cache", duplicates="allow")
     assert any("more than one split" in note for note in allowed.notes)
@@ -264,14 +266,14 @@ def test_a_run_that_dies_while_it_adds_images_costs_the_earlier_ones_nothing(fai
     expected = loaded(pets, tmp_path / "whole").train.images
     few = loaded(pets, tmp_path / "cache", limit=4).train.images
     before = np.asarray(few).copy()
-    original = getattr(cache.PixelFile, fails)
+    original = getattr(pixel_cache.PixelFile, fails)
 
     def failing(self, *arguments):
         original(self, *arguments)
         raise OSError("no space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(cache.PixelFile, fails, failing)
+        patched.setattr(pixel_cache.PixelFile, fails, failing)
         with pytest.raises(DataRefused, match="no space left"):
             loaded(pets, tmp_path / "cache")
     assert stored_rows(tmp_path / "cache") == 12 and np.array_equal(few, before)
@@ -319,7 +321,50 @@ def test_data_that_has_no_room_on_the_disk_is_refused_before_it_is_decoded(pets,
     loaded(pets, tmp_path / "cache", loading="streaming")
 
 
-def test_much_that_is_to_be_decoded_is_told_beforehand(pets, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("loading", ["cached", "streaming"])
+def test_a_description_is_that_of_the_loaded_data_and_decodes_nothing(loading, pets, tmp_path, builds):
+    data = Data(source=str(pets), limit=4, image_size=6, loading=loading)
+    described = describe(data, seed=1, cache_dir=str(tmp_path / "cache"))
+    assert not builds and not (tmp_path / "cache" / "decoded").exists()
+    dataset = load(data, seed=1, cache_dir=str(tmp_path / "cache"))
+    for name in ("name", "class_names", "content_hash", "image_size", "notes"):
+        assert getattr(described, name) == getattr(dataset, name)
+    assert described.sizes == {split: len(getattr(dataset, split)) for split in ("train", "validation", "test")}
+
+
+REFUSED = {
+    "missing": ({"source": "no/such/folder"}, {}),
+    "bad files": ({}, {"train/cat/bad.png": b"no image"}),
+    "shared images": ({}, {"test/cat/again.png": FILES["train/cat/0.png"]}),
+    "another size": ({}, {"train/cat/large.png": image("large", 12, 12)}),
+    "nothing to stream": ({"source": "digits", "loading": "streaming"}, {}),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_description_is_refused_as_the_data_are(kind, tmp_path):
+    values, more = REFUSED[kind]
+    data = Data(**{"source": str(write_folder(tmp_path / "pets", FILES | more)), **values})
+    messages: list[str] = []
+    for read in (describe, load):
+        with pytest.raises(DataRefused) as caught:
+            read(data, seed=0, cache_dir=str(tmp_path / read.__name__))
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+
+
+def test_a_description_is_refused_if_there_is_no_room_for_the_images(pets, tmp_path, monkeypatch):
+    needed = 24 * 8 * 8 * 3
+    monkeypatch.setattr(lookup.shutil, "disk_usage", lambda _: SimpleNamespace(free=needed - 1))
+    with pytest.raises(DataRefused, match="no room to decode 24 images of pets at 8 x 8"):
+        describe(Data(source=str(pets)), seed=0, cache_dir=str(tmp_path / "cache"))
+    monkeypatch.undo()
+    loaded(pets, tmp_path / "cache")
+    monkeypatch.setattr(lookup.shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    describe(Data(source=str(pets)), seed=0, cache_dir=str(tmp_path / "cache"))  # all are there
+
+
+def test_decoding_much_data_is_announced(pets, tmp_path, monkeypatch, capsys):
     loaded(pets, tmp_path / "cache")
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(lookup, "_LARGE_BYTES", 100)
@@ -405,14 +450,14 @@ def test_torn_or_changed_splits_are_made_again_of_what_was_scanned(damage, pets,
     assert after.content_hash == before.content_hash and after.train.labels.tolist() == before.train.labels.tolist()
 
 
-def test_entries_that_were_copied_here_are_as_good(pets, tmp_path, builds, scans):
+def test_copied_entries_are_valid(pets, tmp_path, builds, scans):
     loaded(pets, tmp_path / "cache")
     shutil.copytree(tmp_path / "cache", tmp_path / "copy", copy_function=shutil.copyfile)
     loaded(pets, tmp_path / "copy")
     assert len(builds) == len(scans) == 1
 
 
-def test_what_a_killed_process_left_behind_is_cleared_away(pets, tmp_path):
+def test_remains_of_a_killed_process_are_removed(pets, tmp_path):
     loaded(pets, tmp_path / "cache")
     entry = entry_of(tmp_path / "cache")
     partial = entry.with_name(f"{entry.name}.partial")
@@ -468,7 +513,7 @@ def test_a_cache_that_cannot_be_written_is_refused_with_a_fix(pets, tmp_path):
 def test_a_pixel_file_with_missing_rows_is_not_sealed(tmp_path):
     np.save(tmp_path / "images.npy", np.zeros((5, 4, 4, 3), np.uint8))
     with (tmp_path / "images.npy").open("r+b") as file:
-        pixels = cache.PixelFile(file, np.array([1, 3]), 4)
+        pixels = pixel_cache.PixelFile(file, np.array([1, 3]), 4)
         pixels.write(1, np.zeros((1, 4, 4, 3), np.uint8))
         with pytest.raises(RuntimeError, match="1 images were never written"):
             pixels.finish()
@@ -513,7 +558,7 @@ def test_a_file_that_was_written_to_is_hashed_again_even_where_size_and_time_wer
 
 
 @pytest.mark.parametrize("content", ["", "[1]", "{", '{"fingerprint": 1}', '{"content_hash": 1}'])
-def test_a_damaged_memory_of_a_hash_is_made_again(content, pets, tmp_path, monkeypatch):
+def test_a_damaged_stored_hash_is_computed_again(content, pets, tmp_path, monkeypatch):
     monkeypatch.setattr(identity, "SETTLED_SECONDS", -1e9)
     before = loaded(pets, tmp_path / "cache").content_hash
     (remembered,) = (tmp_path / "cache" / "hashes").iterdir()

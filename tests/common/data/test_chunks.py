@@ -44,13 +44,13 @@ def test_a_cluster_of_other_processes_gives_the_same_batches(cluster: Cluster) -
 
 
 @pytest.mark.slow
-def test_workers_of_a_cluster_that_are_killed_again_and_again_cost_time_alone(cluster: Cluster) -> None:
+def test_cluster_workers_that_are_killed_again_and_again_cost_only_time(cluster: Cluster) -> None:
     plan = a_plan(epochs=5, dask={"chunk_images": 7, "scheduler": cluster.address})
     assert_all_arrive(plan, at_step=lambda step: cluster.kill(1 + step // 6 % 2) if step % 6 == 1 else None)
 
 
 @pytest.mark.slow
-def test_processes_that_are_all_killed_again_and_again_cost_time_alone() -> None:
+def test_killing_all_processes_again_and_again_costs_only_time() -> None:
     """For longer than the 15 s after which Dask gives up a worker that is not back."""
     known = set(psutil.Process().children(recursive=True))
 

@@ -1,4 +1,4 @@
-"""Every file is opened before training: what is no usable image is named, or left out everywhere alike."""
+"""Every file is opened before training. A bad file is named, or left out in all places alike."""
 
 import errno
 import io
@@ -12,7 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import simplejpeg
 from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
 
 from common.data import threads
 from common.data.dataset import BadFile
@@ -143,7 +145,7 @@ def test_the_examples_that_skip_leaves_are_the_same_as_arrays_and_as_files(tmp_p
                 assert np.array_equal(decode.decode(encoded.content(index), 4), expected)
 
 
-def test_counts_stand_in_the_notes_by_reason(tmp_path, cache):
+def test_notes_count_the_files_left_out_by_reason(tmp_path, cache):
     bad = {"cat/a.png": b"", "cat/b.png": b"", "dog/c.txt": b"x", "dog/d.jpg": image("d"), "README": b"outside of the layout"}
     data = Data(source=str(write_folder(tmp_path / "pets", GOOD | bad)), on_bad="skip")
     assert load(data, seed=0, cache_dir=cache).notes[0] == (
@@ -221,7 +223,7 @@ def test_an_empty_class_folder_that_comes_later_is_seen_though_no_file_changed(t
         load(Data(source=str(folder)), seed=0, cache_dir=cache)
 
 
-def test_a_class_that_skipping_empties_in_one_split_alone_is_refused(tmp_path, cache):
+def test_a_class_that_skipping_empties_in_only_one_split_is_refused(tmp_path, cache):
     files = tree("train/cat", "train/dog", "val/cat") | {"val/dog/0.png": b"x"}
     data = Data(source=str(write_folder(tmp_path / "pets", files)), on_bad="skip")
     with pytest.raises(DataRefused, match="validation lacks 'dog'"):
@@ -249,7 +251,7 @@ def test_equal_pixels_in_two_splits_are_refused_by_name_whatever_the_files_bytes
     for read in (load, load_files):
         with pytest.raises(DataRefused) as refusal:
             read(Data(source=path), seed=0, cache_dir=cache)
-        assert "2 images that stand in more than one split" in str(refusal.value)
+        assert "2 images that are in more than one split" in str(refusal.value)
         assert "'train/cat/copy.png' = 'test/cat/copy.bmp'" in str(refusal.value)
         assert "'train/dog/again.png' = 'val/dog/1.png'" in str(refusal.value)
         allowed = read(Data(source=path, duplicates="allow"), seed=0, cache_dir=cache)
@@ -276,7 +278,7 @@ def test_equal_pixels_within_a_split_are_counted(tmp_path, cache):
     assert dataset.notes == ("examples whose pixels equal those of an earlier one of their split: 2 of train, 1 of validation",)
 
 
-def test_copies_are_never_drawn_apart(tmp_path, cache):
+def test_copies_are_never_drawn_into_different_splits(tmp_path, cache):
     files = {
         f"{folder}/{number}_{copy}.png": image(f"{folder}{number}") for folder in "ab" for number in range(15) for copy in "xyz"
     }
@@ -370,9 +372,9 @@ def test_of_500_mutated_jpegs_each_is_an_image_or_a_named_bad_file(jpegs, tmp_pa
         load(Data(source=data.source), seed=0, cache_dir=cache)
 
 
-@pytest.mark.parametrize("fails", ["_rgb", "_is_plain"])
-def test_a_lack_of_memory_is_no_fault_of_the_file_and_nothing_of_it_is_kept(fails, tmp_path, cache, monkeypatch):
-    def without_memory(_: object) -> None:
+@pytest.mark.parametrize("fails", ["_rgb", "_may_be_plain"])
+def test_a_lack_of_memory_does_not_make_a_bad_file_and_nothing_is_stored(fails, tmp_path, cache, monkeypatch):
+    def without_memory(*_: object) -> None:
         raise MemoryError
 
     data = Data(source=str(write_folder(tmp_path / "pets", GOOD)), on_bad="skip")
@@ -388,20 +390,58 @@ def test_a_lack_of_memory_is_no_fault_of_the_file_and_nothing_of_it_is_kept(fail
 
 
 @pytest.mark.parametrize(
-    ("patched", "failure"),
+    ("patched", "failure", "image_format"),
     [
-        ("PIL.ImageFile.ImageFile.load", OSError("out of memory when reading image file")),
-        ("PIL.ImageFile.ImageFile.load", OSError(errno.ENOMEM, "Cannot allocate memory")),
-        ("simplejpeg.decode_jpeg", ValueError("Insufficient memory (case 4)")),
+        ("PIL.ImageFile.ImageFile.load", OSError("out of memory when reading image file"), "PNG"),
+        ("PIL.ImageFile.ImageFile.load", OSError(errno.ENOMEM, "Cannot allocate memory"), "PNG"),
+        ("simplejpeg.decode_jpeg", ValueError("Insufficient memory (case 4)"), "JPEG"),
     ],
 )
-def test_a_decoder_that_says_that_memory_is_out_is_believed(patched, failure, monkeypatch):
+def test_a_decoder_that_reports_a_lack_of_memory_is_believed(patched, failure, image_format, monkeypatch):
     def failing(*_: object, **__: object) -> None:
         raise failure
 
     monkeypatch.setattr(patched, failing)
     with pytest.raises(MemoryError):
-        decode.examine(image("a", 16, 16, "JPEG"))
+        decode.examine(image("a", 16, 16, image_format))
+
+
+@pytest.fixture
+def decodes(monkeypatch) -> list[str]:
+    """Grows by the name of the library whenever one decodes the pixels of a JPEG."""
+    calls: list[str] = []
+    strict, pillow = simplejpeg.decode_jpeg, JpegImageFile.load
+
+    def counted(content, **more):
+        calls.append("simplejpeg")
+        return strict(content, **more)
+
+    def counted_load(self):
+        if self.tile:  # without tiles its pixels are there already
+            calls.append("Pillow")
+        return pillow(self)
+
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", counted)
+    monkeypatch.setattr(JpegImageFile, "load", counted_load)
+    return calls
+
+
+def test_a_plain_jpeg_is_decoded_once_when_it_is_judged_and_once_for_the_cache(tmp_path, cache, decodes):
+    files = {f"{folder}/{number}.jpg": image(f"{folder}{number}", 16, 16, "JPEG") for folder in "ab" for number in range(10)}
+    data = Data(source=str(write_folder(tmp_path / "pets", files)))
+    manifest = load_manifest(data, cache_dir=cache)
+    assert manifest.plain.all() and decodes == ["simplejpeg"] * 20
+    load(data, seed=0, cache_dir=cache)
+    assert decodes == ["simplejpeg"] * 20 + ["Pillow"] * 20
+    load(data, seed=0, cache_dir=cache)
+    assert len(decodes) == 40
+
+
+def test_a_jpeg_that_is_not_plain_is_decoded_once_when_it_is_judged(decodes):
+    colours = Image.fromarray(pixels("colours", 16, 16))
+    for content in (saved(colours.convert("CMYK"), "JPEG"), saved(colours, "JPEG", keep_rgb=True)):
+        decodes.clear()
+        assert not decode.examine(content)[0].plain and decodes == ["Pillow"]
 
 
 def test_few_bytes_of_decoded_images_are_held_whatever_their_size(tmp_path, cache, monkeypatch):

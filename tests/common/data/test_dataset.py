@@ -94,7 +94,7 @@ def test_a_limit_keeps_the_manifest_order():
     assert places == sorted(places)
 
 
-def test_digits_are_resized_where_a_size_is_asked_for():
+def test_digits_are_resized_if_a_size_is_given():
     dataset = load(Data(image_size=48, limit=10), seed=0)
     assert dataset.train.images.shape == (10, 48, 48, 3) and dataset.image_size == 48
 
@@ -155,7 +155,7 @@ def test_every_class_is_in_every_split_that_is_drawn(sizes: list[int], seed: int
     assert sorted(np.concatenate(list(division.ids.values()))) == list(range(sum(sizes)))
 
 
-def test_equal_classes_are_divided_alike_where_their_share_is_a_whole_number():
+def test_equal_classes_are_divided_alike_if_their_share_is_a_whole_number():
     examples = made_up([10] * 12)
     division = splits.divide(examples, name="x", image_size=8, seed=0, limit=None, drawn_part=0.1, allow_duplicates=False)
     for split, count in (("train", 7), ("validation", 2), ("test", 1)):

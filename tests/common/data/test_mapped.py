@@ -31,7 +31,7 @@ def test_a_part_of_a_part_too(whole: np.ndarray) -> None:
     assert np.array_equal(found.rows(17, 19).open(), part[17:19])
 
 
-def test_what_lies_in_no_file_or_not_in_a_row_travels_as_it_is(whole: np.ndarray) -> None:
+def test_arrays_without_a_file_or_not_contiguous_are_sent_as_they_are(whole: np.ndarray) -> None:
     for array in (np.asarray(whole), np.arange(4), whole[::2], whole[:, 3:]):
         assert mapped.reference(array) is None
         assert mapped.opened(mapped.portable(array)) is array

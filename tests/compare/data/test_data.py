@@ -18,7 +18,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from common.data.decoding import decode
-from common.data.sources import synthetic_leaves
+from common.data.sources import leaf_drawing, synthetic_leaves
 from compare.__main__ import app
 from compare.core import wording
 from compare.data import duplicates, exploration
@@ -124,7 +124,7 @@ def test_broken_files_may_be_left_out(tmp_path: Path) -> None:
     assert found["refusal"] is None and len(found["files"]["bad"]) == 4 and found["content_hash"]
 
 
-def test_many_broken_files_are_named_up_to_twenty_and_all_stand_in_the_json(tmp_path: Path) -> None:
+def test_up_to_twenty_broken_files_are_named_and_all_are_in_the_json(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "leaves", DIVIDED | {f"train/Tomato_Rust/{number:02}x.png": b"" for number in range(30)})
     assert len(explored(folder, exit_code=4)["files"]["bad"]) == 30
     lines = explore(folder).stdout.splitlines()
@@ -143,7 +143,7 @@ def test_images_of_many_sizes_are_refused_and_shown_at_64_pixels(tmp_path: Path)
     assert explored(folder, "--image-size", "16")["image_size"] == 16
 
 
-def test_splits_that_lack_a_class_are_shown_as_they_lie(tmp_path: Path) -> None:
+def test_splits_that_lack_a_class_are_shown_as_they_are(tmp_path: Path) -> None:
     out = tmp_path / "out"
     folder = write_folder(tmp_path / "pets", tree("train/cat", "train/dog", "test/cat"))
     found = explored(folder, "--out", out, exit_code=4)
@@ -174,7 +174,7 @@ def test_exact_duplicates_are_grouped_with_those_across_splits_first(tmp_path: P
     }
     folder = write_folder(tmp_path / "leaves", DIVIDED | copies)
     done = explore(folder)
-    assert done.exit_code == 4 and "or let them pass with `--duplicates allow`" in done.stderr
+    assert done.exit_code == 4 and "or allow them with `--duplicates allow`" in done.stderr
     exact = explored(folder, "--duplicates", "allow")["exact"]
     assert (exact["groups"], exact["images"], exact["groups_across_splits"], exact["groups_across_classes"]) == (2, 5, 1, 1)
     assert sorted(exact["named"][0]) == ["train/Tomato_Rust/3.png", "valid/Tomato_Rust/b.png", "valid/Tomato_healthy/c.png"]
@@ -333,13 +333,13 @@ def test_equal_images_in_two_classes_are_a_caution(tmp_path: Path) -> None:
     assert "Caution: equal images cannot belong to two classes. In 1 group some images have a wrong label" in said
 
 
-def test_the_folder_that_one_stands_in_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_current_folder_has_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(write_folder(tmp_path / "pets", tree("train/cat", "train/dog", "test/cat")))
     assert explored(".", exit_code=4)["name"] == "pets"
 
 
 @pytest.mark.parametrize("option", [("--json",), ("--out", "anywhere")])
-def test_what_writing_leaves_would_pass_over_is_refused(option: tuple[str, ...], tmp_path: Path) -> None:
+def test_options_that_writing_leaves_would_ignore_are_refused(option: tuple[str, ...], tmp_path: Path) -> None:
     done = explore("leaves:classes=2,images=6,size=8", "--write", tmp_path / "made", *option)
     assert done.exit_code == 2 and "Leave these out" in done.stderr and not (tmp_path / "made").exists()
 
@@ -349,11 +349,11 @@ def test_an_interrupt_while_leaves_are_made_is_answered_and_leaves_nothing(
 ) -> None:
     monkeypatch.setattr(synthetic_leaves, "_write_all", lambda folder, wanted: os.kill(os.getpid(), signal.SIGTERM))
     done = explore("leaves:classes=2,images=6,size=8", "--write", tmp_path / "made")
-    assert done.exit_code == 143 and done.stderr.startswith("removing the leaves that were begun: ")
+    assert done.exit_code == 143 and done.stderr.startswith("removing the unfinished leaves: ")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_names_that_the_pictures_cannot_show_are_numbered_and_told(tmp_path: Path) -> None:
+def test_names_that_the_pictures_cannot_show_are_numbered_and_listed(tmp_path: Path) -> None:
     names = ["слива", "日本語の葉", "🍅"]
     assert plots.labels(names) == ["слива", "class 1", "class 2"]
     assert plots.labels(["new\nline", "turned\u202eround"]) == ["new line", "turned round"]
@@ -441,14 +441,14 @@ def test_leaves_are_written_to_a_folder_and_no_other_data_is(tmp_path: Path) -> 
     assert explored(tmp_path / "made")["content_hash"] == explored("leaves:classes=2,images=20,size=16")["content_hash"]
 
 
-def test_made_up_leaves_name_plants_and_conditions_and_have_no_duplicates() -> None:
+def test_synthetic_leaves_name_plants_and_conditions_and_have_no_duplicates() -> None:
     found = explored("leaves:classes=6,images=120,size=32")
     assert {each["plant"] for each in found["classes"]} == {"Alder", "Beech"}
-    assert [each["name"] for each in found["classes"]] == sorted(synthetic_leaves.class_name(label) for label in range(6))
+    assert [each["name"] for each in found["classes"]] == sorted(leaf_drawing.class_name(label) for label in range(6))
     assert found["exact"]["groups"] == 0 and found["files"]["kinds"][0]["format"] == "JPEG"
 
 
-def test_the_tomato_leaves_are_told_as_they_are(test_data: Callable[[str], Path]) -> None:
+def test_the_tomato_leaves_are_described_as_they_are(test_data: Callable[[str], Path]) -> None:
     found = explored(test_data("tomato-leaf-subset.tar"))
     assert found["splits"] == {"train": 2700, "validation": 500, "test": 300} and len(found["classes"]) == 10
     assert {each["plant"] for each in found["classes"]} == {"Tomato"} and found["files"]["bad"] == []

@@ -215,7 +215,7 @@ def test_a_scheduler_that_is_not_there_is_refused_soon(data: Path, monkeypatch: 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # they are counted here
 @pytest.mark.parametrize("place", ["nonsense", "127.0.0.1", "no-such-host.invalid:8786", "127.0.0.1:port", "[::1"])
-def test_an_address_of_nobody_is_refused_at_once_and_with_one_sentence(
+def test_an_address_without_a_listener_is_refused_at_once_in_one_sentence(
     data: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     complaints: list[Any] = []
@@ -258,11 +258,11 @@ def test_an_earlier_result_is_replaced(data: Path, tmp_path: Path) -> None:
     assert [row["workers"] for row in json.loads((tmp_path / "out" / "preprocess.json").read_text())["rows"]] == [2]
 
 
-def test_workers_without_work_are_told(data: Path) -> None:
+def test_workers_without_work_are_reported(data: Path) -> None:
     said = preprocess(data, "--engines", "left", "--workers", "1,5", "--repeats", "1").stdout
-    assert "Of 5 workers no more than 1 had work" in said and "same integer sums in both scans" in said
+    assert "Of 5 workers at most 1 had work" in said and "same integer sums in both scans" in said
     alone = preprocess(data, "--engines", "left", "--workers", "1", "--repeats", "1").stdout
-    assert "had work" not in alone and "The one scan found the integer sums of this process's own" in alone
+    assert "had work" not in alone and "The one scan found the same integer sums as this process" in alone
 
 
 @pytest.mark.parametrize("option", [("--on-bad", "skip"), ("--set", "data.on_bad=skip")])

@@ -17,7 +17,7 @@ def saved(picture: Image.Image, image_format: str = "PNG", **options: object) ->
     return file.getvalue()
 
 
-def test_lossless_formats_give_the_very_pixels():
+def test_lossless_formats_give_the_exact_pixels():
     for image_format in ("PNG", "BMP", "PPM", "TIFF"):
         assert np.array_equal(decode.decode(image("a", 5, 7, image_format), None), pixels("a", 5, 7)), image_format
 
@@ -92,7 +92,7 @@ def test_the_first_frame_counts():
     assert np.array_equal(decode.decode(content, None), pixels("a"))
 
 
-def test_an_image_is_stretched_to_the_size_asked_for():
+def test_an_image_is_stretched_to_the_given_size():
     decoded = decode.decode(image("a", 20, 10), 8)
     expected = Image.fromarray(pixels("a", 20, 10)).resize((8, 8), Image.Resampling.BILINEAR)
     assert np.array_equal(decoded, np.asarray(expected))

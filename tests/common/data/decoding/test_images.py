@@ -1,4 +1,4 @@
-"""Images that are rows of a file or are decoded when they are asked for: indexed, sent and chunked as an array is."""
+"""Images that are rows of a file or decoded on access: indexed, sent and chunked like an array."""
 
 import pickle
 from pathlib import Path
@@ -35,7 +35,7 @@ def rows(request, tmp_path: Path) -> Rows:
 EXPECTED = np.stack([pixels(NAMES[index]) for index in IDS])
 
 
-def test_they_are_indexed_as_an_array_is(rows: Rows) -> None:
+def test_they_are_indexed_like_an_array(rows: Rows) -> None:
     assert rows.shape == EXPECTED.shape and rows.nbytes == EXPECTED.nbytes and len(rows) == len(EXPECTED)
     for index in (3, -1, np.int64(2), slice(2, 7), slice(None), slice(4, 4), np.array([7, 0, 7]), np.array([], np.int64)):
         assert np.array_equal(rows[index], EXPECTED[index]) and rows[index].dtype == np.uint8
@@ -46,18 +46,18 @@ def test_they_are_indexed_as_an_array_is(rows: Rows) -> None:
         np.array(rows, copy=False)
 
 
-def test_they_travel_without_their_pixels(rows: Rows) -> None:
+def test_they_are_sent_without_their_pixels(rows: Rows) -> None:
     sent = pickle.dumps(rows.part(2, 9))
     assert len(sent) < 2000 and np.array_equal(pickle.loads(sent), EXPECTED[2:9])  # noqa: S301  made here
 
 
-def test_a_file_that_is_shorter_than_its_array_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_shorter_than_its_array_is_an_error(tmp_path: Path) -> None:
     np.save(tmp_path / "pixels.npy", EXPECTED)
     found = rows_of(np.load(tmp_path / "pixels.npy", mmap_mode="r"), np.array([0, 2, len(EXPECTED) - 1]))
     with (tmp_path / "pixels.npy").open("rb+") as file:
         file.truncate((tmp_path / "pixels.npy").stat().st_size - 1)
     assert np.array_equal(found[:2], EXPECTED[[0, 2]])
-    with pytest.raises(OSError, match=r"ends within the array.*pixels\.npy"):
+    with pytest.raises(OSError, match=r"ends inside the array.*pixels\.npy"):
         found[2]
 
 
@@ -71,7 +71,7 @@ def test_a_large_part_of_a_file_is_read_and_a_small_one_mapped(tmp_path: Path, m
     assert np.shares_memory(rows_of(EXPECTED, part), EXPECTED)
 
 
-def test_their_sums_are_the_arrays(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_their_sums_equal_those_of_the_array(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "CHUNK_BYTES", 3 * 8 * 8 * 3)
     assert scan.scan_array(rows, 2) == scan.array_sums(EXPECTED)
 

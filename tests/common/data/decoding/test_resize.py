@@ -1,4 +1,4 @@
-"""The rule by which images are resized, said once more in whole numbers."""
+"""The rule of resizing images, written again in integers."""
 
 import numpy as np
 import pytest

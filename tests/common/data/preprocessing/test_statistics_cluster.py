@@ -73,7 +73,7 @@ def test_processes_find_the_same_sums(files: Encoded) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_killed_ten_times_in_the_middle_costs_time_alone(
+def test_a_worker_killed_ten_times_in_the_middle_costs_only_time(
     cluster: Cluster, files: Encoded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deaths = plant_deaths(files, 10)

@@ -1,4 +1,4 @@
-"""Sums of bytes per channel, held against NumPy's 64-bit integers."""
+"""Sums of bytes for each channel, compared with NumPy's 64-bit integers."""
 
 import numpy as np
 import pytest
@@ -67,5 +67,5 @@ def test_sums_may_be_asked_for_again_after_more_pixels() -> None:
     assert adder.sums() == expected(noise(10), noise(20))
 
 
-def test_nothing_adds_up_to_nothing() -> None:
+def test_no_pixels_have_zero_sums() -> None:
     assert Adder().sums() == Sums()

@@ -1,4 +1,4 @@
-"""Archives from anywhere: what they may not hold."""
+"""Hostile archives are refused."""
 
 import bz2
 import gzip
@@ -73,9 +73,9 @@ def test_a_path_that_leads_out_of_the_archive_is_refused(write, name, words, tmp
     [
         (tarfile.SYMTYPE, "holds a link"),
         (tarfile.LNKTYPE, "holds a link"),
-        (tarfile.CHRTYPE, "what is no plain file"),
-        (tarfile.BLKTYPE, "what is no plain file"),
-        (tarfile.FIFOTYPE, "what is no plain file"),
+        (tarfile.CHRTYPE, "a member that is no plain file"),
+        (tarfile.BLKTYPE, "a member that is no plain file"),
+        (tarfile.FIFOTYPE, "a member that is no plain file"),
     ],
 )
 def test_links_devices_and_pipes_in_a_tar_are_refused_hidden_ones_too(kind, words, tmp_path, refusal):
@@ -84,7 +84,7 @@ def test_links_devices_and_pipes_in_a_tar_are_refused_hidden_ones_too(kind, word
         assert words in message and repr(name) in message
 
 
-@pytest.mark.parametrize(("kind", "words"), [(stat.S_IFLNK, "holds a link"), (stat.S_IFCHR, "what is no plain file")])
+@pytest.mark.parametrize(("kind", "words"), [(stat.S_IFLNK, "holds a link"), (stat.S_IFCHR, "a member that is no plain file")])
 def test_links_and_devices_in_a_zip_are_refused(kind, words, tmp_path, refusal):
     path = write_zip(tmp_path / "pets.zip", FILES)
     with zipfile.ZipFile(path, "a") as archive:
@@ -96,7 +96,7 @@ def test_links_and_devices_in_a_zip_are_refused(kind, words, tmp_path, refusal):
 
 def test_a_path_that_comes_twice_is_refused(tmp_path, refusal):
     path = write_tar(tmp_path / "pets.tar", FILES | {"./cat/0.png": image("another")})
-    assert "two files of one path" in refusal(path)
+    assert "two files with one path" in refusal(path)
 
 
 def test_an_encrypted_file_is_refused(tmp_path, refusal):

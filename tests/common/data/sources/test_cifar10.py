@@ -1,18 +1,16 @@
 """The official forms of CIFAR-10, made up small: archives, folders, pickles that attack, and the download."""
 
-import functools
 import hashlib
-import http.server
 import os
 import pickle
 import socket
-import threading
-from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from common.data.sources import DataRefused, cifar10, load, unpickle
+from common.data.sources.downloads import Download
 from common.spec import Data
 from tests.common.made_up_data import (
     cifar_batches,
@@ -52,7 +50,7 @@ def test_every_official_form_is_the_same_data(tmp_path):
     assert len({loaded(path, tmp_path / "cache").content_hash for path in paths}) == 1
 
 
-def test_official_batches_are_resized_where_a_size_is_asked_for(tmp_path):
+def test_official_batches_are_resized_if_a_size_is_given(tmp_path):
     dataset = loaded(write_folder(tmp_path / "unpacked", cifar_binary()), tmp_path / "cache", image_size=40)
     assert dataset.train.images.shape[1:] == (40, 40, 3)
 
@@ -122,25 +120,8 @@ def test_a_refused_pickle_says_what_it_asked_for():
         unpickle.read_batch(ATTACKS["global"], "data_batch_1")
 
 
-@pytest.fixture
-def server(tmp_path) -> Iterator[str]:
-    """The address of a web server on this machine that serves tmp_path/served."""
-    (tmp_path / "served").mkdir()
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None: ...
-
-    handler = functools.partial(Quiet, directory=str(tmp_path / "served"))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as httpd:
-        thread = threading.Thread(target=httpd.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{httpd.server_port}"
-        httpd.shutdown()
-        thread.join()
-
-
-def known(url: str, content: bytes) -> cifar10.Download:
-    return cifar10.Download(f"{url}/cifar-10-binary.tar.gz", hashlib.sha256(content).hexdigest(), len(content), "bin")
+def known(url: str, content: bytes) -> Download:
+    return Download(f"{url}/cifar-10-binary.tar.gz", hashlib.sha256(content).hexdigest(), len(content))
 
 
 def test_cifar10_is_downloaded_once_and_then_found_in_the_cache(server, tmp_path, monkeypatch):
@@ -175,10 +156,7 @@ def test_a_download_that_fails_says_what_to_fetch_and_where_to_put_it(tmp_path, 
 
 def test_the_cache_may_hold_the_python_archive_or_an_unpacked_folder(tmp_path, monkeypatch):
     content = write_tar(tmp_path / "cifar-10-python.tar.gz", cifar_python(), mode="w:gz").read_bytes()
-    official = cifar10.PYTHON
-    monkeypatch.setattr(
-        cifar10, "PYTHON", cifar10.Download(official.url, hashlib.sha256(content).hexdigest(), len(content), official.folder)
-    )
+    monkeypatch.setattr(cifar10, "PYTHON", replace(cifar10.PYTHON, sha256=hashlib.sha256(content).hexdigest()))
     by_archive = loaded("cifar10", tmp_path)
     write_folder(tmp_path / "other", cifar_binary())
     assert loaded("cifar10", tmp_path / "other").content_hash == by_archive.content_hash
@@ -194,7 +172,7 @@ def test_an_archive_in_the_cache_that_is_not_the_official_one_is_refused(tmp_pat
     write_tar(tmp_path / "cifar-10-binary.tar.gz", cifar_binary(), mode="w:gz")
     with pytest.raises(DataRefused) as refusal:
         loaded("cifar10", tmp_path)
-    assert "is not the official archive" in str(refusal.value) and cifar10.BINARY.sha256 in str(refusal.value)
+    assert "is not the official file" in str(refusal.value) and cifar10.BINARY.sha256 in str(refusal.value)
 
 
 def test_five_of_six_batches_are_no_cifar_10(tmp_path):

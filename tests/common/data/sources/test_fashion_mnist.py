@@ -1,19 +1,15 @@
 """IDX files made up small: as Fashion-MNIST and MNIST come, torn, hostile, and the download."""
 
-import functools
 import gzip
 import hashlib
-import http.server
 import socket
-import threading
 import time
-from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from common.data.sources import DataRefused, fashion_mnist, load
-from common.data.sources.fashion_mnist import Download
 from common.spec import Data
 from tests.common.made_up_data import write_folder, write_tar
 
@@ -40,7 +36,12 @@ def loaded(source, cache, **fields):
 
 def official(monkeypatch: pytest.MonkeyPatch, files: dict[str, bytes]) -> None:
     """Take made-up files for the official ones."""
-    known = tuple(Download(name, hashlib.sha256(content).hexdigest(), len(content)) for name, content in files.items())
+    known = tuple(replace(each, sha256=hashlib.sha256(files[each.name]).hexdigest()) for each in fashion_mnist.DOWNLOADS)
+    monkeypatch.setattr(fashion_mnist, "DOWNLOADS", known)
+
+
+def official_address(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    known = tuple(replace(each, url=f"{url}/{each.name}") for each in fashion_mnist.DOWNLOADS)
     monkeypatch.setattr(fashion_mnist, "DOWNLOADS", known)
 
 
@@ -72,7 +73,7 @@ def test_every_form_is_the_same_data(tmp_path):
     assert len({loaded(source, tmp_path / "cache").content_hash for source in sources}) == 1
 
 
-def test_images_are_resized_where_a_size_is_asked_for(tmp_path):
+def test_images_are_resized_if_a_size_is_given(tmp_path):
     dataset = loaded(write_folder(tmp_path / "idx", plain()), tmp_path / "cache", image_size=40)
     assert dataset.train.images.shape == (40, 40, 40, 3)
 
@@ -157,27 +158,8 @@ def test_three_of_four_files_are_no_idx_data(tmp_path):
         loaded(write_folder(tmp_path / "idx", files), tmp_path / "cache")
 
 
-@pytest.fixture
-def server(tmp_path, monkeypatch) -> Iterator[str]:
-    """A web server on this machine that serves tmp_path/served in place of the official one."""
-    (tmp_path / "served").mkdir()
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None: ...
-
-    handler = functools.partial(Quiet, directory=str(tmp_path / "served"))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as httpd:
-        thread = threading.Thread(target=httpd.serve_forever)
-        thread.start()
-        url = f"http://127.0.0.1:{httpd.server_port}"
-        monkeypatch.setattr(fashion_mnist, "ADDRESS", url)
-        yield url
-        httpd.shutdown()
-        thread.join()
-
-
-@pytest.mark.usefixtures("server")
-def test_fashion_mnist_is_downloaded_once_and_then_found_in_the_cache(tmp_path, monkeypatch):
+def test_fashion_mnist_is_downloaded_once_and_then_found_in_the_cache(server, tmp_path, monkeypatch):
+    official_address(monkeypatch, server)
     write_folder(tmp_path / "served", zipped())
     official(monkeypatch, zipped())
     dataset = loaded("fashion_mnist", tmp_path / "cache")
@@ -187,8 +169,8 @@ def test_fashion_mnist_is_downloaded_once_and_then_found_in_the_cache(tmp_path, 
     assert loaded("fashion_mnist", tmp_path / "cache").content_hash == dataset.content_hash
 
 
-@pytest.mark.usefixtures("server")
-def test_a_download_of_another_hash_is_refused_and_not_kept(tmp_path):
+def test_a_download_of_another_hash_is_refused_and_not_kept(server, tmp_path, monkeypatch):
+    official_address(monkeypatch, server)
     write_folder(tmp_path / "served", zipped())
     with pytest.raises(DataRefused, match="hash"):
         loaded("fashion_mnist", tmp_path / "cache")
@@ -198,7 +180,7 @@ def test_a_download_of_another_hash_is_refused_and_not_kept(tmp_path):
 def test_a_download_that_fails_says_what_to_fetch_and_where_to_put_it(tmp_path, monkeypatch):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        monkeypatch.setattr(fashion_mnist, "ADDRESS", f"http://127.0.0.1:{unused.getsockname()[1]}")
+        official_address(monkeypatch, f"http://127.0.0.1:{unused.getsockname()[1]}")
         with pytest.raises(DataRefused) as refusal:
             loaded("fashion_mnist", tmp_path)
     message = str(refusal.value)

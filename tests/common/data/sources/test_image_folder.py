@@ -100,7 +100,7 @@ def test_the_drawn_split_follows_the_seed_and_the_limit(tmp_path, cache):
     assert len(list((cache / "scanned").glob("*/data"))) == 1
 
 
-def test_class_ids_follow_sorted_names_whatever_stands_in_them(tmp_path, cache):
+def test_class_ids_follow_sorted_names_of_any_characters(tmp_path, cache):
     names = ("Bell pepper, ripe", "a b", "apple", "ぶどう", "ähre", "test")
     dataset = loaded(write_folder(tmp_path / "fruit", tree(*names)), cache)
     assert dataset.class_names == tuple(sorted(names))
@@ -111,7 +111,7 @@ def test_split_folders_may_be_written_in_capitals(tmp_path, cache):
     assert len(dataset.test) == 8
 
 
-def test_hidden_files_and_folders_are_passed_over(tmp_path, cache):
+def test_hidden_files_and_folders_are_skipped(tmp_path, cache):
     hidden = {".DS_Store": b"x", "cat/.ipynb_checkpoints/0.png": b"x", ".git/config": b"x", "__MACOSX/cat/._0.png": b"x"}
     hidden |= {"cat/Thumbs.db": b"x", "desktop.ini": b"x"}
     files = tree("cat", "dog")
@@ -187,7 +187,7 @@ def test_classes_too_small_to_be_divided_are_refused(tmp_path, cache):
     assert "pets cannot be divided" in message and "at least 3 different training images" in message and "'cat' (2)" in message
 
 
-def test_images_of_any_shape_pass_where_a_size_is_set(tmp_path, cache):
+def test_images_of_any_shape_are_accepted_if_a_size_is_set(tmp_path, cache):
     files = tree("cat", "dog") | {"dog/9.png": image("9", 20, 10)}
     dataset = loaded(write_folder(tmp_path / "pets", files), cache, image_size=16)
     assert dataset.image_size == 16 and dataset.train.images.shape[1:] == (16, 16, 3)

@@ -90,7 +90,7 @@ def test_sources_without_image_files_have_no_manifest_and_cannot_be_streamed(tmp
             load_files(Data(source=source), seed=0, cache_dir=cache)
 
 
-def test_packed_files_travel_by_name_and_are_taken_in_any_order(tmp_path, cache):
+def test_packed_files_are_sent_by_name_and_taken_in_any_order(tmp_path, cache):
     encoded = load_files(Data(source=str(write_folder(tmp_path / "pets", TREE))), seed=0, cache_dir=cache).train.encoded
     assert encoded.content(0) == TREE["train/cat/0.png"]
     pickled = pickle.dumps(encoded)

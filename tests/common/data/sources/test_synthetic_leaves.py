@@ -1,4 +1,4 @@
-"""Made-up leaves: what their names mean, that equal seeds give equal bytes, and that they can be learnt."""
+"""Synthetic leaves: what their names mean, that equal seeds give equal bytes, and that they can be learnt."""
 
 import hashlib
 import os
@@ -13,8 +13,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from common.data.sources import DataRefused, synthetic_leaves
+from common.data.sources import DataRefused, leaf_drawing, synthetic_leaves
 from common.data.sources.synthetic_leaves import Leaves
+
+
+def write(folder: Path, *, classes: int, images_per_class: int, size_px: int, seed: int) -> None:
+    synthetic_leaves.make(folder, Leaves(classes=classes, images=classes * images_per_class, size=size_px, seed=seed))
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -74,7 +78,7 @@ def test_a_source_that_makes_no_sense_is_refused_with_what_to_use(source, words)
 
 
 def test_files_lie_by_split_and_class_and_are_jpeg_of_the_size_asked_for(tmp_path):
-    synthetic_leaves.write(tmp_path / "leaves", classes=3, images_per_class=20, size_px=24, seed=0)
+    write(tmp_path / "leaves", classes=3, images_per_class=20, size_px=24, seed=0)
     made = files(tmp_path / "leaves")
     counts = {split: sum(name.startswith(f"{split}/") for name in made) for split in ("train", "validation", "test")}
     assert counts == {"train": 42, "validation": 12, "test": 6}
@@ -85,7 +89,7 @@ def test_files_lie_by_split_and_class_and_are_jpeg_of_the_size_asked_for(tmp_pat
     assert len(set(made.values())) == len(made)
 
 
-def test_the_total_is_met_where_it_does_not_divide_evenly(tmp_path):
+def test_the_total_is_exact_even_if_it_does_not_divide_evenly(tmp_path):
     synthetic_leaves.make(tmp_path / "leaves", Leaves(classes=3, images=11, size=8))
     per_class = {}
     for name in files(tmp_path / "leaves"):
@@ -95,10 +99,10 @@ def test_the_total_is_met_where_it_does_not_divide_evenly(tmp_path):
 
 def test_equal_seeds_give_equal_bytes_on_any_number_of_cores_and_others_do_not(tmp_path):
     for folder, seed in (("a", 5), ("b", 6)):
-        synthetic_leaves.write(tmp_path / folder, classes=5, images_per_class=9, size_px=48, seed=seed)
+        write(tmp_path / folder, classes=5, images_per_class=9, size_px=48, seed=seed)
     script = (
         f"from pathlib import Path; from common.data.sources import synthetic_leaves; "
-        f"synthetic_leaves.write(Path({str(tmp_path / 'c')!r}), classes=5, images_per_class=9, size_px=48, seed=5)"
+        f"synthetic_leaves.make(Path({str(tmp_path / 'c')!r}), synthetic_leaves.Leaves(classes=5, images=45, size=48, seed=5))"
     )
     one_core = [sys.executable, "-c", f"import os; os.sched_setaffinity(0, [{min(os.sched_getaffinity(0))}]); {script}"]
     subprocess.run(one_core, cwd=Path(__file__).parents[4], check=True, timeout=120)
@@ -108,14 +112,14 @@ def test_equal_seeds_give_equal_bytes_on_any_number_of_cores_and_others_do_not(t
 
 
 def test_class_names_are_all_different_and_every_plant_may_be_healthy():
-    names = [synthetic_leaves.class_name(label) for label in range(1000)]
+    names = [leaf_drawing.class_name(label) for label in range(1000)]
     assert len(set(names)) == 1000
     assert sum(name.endswith("___healthy") for name in names) == 250
     assert all(len(name.split("___")) == 2 and all(name.split("___")) for name in names)
 
 
 def test_leaves_can_be_learnt_from_colours_and_spots_but_not_perfectly(tmp_path):
-    synthetic_leaves.write(tmp_path / "leaves", classes=10, images_per_class=60, size_px=32, seed=0)
+    write(tmp_path / "leaves", classes=10, images_per_class=60, size_px=32, seed=0)
 
     def examples(split: str) -> tuple[np.ndarray, list[str]]:
         paths = sorted((tmp_path / "leaves" / split).rglob("*.jpg"))
@@ -134,7 +138,7 @@ def test_the_look_of_a_class_does_not_depend_on_the_seed(tmp_path):
     means = []
     for seed in (1, 2):
         folder = tmp_path / str(seed)
-        synthetic_leaves.write(folder, classes=6, images_per_class=40, size_px=24, seed=seed)
+        write(folder, classes=6, images_per_class=40, size_px=24, seed=seed)
         pixels = [[np.asarray(Image.open(file)) for file in place.iterdir()] for place in sorted((folder / "train").iterdir())]
         means.append(np.stack([np.mean(images, axis=(0, 1, 2)) for images in pixels]))
     within = np.abs(means[0] - means[1]).max()
@@ -151,14 +155,14 @@ def test_a_place_that_is_taken_is_refused_and_left_as_it_is(occupant, tmp_path):
         place.mkdir()
         (place / "notes.txt").write_text("mine")
     with pytest.raises(DataRefused, match="new or empty folder"):
-        synthetic_leaves.write(place, classes=2, images_per_class=3, size_px=8, seed=0)
+        write(place, classes=2, images_per_class=3, size_px=8, seed=0)
     assert (place if occupant == "file" else place / "notes.txt").read_text() == "mine"
     assert list(tmp_path.iterdir()) == [place]
 
 
 def test_an_empty_folder_is_filled(tmp_path):
     (tmp_path / "place").mkdir()
-    synthetic_leaves.write(tmp_path / "place", classes=2, images_per_class=3, size_px=8, seed=0)
+    write(tmp_path / "place", classes=2, images_per_class=3, size_px=8, seed=0)
     assert len(files(tmp_path / "place")) == 6
 
 
@@ -168,7 +172,7 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Image.Image, "save", full)
     with pytest.raises(OSError, match="No space"):
-        synthetic_leaves.write(tmp_path / "place", classes=2, images_per_class=3, size_px=8, seed=0)
+        write(tmp_path / "place", classes=2, images_per_class=3, size_px=8, seed=0)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -191,7 +195,7 @@ def test_another_version_of_what_is_drawn_is_made_again(tmp_path, monkeypatch):
     assert synthetic_leaves.locate(wanted, tmp_path) != before
 
 
-def test_what_a_killed_process_left_in_the_cache_is_cleared_away(tmp_path):
+def test_remains_of_a_killed_process_in_the_cache_are_removed(tmp_path):
     wanted = Leaves(classes=2, images=6, size=8)
     folder = synthetic_leaves.locate(wanted, tmp_path)
     left_over = folder.with_name(f".{folder.name}.abc")
@@ -203,5 +207,5 @@ def test_what_a_killed_process_left_in_the_cache_is_cleared_away(tmp_path):
 def test_the_images_drawn_are_the_known_ones():
     """Held as pixels, not as files: another JPEG encoder changes those."""
     generator = np.random.Generator(np.random.Philox(key=0))
-    pixels = np.concatenate([synthetic_leaves._drawn(label, 2, 32, generator) for label in range(8)])
+    pixels = np.concatenate([leaf_drawing.drawn(label, 2, 32, generator) for label in range(8)])
     assert hashlib.sha256(pixels.tobytes()).hexdigest() == "5e2fceacca39c2e495bb889b5b46beeeef0a0eda3828a89e2d9279b4b91879a6"

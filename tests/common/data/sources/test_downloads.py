@@ -1,9 +1,10 @@
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from common.data.sources import cifar10, fashion_mnist, reuse_download
+from common.data.sources import cifar10, fashion_mnist
 
 CONTENT = b"an archive"
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -27,13 +28,13 @@ def test_what_keras_or_torch_has_downloaded_is_not_downloaded_again(
 ) -> None:
     name = {"keras": "cifar-10-batches-py-target_archive", "torch": "cifar-10-python.tar.gz"}[home]
     put(homes / home / "datasets" / name)
-    monkeypatch.setattr(cifar10, "PYTHON", cifar10.Download(cifar10.PYTHON.url, SHA256, len(CONTENT), "somewhere"))
+    monkeypatch.setattr(cifar10, "PYTHON", replace(cifar10.PYTHON, sha256=SHA256))
     assert cifar10.locate(homes / "cache") == homes / "cache" / "cifar-10-python.tar.gz"
     assert (homes / "cache" / "cifar-10-python.tar.gz").read_bytes() == CONTENT
 
 
 def test_fashion_mnist_is_taken_file_by_file(homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = tuple(fashion_mnist.Download(each.name, SHA256, len(CONTENT)) for each in fashion_mnist.DOWNLOADS)
+    known = tuple(replace(each, sha256=SHA256) for each in fashion_mnist.DOWNLOADS)
     monkeypatch.setattr(fashion_mnist, "DOWNLOADS", known)
     for place, each in zip(("keras/datasets/fashion-mnist", "torch/datasets/FashionMNIST/raw") * 2, known, strict=True):
         put(homes / place / each.name)
@@ -41,7 +42,7 @@ def test_fashion_mnist_is_taken_file_by_file(homes: Path, monkeypatch: pytest.Mo
     assert sorted(path.name for path in folder.iterdir()) == sorted(each.name for each in known)
 
 
-def test_a_file_of_another_content_is_passed_over(homes: Path) -> None:
+def test_a_file_of_other_content_is_skipped(homes: Path) -> None:
     put(homes / "keras" / "datasets" / "file", b"another")
-    assert not reuse_download.adopt(["file", "missing"], SHA256, homes / "cache" / "file")
+    assert not replace(cifar10.PYTHON, sha256=SHA256).reuse_download(["file", "missing"], homes / "cache" / "file")
     assert not (homes / "cache").exists()

@@ -1,0 +1,69 @@
+"""From the name or path of a source to its tree of files."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+from common.data import cache
+from common.data.dataset import DataRefused
+from common.data.sources import archives, cifar10, fashion_mnist, synthetic_leaves
+from common.data.sources.file_source import FileSource, Folder
+
+NAMES = ("digits", "cifar10", fashion_mnist.NAME, synthetic_leaves.NAME)
+
+
+def locate(source: str, cache_folder: Path) -> tuple[str, FileSource] | None:
+    """(name, tree) of a source. A missing download or made-up data set is fetched or made first. None for the digits: no files.
+
+    Raises:
+        DataRefused: there is no such source, or it cannot be downloaded.
+        OSError: the cache folder cannot be written.
+    """
+    if source == "digits":
+        return None
+    if source == "cifar10":
+        return source, _at(cifar10.locate(cache_folder))
+    if source == fashion_mnist.NAME:
+        return source, Folder(fashion_mnist.locate(cache_folder))
+    if synthetic_leaves.is_source(source):
+        wanted = synthetic_leaves.parse(source)
+        folder = synthetic_leaves.locate(wanted, cache_folder)
+        cache.mark_used(folder)
+        return str(wanted), Folder(folder)
+    path = Path(source).expanduser()
+    if not path.exists():
+        raise _unknown(source, path)
+    return _name(path), _at(path)
+
+
+def _at(path: Path) -> FileSource:
+    if path.is_dir():
+        return Folder(path)
+    tree = archives.recognise(path) if path.is_file() else None
+    if tree is None:
+        raise DataRefused(
+            f"{path} is neither a folder nor an archive. Received: a file of {path.stat().st_size:,} bytes. Use a folder, "
+            ".tar, .tar.gz, .tar.xz or .zip of images in class folders."
+        )
+    return tree
+
+
+def _unknown(source: str, path: Path) -> DataRefused:
+    neighbours = [str(path.parent / entry.name) for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    close = difflib.get_close_matches(source, [*NAMES, *neighbours], n=1)
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    return DataRefused(
+        f"data.source is no known name, and there is no such file or folder. Received: {source!r}. Use {' or '.join(NAMES)}, "
+        f"or the path of an image folder or an archive of one{hint}."
+    )
+
+
+def _name(path: Path) -> str:
+    """`leaves` for leaves/, leaves.zip and leaves.tar.gz."""
+    name = path.resolve().name
+    if path.is_dir():
+        return name
+    for suffix in (".gz", ".xz", ".bz2", ".tgz", ".tar", ".zip"):
+        name = name.removesuffix(suffix)
+    return name

@@ -1,0 +1,118 @@
+"""What the files of a source hold: each is opened once, and the result is kept in the cache."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.data import cache
+from common.data.cache import Entry, Side
+from common.data.dataset import Arrays, DataRefused, Examples
+from common.data.decoding import decode
+from common.data.decoding.encoded import Encoded
+from common.data.sources import cifar10, fashion_mnist, identity, image_folder
+from common.data.sources.file_source import FileSource
+from common.data.sources.manifest import Manifest
+
+_VERSION = 4
+"""Raise it when the manifest gets other columns, or a file is judged by another rule."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scanned:
+    """What the files of a tree hold: images, or arrays."""
+
+    key: str
+    """For keys of cache entries that depend on it. It covers the result: another decoder may judge a file differently."""
+    path: Path
+    """The tree's."""
+    _entry: Entry
+
+    @property
+    def is_files(self) -> bool:
+        """Whether the tree holds image files. Else it holds arrays."""
+        return self._entry.facts["form"] == "files"
+
+    @property
+    def splits(self) -> list[str]:
+        """Names of the splits that the source has. `all` if it is not divided."""
+        return self._entry.facts["splits"]
+
+    def manifest(self) -> Manifest:
+        """Of image files."""
+        return Manifest.from_arrays(self._entry.arrays)
+
+    def encoded(self) -> Encoded:
+        """The image files in all rows of the manifest."""
+        return Encoded(self._entry.data, *(self._entry.arrays[name] for name in ("offsets", "file_bytes", "plain")))
+
+    def images(self) -> NDArray[np.uint8]:
+        """Of arrays: uint8 [N, H, W, 3] at their own size, mapped."""
+        return np.load(self._entry.data, mmap_mode="r", allow_pickle=False)
+
+    def examples(self) -> Examples:
+        """Of arrays."""
+        facts, arrays = self._entry.facts, self._entry.arrays
+        return Examples(
+            labels=arrays["labels"],
+            class_names=tuple(facts["class_names"]),
+            split_sizes=facts["split_sizes"],
+            pixel_sha256=arrays["pixel_sha256"],
+        )
+
+
+def scan(tree: FileSource, cache_folder: Path) -> Scanned:
+    """Scan a tree, or read the result of an earlier scan.
+
+    Raises:
+        DataRefused: the tree holds no data of a known layout, is hostile, or changed meanwhile. Bad image files do not count.
+        OSError: the tree cannot be read or the cache not be written.
+    """
+    with cache.holding(tree.path) if tree.path.is_relative_to(cache_folder) else nullcontext():
+        content_hash = identity.content_hash(tree, cache_folder)
+
+        def build(file: BinaryIO) -> Side:
+            side = _scan(tree, file)
+            if identity.content_hash(tree, cache_folder) != content_hash:
+                raise DataRefused(f"{tree.path} was changed while it was read. Received: another hash. Start again.")
+            return side
+
+        key = cache.key(content=content_hash, decode=decode.RULE, scan=_VERSION)
+        entry = cache.fetch(cache_folder, "scanned", key, build)
+    return Scanned(cache.key(scanned=key, found=entry.arrays_sha256), tree.path, entry)
+
+
+def pixel_sha256(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """`decode.sha256` of each image: uint8 [N, 32]."""
+    return np.frombuffer(b"".join(map(decode.sha256, images)), np.uint8).reshape(len(images), 32)
+
+
+def _scan(tree: FileSource, file: BinaryIO) -> Side:
+    listing = tree.listing()
+    arrays = _read_arrays(tree, listing.files)
+    if arrays is None:
+        manifest = image_folder.scan(tree, listing, file)
+        return Side(manifest.to_arrays(), {"form": "files", "source": str(tree.path), "splits": manifest.split_names})
+    np.save(file, arrays.images)
+    facts = {
+        "form": "arrays",
+        "source": str(tree.path),
+        "class_names": arrays.class_names,
+        "split_sizes": arrays.split_sizes,
+        "splits": list(arrays.split_sizes),
+    }
+    return Side({"labels": arrays.labels, "pixel_sha256": pixel_sha256(arrays.images)}, facts)
+
+
+def _read_arrays(tree: FileSource, files: list[str]) -> Arrays | None:
+    """The arrays of a tree. None if it has none."""
+    for module in (cifar10, fashion_mnist):
+        layout = module.recognise(files)
+        if layout is not None:
+            return module.read(tree, layout)  # pyright: ignore[reportArgumentType]  # each module's layout is its own
+    return None

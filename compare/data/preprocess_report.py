@@ -1,0 +1,210 @@
+"""Timed scans as a table, sentences, a plot and JSON."""
+
+from __future__ import annotations
+
+import json
+import statistics as python_statistics
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import typer
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
+from rich.text import Text
+
+from common.artifacts import atomic_files
+from common.data.preprocessing import scan, statistics
+from common.data.preprocessing.sums import Sums
+from common.machine import machine
+from compare.core import terminal, wording
+from compare.data.engine_scans import Outcome, Row
+from compare.reporting import plots, tables
+from compare.reporting.tables import Cell, Column, Table
+
+SCHEMA_VERSION = 1
+KIND = "preprocess"
+NAME = "preprocess"
+"""Of the files in --out, without their suffix."""
+
+
+def table(outcome: Outcome) -> Table:
+    """One row for each engine and number of workers."""
+    columns = (
+        Column("engine", "engine"),
+        Column("workers", "workers"),
+        Column("seconds", "seconds", 3),
+        Column("images_per_second", "images/s", 0),
+        Column("speedup", "speed-up", 2),
+        Column("efficiency", "efficiency", 2),
+        Column("oversubscribed", "oversubscribed"),
+        Column("import_seconds", "import seconds", 1, short="import\ns"),
+        Column("start_seconds", "start seconds", 1, short="start\ns"),
+        Column("peak_memory_mib", "peak memory MiB", 0, short="peak\nMiB", wide=True),
+        Column("status", "status"),
+        Column("reason", "reason", terminal=False),
+    )
+    rows: list[dict[str, Cell]] = []
+    for made in to_rows(outcome):
+        cells = {column.key: made[column.key] for column in columns}
+        rows.append(cells | {"oversubscribed": "yes" if made["oversubscribed"] else "no"})
+    request = outcome.request
+    repeats = f"median of {request.repeats} scans" if request.repeats > 1 else "one scan"
+    return Table(
+        NAME,
+        f"Mean and standard deviation of {len(outcome.files.train):,} images of {outcome.files.name}",
+        columns,
+        rows,
+        note=f"Seconds: {repeats}, each in a fresh process, without its import and the start of its workers. Speed-up: "
+        f"relative to the same engine with 1 worker. Efficiency: speed-up / workers. Oversubscribed: more workers than cores "
+        f"({outcome.cores} here). Dask: {request.scheduler}.",
+    )
+
+
+def to_rows(outcome: Outcome) -> list[dict[str, Any]]:
+    """The rows, JSON-ready."""
+    alone = {row.engine: row.seconds for row in outcome.rows if row.workers == 1}
+    tasks = len(scan.parts(outcome.files.train.encoded))
+    return [{**_plain_row(row, alone.get(row.engine)), "tasks": tasks} for row in outcome.rows]
+
+
+def to_plain(outcome: Outcome) -> dict[str, Any]:
+    """Everything, JSON-ready."""
+    request, files = outcome.request, outcome.files
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": KIND,
+        "data": files.name,
+        "content_hash": files.content_hash,
+        "image_size": files.image_size,
+        "images": len(files.train),
+        "notes": list(files.notes),
+        "scheduler": request.scheduler,
+        "repeats": request.repeats,
+        "cores": outcome.cores,
+        "machine": machine.describe(),
+        **_mean_and_std(outcome.sums),
+        "rows": to_rows(outcome),
+        "differing": [row.name for row in outcome.differing],
+        "exit_code": outcome.exit_code,
+    }
+
+
+def sentences(outcome: Outcome) -> list[str]:
+    """The results in sentences."""
+    said: list[str] = []
+    if outcome.sums is not None:
+        made = statistics.statistics(outcome.sums)
+        red, green, blue = (f"{mean:.6f} / {std:.6f}" for mean, std in zip(made.mean, made.std, strict=True))
+        said.append(f"Mean / standard deviation in 0..1: red {red}, green {green}, blue {blue}.")
+    if outcome.differing:
+        names = ", ".join(row.name for row in outcome.differing)
+        said.append(f"NOT THE SAME: {names} found other integer sums than the others. Nothing was stored.")
+    elif outcome.sums is not None:
+        count = sum(len(row.scans) for row in outcome.rows)
+        scans = "both" if count == 2 else f"all {count}"
+        agreed = (
+            f"The same integer sums in {scans} scans"
+            if count > 1
+            else "The one scan found the same integer sums as this process"
+        )
+        said.append(f"{agreed}. They are stored for runs with data.normalization=dataset.")
+    tasks = len(scan.parts(outcome.files.train.encoded))
+    idle = sorted({row.workers for row in outcome.rows if row.scans and row.workers > tasks})
+    if idle:
+        said.append(
+            f"Of {', '.join(f'{count:,}' for count in idle)} workers at most {tasks:,} had work: the split has no more tasks. "
+            f"A task is about {scan.CHUNK_BYTES / 2**20:.0f} MiB of files."
+        )
+    said += [f"{row.name}: {row.status}: {row.reason}" for row in outcome.rows if row.reason]
+    return said
+
+
+def show(outcome: Outcome, *, as_json: bool) -> None:
+    """Print the table and its sentences, or everything as one JSON object."""
+    if as_json:
+        typer.echo(json.dumps(to_plain(outcome), indent=1, allow_nan=False))
+        return
+    console = terminal.stdout()
+    made = table(outcome)
+    console.print(tables.to_rich(made, console.width))
+    console.print(Text(tables.note_on_terminal(made, console.width, tables.ELSEWHERE), style="dim"))
+    for sentence in sentences(outcome):
+        console.print(Text(wording.one_line(sentence)))
+
+
+def write(outcome: Outcome, folder: Path) -> None:
+    """Write the table as Markdown, CSV and JSON, and the plot of time against workers as PNG and SVG."""
+    made = table(outcome)
+    said = "".join(f"- {tables.escaped(sentence)}\n" for sentence in sentences(outcome))
+    atomic_files.write_atomically(
+        folder / f"{NAME}.md", f"{tables.to_markdown(made)}\n{said}\n![time against workers]({NAME}.png)\n"
+    )
+    atomic_files.write_atomically(folder / f"{NAME}.csv", tables.to_csv(made))
+    atomic_files.write_atomically(folder / f"{NAME}.json", json.dumps(to_plain(outcome), indent=1, allow_nan=False) + "\n")
+    with mpl.rc_context(plots.SETTINGS):
+        plots.save(_figure(outcome), folder, NAME)
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    """The rows that `write` left in a folder, as `to_rows` gives them."""
+    return json.loads((folder / f"{NAME}.json").read_text("utf-8"))["rows"]
+
+
+def _figure(outcome: Outcome) -> Figure:
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axis = figure.subplots()
+    for index, engine in enumerate(outcome.request.engines):
+        points = sorted((row.workers, row.seconds) for row in outcome.rows if row.engine == engine and row.seconds is not None)
+        if points:
+            counts, seconds = zip(*points, strict=True)
+            marker = plots.MARKERS[index % len(plots.MARKERS)]
+            axis.plot(counts, seconds, label=engine, color=plots.COLOURS[index], marker=marker)
+    axis.set(title=table(outcome).title, xlabel="workers", ylabel="seconds", ylim=(0, None))
+    axis.set_xscale("log", base=2)
+    axis.xaxis.set(major_locator=FixedLocator(sorted(outcome.request.workers)), minor_locator=NullLocator())
+    axis.xaxis.set_major_formatter(ScalarFormatter())
+    most = max(outcome.request.workers)
+    if most > outcome.cores:
+        axis.axvspan(
+            outcome.cores * 1.1, most * 1.1, color="black", alpha=0.06, label=f"more workers than the {outcome.cores} cores"
+        )
+    if axis.get_legend_handles_labels()[0]:
+        figure.legend(loc="outside lower center", ncols=4, frameon=False)
+    return figure
+
+
+def _plain_row(row: Row, alone: float | None) -> dict[str, Any]:
+    seconds = row.seconds
+    speedup = alone / seconds if alone is not None and seconds is not None else None
+    last = row.scans[-1] if seconds is not None else None
+
+    def median(name: str) -> float | None:
+        return python_statistics.median(getattr(scan, name) for scan in row.scans) if last else None
+
+    return {
+        "engine": row.engine,
+        "workers": row.workers,
+        "seconds": seconds,
+        "images": last.images if last else None,
+        "images_per_second": last.images / seconds if last and seconds else None,
+        "speedup": speedup,
+        "efficiency": speedup / row.workers if speedup is not None else None,
+        "oversubscribed": row.oversubscribed,
+        **_mean_and_std(last.sums if last else None),
+        "import_seconds": median("import_seconds"),
+        "start_seconds": median("start_seconds"),
+        "peak_memory_mib": median("peak_memory_mib"),
+        "status": row.status,
+        "reason": row.reason,
+        "scans": [scan.model_dump() for scan in row.scans],
+    }
+
+
+def _mean_and_std(sums: Sums | None) -> dict[str, list[float] | None]:
+    if sums is None:
+        return {"mean": None, "std": None}
+    made = statistics.statistics(sums)
+    return {"mean": list(made.mean), "std": list(made.std)}
