@@ -12,7 +12,11 @@ from compare.core.statistics import SIGNIFICANCE, VERDICT_PAIRS, Judged, Ratio
 from compare.data.data_report import counted
 from compare.judgement.findings import doubt_of
 from compare.judgement.summary import Summary, family, ratio_of_seconds
-from compare.papers.paper import CORRECTED, Here, Verdict
+from compare.papers.here import Here
+from compare.papers.plan import CORRECTED
+
+Verdict = Literal["reproduced", "not reproduced", "contradicted by the paper's own table", "cannot be told here"]
+UNTOLD: Verdict = "cannot be told here"
 
 EQUIVALENT = 0.01
 """Accuracy, 0..1. A smaller loss counts as none: one point."""
@@ -109,7 +113,7 @@ def more_accurate(difference: Difference | None, points: float) -> tuple[Verdict
         points: in hundredths, above 0, by which it was: a lead of so many that is ruled out is not reproduced.
     """
     if difference is None or not (difference.decided and difference.learned):
-        return "cannot be told here", _untold(difference)
+        return UNTOLD, _untold(difference)
     if difference.p < SIGNIFICANCE and difference.low > 0:
         return "reproduced", difference.words
     if difference.p < SIGNIFICANCE and difference.high < 0:
@@ -119,7 +123,7 @@ def more_accurate(difference: Difference | None, points: float) -> tuple[Verdict
             "not reproduced",
             f"{difference.words}: no lead shown, and one of the {points:.2g} that were published is ruled out",
         )
-    return "cannot be told here", f"{difference.words}: no difference shown"
+    return UNTOLD, f"{difference.words}: no difference shown"
 
 
 def loses(difference: Difference | None, points: float) -> tuple[Verdict, str]:
@@ -132,26 +136,26 @@ def loses(difference: Difference | None, points: float) -> tuple[Verdict, str]:
         points: in hundredths, above 0.
     """
     if difference is None or not (difference.decided and difference.learned):
-        return "cannot be told here", _untold(difference)
+        return UNTOLD, _untold(difference)
     surely = difference.p < SIGNIFICANCE
     if not difference.low <= -points / 100 <= difference.high:
         loss = "a loss, but " if surely and difference.high < 0 else ""
-        return "cannot be told here", f"{difference.words}: {loss}not the {points:g} that were published"
+        return UNTOLD, f"{difference.words}: {loss}not the {points:g} that were published"
     if surely:
         return "reproduced", f"{difference.words}, which holds the {points:g} that were published"
-    return "cannot be told here", f"{difference.words}, which holds a loss of {points:g}, and none as well"
+    return UNTOLD, f"{difference.words}, which holds a loss of {points:g}, and none as well"
 
 
 def loses_none(difference: Difference | None) -> tuple[Verdict, str]:
     """Whether the first of two is at most a point less accurate."""
     if difference is None or not (difference.decided and difference.learned):
-        return "cannot be told here", _untold(difference)
+        return UNTOLD, _untold(difference)
     if difference.p < SIGNIFICANCE and difference.high < 0:
         small = f", though less than {100 * EQUIVALENT:g} point" if difference.low > -EQUIVALENT else ""
         return "not reproduced", f"{difference.words}: it loses{small}"
     if difference.low > -EQUIVALENT:
         return "reproduced", f"{difference.words}: a loss of {100 * EQUIVALENT:g} point or more is ruled out"
-    return "cannot be told here", f"{difference.words}: neither a loss nor its absence is shown"
+    return UNTOLD, f"{difference.words}: neither a loss nor its absence is shown"
 
 
 def pair(here: Here, framework: str) -> tuple[str, str]:
@@ -180,7 +184,7 @@ def gains_more(first: Ratio, second: Ratio) -> Verdict:
     first_low, first_high, second_low, second_high = (end or 0.0 for end in (first.low, first.high, second.low, second.high))
     if first_low > max(second_high, 1.0):
         return "reproduced"
-    return "not reproduced" if first_high < max(second_low, 1.0) else "cannot be told here"
+    return "not reproduced" if first_high < max(second_low, 1.0) else UNTOLD
 
 
 def above(judged: Judged | None, words: str) -> tuple[Verdict, str]:
@@ -191,7 +195,7 @@ def above(judged: Judged | None, words: str) -> tuple[Verdict, str]:
         words: names the ratio, e.g. `data_parallel x2 over serial`.
     """
     if judged is None:
-        return "cannot be told here", f"{words}: one of the two was not run here, or was too short to be timed"
+        return UNTOLD, f"{words}: one of the two was not run here, or was too short to be timed"
     said = f"{words}: {statistics.interval_words(judged.ratio)} times{statistics.surety(judged)}"
     match judged.verdict:
         case "above":
@@ -199,7 +203,7 @@ def above(judged: Judged | None, words: str) -> tuple[Verdict, str]:
         case "below":
             return "not reproduced", said
         case _:
-            return "cannot be told here", f"{said}: {judged.verdict}"
+            return UNTOLD, f"{said}: {judged.verdict}"
 
 
 def paired(here: Here, training: str, slow: str, fast: str) -> Ratio | None:
@@ -222,7 +226,7 @@ def sound(here: Here, judged: tuple[Verdict, str]) -> tuple[Verdict, str]:
 
 
 def _doubted(judged: tuple[Verdict, str], said: str) -> tuple[Verdict, str]:
-    return ("cannot be told here", f"{judged[1]}. {said.removesuffix('.')}") if said else judged
+    return (UNTOLD, f"{judged[1]}. {said.removesuffix('.')}") if said else judged
 
 
 def doubt(here: Here, training: str, rows: Sequence[str]) -> str:
@@ -230,6 +234,11 @@ def doubt(here: Here, training: str, rows: Sequence[str]) -> str:
     if training == CORRECTED and (said := unsound(here)):
         return said
     return doubt_of(*(summary for row in rows if (summary := here.summary(training, row)))).strip()
+
+
+def doubt_of_runs(here: Here, runs: Sequence[str]) -> str:
+    """Why the times of these published runs are not reliable. Empty if nothing disturbed them."""
+    return doubt_of(*(found for run in runs if (found := here.summary(here.training_of(run), run)))).strip()
 
 
 def unsound(here: Here) -> str:
