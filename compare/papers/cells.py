@@ -81,7 +81,7 @@ def _notes(here: Here, table: PublishedTable) -> Iterable[str]:
             yield f"Of some of these runs: {doubt[:1].lower()}{doubt[1:]}"
     if table.rows_are == "classes" and "images" in table.columns:
         names = class_counts(here)
-        known = {_class_here(str(name), names) for (name,) in table.rows}
+        known = {class_here(str(name), names) for (name,) in table.rows}
         if others := [name for name in names if name not in known]:
             shown = ", ".join(others[:_SHOWN]) + (", ..." if len(others) > _SHOWN else "")
             yield f"{counted(len(others), 'class', 'classes')} here that the paper does not have: {shown}."
@@ -229,13 +229,13 @@ def _classes(here: Here, table: PublishedTable) -> Iterable[Found]:
     if "images" in table.columns:
         counts = class_counts(here)
         for (name,) in table.rows:
-            yield {"images": counts.get(_class_here(str(name), counts))}, _NO_CLASS
+            yield {"images": counts.get(class_here(str(name), counts))}, _NO_CLASS
         return
     made = here.evaluated
     scores = made.models[0].validation_scores if made and made.models else None
     known = dict(zip(made.class_names, scores.classes, strict=True)) if made and scores else {}
     for (name,) in table.rows:
-        own = known.get(_class_here(str(name), known))
+        own = known.get(class_here(str(name), known))
         values = {measure: getattr(own, measure) if own else None for measure in ("precision", "recall", "f1", "support")}
         yield values, _NO_CLASS if scores else _UNSCORED
 
@@ -260,7 +260,7 @@ def class_counts(here: Here) -> dict[str, int]:
     return dict(zip(whole.class_names, counts.tolist(), strict=True))
 
 
-def _class_here(name: str, names: Iterable[str]) -> str:
+def class_here(name: str, names: Iterable[str]) -> str:
     """The name here of a class of the paper, which may cut off long names."""
     longer = [each for each in names if each.startswith(name)]
     return longer[0] if len(longer) == 1 else name

@@ -242,7 +242,7 @@ def _serial_of(here: Here, name: str) -> str:
 
 def _scans_scale_more(here: Here, claim: schema.ScansScaleMore) -> Judgement:
     most = max((row["workers"] for row in here.scans or []), default=1)
-    engines = (claim.than, claim.engine)
+    engines = (claim.than_engine, claim.engine)
     rows = {(engine, workers): here.scan(engine, workers) for engine in engines for workers in (1, most)}
     if not all(rows.values()):
         return UNTOLD, ["The scans were not all made."]
@@ -251,9 +251,9 @@ def _scans_scale_more(here: Here, claim: schema.ScansScaleMore) -> Judgement:
     made = {key: row for key, row in rows.items() if row}
     seconds = {key: [scan["seconds"] for scan in row["scans"]] for key, row in made.items()}
     gains = {engine: [a / b for a, b in zip(seconds[engine, 1], seconds[engine, most], strict=True)] for engine in engines}
-    ratio = statistics.paired_ratio(list(zip(gains[claim.engine], gains[claim.than], strict=True)))
+    ratio = statistics.paired_ratio(list(zip(gains[claim.engine], gains[claim.than_engine], strict=True)))
     judged = statistics.verdicts([("gain", ratio)])[0] if ratio else None
-    what = f"the gain of {claim.engine} over the gain of {claim.than}, {most} workers against 1"
+    what = f"the gain of {claim.engine} over the gain of {claim.than_engine}, {most} workers against 1"
     verdict, words = judging.above(judged, what)
     own = statistics.paired_ratio(list(zip(seconds[claim.engine, 1], seconds[claim.engine, most], strict=True)))
     cores, known = machine.available_cores(), machine.describe()

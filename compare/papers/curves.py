@@ -15,9 +15,15 @@ _Line = tuple[str, dict[int, float], dict[int, float | None]]
 """Title of the run, the paper's value by epoch, and the value here by epoch."""
 
 
-def draw(figure: Figure, here: Here) -> None:
-    """Both axes of the paper, over epochs. Solid lines are found here, dashed ones are the paper's."""
-    axes = figure.subplots(1, 2)
+def draw(figure: Figure, here: Here) -> bool:
+    """Draw the paper's axes, over epochs. Solid lines are found here, dashed ones are the paper's.
+
+    Returns:
+        Whether the paper has any.
+    """
+    if not here.paper.curves:
+        return False
+    axes = figure.subplots(1, len(here.paper.curves), squeeze=False)[0]
     for axis, wanted in zip(axes, here.paper.curves, strict=True):
         for number, (title, paper, values) in enumerate(_lines(here, wanted)):
             colour = f"C{number}"
@@ -32,6 +38,7 @@ def draw(figure: Figure, here: Here) -> None:
         if wanted.limits:
             axis.set_ylim(*wanted.limits)
     axes[0].legend(fontsize=8)
+    return True
 
 
 def _lines(here: Here, wanted: Curves) -> Iterator[_Line]:
@@ -39,12 +46,8 @@ def _lines(here: Here, wanted: Curves) -> Iterator[_Line]:
         measure = table.columns[wanted.column].measure or wanted.column
         if table.rows_are == "epochs":
             paper = {int(epoch): figure for (epoch,), row in table.rows.items() if (figure := row[wanted.column]) is not None}
-            records = found(here, table)
-            yield (
-                here.paper.runs[table.run].title,
-                paper,
-                {int(epoch): values[measure] for (epoch,), (values, _) in records.items()},
-            )
+            values = {int(epoch): values[measure] for (epoch,), (values, _) in found(here, table).items()}
+            yield here.paper.runs[table.run].title, paper, values
             continue
         for key, row in table.rows.items():
             name = run_name(key)

@@ -95,8 +95,8 @@ class Here:
     def needs_gpus(self, run: str, epoch: int = 1) -> str:
         """What a cell needs, and the command that fills it there, at the smallest scale from this one on with such an epoch."""
         known, setting = self.paper.runs[run], self.setting
-        enough = [scale for scale in (setting.scale, SCALES[-1]) if epoch <= (self.paper.scales[scale].epochs or known.epochs)]
-        needed = command(self.paper, setting, enough[0] if enough else SCALES[-1])
+        epochs = self.paper.scales[setting.scale].epochs or known.epochs
+        needed = command(self.paper, setting, setting.scale if epoch <= epochs else SCALES[-1])
         return f"needs {known.gpus} GPUs; there: {needed}"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from common import spec
 from common.machine import machine
-from common.spec import Spec
+from common.spec import Spec, SpecError
 from compare.core import wording
 from compare.data import preprocess
 from compare.data.data_report import counted
@@ -16,7 +16,7 @@ from compare.evaluation.final_training import Evaluation
 from compare.execution import launch, matrix
 from compare.execution.matrix import Row
 from compare.execution.store import flat
-from compare.papers.schema import SCALES, SMOKE, Fields, Paper, Run, Scale
+from compare.papers.schema import SCALES, SMOKE, Fields, Paper, Scale, Search, Size
 from compare.tuning.tuner import Tuning
 
 AS_IT_WAS = "faithful"
@@ -68,6 +68,10 @@ class Training:
     oversubscribe: bool = False
 
 
+Final = Callable[[dict[str, dict[str, Any]]], Evaluation]
+"""The final training, of the best fields by framework."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """Everything that is run for a paper at one scale."""
@@ -80,12 +84,9 @@ class Plan:
     """The same question, with corrected runs."""
     chosen: list[str]
     """Settings that the paper does not state, and that were chosen here."""
-    departs: list[str]
-    """How even the published runs differ here from the paper's."""
     scans: preprocess.Request | None = None
     tuning: Tuning | None = None
-    final: Callable[[dict[str, dict[str, Any]]], Evaluation] | None = None
-    """The final training, of the best fields by framework."""
+    final: Final | None = None
 
     @property
     def trainings(self) -> list[Training]:
@@ -95,6 +96,21 @@ class Plan:
     def base(self) -> Spec:
         """The spec of the first of the published runs."""
         return self.faithful[0].rows[0].spec
+
+    @property
+    def departs(self) -> list[str]:
+        """How the published runs differ here from the paper's, the size of this scale first."""
+        paper = self.paper
+        pixels, epochs = self.base.data.image_size, max(row.spec.epochs or 0 for each in self.faithful for row in each.rows)
+        most = max(run.epochs for run in paper.runs.values())
+        scaled: list[str] = []
+        if not self.same_image_size:
+            here = f"Images of {pixels} px and {counted(epochs, 'epoch')}"
+            scaled = [f"{here}, in place of {paper.data.image_size} px and {most} epochs."]
+        elif epochs != most:
+            scaled = [f"{counted(epochs, 'epoch')}, in place of {most}."]
+        by_gpus = paper.departs_by_gpus[: self.setting.gpus + 1][-1:]
+        return [*scaled, *paper.departs, *(each.replace("{devices}", self.setting.devices) for each in by_gpus)]
 
     @property
     def same_image_size(self) -> bool:
@@ -109,8 +125,7 @@ def plan(paper: Paper, setting: Setting) -> Plan:
     """
     size, search = paper.scales[setting.scale], paper.search
     shared: Fields = {"model": paper.model, **paper.fields, **size.fields}
-    faithful = _as_it_was(paper, setting, shared)
-    scans = tuning = final = None
+    scans = tuning = None
     chosen = [*paper.chosen]
     if paper.scans is not None and (scan := size.scans):
         run = spec.build(setting.overlaid(shared, paper.scans, scan.fields))
@@ -125,39 +140,41 @@ def plan(paper: Paper, setting: Setting) -> Plan:
             frameworks=search.frameworks,
             repeats=extent.repeats,
         )
+        ranges = "; ".join(f"{name} {_range_words(each)}" for name, each in search.space.items())
         chosen += [
-            f"The ranges of the search: {'; '.join(f'{name} {each}' for name, each in map(_range, search.space.items()))}.",
+            f"The ranges of the search: {ranges}.",
             f"Epochs of a trial: {extent.epochs}; of the final training: {size.final_epochs}.",
         ]
-    if search is not None and size.final_epochs is not None:
-        values, frameworks = setting.overlaid(shared, {"epochs": size.final_epochs}), search.frameworks
-
-        def final(best: dict[str, dict[str, Any]]) -> Evaluation:
-            return Evaluation(values=values, frameworks=frameworks, tuned=best, repeats=1, scores_validation=True)
-
     return Plan(
         paper,
         setting,
-        faithful,
+        _as_it_was(paper, setting, shared),
         _corrected(paper, setting, shared),
         chosen,
-        _departs(paper, setting, faithful),
         scans,
         tuning,
-        final,
+        _final(setting, shared, size, search),
     )
 
 
-def _range(item: tuple[str, Any]) -> tuple[str, str]:
-    name, each = item
-    return name, f"{each['low']:g} to {each['high']:g}" if isinstance(each, dict) and "low" in each else f"{each}"
+def _final(setting: Setting, shared: Fields, size: Size, search: Search | None) -> Final | None:
+    if search is None or size.final_epochs is None:
+        return None
+    values, frameworks = setting.overlaid(shared, {"epochs": size.final_epochs}), search.frameworks
+    return lambda best: Evaluation(values=values, frameworks=frameworks, tuned=best, repeats=1, scores_validation=True)
+
+
+def _range_words(written: Any) -> str:
+    known = isinstance(written, dict) and {"low", "high"} <= written.keys()
+    return f"{written['low']:g} to {written['high']:g}" if known else f"{written}"
 
 
 def _as_it_was(paper: Paper, setting: Setting, shared: Fields) -> list[Training]:
     was, size = paper.as_it_was, paper.scales[setting.scale]
     rows: dict[str, Row] = {}
     for name, run in was.runs.items():
-        if not is_run(run, setting):
+        too_small = SCALES.index(setting.scale) < SCALES.index(run.first_scale)
+        if too_small or (setting.gpus < run.gpus and not run.replicas_on_cores):
             continue
         fields = {"epochs": min(size.epochs or run.epochs, run.epochs)}
         if run.replicas_on_cores:  # a core that the replicas cannot share stays idle
@@ -165,17 +182,16 @@ def _as_it_was(paper: Paper, setting: Setting, shared: Fields) -> list[Training]
             fields["cores"] = cores // replicas * replicas or cores
         values = setting.overlaid(shared, was.fields, fields, run.fields, run.at.get(setting.scale, {}))
         rows[name] = Row(id=name, framework=run.framework, spec=spec.build(values))
+    if not rows:
+        raise SpecError(
+            f"{paper.argument} has no run for this scale and machine. Received: --scale {setting.scale}, {setting.devices}. "
+            "Use a larger scale, or a machine with the GPUs of its runs."
+        )
     seeds = tuple(range(size.repeats)) if was.each_repeat_a_seed else ()
     if was.together:
         on_cores = any(run.replicas_on_cores for run in was.runs.values())
         return [Training(AS_IT_WAS, was.title, [*rows.values()], size.repeats, seeds, oversubscribe=on_cores)]
     return [Training(name, was.runs[name].title, [row], size.repeats, seeds) for name, row in rows.items()]
-
-
-def is_run(run: Run, setting: Setting) -> bool:
-    """Whether a published run is in the plan."""
-    large_enough = SCALES.index(setting.scale) >= SCALES.index(run.first_scale)
-    return large_enough and (run.replicas_on_cores or setting.gpus >= run.gpus)
 
 
 def _corrected(paper: Paper, setting: Setting, shared: Fields) -> Training:
@@ -188,17 +204,3 @@ def _corrected(paper: Paper, setting: Setting, shared: Fields) -> Training:
         rows = [row for row in rows if row.spec.cores == most]
     title = "The same question, asked of identical models"
     return Training(CORRECTED, title, rows, size.seeds, tuple(range(size.seeds)), prove=setting.scale != SMOKE)
-
-
-def _departs(paper: Paper, setting: Setting, faithful: list[Training]) -> list[str]:
-    """How the published runs differ here, the size of the scale first."""
-    first = faithful[0].rows[0].spec
-    here = (first.data.image_size, max(row.spec.epochs or 0 for each in faithful for row in each.rows))
-    there = (paper.data.image_size, max(run.epochs for run in paper.runs.values()))
-    scaled: list[str] = []
-    if here[0] != there[0]:
-        scaled = [f"Images of {here[0]} px and {counted(here[1], 'epoch')}, in place of {there[0]} px and {there[1]} epochs."]
-    elif here != there:
-        scaled = [f"{counted(here[1], 'epoch')}, in place of {there[1]}."]
-    by_gpus = paper.departs_by_gpus[: setting.gpus + 1][-1:]
-    return [*scaled, *paper.departs, *(each.replace("{devices}", setting.devices) for each in by_gpus)]

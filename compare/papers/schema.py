@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 import pydantic
 import yaml
@@ -308,7 +308,7 @@ class ScansScaleMore(Claim):
 
     kind: Literal["scans_scale_more"]
     engine: str
-    than: str
+    than_engine: str
     cores: int
     """Of the paper's machine."""
 
@@ -390,17 +390,17 @@ class Paper(Frozen):
     search: Search | None = None
     """The search, and the final training of the fields that it finds."""
     scales: dict[Scale, Size]
-    chosen: list[str]
+    chosen: list[str] = []
     """Settings that the paper does not state, and that were chosen here."""
     departs: list[str] = []
     """How even the published runs differ here from the paper's."""
     departs_by_gpus: tuple[str, ...] = ()
     """The same where no GPU is here, one, and so on. The last is for all more. {devices}: the cores and GPUs here."""
-    caveats: list[str]
+    caveats: list[str] = []
     """Errors found in the paper."""
     tables: dict[FileName, PublishedTable | SideBySide]
     arithmetic: list[Sum] = []
-    curves: tuple[Curves, Curves]
+    curves: tuple[Curves, ...] = ()
     claims: dict[str, AnyClaim]
 
     @property
@@ -427,24 +427,6 @@ class Paper(Frozen):
             return re.fullmatch(self.data.class_pattern, class_name) is not None
         tables = [table for table in self.published_tables.values() if table.rows_are == "classes"]
         return any(class_name.startswith(str(name)) for table in tables for (name,) in table.rows)
-
-    @pydantic.model_validator(mode="after")
-    def _names_are_known(self) -> Self:
-        if set(self.scales) != set(SCALES):
-            raise SpecError(f"scales must be {', '.join(SCALES)}. Received: {', '.join(self.scales)}.")
-        for claim in self.claims.values():
-            named = [getattr(claim, field) for field in ("run", "base", "slow") if hasattr(claim, field)]
-            named += [name for field in ("runs", "fast", "first") for name in getattr(claim, field, ())]
-            if not isinstance(claim, ScansScaleMore) and hasattr(claim, "than"):
-                named.append(claim.than)
-            chosen(f"claim {claim.said!r}", named or list(self.runs), tuple(self.runs))
-        known = tuple(self.published_tables)
-        for name in [
-            *(name for each in self.curves for name in each.tables),
-            *(each.table for each in self.claims.values() if isinstance(each, SearchGain)),
-        ]:
-            chosen("tables", [name], known)
-        return self
 
 
 def names() -> list[str]:
@@ -476,13 +458,45 @@ def read(path: Path, argument: str) -> Paper:
     values = spec.read_values(path, "paper")
     try:
         paper = Paper.model_validate({**values, "name": path.stem, "argument": argument})
-        return paper.model_copy(update={"tables": dict(_with_csv(paper, path.parent))})
+        made = paper.model_copy(update={"tables": dict(_with_csv(paper, path.parent))})
+        _check(made)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"])) or "file"
         raise SpecError(f"{path}: {field} is refused: {first['msg']}. Received: {first['input']!r}. Change {field}.") from None
-    except (SpecError, OSError, ValueError, KeyError) as error:
+    except (SpecError, OSError, KeyError) as error:
         raise SpecError(f"{path}: {error}") from None
+    return made
+
+
+_RUNS = ("run", "than", "base", "slow", "runs", "fast", "first")
+"""Fields of claims that name runs."""
+
+
+def _check(paper: Paper) -> None:
+    """Refuse names of runs, tables and columns that the file does not have."""
+    if set(paper.scales) != set(SCALES):
+        raise SpecError(f"scales must be {', '.join(SCALES)}. Received: {', '.join(paper.scales)}.")
+    runs, tables = tuple(paper.runs), paper.published_tables
+    for name, run in paper.runs.items():
+        chosen(f"as_it_was.runs.{name}.framework", [run.framework], tuple(FRAMEWORKS))
+    for name, table in tables.items():
+        if table.rows_are == "epochs":
+            chosen(f"tables.{name}.run", [table.run], runs)
+        if table.rows_are == "runs":
+            chosen(f"tables.{name}", [run_name(key) for key in table.rows], runs)
+        assert table.rows is not None  # refuses rows of another length
+    drawn = [(f"curves.{number}", each.tables, each.column) for number, each in enumerate(paper.curves)]
+    drawn += [
+        (f"tables.{name}", each.tables, each.column) for name, each in paper.tables.items() if isinstance(each, SideBySide)
+    ]
+    for field, named, column in drawn:
+        for table in chosen(field, named, tuple(tables)):
+            chosen(f"{field}.column", [column], tuple(tables[table].columns))
+    for name, claim in paper.claims.items():
+        for field, value in claim.model_dump().items():
+            if field in _RUNS:
+                chosen(f"claims.{name}.{field}", value if isinstance(value, tuple) else [value], runs)
 
 
 def _with_csv(paper: Paper, folder: Path) -> Iterator[tuple[str, PublishedTable | SideBySide]]:

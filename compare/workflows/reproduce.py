@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from matplotlib.figure import Figure
 from rich.console import Console
 
 from common import spec
@@ -335,17 +334,13 @@ def _verdicts(plan: Plan, folder: Path, passed: Passed) -> Made:
     here = _here(plan, folder.parent)
     judged = claims.judge_all(here)
 
-    def drawn(figure: Figure) -> bool:
-        curves.draw(figure, here)
-        return True
-
-    plots.write_all({_CURVES: drawn}, folder)
+    plots.write_all({_CURVES: lambda figure: curves.draw(figure, here)}, folder)
     part = Section(
         name=_VERDICTS,
         title="The published tables, and what is to be said of the claims",
         sections=[(f"{each.verdict}: {each.said}", each.evidence) for each in judged],
         tables=[_claims_table(judged), *cells.tables(here)],
-        pictures=[f"{_CURVES}.svg"],
+        pictures=[f"{_CURVES}.svg"] if plan.paper.curves else [],
         conclusions=[f"{each.verdict.upper()}: {each.said}" for each in judged],
     )
     return Made(part)
