@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -44,8 +44,8 @@ def tables(here: Here) -> list[Table]:
         _side_by_side(here, name, table) if isinstance(table, SideBySide) else _table(here, name, table)
         for name, table in here.paper.tables.items()
     ]
-    checks = _checks(here.paper)
-    return [*made, arithmetic(here.paper.name, checks)] if checks else made
+    checks = [*_checked_gains(here.paper), *_checked_sums(here.paper)]
+    return [*made, _arithmetic(here.paper.name, checks)] if checks else made
 
 
 def found(here: Here, table: PublishedTable) -> dict[Key, Found]:
@@ -53,21 +53,22 @@ def found(here: Here, table: PublishedTable) -> dict[Key, Found]:
     return dict(zip(table.rows, MEASURES[table.rows_are](here, table), strict=True))
 
 
+def _cell(here: Here, table: PublishedTable, key: Key, column: str, values: Mapping[str, float | None]) -> Compared:
+    kind, paper = table.columns[column], table.rows[key][column]
+    ratio = kind.ratio and (column != "seconds" or here.plan.same_image_size)
+    value = values[kind.measure or column] if paper is not None else None
+    return Compared(column, kind.heading, kind.digits, paper, value, ratio)
+
+
 def _table(here: Here, name: str, table: PublishedTable) -> Table:
-    rows: list[tuple[dict[str, Cell], list[Compared], str]] = []
-    for key, (values, reason) in found(here, table).items():
-        figures = [
-            Compared(
-                column,
-                kind.heading,
-                kind.digits,
-                table.rows[key][column],
-                values[kind.measure or column] if table.rows[key][column] is not None else None,
-                kind.ratio and (column != "seconds" or here.plan.same_image_size),
-            )
-            for column, kind in table.columns.items()
-        ]
-        rows.append((dict(zip(table.label_names, key, strict=True)), figures, reason))
+    rows = [
+        (
+            dict(zip(table.label_names, key, strict=True)),
+            [_cell(here, table, key, column, values) for column in table.columns],
+            reason,
+        )
+        for key, (values, reason) in found(here, table).items()
+    ]
     return compared(name, table.title, table.label_names, rows, note=" ".join([table.note, *_notes(here, table)]).strip())
 
 
@@ -88,23 +89,21 @@ def _notes(here: Here, table: PublishedTable) -> Iterable[str]:
 
 
 def _side_by_side(here: Here, name: str, wanted: SideBySide) -> Table:
-    """A column of several tables. A cell that is open names its run, where not all are open for one reason."""
-    paper = here.paper
-    parts = [(paper.runs[table.run].title, table, found(here, table)) for table in map(paper.table, wanted.tables)]
+    """A column of several tables. The reason of an open cell names its run, unless it is the reason of all runs."""
+    parts = {here.paper.runs[table.run].title: (table, found(here, table)) for table in map(here.paper.table, wanted.tables)}
     rows: list[tuple[dict[str, Cell], list[Compared], str]] = []
-    for key in dict.fromkeys(key for _, table, _ in parts for key in table.rows):
+    for key in dict.fromkeys(key for table, _ in parts.values() for key in table.rows):
         figures: list[Compared] = []
         reasons: dict[str, list[str]] = {}
-        here_too = [(title, table, filled[key]) for title, table, filled in parts if key in table.rows]
-        for title, table, (values, reason) in here_too:
-            kind = table.columns[wanted.column]
-            value = values[kind.measure or wanted.column]
-            alike = kind.ratio and (wanted.column != "seconds" or here.plan.same_image_size)
-            figures.append(Compared(table.run, title, kind.digits, table.rows[key][wanted.column], value, alike))
-            if value is None:
-                reasons.setdefault(reason, []).append(title)
+        for title, (table, filled) in parts.items():
+            if key in table.rows:
+                values, reason = filled[key]
+                cell = _cell(here, table, key, wanted.column, values)
+                figures.append(replace(cell, column=table.run, heading=title))
+                if cell.here is None:
+                    reasons.setdefault(reason, []).append(title)
         said = "; ".join(f"{', '.join(titles)}: {reason}" for reason, titles in reasons.items())
-        if [len(titles) for titles in reasons.values()] == [len(here_too)]:
+        if [len(titles) for titles in reasons.values()] == [len(figures)]:
             said = next(iter(reasons))
         rows.append((dict(zip(LABELS["epochs"], key, strict=True)), figures, said))
     return compared(name, wanted.title, LABELS["epochs"], rows)
@@ -131,8 +130,9 @@ def compared(
             for kind, words, digits in kinds:
                 columns.setdefault(key := f"{each.column}_{kind}", Column(key, f"{each.heading}{words}", digits))
             cells[f"{each.column}_paper"], cells[f"{each.column}_here"] = each.paper, each.here
-            known = each.ratio and each.here is not None and each.paper
-            cells[f"{each.column}_ratio"] = each.here / each.paper if known and each.here and each.paper else None
+            cells[f"{each.column}_ratio"] = (
+                each.here / each.paper if each.ratio and each.here is not None and each.paper else None
+            )
         is_open = any(each.here is None and each.paper is not None for each in figures)
         made.append(cells | {"open": reason if is_open else None})
     if any(row["open"] for row in made):
@@ -266,9 +266,12 @@ def class_here(name: str, names: Iterable[str]) -> str:
     return longer[0] if len(longer) == 1 else name
 
 
-def _checks(paper: Paper) -> list[tuple[str, float, float, int]]:
-    """(what, as stated, from the tables, digits): each speed-up beside its seconds, and the sums that the file names."""
-    checks: list[tuple[str, float, float, int]] = []
+_Check = tuple[str, float, float, int]
+"""What, as stated, from the paper's own tables, and the digits in which it is stated."""
+
+
+def _checked_gains(paper: Paper) -> Iterator[_Check]:
+    """Every speed-up that stands beside its seconds."""
     for table in paper.published_tables.values():
         if not {"seconds", "speedup"} <= table.columns.keys():
             continue
@@ -276,50 +279,41 @@ def _checks(paper: Paper) -> list[tuple[str, float, float, int]]:
         for key, row in table.rows.items():
             base = (table.base,) if table.base else (*key[:-1], 1)
             if row["speedup"] is not None and row["seconds"] and key != (table.base,):
-                gain = table.figure("seconds", *base) / row["seconds"]
-                checks.append((f"{_row_words(paper, table, key)}, speed-up", row["speedup"], gain, digits))
+                what = f"{key[0]} jobs" if table.rows_are == "searches" else " x".join(map(str, key))
+                if table.rows_are == "runs":
+                    what = paper.runs[run_name(key)].title
+                yield f"{what}, speed-up", row["speedup"], table.figure("seconds", *base) / row["seconds"], digits
+
+
+def _checked_sums(paper: Paper) -> Iterator[_Check]:
+    """What the file names."""
     for each in paper.arithmetic:
-        if each.sum_of:
+        result: float = 0.0
+        if each.rows_of:
+            result = len(paper.table(each.rows_of).rows)
+        elif each.sum_of:
             table, column = each.sum_of
             result = sum(paper.table(table).column(column))
         elif each.points_between:
             table, column, first, second = each.points_between
-            rows = {run_name(key): row for key, row in paper.table(table).rows.items()}
-            result = 100 * ((rows[first][column] or 0.0) - (rows[second][column] or 0.0))
-        else:
-            result = len(paper.table(each.rows_of).rows)
-        checks.append((each.what, each.stated, result, each.digits))
-    return checks
+            figures = {run_name(key): row[column] or 0.0 for key, row in paper.table(table).rows.items()}
+            result = 100 * (figures[first] - figures[second])
+        yield each.what, each.stated, result, each.digits
 
 
-def _row_words(paper: Paper, table: PublishedTable, key: Key) -> str:
-    if table.rows_are == "runs":
-        return paper.runs[run_name(key)].title
-    return f"{key[0]} jobs" if table.rows_are == "searches" else " x".join(map(str, key))
-
-
-def arithmetic(name: str, checks: Sequence[tuple[str, float, float, int]]) -> Table:
-    """Figures that a paper states beside what its own tables give.
-
-    Args:
-        name: of the paper.
-        checks: what, as stated, as worked out, digits in which it is stated.
-    """
+def _arithmetic(name: str, checks: Sequence[_Check]) -> Table:
+    """Figures that a paper states beside what its own tables give."""
     columns = (
         Column("what", "figure"),
         Column("stated", "as stated"),
         Column("worked_out", "from its own tables"),
         Column("agrees", "agrees"),
     )
-
-    def shown(figure: float, digits: int) -> float:
-        return round(figure, digits) if digits else round(figure)
-
     rows: list[dict[str, Cell]] = [
         {
             "what": what,
-            "stated": shown(stated, digits),
-            "worked_out": shown(result, digits),
+            "stated": round(stated, digits or None),
+            "worked_out": round(result, digits or None),
             # Up to one in the last digit: papers round or truncate.
             "agrees": "yes" if abs(stated - result) < 10.0**-digits else "NO",
         }
