@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -17,6 +17,10 @@ from compare.papers.plan import CORRECTED
 
 Verdict = Literal["reproduced", "not reproduced", "contradicted by the paper's own table", "cannot be told here"]
 UNTOLD: Verdict = "cannot be told here"
+CONTRADICTED: Verdict = "contradicted by the paper's own table"
+
+Judgement = tuple[Verdict, list[str]]
+"""The verdict, and the sentences that it rests on."""
 
 EQUIVALENT = 0.01
 """Accuracy, 0..1. A smaller loss counts as none: one point."""
@@ -278,3 +282,23 @@ def of_devices(summary: Summary | None) -> str:
     if summary is None:
         return "not run"
     return f"on {summary.device or 'an unknown device'}, {summary.cores} cores"
+
+
+def joined(verdicts: Iterable[Verdict]) -> Verdict:
+    """Of several verdicts: one refutes, all reproduce."""
+    known = set(verdicts)
+    if "not reproduced" in known:
+        return "not reproduced"
+    return "reproduced" if known == {"reproduced"} else UNTOLD
+
+
+def corrected_row(here: Here, run: str) -> str:
+    """The corrected row that stands for a published run."""
+    known = here.paper.runs[run]
+    parallel, alone = pair(here, known.framework)
+    return parallel if known.parallel else alone
+
+
+def sentence(words: str) -> str:
+    """Words as a sentence."""
+    return f"{words[:1].upper()}{words[1:]}."

@@ -25,7 +25,7 @@ from common.training import scores
 from compare.__main__ import app
 from compare.core.statistics import Judged, Ratio, held_against, paired_ratio, verdicts
 from compare.execution import launch, store
-from compare.papers import cells, claims, curves, here, judging, schema
+from compare.papers import cells, claims, curves, here, judging, schema, time_claims
 from compare.papers.cells import Compared
 from compare.papers.here import FAILED, Here
 from compare.papers.judging import Difference
@@ -396,7 +396,7 @@ def test_more_workers_gain_nothing_only_where_a_gain_is_ruled_out(gains: list[tu
     ratio: Ratio | None = paired_ratio(gains)
     assert ratio
     held = held_against(ratio, GAIN)
-    assert claims.no_gain(ratio, verdicts([("more", held)])[0], GAIN)[0] == verdict
+    assert time_claims.no_gain(ratio, verdicts([("more", held)])[0], GAIN)[0] == verdict
 
 
 def test_one_of_several_numbers_of_workers_gains_only_as_surely_as_the_first_of_several() -> None:
@@ -406,7 +406,7 @@ def test_one_of_several_numbers_of_workers_gains_only_as_surely_as_the_first_of_
     assert held.p is not None and 0.025 < held.p < 0.05
     for family, verdict in ((1, "not reproduced"), (2, "cannot be told here")):
         judged = verdicts([("more", held), ("still more", held_against(ratio, ratio.value))][:family])
-        assert claims.no_gain(ratio, judged[0], GAIN)[0] == verdict
+        assert time_claims.no_gain(ratio, judged[0], GAIN)[0] == verdict
 
 
 def _judged(value: float, spread: float = 0.01, pairs: int = 5) -> Judged:
@@ -510,7 +510,7 @@ def test_workers_beyond_the_cores_are_judged_where_the_cores_are_full_and_input_
     monkeypatch.setattr(judging, "paired", lambda here, training, slow, fast: _judged(gains[slow, fast]).ratio)
     monkeypatch.setattr(judging, "doubt", lambda *_: "")
     monkeypatch.setattr(Here, "runs", lambda *_: {0: None})
-    monkeypatch.setattr(claims, "warned", lambda *_: warned)
+    monkeypatch.setattr(time_claims, "warned", lambda *_: warned)
     assert verdict_of(nothing(PLANT), "workers_beyond_cores") == verdict
 
 
@@ -522,11 +522,11 @@ def test_the_warning_of_too_many_workers_is_found_in_the_logs(tmp_path: Path, mo
     log = store.run_folder(tmp_path, "workers-4", 1) / store.LOG_FILE
     log.parent.mkdir(parents=True)
     log.write_text("nothing\n")
-    assert not claims.warned(found, "faithful", "workers-4", claim.warning)
+    assert not time_claims.warned(found, "faithful", "workers-4", claim.warning)
     log.write_text(
         "UserWarning: This DataLoader will create 4 worker processes in total. Our suggested max number of worker is 2\n"
     )
-    assert claims.warned(found, "faithful", "workers-4", claim.warning)
+    assert time_claims.warned(found, "faithful", "workers-4", claim.warning)
 
 
 @pytest.mark.parametrize(("workers", "parallel", "verdict"), _MORE)
