@@ -89,7 +89,7 @@ def command(
         record = Record.of(KIND, settings, tuple(launch.FRAMEWORKS), wanted.model)
         folder = out or Path("results") / f"{wanted.name}-{size}"
         steps = _steps(made)
-        code = step_runner.walk(
+        code = step_runner.run_steps(
             record, steps, made, folder, lambda record, done: _whole(made, record, done, len(steps)), as_json=as_json
         )
     raise typer.Exit(code)
