@@ -73,7 +73,8 @@ def command(
     """Run a published report again, as it was and as it should have been, and judge each of its claims."""
     with exits.told(), interruptible():
         wanted = schema.find(paper)
-        size = SCALES[SCALES.index(chosen("--scale", [scale], SCALES)[0])]
+        chosen("--scale", [scale], SCALES)
+        size = SCALES[SCALES.index(scale)]
         values = spec.overlay({}, spec.parse_assignments(assignments or []))
         common = spec.build(values)  # refuses unknown fields
         source = _source(wanted, size, data, common.paths.cache_dir)

@@ -816,48 +816,8 @@ def test_every_report_is_made_again_at_smoke_scale_by_both_frameworks(name: str,
         assert _table(parts, table)["rows"][row][f"{key}_here"], (table, row, key)
 
 
-FOURTH = """
-title: A fourth report
-model: simple_cnn
-hardware: one CPU
-data: {name: digits, classes: 10, images: 1000, image_size: 32, class_pattern: "[0-9]", smoke: digits}
-fields: {data.image_size: 32, data.duplicates: allow, epochs: 2}
-as_it_was:
-  title: The published runs
-  each_repeat_a_seed: true
-  runs:
-    pytorch-serial: {title: PyTorch alone, framework: pytorch, epochs: 2}
-    tensorflow-serial: {title: TensorFlow alone, framework: tensorflow, epochs: 2}
-    pytorch-data_parallel:
-      title: PyTorch on two GPUs
-      framework: pytorch
-      epochs: 2
-      gpus: 2
-      fields: {mode: data_parallel, replicas: 2}
-scales:
-  smoke: {epochs: 1, repeats: 2, corrected: {epochs: 1}, seeds: 2}
-  quick: {repeats: 5, seeds: 5}
-  full: {repeats: 5, seeds: 5}
-caveats: [It is made up.]
-tables:
-  runs:
-    title: "Table 1: Runs"
-    rows_are: runs
-    base: pytorch-serial
-    columns:
-      accuracy: {heading: accuracy, digits: 2}
-      seconds: {heading: seconds, digits: 1}
-      speedup: {heading: speed-up, digits: 1}
-    figures:
-      - [pytorch-serial, 0.9, 100, 1.0]
-      - [tensorflow-serial, 0.8, 150, null]
-      - [pytorch-data_parallel, 0.9, 50, 3.0]
-curves:
-  - {tables: [runs], column: accuracy, label: validation accuracy}
-claims:
-  faster: {said: PyTorch is faster., kind: faster_than, run: pytorch-serial, than: tensorflow-serial}
-  as_good: {said: Replicas lose nothing., kind: no_accuracy_loss}
-"""
+FOURTH = (launch.PROJECT_ROOT / "docs" / "reproduce.md").read_text().split("```yaml\n")[1].split("```")[0]
+"""The paper of the docs page."""
 
 
 def test_a_fourth_paper_is_a_file(tmp_path: Path, fakes: pytest.MonkeyPatch) -> None:
