@@ -267,7 +267,7 @@ def class_here(name: str, names: Iterable[str]) -> str:
 
 
 _Check = tuple[str, float, float, int]
-"""What, as stated, from the paper's own tables, and the digits in which it is stated."""
+"""What, the stated figure, the figure from the paper's own tables, the digits of the stated one."""
 
 
 def _checked_gains(paper: Paper) -> Iterator[_Check]:

@@ -1,4 +1,4 @@
-"""What was found here for a paper, and why a cell of its tables is open."""
+"""The results here for a paper, and the reasons of its open cells."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Here:
         return FAILED
 
     def needs_gpus(self, run: str, epoch: int = 1) -> str:
-        """What a cell needs, and the command that fills it there, at the smallest scale from this one on with such an epoch."""
+        """The GPUs that a cell needs, and the command that fills it there: at this scale, or the full one for later epochs."""
         known, setting = self.paper.runs[run], self.setting
         epochs = self.paper.scales[setting.scale].epochs or known.epochs
         needed = command(self.paper, setting, setting.scale if epoch <= epochs else SCALES[-1])

@@ -68,7 +68,7 @@ def differences(
         here: what was found.
         training: by name.
         pairs: ids of rows.
-        split: on which they are scored, after the last epoch.
+        split: to score after the last epoch.
     """
     found: dict[tuple[str, str], Difference] = {}
     report = here.trainings.get(training)
@@ -114,7 +114,7 @@ def more_accurate(difference: Difference | None, points: float) -> tuple[Verdict
 
     Args:
         difference: of the two.
-        points: in hundredths, above 0, by which it was: a lead of so many that is ruled out is not reproduced.
+        points: published lead, in hundredths, above 0. If the interval rules it out, the claim is not reproduced.
     """
     if difference is None or not (difference.decided and difference.learned):
         return UNTOLD, _untold(difference)
@@ -171,14 +171,14 @@ def pair(here: Here, framework: str) -> tuple[str, str]:
 
 
 def framework_times(here: Here, training: str, first: str, second: str) -> Judged | None:
-    """Seconds of the second row over those of the first, judged in the family of its comparison; None where one is missing."""
+    """Seconds of the second row over those of the first, judged in the family of its comparison. None if one is missing."""
     report = here.trainings.get(training)
     found = family(report.stored, report.summaries).frameworks if report else []
     return next((judged for one, other, judged in found if (one.id, other.id) == (first, second)), None)
 
 
 def speedup(here: Here, training: str, row: str) -> Judged | None:
-    """Of a mode over serial on the same cores, judged in the family of its comparison; None where one is missing."""
+    """Speed-up of a mode over serial on the same cores, judged in the family of its comparison. None if one is missing."""
     report = here.trainings.get(training)
     return family(report.stored, report.summaries).modes.get(row) if report else None
 

@@ -180,7 +180,8 @@ def _as_it_was(paper: Paper, setting: Setting, shared: Fields) -> list[Training]
         if run.replicas_on_cores:  # a core that the replicas cannot share stays idle
             cores, replicas = machine.available_cores(), run.fields.get("replicas", REPLICAS)
             fields["cores"] = cores // replicas * replicas or cores
-        values = setting.overlaid(shared, was.fields, fields, run.fields, run.at.get(setting.scale, {}))
+        one_split: Fields = {"data.seed": 0} if was.each_repeat_a_seed else {}
+        values = setting.overlaid(one_split, shared, was.fields, fields, run.fields, run.at.get(setting.scale, {}))
         rows[name] = Row(id=name, framework=run.framework, spec=spec.build(values))
     if not rows:
         raise SpecError(

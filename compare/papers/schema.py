@@ -145,7 +145,7 @@ LABELS = {
     "splits": ("split",),
     "classes": ("class",),
 }
-"""What a row of a table can be, and the columns that tell the rows apart."""
+"""Kinds of rows, and the columns that tell them apart."""
 
 Key = tuple[int | str, ...]
 """Labels of a row."""
@@ -170,7 +170,7 @@ class PublishedTable(Frozen):
     columns: dict[str, PublishedColumn]
     figures: list[list[int | float | str | None]] = []
     csv: str = ""
-    """File beside this one that holds the figures. Its first column is the label."""
+    """File of the figures, in the same folder. Its first column is the label."""
     note: str = ""
 
     @property
@@ -236,7 +236,7 @@ class Claim(Frozen):
     said: str
     """The paper's sentence."""
     remarks: tuple[str, ...] = ()
-    """What else belongs to the evidence, whatever is measured."""
+    """Further evidence, whatever is measured."""
 
 
 class NotJudged(Claim):
@@ -319,7 +319,7 @@ class NoGainBeyondCores(Claim):
     kind: Literal["no_gain_beyond_cores"]
     base: str
     gain: float
-    """Speed-up from which more workers count as a gain, whether it is shown or ruled out."""
+    """The smallest speed-up that counts as a gain of more workers."""
     warning: str
     """What the framework then says in the log."""
 
@@ -346,7 +346,7 @@ class OtherLosses(Claim):
     run: str
     base: str
     remark_on_cores: str
-    """What else is to be said where replicas on CPU cores stand for it."""
+    """Further evidence if the run is not made here and replicas on CPU cores stand for it."""
 
 
 AnyClaim = Annotated[

@@ -45,9 +45,9 @@ KIND = "reproduction"
 SUFFIXES = ("", ".tar", ".tar.gz", ".tar.xz", ".zip")
 _CURVES = "curves"
 _FEW_NAMES = 3
-"""Number of classes by which data are recognized."""
+"""Class names that the plan shows."""
 _FEW_IMAGES = 256
-"""Number of images from which the scans are estimated."""
+"""Images that the estimate of the scans reads."""
 _VERDICTS = "verdicts"
 _TONES = {"reproduced": "good", "not reproduced": "bad", "contradicted by the paper's own table": "bad"}
 
@@ -171,7 +171,9 @@ def _shown(plan: Plan, folder: Path, passed: Passed) -> Made:
         if plan.scans is not None and not smoke:
             shown.say("a few images of every engine")
             scans = _scan_seconds(plan.scans, shown)
-    said = "About two minutes on two cores. At this scale no first steps are measured: they would take as long as the runs."
+    said = "At this scale no first steps are measured: they would take as long as the runs."
+    if plan.paper.argument in schema.names():
+        said = f"About two minutes on two cores. {said}"
     if not smoke:
         said = _duration(plan, rows, scans)
     departures = _departures(plan, judged[0][1])
