@@ -13,7 +13,7 @@ from common.data import sources
 from compare.data.data_report import counted
 from compare.papers import judging
 from compare.papers.here import Here, beyond, not_at
-from compare.papers.schema import LABELS, Key, Paper, PublishedTable, SideBySide, run_name
+from compare.papers.schema import LABELS, MEASURES, Key, Paper, PublishedTable, SideBySide, run_name
 from compare.reporting.tables import Cell, Column, Table
 
 _SHOWN = 10
@@ -50,7 +50,7 @@ def tables(here: Here) -> list[Table]:
 
 def found(here: Here, table: PublishedTable) -> dict[Key, Found]:
     """What fills the rows of a table."""
-    return dict(zip(table.rows, MEASURES[table.rows_are](here, table), strict=True))
+    return dict(zip(table.rows, FILLED_BY[table.rows_are](here, table), strict=True))
 
 
 def _cell(here: Here, table: PublishedTable, key: Key, column: str, values: Mapping[str, float | None]) -> Compared:
@@ -165,7 +165,7 @@ def _runs(here: Here, table: PublishedTable) -> Iterable[Found]:
         run, training = here.paper.runs[name], here.training_of(name)
         summary = here.summary(training, name)
         if summary is None:
-            yield dict.fromkeys(("accuracy", "loss", "seconds", "speedup", "best_accuracy", "memory")), here.why_not_run(name)
+            yield dict.fromkeys(MEASURES["runs"]), here.why_not_run(name)
             continue
         scores, best = summary.validation, [each.validation_accuracy for each in summary.epochs if each.validation_accuracy]
         epoch = here.epoch_seconds(name, here.paper.images_of(name))
@@ -240,7 +240,7 @@ def _classes(here: Here, table: PublishedTable) -> Iterable[Found]:
         yield values, _NO_CLASS if scores else _UNSCORED
 
 
-MEASURES: dict[str, Callable[[Here, PublishedTable], Iterable[Found]]] = {
+FILLED_BY: dict[str, Callable[[Here, PublishedTable], Iterable[Found]]] = {
     "epochs": _epochs,
     "runs": _runs,
     "scans": _scans,
@@ -248,7 +248,7 @@ MEASURES: dict[str, Callable[[Here, PublishedTable], Iterable[Found]]] = {
     "splits": _splits,
     "classes": _classes,
 }
-"""What fills the rows of each kind of table. Each yields its measures by name, row by row."""
+"""What fills each kind of table. Each function yields the measures of a row, and why those that are missing are open."""
 
 
 def class_counts(here: Here) -> dict[str, int]:

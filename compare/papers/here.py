@@ -85,7 +85,7 @@ class Here:
     def why_not_run(self, run: str, epoch: int = 1) -> str:
         """Why a published run, or an epoch of it, is missing."""
         known, setting = self.paper.runs[run], self.setting
-        # # A single GPU runs no replicas, not even on cores.
+        # A single GPU runs no replicas, not even on cores.
         if self.lacks_gpus(run) and (setting.gpus == 1 or not known.replicas_on_cores):
             return self.needs_gpus(run, epoch)
         if SCALES.index(setting.scale) < SCALES.index(known.first_scale):

@@ -20,6 +20,7 @@ from common import spec
 from common.frozen import Frozen
 from common.spec import SpecError
 from compare.core.option_parsing import chosen
+from compare.core.wording import shortened
 from compare.execution.launch import FRAMEWORKS
 from compare.execution.matrix import FileName
 
@@ -130,7 +131,7 @@ class PublishedColumn(Frozen):
     heading: str
     digits: int
     measure: str = ""
-    """What fills it, see `cells.MEASURES`. Default: its own name."""
+    """What fills it, one of MEASURES. Default: its own name."""
     ratio: bool = True
     """Whether here / paper has a meaning."""
     csv_field: str = ""
@@ -146,6 +147,16 @@ LABELS = {
     "classes": ("class",),
 }
 """Kinds of rows, and the columns that tell them apart."""
+
+MEASURES = {
+    "epochs": ("train_loss", "train_accuracy", "valid_loss", "valid_accuracy", "seconds"),
+    "runs": ("accuracy", "loss", "seconds", "speedup", "best_accuracy", "memory"),
+    "scans": ("seconds", "speedup"),
+    "searches": ("seconds", "speedup"),
+    "splits": ("accuracy",),
+    "classes": ("images", "precision", "recall", "f1", "support"),
+}
+"""What can fill a cell of each kind of row. Scores of runs are of the validation split, after the last epoch."""
 
 Key = tuple[int | str, ...]
 """Labels of a row."""
@@ -461,12 +472,22 @@ def read(path: Path, argument: str) -> Paper:
         made = paper.model_copy(update={"tables": dict(_with_csv(paper, path.parent))})
         _check(made)
     except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"])) or "file"
-        raise SpecError(f"{path}: {field} is refused: {first['msg']}. Received: {first['input']!r}. Change {field}.") from None
-    except (SpecError, OSError, KeyError) as error:
+        raise SpecError(f"{path}: {_explained(error)}") from None
+    except (OSError, KeyError, ValueError) as error:
         raise SpecError(f"{path}: {error}") from None
     return made
+
+
+def _explained(error: pydantic.ValidationError) -> str:
+    """The first error, or the first unknown field, which may be a slip in the name of one that is missing."""
+    first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
+    field = ".".join(map(str, first["loc"]))
+    received = shortened(f"{first['input']!r}", 100)
+    if first["type"] == "missing":
+        return f"{field} is missing. Add it."
+    if first["type"] == "extra_forbidden":
+        return f"{field} is not a field. Received: {received}. Leave it out."
+    return f"{field} is refused: {first['msg']}. Received: {received}. Change {field}."
 
 
 _RUNS = ("run", "than", "base", "slow", "runs", "fast", "first")
@@ -485,6 +506,8 @@ def _check(paper: Paper) -> None:
             chosen(f"tables.{name}.run", [table.run], runs)
         if table.rows_are == "runs":
             chosen(f"tables.{name}", [run_name(key) for key in table.rows], runs)
+        for column, kind in table.columns.items():
+            chosen(f"tables.{name}.columns.{column}.measure", [kind.measure or column], MEASURES[table.rows_are])
         assert table.rows is not None  # refuses rows of another length
     drawn = [(f"curves.{number}", each.tables, each.column) for number, each in enumerate(paper.curves)]
     drawn += [

@@ -159,7 +159,7 @@ def _shown(plan: Plan, folder: Path, passed: Passed) -> Made:
     scans: float | None = None
     with display(Console(stderr=True)) as shown:
         judged = [(training, run.judged(_request(training, folder), shown)) for training in plan.trainings]
-        # # Trials and the final training use the images of the published runs.
+        # Trials and the final training use the images of the published runs.
         for training, comparison in [*judged, *((later, judged[0][1]) for later in _later(plan))]:
             not_run = {row.id for row in comparison.rows if row.unavailable}
             for row in training.rows:

@@ -845,8 +845,10 @@ def test_a_fourth_paper_is_a_file(tmp_path: Path, fakes: pytest.MonkeyPatch) -> 
         (("- [tensorflow-serial, 0.8", "- [theano-serial, 0.8"), "tables.runs names something unknown"),
         (("framework: tensorflow", "framework: theano"), "as_it_was.runs.tensorflow-serial.framework names something unknown"),
         (("  quick: {", "  tiny: {"), "scales.tiny"),
-        (("model: simple_cnn", "modle: simple_cnn"), "model"),
+        (("model: simple_cnn", "modle: simple_cnn"), "modle is not a field. Received: 'simple_cnn'"),
+        (("model: simple_cnn", ""), "model is missing. Add it."),
         (("column: accuracy,", "column: loss,"), "curves.0.column names something unknown"),
+        (("speedup: {heading", "gain: {heading"), "tables.runs.columns.gain.measure names something unknown"),
     ],
 )
 def test_a_wrong_field_of_a_paper_is_named_with_its_file(wrong: tuple[str, str], said: str, tmp_path: Path) -> None:
