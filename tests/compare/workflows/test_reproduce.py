@@ -761,25 +761,27 @@ def test_the_classes_of_the_plant_report_are_whole() -> None:
 
 
 FIGURES = {
-    "cifar10-minixception.yaml": "944f7d14dd5d7154",
+    "cifar10-minixception.yaml": "37731fe71468cf11",
     "plant-disease-classes.csv": "ccb6d71d623c5734",
-    "plant-disease-resnet18.yaml": "6394cade031fa6a8",
-    "tomato-two-frameworks.yaml": "b626b4adcc007531",
+    "plant-disease-resnet18.yaml": "dc0ef785f6fead06",
+    "tomato-two-frameworks.yaml": "b452186287d6a683",
 }
+
+
+def _published(path: Path) -> bytes:
+    """What a paper's file takes from the paper: the figures of its tables, those that it states beside them, its claims."""
+    if path.suffix == ".csv":
+        return path.read_bytes()
+    file = yaml.safe_load(path.read_text())
+    figures = {name: table.get("figures") for name, table in file["tables"].items()}
+    stated = [each["stated"] for each in file["arithmetic"]]
+    return json.dumps([figures, stated, {name: each["said"] for name, each in file["claims"].items()}]).encode()
 
 
 def test_the_published_figures_are_those_that_were_copied() -> None:
     """A slip of the hand in one of them is seen here; they were held against the reports themselves."""
-    figures = {
-        path.name: hashlib.sha256(
-            json.dumps(yaml.safe_load(path.read_text()), sort_keys=True).encode()
-            if path.suffix == ".yaml"
-            else path.read_bytes()
-        ).hexdigest()[:16]
-        for path in sorted(schema.FOLDER.iterdir())
-        if path.suffix in (".yaml", ".csv")
-    }
-    assert figures == FIGURES
+    files = [path for path in sorted(schema.FOLDER.iterdir()) if path.suffix in (".yaml", ".csv")]
+    assert {path.name: hashlib.sha256(_published(path)).hexdigest()[:16] for path in files} == FIGURES
 
 
 FILLED = {
