@@ -61,9 +61,9 @@ def _cell(here: Here, table: PublishedTable, key: Key, column: str, values: Mapp
 
 
 def _table(here: Here, name: str, table: PublishedTable) -> Table:
-    rows = [
+    rows: list[tuple[dict[str, Cell], list[Compared], str]] = [
         (
-            dict(zip(table.label_names, key, strict=True)),
+            dict[str, Cell](zip(table.label_names, key, strict=True)),
             [_cell(here, table, key, column, values) for column in table.columns],
             reason,
         )
