@@ -8,15 +8,15 @@ from common.models import architectures
 from common.models.architectures import Architecture, BatchNorm, Layer, Residual
 
 _MOMENTUM = 0.01
-"""Keras says 0.99, of the old."""
+"""Weight of the new statistics. Keras states that of the old ones, 0.99."""
 _EPSILON = 1e-3
 
 
 def architecture(num_classes: int, image_size: int) -> Architecture:
     """96,202 values for 10 classes.
 
-    Keras' running variance takes the biased variance of a batch, this one the unbiased: over 32 images of 32x32 they differ by
-    one part in 32,767.
+    Keras' running variance takes the biased variance of a batch. This one takes the unbiased variance. Over 32 images of 32x32
+    they differ by one part in 32,767.
     """
     made = architectures.mini_xception(num_classes, image_size)
     return replace(made, layers=tuple(map(_as_in_keras, made.layers)))

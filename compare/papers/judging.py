@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -12,7 +12,15 @@ from compare.core.statistics import SIGNIFICANCE, VERDICT_PAIRS, Judged, Ratio
 from compare.data.data_report import counted
 from compare.judgement.findings import doubt_of
 from compare.judgement.summary import Summary, family, ratio_of_seconds
-from compare.papers.paper import CORRECTED, Here, Verdict
+from compare.papers.here import Here
+from compare.papers.plan import CORRECTED
+
+Verdict = Literal["reproduced", "not reproduced", "contradicted by the paper's own table", "cannot be told here"]
+UNTOLD: Verdict = "cannot be told here"
+CONTRADICTED: Verdict = "contradicted by the paper's own table"
+
+Judgement = tuple[Verdict, list[str]]
+"""The verdict, and the sentences that it rests on."""
 
 EQUIVALENT = 0.01
 """Accuracy, 0..1. A smaller loss counts as none: one point."""
@@ -60,7 +68,7 @@ def differences(
         here: what was found.
         training: by name.
         pairs: ids of rows.
-        split: on which they are scored, after the last epoch.
+        split: to score after the last epoch.
     """
     found: dict[tuple[str, str], Difference] = {}
     report = here.trainings.get(training)
@@ -106,10 +114,10 @@ def more_accurate(difference: Difference | None, points: float) -> tuple[Verdict
 
     Args:
         difference: of the two.
-        points: in hundredths, above 0, by which it was: a lead of so many that is ruled out is not reproduced.
+        points: published lead, in hundredths, above 0. If the interval rules it out, the claim is not reproduced.
     """
     if difference is None or not (difference.decided and difference.learned):
-        return "cannot be told here", _untold(difference)
+        return UNTOLD, _untold(difference)
     if difference.p < SIGNIFICANCE and difference.low > 0:
         return "reproduced", difference.words
     if difference.p < SIGNIFICANCE and difference.high < 0:
@@ -119,7 +127,7 @@ def more_accurate(difference: Difference | None, points: float) -> tuple[Verdict
             "not reproduced",
             f"{difference.words}: no lead shown, and one of the {points:.2g} that were published is ruled out",
         )
-    return "cannot be told here", f"{difference.words}: no difference shown"
+    return UNTOLD, f"{difference.words}: no difference shown"
 
 
 def loses(difference: Difference | None, points: float) -> tuple[Verdict, str]:
@@ -132,26 +140,26 @@ def loses(difference: Difference | None, points: float) -> tuple[Verdict, str]:
         points: in hundredths, above 0.
     """
     if difference is None or not (difference.decided and difference.learned):
-        return "cannot be told here", _untold(difference)
+        return UNTOLD, _untold(difference)
     surely = difference.p < SIGNIFICANCE
     if not difference.low <= -points / 100 <= difference.high:
         loss = "a loss, but " if surely and difference.high < 0 else ""
-        return "cannot be told here", f"{difference.words}: {loss}not the {points:g} that were published"
+        return UNTOLD, f"{difference.words}: {loss}not the {points:g} that were published"
     if surely:
         return "reproduced", f"{difference.words}, which holds the {points:g} that were published"
-    return "cannot be told here", f"{difference.words}, which holds a loss of {points:g}, and none as well"
+    return UNTOLD, f"{difference.words}, which holds a loss of {points:g}, and none as well"
 
 
 def loses_none(difference: Difference | None) -> tuple[Verdict, str]:
     """Whether the first of two is at most a point less accurate."""
     if difference is None or not (difference.decided and difference.learned):
-        return "cannot be told here", _untold(difference)
+        return UNTOLD, _untold(difference)
     if difference.p < SIGNIFICANCE and difference.high < 0:
         small = f", though less than {100 * EQUIVALENT:g} point" if difference.low > -EQUIVALENT else ""
         return "not reproduced", f"{difference.words}: it loses{small}"
     if difference.low > -EQUIVALENT:
         return "reproduced", f"{difference.words}: a loss of {100 * EQUIVALENT:g} point or more is ruled out"
-    return "cannot be told here", f"{difference.words}: neither a loss nor its absence is shown"
+    return UNTOLD, f"{difference.words}: neither a loss nor its absence is shown"
 
 
 def pair(here: Here, framework: str) -> tuple[str, str]:
@@ -163,14 +171,14 @@ def pair(here: Here, framework: str) -> tuple[str, str]:
 
 
 def framework_times(here: Here, training: str, first: str, second: str) -> Judged | None:
-    """Seconds of the second row over those of the first, judged in the family of its comparison; None where one is missing."""
+    """Seconds of the second row over those of the first, judged in the family of its comparison. None if one is missing."""
     report = here.trainings.get(training)
     found = family(report.stored, report.summaries).frameworks if report else []
     return next((judged for one, other, judged in found if (one.id, other.id) == (first, second)), None)
 
 
 def speedup(here: Here, training: str, row: str) -> Judged | None:
-    """Of a mode over serial on the same cores, judged in the family of its comparison; None where one is missing."""
+    """Speed-up of a mode over serial on the same cores, judged in the family of its comparison. None if one is missing."""
     report = here.trainings.get(training)
     return family(report.stored, report.summaries).modes.get(row) if report else None
 
@@ -180,7 +188,7 @@ def gains_more(first: Ratio, second: Ratio) -> Verdict:
     first_low, first_high, second_low, second_high = (end or 0.0 for end in (first.low, first.high, second.low, second.high))
     if first_low > max(second_high, 1.0):
         return "reproduced"
-    return "not reproduced" if first_high < max(second_low, 1.0) else "cannot be told here"
+    return "not reproduced" if first_high < max(second_low, 1.0) else UNTOLD
 
 
 def above(judged: Judged | None, words: str) -> tuple[Verdict, str]:
@@ -191,7 +199,7 @@ def above(judged: Judged | None, words: str) -> tuple[Verdict, str]:
         words: names the ratio, e.g. `data_parallel x2 over serial`.
     """
     if judged is None:
-        return "cannot be told here", f"{words}: one of the two was not run here, or was too short to be timed"
+        return UNTOLD, f"{words}: one of the two was not run here, or was too short to be timed"
     said = f"{words}: {statistics.interval_words(judged.ratio)} times{statistics.surety(judged)}"
     match judged.verdict:
         case "above":
@@ -199,7 +207,7 @@ def above(judged: Judged | None, words: str) -> tuple[Verdict, str]:
         case "below":
             return "not reproduced", said
         case _:
-            return "cannot be told here", f"{said}: {judged.verdict}"
+            return UNTOLD, f"{said}: {judged.verdict}"
 
 
 def paired(here: Here, training: str, slow: str, fast: str) -> Ratio | None:
@@ -222,7 +230,7 @@ def sound(here: Here, judged: tuple[Verdict, str]) -> tuple[Verdict, str]:
 
 
 def _doubted(judged: tuple[Verdict, str], said: str) -> tuple[Verdict, str]:
-    return ("cannot be told here", f"{judged[1]}. {said.removesuffix('.')}") if said else judged
+    return (UNTOLD, f"{judged[1]}. {said.removesuffix('.')}") if said else judged
 
 
 def doubt(here: Here, training: str, rows: Sequence[str]) -> str:
@@ -230,6 +238,11 @@ def doubt(here: Here, training: str, rows: Sequence[str]) -> str:
     if training == CORRECTED and (said := unsound(here)):
         return said
     return doubt_of(*(summary for row in rows if (summary := here.summary(training, row)))).strip()
+
+
+def doubt_of_runs(here: Here, runs: Sequence[str]) -> str:
+    """Why the times of these published runs are not reliable. Empty if nothing disturbed them."""
+    return doubt_of(*(found for run in runs if (found := here.summary(here.training_of(run), run)))).strip()
 
 
 def unsound(here: Here) -> str:
@@ -269,3 +282,23 @@ def of_devices(summary: Summary | None) -> str:
     if summary is None:
         return "not run"
     return f"on {summary.device or 'an unknown device'}, {summary.cores} cores"
+
+
+def joined(verdicts: Iterable[Verdict]) -> Verdict:
+    """Of several verdicts: one refutes, all reproduce."""
+    known = set(verdicts)
+    if "not reproduced" in known:
+        return "not reproduced"
+    return "reproduced" if known == {"reproduced"} else UNTOLD
+
+
+def corrected_row(here: Here, run: str) -> str:
+    """The corrected row that stands for a published run."""
+    known = here.paper.runs[run]
+    parallel, alone = pair(here, known.framework)
+    return parallel if known.parallel else alone
+
+
+def sentence(words: str) -> str:
+    """Words as a sentence."""
+    return f"{words[:1].upper()}{words[1:]}."

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from matplotlib.figure import Figure
 from rich.console import Console
 
 from common import spec
@@ -18,7 +17,7 @@ from common.data import cache, sources
 from common.data.sources import DataRefused
 from common.machine import machine
 from compare.comparison import estimate, run
-from compare.core import exits, wording
+from compare.core import exits
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen
 from compare.core.presets import Preset
@@ -30,8 +29,11 @@ from compare.evaluation.final_training import Evaluated
 from compare.execution import launch, store
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
-from compare.papers import cifar10_minixception, plant_disease_resnet18, tomato_two_frameworks
-from compare.papers.paper import SCALES, SMOKE, Claim, Here, Paper, Plan, Setting, Training, Wanted
+from compare.papers import cells, claims, curves, schema
+from compare.papers.claims import Claim
+from compare.papers.here import Here
+from compare.papers.plan import AS_IT_WAS, CORRECTED, REPLICAS, Plan, Setting, Training, plan
+from compare.papers.schema import SCALES, SMOKE, Paper
 from compare.reporting import content, plots, report
 from compare.reporting.sections import Section, Whole
 from compare.reporting.tables import Cell, Column, Table
@@ -40,33 +42,21 @@ from compare.workflows import step_runner, study_steps
 from compare.workflows.step_runner import Done, Made, Passed, Record, Step
 
 KIND = "reproduction"
-_ALL: tuple[Paper, ...] = (cifar10_minixception, tomato_two_frameworks, plant_disease_resnet18)
-PAPERS = {paper.NAME: paper for paper in _ALL}
 SUFFIXES = ("", ".tar", ".tar.gz", ".tar.xz", ".zip")
 _CURVES = "curves"
 _FEW_NAMES = 3
-"""Number of classes by which data are recognized."""
+"""Class names that the plan shows."""
 _FEW_IMAGES = 256
-"""Number of images from which the scans are estimated."""
-_FAITHFUL, _VERDICTS = "faithful", "verdicts"
+"""Images that the estimate of the scans reads."""
+_VERDICTS = "verdicts"
 _TONES = {"reproduced": "good", "not reproduced": "bad", "contradicted by the paper's own table": "bad"}
 
 
-@dataclass(frozen=True)
-class Reproduction:
-    """A report and its runs here."""
-
-    paper: Paper
-    setting: Setting
-    plan: Plan
-
-    @property
-    def trainings(self) -> list[Training]:
-        return [*self.plan.faithful, self.plan.corrected]
-
-
 def command(
-    paper: Annotated[str, typer.Argument(metavar="PAPER", help=f"Which report: {', '.join(PAPERS)}.")],
+    paper: Annotated[
+        str,
+        typer.Argument(metavar="PAPER", help=f"A published report: {', '.join(schema.names())}, or a YAML file of your own."),
+    ],
     scale: Annotated[str, typer.Option(help=f"How much of it: {', '.join(SCALES)}; full is the report's own size.")] = "quick",
     data: Annotated[
         str | None,
@@ -82,27 +72,26 @@ def command(
 ) -> None:
     """Run a published report again, as it was and as it should have been, and judge each of its claims."""
     with exits.told(), interruptible():
-        chosen("PAPER", [paper], tuple(PAPERS))
+        wanted = schema.find(paper)
         chosen("--scale", [scale], SCALES)
-        wanted = PAPERS[paper]
+        size = SCALES[SCALES.index(scale)]
         values = spec.overlay({}, spec.parse_assignments(assignments or []))
         common = spec.build(values)  # refuses unknown fields
-        source = _source(wanted, scale, data, common.paths.cache_dir)
-        gpus = 0 if common.device == "cpu" else _gpus(wanted.FRAMEWORKS)
-        setting = Setting(scale, source, gpus, values, made_up=data is None and scale == SMOKE)
-        subject = Reproduction(wanted, setting, wanted.plan(setting))
-        settings: dict[str, Any] = {"paper": paper, "scale": scale, "source": source, "gpus": setting.gpus, "values": values}
-        settings["rows"] = [row.spec.model_dump(mode="json") for each in subject.trainings for row in each.rows]
-        settings["repeats"] = [each.repeats for each in subject.trainings]
-        if subject.plan.tuning is not None:
-            settings["tuning"] = subject.plan.tuning.model_dump(mode="json")
-        if subject.plan.final is not None:
-            settings["final"] = subject.plan.final({}).model_dump(mode="json")
-        record = Record.of(KIND, settings, tuple(launch.FRAMEWORKS), wanted.published().model)
-        folder = out or Path("results") / f"{paper}-{scale}"
-        steps = _steps(subject)
-        code = step_runner.walk(
-            record, steps, subject, folder, lambda record, done: _whole(subject, record, done, len(steps)), as_json=as_json
+        source = _source(wanted, size, data, common.paths.cache_dir)
+        gpus = 0 if common.device == "cpu" else _gpus(wanted.gpu_frameworks)
+        made = plan(wanted, Setting(size, source, gpus, values, made_up=data is None and size == SMOKE))
+        settings: dict[str, Any] = {"paper": wanted.name, "scale": size, "source": source, "gpus": gpus, "values": values}
+        settings["rows"] = [row.spec.model_dump(mode="json") for each in made.trainings for row in each.rows]
+        settings["repeats"] = [each.repeats for each in made.trainings]
+        if made.tuning is not None:
+            settings["tuning"] = made.tuning.model_dump(mode="json")
+        if made.final is not None:
+            settings["final"] = made.final({}).model_dump(mode="json")
+        record = Record.of(KIND, settings, tuple(launch.FRAMEWORKS), wanted.model)
+        folder = out or Path("results") / f"{wanted.name}-{size}"
+        steps = _steps(made)
+        code = step_runner.run_steps(
+            record, steps, made, folder, lambda record, done: _whole(made, record, done, len(steps)), as_json=as_json
         )
     raise typer.Exit(code)
 
@@ -116,19 +105,19 @@ def _source(paper: Paper, scale: str, given: str | None, cache_dir: str | None) 
     if given is not None:
         return given
     if scale == SMOKE:
-        return paper.EMBEDDED
+        return paper.data.smoke
     folder = cache.folder(cache_dir)
-    if (found := _found(paper.WANTED, folder)) is not None:
+    if (found := _found(paper, folder)) is not None:
         return found
-    names = ", ".join(f"{name}[{'|'.join(filter(None, SUFFIXES))}]" for name in paper.WANTED.names)
+    names = ", ".join(f"{name}[{'|'.join(filter(None, SUFFIXES))}]" for name in paper.data.cache_names) or "its names"
     raise DataRefused(
-        f"The data of {paper.NAME} are not here. Received: no --data, and none of {names} in {folder}. Fetch "
-        f"{paper.WANTED.what}. Put it there under such a name, or name it with --data. --scale smoke needs none."
+        f"The data of {paper.name} are not here. Received: no --data, and none of {names} in {folder}. Fetch "
+        f"{paper.data.fetch}. Put it there under such a name, or name it with --data. --scale smoke needs none."
     )
 
 
-def _found(wanted: Wanted, folder: Path) -> str | None:
-    paths = (folder / f"{name}{suffix}" for name in wanted.names for suffix in SUFFIXES)
+def _found(paper: Paper, folder: Path) -> str | None:
+    paths = (folder / f"{name}{suffix}" for name in paper.data.cache_names for suffix in SUFFIXES)
     return next((str(path) for path in paths if path.exists()), None)
 
 
@@ -139,13 +128,12 @@ def _gpus(frameworks: Sequence[str]) -> int:
     return min(sum(device["kind"] != "cpu" for device in devices) for devices in seen)
 
 
-def _steps(subject: Reproduction) -> list[Step[Reproduction]]:
-    plan = subject.plan
+def _steps(plan: Plan) -> list[Step[Plan]]:
     return [
-        Step("plan", "what is run, and how long it takes", _plan),
+        Step("plan", "what is run, and how long it takes", _shown),
         *([Step("scans", "mean and standard deviation by every engine", _scans)] if plan.scans else []),
-        Step(_FAITHFUL, "the published runs, as they were", _faithful),
-        Step("corrected", "the same question, asked of identical models", _corrected),
+        Step(AS_IT_WAS, "the published runs, as they were", _faithful),
+        Step(CORRECTED, "the same question, asked of identical models", _corrected),
         *([Step("tune", "the search for better fields", _tune)] if plan.tuning else []),
         *([Step("final", "the final training, and its scores", _final)] if plan.final else []),
         Step(_VERDICTS, "the published tables, and a verdict for each claim", _verdicts, anew=True),
@@ -153,7 +141,7 @@ def _steps(subject: Reproduction) -> list[Step[Reproduction]]:
 
 
 def _request(training: Training, folder: Path) -> run.Request:
-    settings = Preset(replicas=training.replicas, repeats=training.repeats, seeds=training.seeds)
+    settings = Preset(replicas=REPLICAS, repeats=training.repeats, seeds=training.seeds)
     frameworks = list(dict.fromkeys(row.framework for row in training.rows))
     return run.Request(
         settings,
@@ -165,80 +153,87 @@ def _request(training: Training, folder: Path) -> run.Request:
     )
 
 
-def _plan(subject: Reproduction, folder: Path, passed: Passed) -> Made:
-    published, scale = subject.paper.published(), subject.setting.scale
-    known, rows, total = dict[str, Any](), list[dict[str, Cell]](), 0.0
+def _shown(plan: Plan, folder: Path, passed: Passed) -> Made:
+    """Shows what is run, where it differs from the paper, and how long it takes. At smoke that is known beforehand."""
+    known, rows, smoke = dict[str, Any](), list[dict[str, Cell]](), plan.setting.scale == SMOKE
+    scans: float | None = None
     with display(Console(stderr=True)) as shown:
-        judged = [(training, run.judged(_request(training, folder), shown)) for training in subject.trainings]
-        # # Trials and the final training use the images of the published runs.
-        for training, comparison in [*judged, *((later, judged[0][1]) for later in _later(subject.plan))]:
+        judged = [(training, run.judged(_request(training, folder), shown)) for training in plan.trainings]
+        # Trials and the final training use the images of the published runs.
+        for training, comparison in [*judged, *((later, judged[0][1]) for later in _later(plan))]:
             not_run = {row.id for row in comparison.rows if row.unavailable}
             for row in training.rows:
                 shown.say(f"a few steps of {row.id}")
-                if scale == SMOKE:
-                    seconds = None
-                else:
-                    seconds = 0.0 if row.id in not_run else _seconds(training, row, comparison, known)
-                rows.append(_line(training, row, comparison) | {"seconds": seconds})
-                total += seconds or 0.0
-        scans = None
-        if subject.plan.scans is not None and scale != SMOKE:
+                seconds = 0.0 if row.id in not_run else None
+                if not smoke and seconds is None:
+                    seconds = _seconds(training, row, comparison, known)
+                rows.append(_line(training, row, comparison) | {"seconds": None if smoke else seconds})
+        if plan.scans is not None and not smoke:
             shown.say("a few images of every engine")
-            scans = _scan_seconds(subject.plan.scans, shown)
-            total += scans or 0.0
-    minutes, rest = divmod(round(total), 60)
-    more = [
-        *(["the scans"] if subject.plan.scans and scans is None else []),
-        *(["the proof"] if subject.plan.corrected.prove else []),
-        *(f"{row['row']}, whose first steps failed" for row in rows if row["seconds"] is None),
-    ]
-    besides = f" Not counted: {', '.join(more)}." if more else ""
-    what = f"training and {round(scans / 60)} min of scans in them" if scans else "training"
-    said = f"About {minutes}:{rest:02d} min of {what}, by the first steps of each kind.{besides}"
-    if scale == SMOKE:
-        said = "About two minutes on two cores. At this scale no first steps are measured: they would take as long as the runs."
-    departures = _departures(subject, judged[0][1])
+            scans = _scan_seconds(plan.scans, shown)
+    said = "At this scale no first steps are measured: they would take as long as the runs."
+    if plan.paper.argument in schema.names():
+        said = f"About two minutes on two cores. {said}"
+    if not smoke:
+        said = _duration(plan, rows, scans)
+    departures = _departures(plan, judged[0][1])
     for sentence in (*departures, said):
         typer.echo(sentence, err=True)
-    columns = (
-        Column("training", "training"),
-        Column("row", "run"),
-        Column("model", "model"),
-        Column("images", "training images"),
-        Column("epochs", "epochs"),
-        Column("batch", "batch"),
-        Column("repeats", "repeats"),
-        Column("seconds", "seconds, about", 0),
-    )
     part = Section(
         name="plan",
         title="What is run",
         sections=[
             ("How long", [said]),
-            ("Chosen, for the report does not state it", subject.plan.chosen),
-            ("Where these runs are not the report's", [*departures, *subject.plan.departs]),
-            ("What was found wrong in the report", published.caveats),
+            ("Chosen, for the report does not state it", plan.chosen),
+            ("Where these runs are not the report's", [*departures, *plan.departs]),
+            ("What was found wrong in the report", plan.paper.caveats),
         ],
-        tables=[Table("runs", "Runs", columns, rows)],
+        tables=[Table("runs", "Runs", _COLUMNS, rows)],
     )
     return Made(part)
 
 
-def _departures(subject: Reproduction, made: Comparison) -> list[str]:
-    """How the runs differ from the report's in ways that no plan knows: their data, and the caller's settings."""
-    published, setting = subject.paper.published(), subject.setting
+_COLUMNS = (
+    Column("training", "training"),
+    Column("row", "run"),
+    Column("model", "model"),
+    Column("images", "training images"),
+    Column("epochs", "epochs"),
+    Column("batch", "batch"),
+    Column("repeats", "repeats"),
+    Column("seconds", "seconds, about", 0),
+)
+
+
+def _duration(plan: Plan, rows: list[dict[str, Cell]], scans: float | None) -> str:
+    seconds = [row["seconds"] for row in rows]
+    total = sum(each for each in seconds if isinstance(each, float)) + (scans or 0.0)
+    minutes, rest = divmod(round(total), 60)
+    not_counted = [
+        *(["the scans"] if plan.scans and scans is None else []),
+        *(["the proof"] if plan.corrected.prove else []),
+        *(f"{row['row']}, whose first steps failed" for row in rows if row["seconds"] is None),
+    ]
+    besides = f" Not counted: {', '.join(not_counted)}." if not_counted else ""
+    what = f"training and {round(scans / 60)} min of scans in them" if scans else "training"
+    return f"About {minutes}:{rest:02d} min of {what}, by the first steps of each kind.{besides}"
+
+
+def _departures(plan: Plan, made: Comparison) -> list[str]:
+    """How the runs differ from the paper's in ways that no plan knows: their data, and the caller's settings."""
+    paper = plan.paper
     names = made.class_names[:_FEW_NAMES]
     more = ", ..." if len(made.class_names) > len(names) else ""
     said = [
         f"The data: {made.data_name}, {counted(len(made.class_names), 'class', 'classes')} ({', '.join(names)}{more}), "
-        f"{made.train_examples:,} training images; the report's: {published.dataset}, {published.classes} classes, "
-        f"{subject.paper.images():,} training images."
+        f"{made.train_examples:,} training images; the report's: {paper.data.name}, {paper.data.classes} classes, "
+        f"{paper.data.images:,} training images."
     ]
-    if len(made.class_names) != published.classes or not all(map(subject.paper.knows, made.class_names)):
+    if len(made.class_names) != paper.data.classes or not all(map(paper.knows, made.class_names)):
         said.append("These are other data: no accuracy and no loss of the report can be expected of them.")
     said += [
         f"Set by the caller, in all runs: {field} = {value}, over whatever is said of it here."
-        for field, value in store.flat(dict(setting.values)).items()
+        for field, value in store.flat(dict(plan.setting.values)).items()
     ]
     return said
 
@@ -300,21 +295,21 @@ def _line(training: Training, row: Row, comparison: Comparison) -> dict[str, Cel
     }
 
 
-def _scans(subject: Reproduction, folder: Path, passed: Passed) -> Made:
-    assert subject.plan.scans is not None
-    return study_steps.scanned(subject.plan.scans, folder)
+def _scans(plan: Plan, folder: Path, passed: Passed) -> Made:
+    assert plan.scans is not None
+    return study_steps.scanned(plan.scans, folder)
 
 
-def _faithful(subject: Reproduction, folder: Path, passed: Passed) -> Made:
-    made = {each.name: run.within(_request(each, folder / each.name), folder / each.name) for each in subject.plan.faithful}
+def _faithful(plan: Plan, folder: Path, passed: Passed) -> Made:
+    made = {each.name: run.within(_request(each, folder / each.name), folder / each.name) for each in plan.faithful}
     said = [sentence for found, _ in made.values() for sentence in found.findings.troubles]
     part = Section(
-        name=_FAITHFUL,
+        name=AS_IT_WAS,
         title="The published runs, as they were",
         sections=[("Cautions", said)] if said else [],
         tables=[
             replace(table, name=f"{table.name}_{name}", title=f"{title}: {table.title}")
-            for (name, (found, _)), title in zip(made.items(), [each.title for each in subject.plan.faithful], strict=True)
+            for (name, (found, _)), title in zip(made.items(), [each.title for each in plan.faithful], strict=True)
             for table in content.documents(found)
             if table.name == "comparison"
         ],
@@ -324,66 +319,59 @@ def _faithful(subject: Reproduction, folder: Path, passed: Passed) -> Made:
     return Made(part, exit_code=max(code for _, code in made.values()))
 
 
-def _corrected(subject: Reproduction, folder: Path, passed: Passed) -> Made:
-    training = subject.plan.corrected
-    return study_steps.compared(_request(training, folder), folder, name=training.name, title=training.title)
+def _corrected(plan: Plan, folder: Path, passed: Passed) -> Made:
+    return study_steps.compared(_request(plan.corrected, folder), folder, name=CORRECTED, title=plan.corrected.title)
 
 
-def _tune(subject: Reproduction, folder: Path, passed: Passed) -> Made:
-    assert subject.plan.tuning is not None
-    return study_steps.tuned(subject.plan.tuning, folder)
+def _tune(plan: Plan, folder: Path, passed: Passed) -> Made:
+    assert plan.tuning is not None
+    return study_steps.tuned(plan.tuning, folder)
 
 
-def _final(subject: Reproduction, folder: Path, passed: Passed) -> Made:
-    assert subject.plan.final is not None
-    return study_steps.finished(subject.plan.final(passed.best), folder)
+def _final(plan: Plan, folder: Path, passed: Passed) -> Made:
+    assert plan.final is not None
+    return study_steps.finished(plan.final(passed.best), folder)
 
 
-def _verdicts(subject: Reproduction, folder: Path, passed: Passed) -> Made:
-    here = _here(subject, folder.parent)
-    claims = subject.paper.claims(here)
+def _verdicts(plan: Plan, folder: Path, passed: Passed) -> Made:
+    here = _here(plan, folder.parent)
+    judged = claims.judge_all(here)
 
-    def curves(figure: Figure) -> bool:
-        subject.paper.draw(figure, here)
-        return True
-
-    plots.write_all({_CURVES: curves}, folder)
+    plots.write_all({_CURVES: lambda figure: curves.draw(figure, here)}, folder)
     part = Section(
         name=_VERDICTS,
         title="The published tables, and what is to be said of the claims",
-        sections=[(f"{each.verdict}: {each.said}", each.evidence) for each in claims],
-        tables=[_claims_table(claims), *subject.paper.tables(here)],
-        pictures=[f"{_CURVES}.svg"],
-        conclusions=[f"{each.verdict.upper()}: {each.said}" for each in claims],
+        sections=[(f"{each.verdict}: {each.said}", each.evidence) for each in judged],
+        tables=[_claims_table(judged), *cells.tables(here)],
+        pictures=[f"{_CURVES}.svg"] if plan.paper.curves else [],
+        conclusions=[f"{each.verdict.upper()}: {each.said}" for each in judged],
     )
     return Made(part)
 
 
-def _claims_table(claims: list[Claim]) -> Table:
+def _claims_table(judged: list[Claim]) -> Table:
     columns = (
         Column("claim", "claim", fold=50),
         Column("verdict", "verdict", fold=24),
         Column("evidence", "evidence", terminal=False),
     )
     rows: list[dict[str, Cell]] = [
-        {"claim": each.said, "verdict": each.verdict, "evidence": " ".join(each.evidence)} for each in claims
+        {"claim": each.said, "verdict": each.verdict, "evidence": " ".join(each.evidence)} for each in judged
     ]
     return Table("claims", "Claims", columns, rows)
 
 
-def _here(subject: Reproduction, folder: Path) -> Here:
+def _here(plan: Plan, folder: Path) -> Here:
     """All results that the steps have left in their folders."""
-    places = {step.name: folder / f"{number}-{step.name}" for number, step in enumerate(_steps(subject), 1)}
-    folders = {each.name: places[_FAITHFUL] / each.name for each in subject.plan.faithful}
-    folders[subject.plan.corrected.name] = places["corrected"]
-    evaluated = final_training.read(places["final"]) if subject.plan.final else None
+    places = {step.name: folder / f"{number}-{step.name}" for number, step in enumerate(_steps(plan), 1)}
+    folders = {each.name: places[AS_IT_WAS] / each.name for each in plan.faithful} | {CORRECTED: places[CORRECTED]}
+    evaluated = final_training.read(places["final"]) if plan.final else None
     return Here(
-        setting=subject.setting,
-        plan=subject.plan,
+        plan=plan,
         trainings={name: report.read(where) for name, where in folders.items()},
         folders=folders,
-        scans=preprocess_report.read(places["scans"]) if subject.plan.scans else None,
-        tuned=tuner.read(places["tune"]) if subject.plan.tuning else None,
+        scans=preprocess_report.read(places["scans"]) if plan.scans else None,
+        tuned=tuner.read(places["tune"]) if plan.tuning else None,
         evaluated=evaluated,
         final_epoch=_kept(evaluated, places["final"]) if evaluated else None,
     )
@@ -397,27 +385,22 @@ def _kept(evaluated: Evaluated, folder: Path) -> EpochRecord | None:
     return next((each for run in runs for each in run.epochs if each.epoch == best), None)
 
 
-def _whole(subject: Reproduction, record: Record, done: list[Done], steps: int) -> Whole:
-    published = subject.paper.published()
+def _whole(plan: Plan, record: Record, done: list[Done], steps: int) -> Whole:
+    paper, setting = plan.paper, plan.setting
     parts = sorted((each.part for each in done), key=lambda each: each.name != _VERDICTS)
     return Whole(
-        title=f"Reproduced: {published.title}",
-        overline=f"Published report {subject.paper.NAME}, scale {subject.setting.scale}",
+        title=f"Reproduced: {paper.title}",
+        overline=f"Published report {paper.name}, scale {setting.scale}",
         facts=[
-            f"{published.model} on {subject.setting.source}; begun {record.created_at}",
-            f"{record.machine.get('processor') or 'unknown processor'}, {_devices(subject)}",
-            f"The report: {subject.paper.hardware()}",
+            f"{paper.model} on {setting.source}; begun {record.created_at}",
+            f"{record.machine.get('processor') or 'unknown processor'}, {setting.devices}",
+            f"The report: {paper.hardware}",
         ],
         marks=[*_counts(parts), *step_runner.marks(done, steps)],
         conclusions=[(each.title, each.conclusions) for each in parts if each.conclusions],
         parts=parts,
         commands=step_runner.commands(record),
     )
-
-
-def _devices(subject: Reproduction) -> str:
-    cores, gpus = machine.available_cores(), subject.setting.gpus
-    return f"{wording.count(cores, 'core')}, {gpus or 'no'} GPU{'' if gpus == 1 else 's'}"
 
 
 def _counts(parts: list[Section]) -> Iterator[tuple[str, str, str]]:

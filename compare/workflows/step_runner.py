@@ -117,23 +117,23 @@ class Done(Exact):
     exit_code: int
 
 
-def walk(
+def run_steps(
     wanted: Record,
     steps: Sequence[Step[Subject]],
     subject: Subject,
     folder: Path,
-    told: Callable[[Record, list[Done]], Whole],
+    report: Callable[[Record, list[Done]], Whole],
     *,
     as_json: bool,
 ) -> int:
     """Run every step that is not finished or runs each time, and print the report.
 
     Args:
-        wanted: its record, as if it started now.
+        wanted: the record, as if the run started now.
         steps: in order.
         subject: what they work on.
-        folder: of the walk.
-        told: the report of the steps so far.
+        folder: of the run.
+        report: makes the report of the steps so far.
         as_json: whether to print JSON.
 
     Returns:
@@ -143,14 +143,13 @@ def walk(
         SpecError, LaunchError, FolderError: the request cannot be carried out.
         DataRefused: at the step that reads the data; earlier steps are kept.
     """
+    done: list[Done] = []
     with store.locked(folder):
         record = _claim(folder, wanted)
-        done: list[Done] = []
-        code = 0
 
         def whole() -> Whole:
-            made = told(record, done)
-            # # A step that only reads the others runs each time, and has no time of its own.
+            made = report(record, done)
+            # A step that only reads the others runs each time, and has no time of its own.
             once = [each for step, each in zip(steps, done, strict=False) if not step.anew]
             return replace(made, parts=[*made.parts, times(once)])
 
@@ -158,21 +157,19 @@ def walk(
             for number, step in enumerate(steps, 1):
                 directory = folder / f"{number}-{step.name}"
                 known = None if step.anew else _stored(directory / STEP_FILE)
-                if known is None:
-                    typer.echo(f"{number} of {len(steps)}: {step.title}", err=True)
-                    done.append(_do(step, directory, subject, [each.passed for each in done]))
-                    _write(whole(), folder)
-                else:
+                if known is not None:
                     done.append(known)
+                    continue
+                typer.echo(f"{number} of {len(steps)}: {step.title}", err=True)
+                done.append(_do(step, directory, subject, [each.passed for each in done]))
+                _write(whole(), folder)
             _write(whole(), folder)
         except Interrupted as interruption:
-            code = interruption.exit_code
+            typer.echo(f"Interrupted after {len(done)} of {len(steps)} steps. The same command goes on.", err=True)
+            return interruption.exit_code
         except DataRefused:
             _write(whole(), folder)
             raise
-    if code:
-        typer.echo(f"Interrupted after {len(done)} of {len(steps)} steps. The same command goes on.", err=True)
-        return code
     _show(whole(), folder, as_json=as_json)
     return max((each.exit_code for each in done), default=0)
 

@@ -42,7 +42,9 @@ def command(
         folder = out or Path("results") / f"study-{study_file.stem}-{scale}"
         settings = study.model_dump(mode="json") | {"scale": scale}
         record = Record.of(KIND, settings, study.frameworks, study.base().model)
-        code = step_runner.walk(record, STEPS, study, folder, lambda record, done: _whole(study, record, done), as_json=as_json)
+        code = step_runner.run_steps(
+            record, STEPS, study, folder, lambda record, done: _whole(study, record, done), as_json=as_json
+        )
     raise typer.Exit(code)
 
 

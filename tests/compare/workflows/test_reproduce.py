@@ -25,17 +25,21 @@ from common.training import scores
 from compare.__main__ import app
 from compare.core.statistics import Judged, Ratio, held_against, paired_ratio, verdicts
 from compare.execution import launch, store
-from compare.papers import cifar10_minixception, judging, paper, plant_disease_resnet18, tomato_two_frameworks
+from compare.papers import cells, claims, curves, here, judging, schema, time_claims
+from compare.papers.cells import Compared
+from compare.papers.here import FAILED, Here
 from compare.papers.judging import Difference
-from compare.papers.paper import SCALES, Claim, Compared, Here, Kind, Setting, there
-from compare.reporting.tables import Column, Table
+from compare.papers.plan import Plan, Setting, plan
+from compare.papers.schema import SCALES, Paper
+from compare.reporting.tables import Table
 from compare.tuning import tuning_findings
 from compare.workflows import reproduce
 from compare.workflows.step_runner import Passed
 from tests.parity import settings as parity_settings
 from tests.planted import exercise
 
-PAPERS = sorted(reproduce.PAPERS)
+PAPERS = schema.names()
+CIFAR10, PLANT, TOMATO = PAPERS
 VERDICTS = {"reproduced", "not reproduced", "contradicted by the paper's own table", "cannot be told here"}
 
 
@@ -53,6 +57,30 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     launch.DESCRIPTIONS.clear()
 
 
+def planned(name: str, scale: Any = "quick", data: str = "leaves", gpus: int = 0, values: Any = None) -> Plan:
+    return plan(schema.find(name), Setting(scale, data, gpus, values or {}))
+
+
+def nothing(name: str, scale: Any = "quick", data: str = "leaves", gpus: int = 0) -> Here:
+    """A paper of which nothing was run."""
+    return Here(planned(name, scale, data, gpus), {}, {})
+
+
+def verdict_of(found: Here, claim: str) -> str:
+    return claims.judge(found, claim)[0]
+
+
+def with_smoke_data(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    """Let the papers be tried on these data at smoke scale."""
+    find = schema.find
+
+    def found(argument: str) -> Paper:
+        paper = find(argument)
+        return paper.model_copy(update={"data": paper.data.model_copy(update={"smoke": source})})
+
+    monkeypatch.setattr(schema, "find", found)
+
+
 def invoke(*words: str | Path) -> Any:
     return CliRunner().invoke(app, ["reproduce", *map(str, words)])
 
@@ -60,14 +88,13 @@ def invoke(*words: str | Path) -> Any:
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("name", PAPERS)
 def test_every_paper_has_a_plan_at_every_scale_for_any_number_of_gpus(name: str, scale: str) -> None:
-    report = reproduce.PAPERS[name]
     for gpus in (0, 1, 2):
-        plan = report.plan(Setting(scale, report.EMBEDDED, gpus))
-        names = [row.id for training in plan.faithful for row in training.rows]
-        assert len(names) == len(set(names)) and plan.chosen and plan.departs
-        assert {row.framework for row in plan.corrected.rows} == {"pytorch", "tensorflow"}
-        assert len({row.spec.data.model_dump_json() for row in plan.corrected.rows}) == 1
-        assert plan.corrected.repeats >= (5 if scale != "smoke" else 1)
+        made = planned(name, scale, schema.find(name).data.smoke, gpus)
+        names = [row.id for training in made.faithful for row in training.rows]
+        assert len(names) == len(set(names)) and made.chosen and made.departs
+        assert {row.framework for row in made.corrected.rows} == {"pytorch", "tensorflow"}
+        assert len({row.spec.data.model_dump_json() for row in made.corrected.rows}) == 1
+        assert made.corrected.repeats >= (5 if scale != "smoke" else 1)
 
 
 def test_networks_of_the_cifar10_report_have_the_numbers_of_weights_that_were_counted_in_its_notebooks() -> None:
@@ -82,8 +109,8 @@ def test_networks_of_the_cifar10_report_have_the_numbers_of_weights_that_were_co
 
 
 def test_the_faithful_runs_differ_as_the_notebooks_do_and_the_corrected_ones_do_not() -> None:
-    plan = cifar10_minixception.plan(Setting("full", "cifar10", 1))
-    runs = {training.name: training.rows[0].spec for training in plan.faithful}
+    made = planned(CIFAR10, "full", "cifar10", 1)
+    runs = {training.name: training.rows[0].spec for training in made.faithful}
     assert [run.device for run in runs.values()] == ["cpu", "auto", "auto"]
     assert [run.global_batch_size for run in runs.values()] == [32, 64, 32]
     assert [run.data.normalization for run in runs.values()] == ["none", "half", "none"]
@@ -91,26 +118,26 @@ def test_the_faithful_runs_differ_as_the_notebooks_do_and_the_corrected_ones_do_
     assert [run.epochs for run in runs.values()] == [8, 20, 20]
     assert runs["tensorflow_mirrored_dask"].data.drawn_part == 0.2 and runs["tensorflow_mirrored_dask"].split_seed == 42
     assert all(run.optimizer.native for run in runs.values())
-    assert {row.spec.model for row in plan.corrected.rows} == {"mini_xception"}
+    assert {row.spec.model for row in made.corrected.rows} == {"mini_xception"}
 
 
 def test_the_search_and_the_final_training_are_in_the_estimate_of_time() -> None:
-    plan = plant_disease_resnet18.plan(Setting("quick", "leaves", 0))
-    search, final = reproduce._later(plan)
+    search, final = reproduce._later(planned(PLANT))
     assert (search.repeats, search.rows[0].spec.epochs) == (8 * 4, 1)
     assert (final.repeats, final.rows[0].spec.epochs) == (1, 6)
-    assert reproduce._later(cifar10_minixception.plan(Setting("quick", "digits", 0))) == []
+    assert reproduce._later(planned(CIFAR10, "quick", "digits")) == []
 
 
 def test_cells_that_a_larger_scale_fills_have_its_command_and_those_of_a_run_that_failed_have_none() -> None:
+    paper = schema.find(CIFAR10)
     setting = Setting("quick", "digits", 0, spec.overlay({}, {"steps": None, "model": "a b", "data.seed": 1}))
     repeated = "--set steps=null --set 'model=a b' --set data.seed=1"
-    command = f".venv/bin/python -m compare reproduce x --scale full --data digits {repeated}"
-    assert paper.beyond("x", setting, 4) == f"behind epoch 4 of scale quick; all: {command}"
-    assert paper.beyond("x", setting, 0) == "the run failed here: see the cautions"
-    assert paper.beyond("x", Setting("full", "digits", 0), 4) == "behind epoch 4 of scale full"
-    assert "--data" not in paper.beyond("x", Setting("smoke", "digits", 0, made_up=True), 1)
-    given = [word.split("=", 1)[1].strip("'") for word in re.findall(r"--set (\S+)", paper.command("x", setting, "full"))]
+    command = f".venv/bin/python -m compare reproduce {CIFAR10} --scale full --data digits {repeated}"
+    assert here.beyond(paper, setting, 4) == f"after epoch 4 of scale quick; all: {command}"
+    assert here.beyond(paper, setting, 0) == "the run failed here: see the cautions"
+    assert here.beyond(paper, Setting("full", "digits", 0), 4) == "after epoch 4 of scale full"
+    assert "--data" not in here.beyond(paper, Setting("smoke", "digits", 0, made_up=True), 1)
+    given = [word.split("=", 1)[1].strip("'") for word in re.findall(r"--set (\S+)", here.command(paper, setting, "full"))]
     assert spec.parse_assignments([f"steps={given[0]}"]) == {"steps": None}
 
 
@@ -123,63 +150,78 @@ def test_cells_that_a_larger_scale_fills_have_its_command_and_those_of_a_run_tha
     ],
 )
 def test_data_of_as_many_other_classes_are_not_the_reports(name: str, known: str, unknown: str) -> None:
-    report, setting = reproduce.PAPERS[name], Setting("full", "somewhere", 0)
-    subject = reproduce.Reproduction(report, setting, report.plan(setting))
+    subject = planned(name, "full", "somewhere")
     for class_name, others in ((known, False), (unknown, True)):
-        made: Any = SimpleNamespace(data_name="x", class_names=[class_name] * report.published().classes, train_examples=9)
+        names = [class_name] * subject.paper.data.classes
+        made: Any = SimpleNamespace(data_name="x", class_names=names, train_examples=9)
         assert any("These are other data" in each for each in reproduce._departures(subject, made)) == others
 
 
-def test_a_cell_behind_the_epochs_of_a_scale_that_needs_gpus_has_the_command_of_a_scale_with_so_many() -> None:
-    setting = Setting("smoke", "leaves", 0, made_up=True)
-    here = Here(setting, plant_disease_resnet18.plan(setting), {}, {})
-    assert plant_disease_resnet18._needs_gpus(here, 1).endswith("plant-disease-resnet18 --scale smoke")
-    assert plant_disease_resnet18._needs_gpus(here, 2).endswith("plant-disease-resnet18 --scale full")
-    assert plant_disease_resnet18._not_at(here).endswith("plant-disease-resnet18 --scale quick")
+def test_a_cell_after_the_epochs_of_a_scale_that_needs_gpus_has_the_command_of_a_scale_with_so_many() -> None:
+    found = Here(plan(schema.find(PLANT), Setting("smoke", "leaves", 0, made_up=True)), {}, {})
+    assert found.why_not_run("data_parallel", 1).endswith("plant-disease-resnet18 --scale smoke")
+    assert found.why_not_run("data_parallel", 2).endswith("plant-disease-resnet18 --scale full")
+    assert found.why_not_run("workers-4").endswith("plant-disease-resnet18 --scale quick")
+    scans = cells.found(found, found.paper.table("preprocessing"))
+    assert all(reason.endswith("plant-disease-resnet18 --scale quick") for _, reason in scans.values())
 
 
-def test_a_cell_of_the_cifar10_report_is_open_for_the_reason_of_its_own_run() -> None:
-    here = Here(Setting("full", "cifar10", 0), cifar10_minixception.plan(Setting("full", "cifar10", 0)), {}, {})
-    sequential, torch = cifar10_minixception.SEQUENTIAL, cifar10_minixception.PYTORCH
-    assert cifar10_minixception._open(here, {sequential: 0, torch: 20}, 3) == f"Keras, sequential: {paper.FAILED}"
-    assert cifar10_minixception._open(here, {sequential: 0, torch: 0}, 3) == paper.FAILED
-    both = cifar10_minixception._open(here, {sequential: 0, torch: 2}, 3)
-    assert both == f"Keras, sequential: {paper.FAILED}; PyTorch, loader workers: behind epoch 2 of scale full"
+@pytest.mark.parametrize(
+    ("sequential", "torch", "said"),
+    [
+        (0, 20, f"Keras, sequential: {FAILED}"),
+        (0, 0, FAILED),
+        (0, 2, f"Keras, sequential: {FAILED}; PyTorch, loader workers: after epoch 2 of scale full"),
+    ],
+)
+def test_a_cell_of_the_cifar10_report_is_open_for_the_reason_of_its_own_run(
+    sequential: int, torch: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = {"sequential": sequential, "pytorch_cuda_workers": torch, "tensorflow_mirrored_dask": 0 if torch == 0 else 20}
+
+    def epochs_of(self: Here, run: str) -> list[Any]:
+        scores = SimpleNamespace(loss=1.0, accuracy=0.5)
+        return [
+            SimpleNamespace(epoch=epoch, train=scores, validation=scores, timed_images=9, epoch_images=9, seconds=1.0)
+            for epoch in range(1, trained[run] + 1)
+        ]
+
+    monkeypatch.setattr(Here, "epochs_of", epochs_of)
+    table = next(table for table in cells.tables(nothing(CIFAR10, "full", "cifar10")) if table.name == "table_4")
+    assert table.rows[2]["open"] == said
 
 
-@pytest.mark.parametrize(("gpus", "said"), [(0, paper.FAILED), (1, "needs 2 GPUs; there: "), (2, paper.FAILED)])
+@pytest.mark.parametrize(("gpus", "said"), [(0, FAILED), (1, "needs 2 GPUs; there: "), (2, FAILED)])
 def test_a_parallel_cell_of_the_tomato_report_says_what_it_needs_where_it_cannot_be_run(gpus: int, said: str) -> None:
-    setting = Setting("quick", "leaves", gpus)
-    here = Here(setting, tomato_two_frameworks.plan(setting), {}, {})
-    first = {table.name: table for table in tomato_two_frameworks.tables(here)}["table_I"]
+    first = {table.name: table for table in cells.tables(nothing(TOMATO, gpus=gpus))}["table_I"]
     assert [row["mode"] for row in first.rows] == ["serial", "serial", "data_parallel", "data_parallel"]
     assert all(str(row["open"]).startswith(said) for row in first.rows[2:])
-    assert all(row["open"] == paper.FAILED for row in first.rows[:2])
+    assert all(row["open"] == FAILED for row in first.rows[:2])
 
 
 def test_replicas_on_the_cpu_are_no_gpus_where_the_caller_asks_for_the_cpu(tmp_path: Path, fakes: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def plan(setting: Setting) -> Any:
+    def planned(paper: Paper, setting: Setting) -> Any:
         asked.append(setting.gpus)
         raise SystemExit
 
     fakes.setattr(reproduce, "_gpus", lambda frameworks: 2)
-    fakes.setattr(cast(Any, tomato_two_frameworks), "plan", plan)
+    fakes.setattr(reproduce, "plan", planned)
     for more in ([], ["--set", "device=cpu"]):
         invoke("tomato-two-frameworks", "--scale", "smoke", "--out", tmp_path / "out", *more)
     assert asked == [2, 0]
 
 
 def test_adam_of_each_tomato_run_is_the_frameworks_own() -> None:
-    (training,) = tomato_two_frameworks.plan(Setting("full", "leaves", 2)).faithful
+    (training,) = planned(TOMATO, "full", gpus=2).faithful
     epsilons = {(row.framework, row.spec.optimizer.epsilon) for row in training.rows}
     assert epsilons == {("pytorch", 1e-8), ("tensorflow", 1e-7)}
 
 
 def test_a_gpu_row_of_the_plant_report_is_run_only_where_there_are_two() -> None:
     for gpus, rows in ((0, 4), (1, 4), (2, 5)):
-        (training,) = plant_disease_resnet18.plan(Setting("quick", "leaves", gpus)).faithful
+        (training,) = planned(PLANT, gpus=gpus).faithful
         assert len(training.rows) == rows
 
 
@@ -187,14 +229,14 @@ def test_a_gpu_row_of_the_plant_report_is_run_only_where_there_are_two() -> None
 def test_a_report_is_made_again_with_tables_curves_and_a_verdict_for_each_claim(
     name: str, tmp_path: Path, fakes: pytest.MonkeyPatch
 ) -> None:
-    fakes.setattr(cast(Any, reproduce.PAPERS[name]), "EMBEDDED", "digits")
+    with_smoke_data(fakes, "digits")
     out = tmp_path / "out"
     done = invoke(name, "--scale", "smoke", "--out", out, "--set", "data.image_size=32", "--json")
     assert done.exit_code == 0, done.stderr
     assert "1 of 4: what is run, and how long it takes" in done.stderr
     parts = {part["name"]: part for part in json.loads(done.stdout)["parts"]}
-    claims = {row["claim"]: row["verdict"] for row in _table(parts, "claims")["rows"]}
-    assert list(claims) == list(reproduce.PAPERS[name].published().claims.values()) and set(claims.values()) <= VERDICTS
+    verdicts = {row["claim"]: row["verdict"] for row in _table(parts, "claims")["rows"]}
+    assert list(verdicts) == [claim.said for claim in schema.find(name).claims.values()] and set(verdicts.values()) <= VERDICTS
     page = (out / "report.html").read_text()
     assert page.count("<svg") >= 1 and "cannot be told here" in page
     first = _table(parts, "table_1" if name.startswith("cifar") else "table_I")["rows"][0]
@@ -210,10 +252,8 @@ def test_a_report_is_made_again_with_tables_curves_and_a_verdict_for_each_claim(
 def test_a_quick_reproduction_says_how_long_it_takes_before_it_starts(
     name: str, tmp_path: Path, fakes: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    setting = Setting("quick", "leaves:classes=10,images=200,size=32", 0, {"data.image_size": 32})
-    setting = replace(setting, values=spec.overlay({}, setting.values))
-    subject = reproduce.Reproduction(reproduce.PAPERS[name], setting, reproduce.PAPERS[name].plan(setting))
-    made = reproduce._plan(subject, tmp_path, Passed())
+    subject = planned(name, "quick", "leaves:classes=10,images=200,size=32", values={"data": {"image_size": 32}})
+    made = reproduce._shown(subject, tmp_path, Passed())
     assert re.search(r"About \d+:\d\d min of training", capsys.readouterr().err)
     rows = made.part.tables[0].rows
     assert rows and all(row["seconds"] for row in rows)
@@ -224,8 +264,7 @@ def _table(parts: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def test_claims_that_the_tables_of_the_cifar10_report_contradict_are_called_so(fakes: pytest.MonkeyPatch) -> None:
-    here = Here(Setting("smoke", "digits", 0), cifar10_minixception.plan(Setting("smoke", "digits", 0)), {}, {})
-    verdicts = {claim.name: claim for claim in cifar10_minixception.claims(here)}
+    verdicts = {claim.name: claim for claim in claims.judge_all(nothing(CIFAR10, "smoke", "digits"))}
     assert verdicts["most_accurate"].verdict == verdicts["fastest"].verdict == "contradicted by the paper's own table"
     assert "PyTorch, loader workers 0.8298, Keras, sequential 0.8156" in verdicts["most_accurate"].evidence[0]
     assert verdicts["epoch_time"].verdict == verdicts["loses_none"].verdict == "cannot be told here"
@@ -234,24 +273,23 @@ def test_claims_that_the_tables_of_the_cifar10_report_contradict_are_called_so(f
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_where_nothing_was_run_every_cell_is_open_and_no_claim_is_reproduced(name: str, fakes: pytest.MonkeyPatch) -> None:
-    report = reproduce.PAPERS[name]
-    setting = Setting("smoke", report.EMBEDDED, 0)
-    here = Here(setting, report.plan(setting), {}, {})
-    claims: list[Claim] = report.claims(here)
-    assert [claim.said for claim in claims] == list(report.published().claims.values())
-    assert {claim.verdict for claim in claims} <= {"cannot be told here", "contradicted by the paper's own table"}
-    assert all(claim.evidence for claim in claims)
-    fakes.setattr(plant_disease_resnet18, "_counts", lambda here: None)  # of the data, which are there
-    made = [table for table in report.tables(here) if table is not None and not table.name.startswith("arithmetic")]
+    found = nothing(name, "smoke", schema.find(name).data.smoke)
+    judged = claims.judge_all(found)
+    assert [claim.said for claim in judged] == [claim.said for claim in found.paper.claims.values()]
+    assert {claim.verdict for claim in judged} <= {"cannot be told here", "contradicted by the paper's own table"}
+    assert all(claim.evidence for claim in judged)
+    fakes.setattr(cells, "class_counts", lambda found: {})  # of the data, which are there
+    made = [table for table in cells.tables(found) if not table.name.startswith("arithmetic")]
     assert made
     for row in (row for table in made for row in table.rows):
         assert not any(value for key, value in row.items() if key.endswith(("_here", "_ratio")))
         assert row["open"]
-    report.draw(Figure(), here)
+    curves.draw(Figure(), found)
 
 
-def test_the_reports_arithmetic_is_checked_against_its_own_tables() -> None:
-    table = plant_disease_resnet18._checks()
+def test_the_reports_arithmetic_is_checked_against_its_own_tables(fakes: pytest.MonkeyPatch) -> None:
+    fakes.setattr(cells, "class_counts", lambda found: {})
+    table = cells.tables(nothing(PLANT, "smoke"))[-1]
     wrong = {row["what"] for row in table.rows if row["agrees"] == "NO"}
     assert {"dask x4, speed-up", "training images, against the sum of the classes"} <= wrong
     assert "test images, against the supports of the report" in wrong
@@ -260,8 +298,8 @@ def test_the_reports_arithmetic_is_checked_against_its_own_tables() -> None:
         == 17572
     )
     assert "pytorch x8, speed-up" not in wrong and "8 jobs, speed-up" not in wrong
-    here = Here(Setting("smoke", "digits", 0), tomato_two_frameworks.plan(Setting("smoke", "digits", 0)), {}, {})
-    own = tomato_two_frameworks.tables(here)[-1].rows
+    assert {"2 loader workers, speed-up", "DataParallel on two GPUs, speed-up"} <= {row["what"] for row in table.rows}
+    own = cells.tables(nothing(TOMATO, "smoke", "digits"))[-1].rows
     # Only what the report states: the speed-ups of its times are nobody's but ours.
     assert [(row["stated"], row["agrees"]) for row in own] == [(1.8, "yes"), (3.0, "yes")]
 
@@ -330,12 +368,16 @@ def test_accuracies_are_paired_by_seed_and_tested_as_one_family(monkeypatch: pyt
         }
 
     monkeypatch.setattr(Here, "runs", runs)
-    here = Here(Setting("smoke", "digits", 0), cifar10_minixception.plan(Setting("smoke", "digits", 0)), {}, {})
-    found = judging.differences(here, "any", [("x", "y"), ("x", "z")])
+    run = nothing(CIFAR10, "smoke", "digits")
+    found = judging.differences(run, "any", [("x", "y"), ("x", "z")])
     sure, unsure = found["x", "y"], found["x", "z"]
     assert (sure.n, round(sure.mean, 6)) == (5, 0.1) and sure.low < 0.1 < sure.high and sure.p < 0.01
     assert unsure.p > 0.05 and unsure.low < 0 < unsure.high
-    assert judging.differences(here, "any", [("x", "y")])["x", "y"].p == pytest.approx(sure.p / 2)
+    assert judging.differences(run, "any", [("x", "y")])["x", "y"].p == pytest.approx(sure.p / 2)
+
+
+GAIN = 1.05
+"""From which more workers count as a gain."""
 
 
 @pytest.mark.parametrize(
@@ -353,18 +395,18 @@ def test_accuracies_are_paired_by_seed_and_tested_as_one_family(monkeypatch: pyt
 def test_more_workers_gain_nothing_only_where_a_gain_is_ruled_out(gains: list[tuple[float, float]], verdict: str) -> None:
     ratio: Ratio | None = paired_ratio(gains)
     assert ratio
-    held = held_against(ratio, plant_disease_resnet18._GAIN)
-    assert plant_disease_resnet18._no_gain(ratio, verdicts([("more", held)])[0])[0] == verdict
+    held = held_against(ratio, GAIN)
+    assert time_claims.no_gain(ratio, verdicts([("more", held)])[0], GAIN)[0] == verdict
 
 
 def test_one_of_several_numbers_of_workers_gains_only_as_surely_as_the_first_of_several() -> None:
     ratio = paired_ratio([(10, each) for each in (9.3, 8.85, 9.4, 8.95, 9.3)])
     assert ratio is not None
-    held = held_against(ratio, plant_disease_resnet18._GAIN)
+    held = held_against(ratio, GAIN)
     assert held.p is not None and 0.025 < held.p < 0.05
     for family, verdict in ((1, "not reproduced"), (2, "cannot be told here")):
         judged = verdicts([("more", held), ("still more", held_against(ratio, ratio.value))][:family])
-        assert plant_disease_resnet18._no_gain(ratio, judged[0])[0] == verdict
+        assert time_claims.no_gain(ratio, judged[0], GAIN)[0] == verdict
 
 
 def _judged(value: float, spread: float = 0.01, pairs: int = 5) -> Judged:
@@ -398,20 +440,21 @@ def test_the_larger_of_two_gains_is_surely_larger_and_a_gain(first: float, secon
 def test_parallel_times_of_the_tomato_report_are_judged_on_gpus_alone(
     tensorflow: float, torch: float, verdict: str, gpus: int, doubt: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setting = Setting("quick", "leaves", gpus)
-    here = Here(setting, tomato_two_frameworks.plan(setting), {}, {})
-    rows = {name: judging.pair(here, name) for name in launch.FRAMEWORKS}
+    run = nothing(TOMATO, gpus=gpus)
+    rows = {name: judging.pair(run, name) for name in launch.FRAMEWORKS}
     found = {rows["tensorflow"][0]: _judged(tensorflow), rows["pytorch"][0]: _judged(torch)}
     monkeypatch.setattr(judging, "speedup", lambda here, training, row: found[row])
+    monkeypatch.setattr(judging, "paired", lambda here, training, slow, fast: found[fast].ratio)
     monkeypatch.setattr(judging, "framework_times", lambda *_: _judged(torch))
     monkeypatch.setattr(judging, "doubt", lambda *_: doubt)
-    claims = {claim.name: claim for claim in tomato_two_frameworks.claims(here)}
-    more = claims["parallel_time_more"]
-    assert more.verdict == verdict and "pytorch 1.04, tensorflow 1.32" in " ".join(more.evidence)
+    judged = {claim.name: claim for claim in claims.judge_all(run)}
+    more = judged["parallel_time_more"]
+    assert more.verdict == verdict
+    assert "tensorflow-data_parallel 1.32, pytorch-data_parallel 1.04 times" in " ".join(more.evidence)
     told = gpus == 2 and not doubt
     for name, gain in (("serial_time", torch), ("parallel_time_pytorch", torch), ("parallel_time_tensorflow", tensorflow)):
         known = "reproduced" if gain > 1 else "not reproduced"
-        assert claims[name].verdict == (known if told else "cannot be told here"), name
+        assert judged[name].verdict == (known if told else "cannot be told here"), name
 
 
 @pytest.mark.parametrize(
@@ -425,10 +468,7 @@ def test_the_more_accurate_framework_is_it_as_it_was_and_corrected(
         return {pair: _difference(native if training == "faithful" else alike, 0.01) for pair in pairs}
 
     monkeypatch.setattr(judging, "differences", differences)
-    setting = Setting("quick", "leaves", 0)
-    here = Here(setting, tomato_two_frameworks.plan(setting), {}, {})
-    claims = {claim.name: claim.verdict for claim in tomato_two_frameworks.claims(here)}
-    assert claims["serial_accuracy"] == verdict
+    assert verdict_of(nothing(TOMATO), "serial_accuracy") == verdict
 
 
 @pytest.mark.parametrize(
@@ -443,12 +483,11 @@ def test_nothing_is_told_from_corrected_runs_that_are_not_the_same_training(
         findings=SimpleNamespace(comparable=comparable),
         summaries=[],
     )
-    setting = Setting("quick", "leaves", 0)
-    here = Here(setting, tomato_two_frameworks.plan(setting), {"corrected": cast(Any, made)}, {})
-    sure: tuple[paper.Verdict, str] = ("reproduced", "2 times")
-    for verdict, words in (judging.sound(here, sure), judging.undisturbed(here, "corrected", ("a",), sure)):
+    found = Here(planned(TOMATO), {"corrected": cast(Any, made)}, {})
+    sure: tuple[judging.Verdict, str] = ("reproduced", "2 times")
+    for verdict, words in (judging.sound(found, sure), judging.undisturbed(found, "corrected", ("a",), sure)):
         assert (verdict == "reproduced") == (not said) and said in words
-    assert judging.undisturbed(here, "faithful", ("a",), sure) == sure  # those are meant to differ
+    assert judging.undisturbed(found, "faithful", ("a",), sure) == sure  # those are meant to differ
 
 
 @pytest.mark.parametrize(
@@ -471,24 +510,23 @@ def test_workers_beyond_the_cores_are_judged_where_the_cores_are_full_and_input_
     monkeypatch.setattr(judging, "paired", lambda here, training, slow, fast: _judged(gains[slow, fast]).ratio)
     monkeypatch.setattr(judging, "doubt", lambda *_: "")
     monkeypatch.setattr(Here, "runs", lambda *_: {0: None})
-    monkeypatch.setattr(plant_disease_resnet18, "_warned", lambda *_: warned)
-    setting = Setting("quick", "leaves", 0)
-    here = Here(setting, plant_disease_resnet18.plan(setting), {}, {})
-    assert plant_disease_resnet18._workers_beyond_cores(here)[0] == verdict
+    monkeypatch.setattr(time_claims, "warned", lambda *_: warned)
+    assert verdict_of(nothing(PLANT), "workers_beyond_cores") == verdict
 
 
 def test_the_warning_of_too_many_workers_is_found_in_the_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Here, "runs", lambda *_: {0: None, 1: None})
-    setting = Setting("quick", "leaves", 0)
-    here = Here(setting, plant_disease_resnet18.plan(setting), {}, {"faithful": tmp_path})
+    found = Here(planned(PLANT), {}, {"faithful": tmp_path})
+    claim = found.paper.claims["workers_beyond_cores"]
+    assert isinstance(claim, schema.NoGainBeyondCores)
     log = store.run_folder(tmp_path, "workers-4", 1) / store.LOG_FILE
     log.parent.mkdir(parents=True)
     log.write_text("nothing\n")
-    assert not plant_disease_resnet18._warned(here, "workers-4")
+    assert not time_claims.warned(found, "faithful", "workers-4", claim.warning)
     log.write_text(
         "UserWarning: This DataLoader will create 4 worker processes in total. Our suggested max number of worker is 2\n"
     )
-    assert plant_disease_resnet18._warned(here, "workers-4")
+    assert time_claims.warned(found, "faithful", "workers-4", claim.warning)
 
 
 @pytest.mark.parametrize(("workers", "parallel", "verdict"), _MORE)
@@ -499,11 +537,10 @@ def test_two_gpus_gain_less_than_the_best_number_of_workers(
     monkeypatch.setattr(judging, "paired", lambda here, training, slow, fast: _judged(gains[fast]).ratio)
     doubts = [""]
     monkeypatch.setattr(judging, "doubt", lambda *_: doubts[0])
-    setting = Setting("quick", "leaves", 2)
-    here = Here(setting, plant_disease_resnet18.plan(setting), {}, {})
-    assert plant_disease_resnet18._two_gpus_gain_less(here)[0] == verdict
+    found = nothing(PLANT, gpus=2)
+    assert verdict_of(found, "two_gpus_gain_less") == verdict
     doubts[0] = "Other work."
-    assert plant_disease_resnet18._two_gpus_gain_less(here)[0] == "cannot be told here"
+    assert verdict_of(found, "two_gpus_gain_less") == "cannot be told here"
 
 
 @pytest.mark.parametrize(
@@ -525,9 +562,7 @@ def test_threaded_searches_gain_what_the_report_says_where_the_interval_holds_it
     found = SimpleNamespace(gains=[SimpleNamespace(jobs=8, seconds=_judged(gain, pairs=pairs))])
     monkeypatch.setattr(tuning_findings, "find", lambda tuned: found)
     monkeypatch.setattr(tuning_findings, "disturbed", lambda tuned: [None] * disturbed)
-    setting = Setting("quick", "leaves", 0)
-    here = Here(setting, plant_disease_resnet18.plan(setting), {}, {}, tuned=cast(Any, object()))
-    assert plant_disease_resnet18._threaded_tuning(here)[0] == verdict
+    assert verdict_of(replace(nothing(PLANT), tuned=cast(Any, object())), "threaded_tuning") == verdict
 
 
 @pytest.mark.parametrize(
@@ -553,10 +588,8 @@ def test_engines_scale_by_their_own_pace_alone(
         return made | {"tasks": tasks}
 
     scans = [row("dask", 1, 2.0), row("dask", 2, 1.5 * slower), row("pytorch", 1, 8.0), row("pytorch", 2, 4.0)]
-    setting = Setting("smoke", "leaves", 0)
-    here = Here(setting, plant_disease_resnet18.plan(setting), {}, {}, scans=scans)
     # Repeats are alike to the last digit but for a common drift: any difference is sure.
-    assert plant_disease_resnet18._loaders_scale_better(here)[0] == verdict
+    assert verdict_of(replace(nothing(PLANT, "smoke"), scans=scans), "loaders_scale_better") == verdict
 
 
 _SAME = [2.0, 1.5]
@@ -576,8 +609,8 @@ _SAME = [2.0, 1.5]
 def test_workers_change_the_losses_only_where_serial_repeats_itself(
     serial: dict[int, list[float]], workers: dict[int, list[float]], verdict: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = _with_losses(monkeypatch, {"serial": serial, "workers-2": workers})
-    assert plant_disease_resnet18._workers_keep_losses(here)[0] == verdict
+    found = _with_losses(monkeypatch, {"serial": serial, "workers-2": workers})
+    assert verdict_of(found, "workers_keep_losses") == verdict
 
 
 @pytest.mark.parametrize(
@@ -592,27 +625,24 @@ def test_workers_change_the_losses_only_where_serial_repeats_itself(
 def test_a_curve_is_changed_where_its_first_step_is_in_every_repeat(
     parallel: dict[int, list[float]], verdict: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = _with_losses(monkeypatch, {"serial": {0: _SAME, 1: _SAME}, "data_parallel": parallel}, gpus=2)
-    assert plant_disease_resnet18._data_parallel_changes_losses(here)[0] == verdict
+    found = _with_losses(monkeypatch, {"serial": {0: _SAME, 1: _SAME}, "data_parallel": parallel}, gpus=2)
+    assert verdict_of(found, "data_parallel_changes_losses") == verdict
 
 
 def test_a_curve_is_no_other_one_where_the_frameworks_part_as_far_by_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
-    setting = Setting("smoke", "leaves", 0)
-    rows = {row.id: row for row in plant_disease_resnet18.plan(setting).corrected.rows}
-    torch, tensorflow = (
-        judging.pair(Here(setting, plant_disease_resnet18.plan(setting), {}, {}), name) for name in launch.FRAMEWORKS
-    )
-    assert {*torch, *tensorflow} <= rows.keys()
+    nobody = nothing(PLANT, "smoke")
+    torch, tensorflow = (judging.pair(nobody, name) for name in launch.FRAMEWORKS)
+    assert {*torch, *tensorflow} <= {row.id for row in nobody.plan.corrected.rows}
     losses = {torch[1]: {0: [2.0]}, torch[0]: {0: [2.02]}, tensorflow[1]: {0: [2.01]}}
-    here = _with_losses(monkeypatch, losses)
-    assert plant_disease_resnet18._data_parallel_changes_losses(here)[0] == "not reproduced"
+    found = _with_losses(monkeypatch, losses)
+    assert verdict_of(found, "data_parallel_changes_losses") == "not reproduced"
     losses[tensorflow[1]] = {0: [2.00001]}
-    assert plant_disease_resnet18._data_parallel_changes_losses(_with_losses(monkeypatch, losses))[0] == "reproduced"
+    assert verdict_of(_with_losses(monkeypatch, losses), "data_parallel_changes_losses") == "reproduced"
 
 
 def test_a_row_of_workers_that_is_missing_keeps_the_verdict_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = _with_losses(monkeypatch, {"serial": {0: _SAME}, "workers-2": {0: _SAME}}, scale="quick")
-    verdict, evidence = plant_disease_resnet18._workers_keep_losses(here)
+    found = _with_losses(monkeypatch, {"serial": {0: _SAME}, "workers-2": {0: _SAME}}, scale="quick")
+    verdict, evidence = claims.judge(found, "workers_keep_losses")
     assert verdict == "cannot be told here" and "There is no run of workers-4, workers-8." in evidence[0]
 
 
@@ -629,15 +659,12 @@ def _with_losses(
         }
 
     monkeypatch.setattr(Here, "runs", runs)
-    setting = Setting(scale, "leaves", gpus)
-    return Here(setting, plant_disease_resnet18.plan(setting), {}, {})
+    return nothing(PLANT, scale, gpus=gpus)
 
 
 def test_a_failed_run_with_workers_is_no_run_without_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "available_cores", lambda: 2)
-    setting = Setting("quick", "leaves", 0)
-    here = Here(setting, plant_disease_resnet18.plan(setting), {}, {})
-    verdict, evidence = plant_disease_resnet18._workers_beyond_cores(here)
+    verdict, evidence = claims.judge(nothing(PLANT), "workers_beyond_cores")
     assert verdict == "cannot be told here" and not any("warn" in each for each in evidence)
 
 
@@ -646,42 +673,44 @@ def test_no_verdict_is_given_on_times_that_other_work_disturbed_or_may_have(
     disturbed: bool, unwatched: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Here, "summary", lambda *_: SimpleNamespace(disturbed=disturbed, unwatched=unwatched))
-    setting = Setting("smoke", "leaves", 0)
-    here = Here(setting, plant_disease_resnet18.plan(setting), {}, {})
-    verdict, words = judging.undisturbed(here, "corrected", ("a", "b"), ("reproduced", "2 times"))
+    verdict, words = judging.undisturbed(nothing(PLANT, "smoke"), "corrected", ("a", "b"), ("reproduced", "2 times"))
     doubted = disturbed or unwatched
     assert (verdict, "do not rely on this" in words) == (("cannot be told here", True) if doubted else ("reproduced", False))
 
 
+def _classes() -> list[str]:
+    return [str(name) for (name,) in schema.find(PLANT).table("class_report").rows]
+
+
 def test_a_class_whose_name_the_report_cuts_off_is_found_by_what_is_left_of_it() -> None:
     whole = "Corn_(maize)___Cercospora_leaf_spot Gray_leaf_spot"
-    cut = next(each.name for each in plant_disease_resnet18._classes() if "Cercospora" in each.name)
-    assert plant_disease_resnet18._folder(cut, [whole, "Corn_(maize)___healthy"]) == whole
-    assert plant_disease_resnet18._folder("Corn", ["Corn_a", "Corn_b"]) == "Corn"
+    cut = next(name for name in _classes() if "Cercospora" in name)
+    assert cells.class_here(cut, [whole, "Corn_(maize)___healthy"]) == whole
+    assert cells.class_here("Corn", ["Corn_a", "Corn_b"]) == "Corn"
 
 
-def test_scores_of_classes_are_of_the_split_that_the_reports_are_of() -> None:
+def test_scores_of_classes_are_of_the_split_that_the_reports_are_of(fakes: pytest.MonkeyPatch) -> None:
     labels = np.array([0, 0, 1, 1, 1])
     right, wrong = (np.eye(2)[each] for each in (labels, 1 - labels))
     validation, test = scores.score(labels, right), scores.score(labels, wrong)
-    name = plant_disease_resnet18._classes()[0].name
-    models = [SimpleNamespace(validation_scores=validation, scores=test)]
-    here = cast(Here, SimpleNamespace(evaluated=SimpleNamespace(models=models, class_names=[name, "other"])))
-    first, second, *_ = plant_disease_resnet18._report_table(here).rows
+    models = [SimpleNamespace(validation_scores=validation, scores=test, validation=None)]
+    evaluated = cast(Any, SimpleNamespace(models=models, class_names=[_classes()[0], "other"]))
+    fakes.setattr(cells, "class_counts", lambda found: {})
+    made = {table.name: table for table in cells.tables(replace(nothing(PLANT), evaluated=evaluated))}
+    first, second, *_ = made["class_report"].rows
     assert (first["recall_here"], first["support_here"], first["support_ratio"], first["open"]) == (1.0, 2, None, None)
     assert second["recall_here"] is None and second["open"] == "not a class of the data here"
 
 
 def test_a_cell_that_is_open_says_why_and_a_ratio_is_here_over_paper() -> None:
-    table: Table = paper.beside(
+    table: Table = cells.compared(
         "x",
         "X",
-        [Column("name", "name")],
-        [Kind("seconds", "seconds", 1)],
+        ["name"],
         [
-            ({"name": "a"}, {"seconds": Compared(2.0, 3.0)}, "unused"),
-            ({"name": "b"}, {"seconds": Compared(2.0, None)}, "needs 2 GPUs"),
-            ({"name": "c"}, {"seconds": Compared(None, None)}, "the report has none either"),
+            ({"name": "a"}, [Compared("seconds", "seconds", 1, 2.0, 3.0)], "unused"),
+            ({"name": "b"}, [Compared("seconds", "seconds", 1, 2.0, None)], "needs 2 GPUs"),
+            ({"name": "c"}, [Compared("seconds", "seconds", 1, None, None)], "the report has none either"),
         ],
     )
     assert [row.get("seconds_ratio") for row in table.rows] == [1.5, None, None]
@@ -712,51 +741,53 @@ def test_data_that_are_missing_are_named_with_what_to_fetch_and_where_to_put_it(
     fakes.setenv("CONVTWINS_CACHE", str(tmp_path / "cache"))
     done = invoke(name, "--out", tmp_path / "out")
     assert done.exit_code == 4 and not (tmp_path / "out").exists()
-    assert reproduce.PAPERS[name].WANTED.what in done.stderr and str(tmp_path / "cache") in done.stderr
+    assert schema.find(name).data.fetch in done.stderr and str(tmp_path / "cache") in done.stderr
 
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_data_are_found_in_the_cache_by_name(name: str, tmp_path: Path) -> None:
-    wanted = reproduce.PAPERS[name].WANTED
+    wanted = schema.find(name)
     assert reproduce._found(wanted, tmp_path) is None
-    for found in (tmp_path / f"{wanted.names[-1]}.zip", tmp_path / f"{wanted.names[0]}.tar.gz"):
+    for found in (tmp_path / f"{wanted.data.cache_names[-1]}.zip", tmp_path / f"{wanted.data.cache_names[0]}.tar.gz"):
         found.touch()
         assert reproduce._found(wanted, tmp_path) == str(found)
 
 
 def test_the_classes_of_the_plant_report_are_whole() -> None:
-    with (paper.FOLDER / "plant-disease-classes.csv").open() as file:
+    with (schema.FOLDER / "plant-disease-classes.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 38 == len({row["class"] for row in rows})
     assert sum(int(row["images_published"]) for row in rows) == 61_493
 
 
 FIGURES = {
-    "cifar10-minixception.yaml": "944f7d14dd5d7154",
+    "cifar10-minixception.yaml": "37731fe71468cf11",
     "plant-disease-classes.csv": "ccb6d71d623c5734",
-    "plant-disease-resnet18.yaml": "6394cade031fa6a8",
-    "tomato-two-frameworks.yaml": "b626b4adcc007531",
+    "plant-disease-resnet18.yaml": "dc0ef785f6fead06",
+    "tomato-two-frameworks.yaml": "b452186287d6a683",
 }
+
+
+def _published(path: Path) -> bytes:
+    """What a paper's file takes from the paper: the figures of its tables, those that it states beside them, its claims."""
+    if path.suffix == ".csv":
+        return path.read_bytes()
+    file = yaml.safe_load(path.read_text())
+    figures = {name: table.get("figures") for name, table in file["tables"].items()}
+    stated = [each["stated"] for each in file["arithmetic"]]
+    return json.dumps([figures, stated, {name: each["said"] for name, each in file["claims"].items()}]).encode()
 
 
 def test_the_published_figures_are_those_that_were_copied() -> None:
     """A slip of the hand in one of them is seen here; they were held against the reports themselves."""
-    figures = {
-        path.name: hashlib.sha256(
-            json.dumps(yaml.safe_load(path.read_text()), sort_keys=True).encode()
-            if path.suffix == ".yaml"
-            else path.read_bytes()
-        ).hexdigest()[:16]
-        for path in sorted(paper.FOLDER.iterdir())
-        if path.suffix in (".yaml", ".csv")
-    }
-    assert figures == FIGURES
+    files = [path for path in sorted(schema.FOLDER.iterdir()) if path.suffix in (".yaml", ".csv")]
+    assert {path.name: hashlib.sha256(_published(path)).hexdigest()[:16] for path in files} == FIGURES
 
 
 FILLED = {
     "cifar10-minixception": [
         *((f"table_{number}", 0, "accuracy") for number in (1, 2, 3)),
-        *((f"table_{number}", 0, cifar10_minixception.PYTORCH) for number in (4, 5)),
+        *((f"table_{number}", 0, "pytorch_cuda_workers") for number in (4, 5)),
     ],
     "tomato-two-frameworks": [
         *((table, row, key) for table, key in (("table_I", "accuracy"), ("table_II", "loss")) for row in range(4)),
@@ -787,6 +818,48 @@ def test_every_report_is_made_again_at_smoke_scale_by_both_frameworks(name: str,
         assert _table(parts, table)["rows"][row][f"{key}_here"], (table, row, key)
 
 
+FOURTH = (launch.PROJECT_ROOT / "docs" / "reproduce.md").read_text().split("```yaml\n")[1].split("```")[0]
+"""The paper of the docs page."""
+
+
+def test_a_fourth_paper_is_a_file(tmp_path: Path, fakes: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "fourth.yaml"
+    file.write_text(FOURTH)
+    done = invoke(file, "--scale", "smoke", "--out", tmp_path / "out", "--json")
+    assert done.exit_code == 0, done.stderr
+    parts = {part["name"]: part for part in json.loads(done.stdout)["parts"]}
+    assert parts["plan"]["sections"]["What was found wrong in the report"] == ["It is made up."]
+    assert [row["verdict"] for row in _table(parts, "claims")["rows"]] == ["cannot be told here"] * 2  # two repeats
+    first, second, third = next(table for table in parts["verdicts"]["tables"] if table["name"] == "runs")["rows"]
+    assert first["accuracy_here"] and first["seconds_ratio"] and first["speedup_here"] == 1.0
+    assert second["speedup_here"] is None and second["open"] is None
+    assert third["accuracy_here"] is None and f"reproduce {file} --scale smoke" in third["open"]
+    assert [row["agrees"] for row in _table(parts, "arithmetic_fourth")["rows"]] == ["NO"]  # 100 / 50 is not 3
+    assert "Reproduced: A fourth report" in (tmp_path / "out" / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (("kind: no_accuracy_loss", "kind: no_loss"), "claims.as_good is refused"),
+        (("than: tensorflow-serial", "than: tensorflow"), "claims.faster.than names something unknown. Received: 'tensorflow'"),
+        (("[pytorch-serial, 0.9, 100, 1.0]", "[pytorch-serial, 0.9]"), "must have one value for each of run, accuracy"),
+        (("- [tensorflow-serial, 0.8", "- [theano-serial, 0.8"), "tables.runs names something unknown"),
+        (("framework: tensorflow", "framework: theano"), "as_it_was.runs.tensorflow-serial.framework names something unknown"),
+        (("  quick: {", "  tiny: {"), "scales.tiny"),
+        (("model: simple_cnn", "modle: simple_cnn"), "modle is not a field. Received: 'simple_cnn'"),
+        (("model: simple_cnn", ""), "model is missing. Add it."),
+        (("column: accuracy,", "column: loss,"), "curves.0.column names something unknown"),
+        (("speedup: {heading", "gain: {heading"), "tables.runs.columns.gain.measure names something unknown"),
+    ],
+)
+def test_a_wrong_field_of_a_paper_is_named_with_its_file(wrong: tuple[str, str], said: str, tmp_path: Path) -> None:
+    file = tmp_path / "fourth.yaml"
+    file.write_text(FOURTH.replace(*wrong))
+    done = invoke(file, "--scale", "smoke", "--out", tmp_path / "out")
+    assert done.exit_code == 2 and said in done.stderr and str(file) in done.stderr
+
+
 def test_every_mistake_of_the_exercise_is_one_that_can_be_planted() -> None:
     source = (exercise.PROJECT / "tests" / "planted" / "defects_pytorch.py").read_text()
     planted = {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
@@ -795,34 +868,29 @@ def test_every_mistake_of_the_exercise_is_one_that_can_be_planted() -> None:
 
 
 def test_the_setting_of_the_caller_has_the_last_word() -> None:
-    setting = replace(Setting("quick", "leaves", 0), values={"hang_seconds": 7.0})
-    rows = [row for each in tomato_two_frameworks.plan(setting).faithful for row in each.rows]
+    rows = [row for each in planned(TOMATO, values={"hang_seconds": 7.0}).faithful for row in each.rows]
     assert {row.spec.hang_seconds for row in rows} == {7.0}
 
 
 def test_a_field_that_the_caller_sets_leaves_the_others_of_its_group_as_they_are() -> None:
-    plain = Setting("quick", "leaves", 0)
-    (was, *_), (made, *_) = (
-        tomato_two_frameworks.plan(each).faithful[0].rows
-        for each in (plain, replace(plain, values=spec.overlay({}, {"data.image_size": 32, "optimizer.learning_rate": 0.5})))
-    )
+    fields = spec.overlay({}, {"data.image_size": 32, "optimizer.learning_rate": 0.5})
+    (was, *_), (made, *_) = (planned(TOMATO, values=values).faithful[0].rows for values in ({}, fields))
     assert made.spec.data == was.spec.data.model_copy(update={"image_size": 32})
     assert made.spec.optimizer == was.spec.optimizer.model_copy(update={"learning_rate": 0.5})
 
 
 def test_what_the_caller_sets_and_other_data_are_said_to_be_not_the_reports(fakes: pytest.MonkeyPatch) -> None:
-    setting = Setting("quick", "leaves:classes=4", 1, spec.overlay({}, {"data.limit": 64}))
-    paper = reproduce.PAPERS["plant-disease-resnet18"]
+    subject = planned(PLANT, "quick", "leaves:classes=4", 1, spec.overlay({}, {"data.limit": 64}))
     made: Any = SimpleNamespace(data_name="leaves", class_names=["a", "b", "c", "d"], train_examples=60)
-    said = reproduce._departures(reproduce.Reproduction(paper, setting, paper.plan(setting)), made)
-    assert any(each.startswith("Images of 64 px and") for each in paper.plan(setting).departs)
+    said = reproduce._departures(subject, made)
+    assert any(each.startswith("Images of 64 px and") for each in subject.departs)
     assert said[0] == (
         "The data: leaves, 4 classes (a, b, c, ...), 60 training images; the report's: plant-disease, 38 classes, 61,494 "
         "training images."
     )
     assert said[1] == "These are other data: no accuracy and no loss of the report can be expected of them."
     assert said[2].startswith("Set by the caller, in all runs: data.limit = 64")
-    cell = there("plant-disease-resnet18", setting, 2)
+    cell = Here(subject, {}, {}).why_not_run("data_parallel")
     assert cell.endswith("--scale quick --data leaves:classes=4 --set data.limit=64")
 
 

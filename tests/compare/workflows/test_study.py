@@ -18,8 +18,7 @@ from compare.core.interrupt import Interrupted
 from compare.execution import launch
 from compare.reporting.sections import Section
 from compare.reporting.tables import Column, Table
-from compare.workflows import step_runner as walking
-from compare.workflows import study, study_steps
+from compare.workflows import step_runner, study, study_steps
 from compare.workflows.step_runner import Made, Passed, Step
 from compare.workflows.study_file import SCALES, Study
 
@@ -73,7 +72,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def walk(file: Path, *words: str | Path) -> Any:
+def run_study(file: Path, *words: str | Path) -> Any:
     return CliRunner().invoke(app, ["study", str(file), "--out", str(file.parent / "out"), *map(str, words)])
 
 
@@ -118,7 +117,7 @@ def test_a_wrong_field_is_named_with_its_file_before_anything_is_done(
     file: Path, steps: Steps, fields: dict[str, Any], words: str
 ) -> None:
     file.write_text(yaml.safe_dump(FILE | fields))
-    done = walk(file)
+    done = run_study(file)
     assert (done.exit_code, steps.done) == (2, [])
     assert words in done.stderr and str(file) in done.stderr
 
@@ -127,9 +126,9 @@ def test_a_step_that_only_reads_the_others_is_done_each_time(file: Path, steps: 
     made = (*map(steps.step, ("one", "two")), replace(steps.step("three"), anew=True))
     monkeypatch.setattr(study, "STEPS", made)
     steps.fault["one"] = 1
-    assert walk(file).exit_code == 1
+    assert run_study(file).exit_code == 1
     steps.fault.clear()
-    assert walk(file).exit_code == 0
+    assert run_study(file).exit_code == 0
     assert steps.done == ["one", "two", "three", "one", "three"]
 
 
@@ -145,7 +144,7 @@ def test_a_scale_sets_fields_and_the_command_line_has_the_last_word(file: Path) 
 
 
 def test_one_report_holds_every_step_and_nothing_of_it_runs(file: Path, steps: Steps) -> None:
-    done = walk(file)
+    done = run_study(file)
     assert done.exit_code == 0, done.stderr
     out = file.parent / "out"
     page, written = (out / "report.html").read_text(), (out / "report.md").read_text()
@@ -163,58 +162,58 @@ def test_one_report_holds_every_step_and_nothing_of_it_runs(file: Path, steps: S
 
 def test_what_is_done_is_not_done_again_and_what_failed_is(file: Path, steps: Steps) -> None:
     steps.fault["two"] = 1
-    assert walk(file).exit_code == 1
+    assert run_study(file).exit_code == 1
     assert steps.done == ["one", "two", "three"]
     steps.fault.clear()
-    assert walk(file).exit_code == 0
+    assert run_study(file).exit_code == 0
     assert steps.done == ["one", "two", "three", "two"]
-    (file.parent / "out" / "1-one" / walking.STEP_FILE).write_text("{")
-    again = walk(file)
+    (file.parent / "out" / "1-one" / step_runner.STEP_FILE).write_text("{")
+    again = run_study(file)
     assert steps.done[4:] == ["one"] and "The step is done again." in again.stderr
 
 
 def test_what_a_step_finds_is_passed_on_also_from_its_stored_record(file: Path, steps: Steps) -> None:
     steps.fault["three"] = Interrupted(2)
-    assert walk(file).exit_code == 130
+    assert run_study(file).exit_code == 130
     steps.fault.clear()
     steps.passed.clear()
-    assert walk(file).exit_code == 0
+    assert run_study(file).exit_code == 0
     assert steps.passed["three"].best == {"left": {"optimizer.learning_rate": 0.5}}
 
 
 def test_an_interrupted_study_keeps_a_report_of_what_was_done(file: Path, steps: Steps) -> None:
     steps.fault["two"] = Interrupted(15)
-    done = walk(file)
+    done = run_study(file)
     assert done.exit_code == 143 and "Interrupted after 1 of 3 steps" in done.stderr
     assert "one was done." in (file.parent / "out" / "report.md").read_text()
 
 
 def test_data_that_is_refused_ends_the_study_with_a_report_of_what_was_done(file: Path, steps: Steps) -> None:
     steps.fault["two"] = DataRefused("no such images")
-    done = walk(file)
+    done = run_study(file)
     assert (done.exit_code, steps.done) == (4, ["one", "two"]) and "no such images" in done.stderr
     assert "one was done." in (file.parent / "out" / "report.md").read_text()
 
 
 @pytest.mark.parametrize("words", [("--set", "pretrain.repeats=3"), ("--set", "spec.seed=7"), ("--data", "digits")])
 def test_another_study_does_not_go_on_in_the_folder_of_one(file: Path, steps: Steps, words: tuple[str, str]) -> None:
-    walk(file)
+    run_study(file)
     steps.done.clear()
-    done = walk(file, *words)
+    done = run_study(file, *words)
     assert (done.exit_code, steps.done) == (2, []) and "holds another study" in done.stderr
 
 
 def test_a_folder_in_which_nothing_was_done_yet_is_free_for_another_study(file: Path, steps: Steps) -> None:
     steps.fault["one"] = DataRefused("no such images")
-    assert walk(file, "--data", "tomatoes").exit_code == 4
+    assert run_study(file, "--data", "tomatoes").exit_code == 4
     steps.fault.clear()
-    assert walk(file, "--data", "digits").exit_code == 0
+    assert run_study(file, "--data", "digits").exit_code == 0
 
 
 def test_other_code_does_not_go_on_in_the_folder_of_a_study(file: Path, steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
-    walk(file)
-    monkeypatch.setattr(walking.ladder, "code_digest", lambda frameworks, model: "other")
-    done = walk(file)
+    run_study(file)
+    monkeypatch.setattr(step_runner.ladder, "code_digest", lambda frameworks, model: "other")
+    done = run_study(file)
     assert done.exit_code == 2 and "the code has been changed since" in done.stderr
 
 
@@ -222,13 +221,13 @@ def test_a_folder_with_other_files_is_refused(file: Path, steps: Steps) -> None:
     out = file.parent / "out"
     out.mkdir()
     (out / "thesis.txt").write_text("mine")
-    done = walk(file)
+    done = run_study(file)
     assert done.exit_code == 2 and "thesis.txt" in done.stderr
     assert [path.name for path in out.iterdir() if path.name != ".lock"] == ["thesis.txt"]
 
 
 def test_paths_of_a_step_are_those_of_its_folder_in_the_report() -> None:
-    part = walking.under(Section(name="a", title="A", pictures=["plots/x.svg"], more=["report.md"]), "3-a")
+    part = step_runner.under(Section(name="a", title="A", pictures=["plots/x.svg"], more=["report.md"]), "3-a")
     assert (part.pictures, part.more) == (["3-a/plots/x.svg"], ["3-a/report.md"])
 
 

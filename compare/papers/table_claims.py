@@ -1,0 +1,65 @@
+"""Claims that the paper's own tables decide, or that nothing here can."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from compare.papers import judging, schema
+from compare.papers.cells import found
+from compare.papers.here import Here
+from compare.papers.judging import UNTOLD, Judgement
+from compare.papers.plan import CORRECTED
+
+
+def not_judged(here: Here, claim: schema.NotJudged) -> Judgement:
+    paper = here.paper
+    slow = statistics.mean(paper.epochs_of(claim.slow).column("seconds"))
+    fast = [seconds for run in claim.fast for seconds in paper.epochs_of(run).column("seconds")]
+    images = paper.images_of(claim.slow)
+    seconds = {run: here.epoch_seconds(run, images) for run in (claim.slow, *claim.fast)}
+    known = [f"{paper.runs[run].title}: {each:.1f} s" for run, each in seconds.items() if each is not None]
+    pace = f"An epoch of {images:,} images here, at the pace of {here.setting.scale}: {', '.join(known)}."
+    return UNTOLD, [
+        f"Its tables give {slow / max(fast):.1f} to {slow / min(fast):.1f} times.",
+        *([pace] if known else []),
+        *([] if here.setting.gpus else ["Here is no GPU beside the CPU either."]),
+    ]
+
+
+def ordering(here: Here, claim: schema.Ordering) -> Judgement:
+    tables = {run: table for run in here.paper.runs for table in here.paper.published_tables.values() if table.run == run}
+    columns = {run: table.column(claim.column) for run, table in tables.items()}
+    if claim.by == "least_on_average":
+        orders = [{run: -statistics.mean(figures) for run, figures in columns.items()}]
+        evidence = [f"Its tables: {_by_run(here, {run: _span(figures) for run, figures in columns.items()})}."]
+        per_image = {run: 1e3 * -mean / here.paper.images_of(run) for run, mean in orders[0].items()}
+        words = _by_run(here, {run: f"{each:.2f} ms an image" for run, each in per_image.items()})
+        evidence.append(f"By the images that each trains on: {words}.")
+        if report := here.trainings.get(CORRECTED):
+            evidence += [f"Identical models here: {sentence}" for sentence in report.findings.frameworks]
+    else:
+        last = min(map(len, columns.values()))
+        orders = [{run: figures[last - 1] for run, figures in columns.items()}]
+        orders.append({run: figures[-1] for run, figures in columns.items()})
+        common, own = (
+            _by_run(here, {run: f"{order[run]:.4f}" for run in sorted(order, key=lambda run: -order[run])}) for order in orders
+        )
+        evidence = [
+            f"Its tables, after {last} epochs, the last that all have: {common}.",
+            f"Each at its own last epoch: {own}.",
+        ]
+        filled = {run: found(here, table)[last,][0] for run, table in tables.items()}
+        measures = {run: values[tables[run].columns[claim.column].measure or claim.column] for run, values in filled.items()}
+        if all(measures.values()):
+            evidence.append(f"Here: {_by_run(here, {run: f'{value:.4f}' for run, value in measures.items()})}.")
+    firsts = [sorted(order, key=lambda run: -order[run])[: len(claim.first)] for order in orders]
+    return (UNTOLD if list(claim.first) in firsts else judging.CONTRADICTED), evidence
+
+
+def _span(seconds: Sequence[float]) -> str:
+    return f"{min(seconds):.1f} to {max(seconds):.1f} s (mean {statistics.mean(seconds):.1f})"
+
+
+def _by_run(here: Here, words: dict[str, str]) -> str:
+    return ", ".join(f"{here.paper.runs[run].title} {each}" for run, each in words.items())

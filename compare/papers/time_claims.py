@@ -1,0 +1,202 @@
+"""Claims on times, judged over repeats."""
+
+from __future__ import annotations
+
+import statistics as python_statistics
+
+from common.machine import machine
+from compare.core import statistics, wording
+from compare.core.statistics import Judged, Ratio
+from compare.data.data_report import counted
+from compare.execution import store
+from compare.judgement.summary import DISTURBED_FROM, cores_lost
+from compare.papers import judging, schema
+from compare.papers.here import Here
+from compare.papers.judging import UNTOLD, Judgement, Verdict
+from compare.papers.plan import AS_IT_WAS, CORRECTED
+from compare.tuning import tuning_findings
+
+
+def faster_than(here: Here, claim: schema.FasterThan) -> Judgement:
+    run, than = (judging.corrected_row(here, name) for name in (claim.run, claim.than))
+    if here.paper.runs[claim.run].framework == here.paper.runs[claim.than].framework:
+        ratio = judging.speedup(here, CORRECTED, run)
+    else:
+        ratio = judging.framework_times(here, CORRECTED, run, than)
+    where = judging.of_devices(here.summary(CORRECTED, run))
+    judged = judging.above(ratio, f"epoch seconds of {than} over those of {run}, {where}")
+    verdict, words = judging.undisturbed(here, CORRECTED, (run, than), judged)
+    evidence = [judging.sentence(words)]
+    if here.setting.gpus < claim.gpus:
+        return UNTOLD, [_needs_gpus(claim.gpus), *evidence]
+    return verdict, evidence
+
+
+def _needs_gpus(gpus: int) -> str:
+    return f"It needs {'a GPU' if gpus == 1 else f'{gpus} GPUs'}, as the paper's runs had."
+
+
+def gains_more(here: Here, claim: schema.GainsMore) -> Judgement:
+    training = CORRECTED if claim.corrected else AS_IT_WAS
+    rows: dict[str, tuple[str, str]] = {}
+    for name in (*claim.runs, claim.than):
+        if claim.corrected:
+            rows[name] = judging.pair(here, here.paper.runs[name].framework)
+        else:
+            rows[name] = name, _serial_of(here, name)
+    ratios = {name: judging.paired(here, training, alone, row) for name, (row, alone) in rows.items()}
+    known = {name: ratio for name, ratio in ratios.items() if ratio}
+    evidence = [f"{name}: {statistics.interval_words(ratio)} times as fast as serial." for name, ratio in known.items()]
+    if claim.table:
+        table, column = claim.table
+        seconds = {schema.run_name(key): row[column] for key, row in here.paper.table(table).rows.items()}
+        gains = [f"{name} {(seconds[_serial_of(here, name)] or 0) / (seconds[name] or 1):.2f}" for name in rows]
+        evidence.append(f"By the paper's own seconds: {', '.join(gains)} times.")
+    if doubt := judging.doubt(here, training, list(dict.fromkeys(row for pair in rows.values() for row in pair))):
+        evidence.append(doubt)
+    if here.setting.gpus < claim.gpus:
+        if not claim.corrected:
+            row = judging.pair(here, here.paper.runs[claim.than].framework)[0]
+            words = "replicas on CPU cores over serial on as many"
+            evidence.append(judging.sentence(judging.above(judging.speedup(here, CORRECTED, row), words)[1]))
+        return UNTOLD, [_needs_gpus(claim.gpus), *evidence]
+    if claim.than not in known:
+        return UNTOLD, [f"{claim.than} was not run, or failed.", *evidence]
+    if doubt:
+        return UNTOLD, evidence
+    best = max((known[name] for name in claim.runs if name in known), key=lambda ratio: ratio.value, default=None)
+    missing = claim.corrected and len(known) < len(ratios)
+    if best is None or missing or not all(ratio.decided for ratio in known.values()):
+        return UNTOLD, [*evidence, "There are too few repeats to tell."]
+    return judging.gains_more(best, known[claim.than]), evidence
+
+
+def _serial_of(here: Here, name: str) -> str:
+    """The published serial run of the framework of a run."""
+    runs = here.paper.runs
+    return next(each for each, run in runs.items() if run.framework == runs[name].framework and not run.parallel)
+
+
+def scans_scale_more(here: Here, claim: schema.ScansScaleMore) -> Judgement:
+    most = max((row["workers"] for row in here.scans or []), default=1)
+    engines = (claim.than_engine, claim.engine)
+    rows = {(engine, workers): here.scan(engine, workers) for engine in engines for workers in (1, most)}
+    if not all(rows.values()):
+        return UNTOLD, ["The scans were not all made."]
+    if most == 1:
+        return UNTOLD, ["No scan was made by more than one worker."]
+    made = {key: row for key, row in rows.items() if row}
+    seconds = {key: [scan["seconds"] for scan in row["scans"]] for key, row in made.items()}
+    gains = {engine: [a / b for a, b in zip(seconds[engine, 1], seconds[engine, most], strict=True)] for engine in engines}
+    ratio = statistics.paired_ratio(list(zip(gains[claim.engine], gains[claim.than_engine], strict=True)))
+    judged = statistics.verdicts([("gain", ratio)])[0] if ratio else None
+    what = f"the gain of {claim.engine} over the gain of {claim.than_engine}, {most} workers against 1"
+    verdict, words = judging.above(judged, what)
+    own = statistics.paired_ratio(list(zip(seconds[claim.engine, 1], seconds[claim.engine, most], strict=True)))
+    cores, known = machine.available_cores(), machine.describe()
+    lost = max(
+        cores_lost(scan["cores_of_others"], min(row["workers"], cores), known) for row in made.values() for scan in row["scans"]
+    )
+    tasks = min(row["tasks"] for row in made.values())
+    untold = [
+        *([f"It needs the {claim.cores} cores of the paper: here are {cores}."] if cores < claim.cores else []),
+        *([f"No more than {tasks} of the {most} workers had work: there are no more tasks."] if tasks < most else []),
+        *([f"Other work took up to {lost:.2f} cores from a scan."] if lost > DISTURBED_FROM else []),
+        *([f"What {claim.engine} gains by itself is not shown."] if verdict == "reproduced" and not _surely_gains(own) else []),
+    ]
+    medians = ", ".join(f"{engine} {python_statistics.median(each):.2f} times" for engine, each in gains.items())
+    paces = ", ".join(f"{engine} x1 {python_statistics.median(seconds[engine, 1]):.2f} s" for engine in engines)
+    return UNTOLD if untold else verdict, [
+        *untold,
+        f"With {most} workers on {wording.count(cores, 'core')}: {medians}; the paper had {claim.cores} cores.",
+        judging.sentence(words),
+        f"What scales from a slower start gains more: {paces}.",
+    ]
+
+
+def _surely_gains(ratio: Ratio | None) -> bool:
+    return ratio is not None and ratio.decided and (ratio.low or 0.0) > 1.0
+
+
+def no_gain_beyond_cores(here: Here, claim: schema.NoGainBeyondCores) -> Judgement:
+    cores = machine.available_cores()
+    training = here.training_of(claim.base)
+    by_workers = {row.spec.workers: row.id for each in here.plan.faithful for row in each.rows if row.spec.workers}
+    within, beyond = ([count for count in sorted(by_workers) if (count <= cores) is inside] for inside in (True, False))
+    if not within or not beyond:
+        return UNTOLD, [f"There are no runs with workers up to and beyond the {cores} cores here."]
+    most = by_workers[within[-1]]
+    run = [count for count in beyond if here.runs(training, by_workers[count])]
+    ratios = {count: ratio for count in run if (ratio := judging.paired(here, training, most, by_workers[count]))}
+    compared = [(f"{count}", statistics.held_against(ratio, claim.gain)) for count, ratio in ratios.items()]
+    judged = dict(zip(ratios, statistics.verdicts(compared), strict=True))
+    verdicts: list[Verdict] = []
+    evidence: list[str] = []
+    within_gains = judging.paired(here, training, claim.base, most)
+    if within_gains:
+        evidence.append(f"{within[-1]} workers: {statistics.interval_words(within_gains)} times as fast as {claim.base}.")
+    for count in beyond:
+        gain = no_gain(ratios.get(count), judged.get(count), claim.gain)
+        verdict, words = judging.undisturbed(here, training, (most, by_workers[count]), gain)
+        verdicts.append(verdict)
+        evidence.append(f"{count} workers against {within[-1]} on {wording.count(cores, 'core')}: {words}.")
+    silent = [count for count in run if not warned(here, training, by_workers[count], claim.warning)]
+    if run:
+        did, those = ("did not warn", silent) if silent else ("warned", run)
+        framework = here.paper.runs[claim.base].framework
+        evidence.append(f"{framework} {did} of it in the runs with {', '.join(map(str, those))} workers.")
+    if silent:
+        return "not reproduced", evidence
+    if within[-1] < cores:  # a gain up to there shows nothing about more workers than cores
+        return UNTOLD, [*evidence, f"There are no runs with as many workers as the {cores} cores here."]
+    joined = judging.joined(verdicts)
+    if joined != "not reproduced" and run and not _surely_gains(within_gains):
+        return UNTOLD, [*evidence, "Workers up to the cores show no gain either. So these runs do not wait for their input."]
+    return joined, evidence
+
+
+def no_gain(ratio: Ratio | None, judged: Judged | None, gain: float) -> tuple[Verdict, str]:
+    """More workers compared with as many as cores. `judged` compares that ratio with the gain."""
+    if ratio is None or judged is None:
+        return UNTOLD, "not measured"
+    said = f"{statistics.interval_words(ratio)} times as fast"
+    if not ratio.decided or ratio.high is None:
+        return UNTOLD, f"{said}; too few repeats to tell"
+    least = f"{100 * (gain - 1):.0f} %"
+    if ratio.high < gain:
+        return "reproduced", f"{said}: a gain of {least} is ruled out"
+    if judged.verdict == "above":
+        return "not reproduced", f"{said}: they gain more than {least}{statistics.surety(judged)}"
+    return UNTOLD, f"{said}: neither a gain of {least} nor its absence is shown"
+
+
+def warned(here: Here, training: str, row: str, warning: str) -> bool:
+    """Whether a log of a row's runs has this warning."""
+    logs = (store.run_folder(here.folders[training], row, repeat) / store.LOG_FILE for repeat in here.runs(training, row))
+    return any(warning in log.read_text("utf-8", errors="replace") for log in logs if log.exists())
+
+
+def search_gain(here: Here, claim: schema.SearchGain) -> Judgement:
+    if here.tuned is None:
+        return UNTOLD, ["Nothing was searched."]
+    stated = here.paper.table(claim.table).figure("speedup", claim.jobs)
+    cores = machine.available_cores()
+    gains = {gain.jobs: gain.seconds for gain in tuning_findings.find(here.tuned).gains if gain.seconds}
+    evidence = [
+        f"{jobs} jobs: {statistics.interval_words(each.ratio)} times as fast as 1{statistics.surety(each)}."
+        for jobs, each in gains.items()
+    ]
+    if cores < claim.jobs and not here.setting.gpus:
+        needed = f"{claim.jobs} jobs need {claim.jobs} cores, or a GPU that is idle otherwise: here are {cores}."
+        return UNTOLD, [needed, *evidence]
+    gain = gains.get(claim.jobs)
+    if gain is None or not gain.ratio.decided or gain.ratio.low is None or gain.ratio.high is None:
+        return UNTOLD, [*evidence, "There are too few repeats to tell."]
+    if disturbed := tuning_findings.disturbed(here.tuned):
+        return UNTOLD, [*evidence, f"Other work disturbed {counted(len(disturbed), 'search', 'searches')}."]
+    if gain.verdict == "above" and gain.ratio.low <= stated <= gain.ratio.high:
+        return "reproduced", [*evidence, f"That holds the {stated:g} times."]
+    if gain.verdict == "below":
+        return "not reproduced", evidence
+    shown = "A gain, but not the" if gain.verdict == "above" else "It does not tell a gain of the"
+    return UNTOLD, [*evidence, f"{shown} {stated:g} times."]
