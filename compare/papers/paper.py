@@ -26,7 +26,7 @@ from compare.execution.store import flat
 from compare.judgement.summary import Summary
 from compare.reporting.content import COMPARE, Report
 from compare.reporting.tables import Cell, Column, Table
-from compare.tuning.tuner import Tuned, Tuning
+from compare.tuning.records import Tuned, Tuning
 
 FOLDER = Path(__file__).parent
 

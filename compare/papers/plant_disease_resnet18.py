@@ -52,7 +52,7 @@ from compare.papers.paper import (
 from compare.proof import ladder
 from compare.reporting.tables import Cell, Column, Table
 from compare.tuning import tuning_findings
-from compare.tuning.tuner import Tuning
+from compare.tuning.records import Tuning
 
 NAME = "plant-disease-resnet18"
 FRAMEWORKS = ("pytorch",)
