@@ -16,35 +16,31 @@ UNPROVED = "Neither side has a proof that both frameworks train the same."
 _AGREEMENT = {None: "not recorded on both sides", True: "agrees", False: "does not agree"}
 
 
-def facts(pair: Pair, criteria: Criteria) -> list[Fact]:
+def facts(pair: Pair, criteria: Criteria) -> Iterator[Fact]:
     """Facts about a row or benchmark, with their verdicts."""
-    now = pair.now
-    return [
-        Fact(id=now.id, name=now.name, what=what, baseline=was, candidate=is_, verdict=verdict)
-        for what, was, is_, verdict in _found(pair, criteria)
-    ]
-
-
-def _found(pair: Pair, criteria: Criteria) -> Iterator[tuple[str, str, str, Verdict]]:
-    """(what, before, now, verdict) of each fact."""
     before, now = pair.before, pair.now
+
+    def fact(what: str, was: str, is_: str, verdict: Verdict) -> Fact:
+        return Fact(id=now.id, name=now.name, what=what, baseline=was, candidate=is_, verdict=verdict)
+
     if (before.status, now.status) != ("ok", "ok"):
         reason = f"{now.status}: {now.reason}" if now.reason else now.status
-        yield "ended", before.status, reason, status_verdict(before.status, now.status)
+        yield fact("ended", before.status, reason, status_verdict(before.status, now.status))
     elif before.spec is not None:
         for metric in criteria.judged:
-            availability = [_availability(each, metric) for each in (before, now)]
-            wanted = metric in criteria.needed or availability != ["not measured"] * 2
+            was, is_ = (_availability(each, metric) for each in (before, now))
+            wanted = metric in criteria.needed or (was, is_) != ("not measured", "not measured")
             if wanted and not all(pair.samples(metric)):
-                yield METRICS[metric].heading, *availability, "cannot tell"
+                yield fact(METRICS[metric].heading, was, is_, "cannot tell")
         if (before.tests or now.tests) and not pair.tests_accuracy:
-            yield METRICS[ACCURACY].heading, *_accuracies(pair, criteria)
+            yield fact(METRICS[ACCURACY].heading, *_accuracies(pair, criteria))
     was, is_ = before.parity or "not examined", now.parity or "not examined"
     if not {was, is_}.isdisjoint(("proved", "not proved")):
-        yield "same training in both frameworks", was, is_, _parity_verdict(was, is_)
-    if (agrees := now.first_step_agrees) is not None:
-        words = _AGREEMENT[before.first_step_agrees], _AGREEMENT[agrees]
-        yield "first loss in both frameworks", *words, _agreement_verdict(before.first_step_agrees, agrees)
+        yield fact("same training in both frameworks", was, is_, _parity_verdict(was, is_))
+    agreed, agrees = before.first_step_agrees, now.first_step_agrees
+    if agrees is not None:
+        verdict = _agreement_verdict(agreed, agrees)
+        yield fact("first loss in both frameworks", _AGREEMENT[agreed], _AGREEMENT[agrees], verdict)
 
 
 def _availability(subject: Subject, metric: str) -> str:

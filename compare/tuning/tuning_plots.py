@@ -9,20 +9,18 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
-from matplotlib.colors import Normalize
+from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from compare.core.statistics import Spread, spread
 from compare.core.wording import count
 from compare.reporting.plots import COLOURS, MARKERS, Drawing
-from compare.tuning.records import SearchResult, Trial, Tuned
+from compare.tuning.records import SearchResult, Tuned
 from compare.tuning.tuning_findings import Findings, over_repeats
 
 _INSTANTS = 200
 """Times at which the best value so far is drawn."""
-_COLOUR_MAP = "viridis"
 
 _Curve = Callable[[Sequence[SearchResult]], list[tuple[float, Spread | None]]]
 
@@ -123,44 +121,30 @@ def _parallel(tuned: Tuned, figure: Figure) -> bool:
     if len(values) < 2:
         return False
     minimize = settings.objective == "loss"
+    colours = mpl.colormaps["viridis_r" if minimize else "viridis"]
     # The better half of the ranks has most of the colours. Otherwise one bad trial would leave the rest in one colour.
     low, high = map(float, np.quantile(values, (0.0, 0.9) if minimize else (0.1, 1.0)))
     norm = Normalize(low, high if high > low else low + 1.0)
     distributions = settings.judged_space().distributions
+    marks = {field: _marks(drawn) for field, drawn in distributions.items()}
+    marks[f"validation {settings.objective}"] = [(f"{norm.inverse(height):.4g}", height) for height in (0.0, 1.0)]
     figure.set_size_inches(max(9.0, 1.8 * len(distributions)), 4.5 * len(scored))
     axes: list[Axes] = list(figure.subplots(len(scored), 1, squeeze=False)[:, 0])
     for axis, (framework, trials) in zip(axes, scored.items(), strict=True):
-        best_on_top = sorted(trials, key=lambda trial: trial.value or 0.0, reverse=minimize)
-        _draw_lines(axis, best_on_top, distributions, norm, f"{_COLOUR_MAP}_r" if minimize else _COLOUR_MAP)
-        axis.set_title(framework)
-        _draw_axes(axis, distributions, norm, f"validation {settings.objective}")
+        for trial in sorted(trials, key=lambda trial: trial.value or 0.0, reverse=minimize):  # the best on top
+            heights = [_height(drawn, trial.fields[field]) for field, drawn in distributions.items()]
+            value = float(norm(trial.value or 0.0))
+            axis.plot([*heights, value], color=colours(float(np.clip(value, 0, 1))), linewidth=1.5, alpha=0.8)
+        axis.set(title=framework, xlim=(-0.2, len(marks) - 0.8), ylim=(-0.05, 1.05))
+        axis.set_xticks(range(len(marks)), list(marks), rotation=15, ha="right", fontsize=8)
+        axis.set_yticks([])
+        axis.grid(visible=False)
+        axis.spines[["left", "bottom"]].set_visible(False)
+        for place, own in enumerate(marks.values()):
+            axis.axvline(place, color="black", linewidth=0.8)
+            for text, height in own:
+                axis.annotate(text, (place, height), (3, 0), textcoords="offset points", fontsize=7, va="center")
     return True
-
-
-def _draw_lines(
-    axis: Axes, trials: Sequence[Trial], distributions: dict[str, BaseDistribution], norm: Normalize, colour_map: str
-) -> None:
-    lines: list[list[tuple[int, float]]] = []
-    for trial in trials:
-        heights = [_height(drawn, trial.fields[field]) for field, drawn in distributions.items()]
-        lines.append(list(enumerate([*heights, float(norm(trial.value or 0.0))])))
-    shades = [mpl.colormaps[colour_map](float(np.clip(norm(trial.value or 0.0), 0, 1))) for trial in trials]
-    axis.add_collection(LineCollection(lines, colors=shades, linewidths=1.5, alpha=0.8))
-
-
-def _draw_axes(axis: Axes, distributions: dict[str, BaseDistribution], norm: Normalize, value_name: str) -> None:
-    """One vertical axis for each field, and one for the value."""
-    marks = {field: _marks(drawn) for field, drawn in distributions.items()}
-    marks[value_name] = [(f"{norm.inverse(height):.4g}", height) for height in (0.0, 1.0)]
-    axis.set(xlim=(-0.2, len(marks) - 0.8), ylim=(-0.05, 1.05))
-    axis.set_xticks(range(len(marks)), list(marks), rotation=15, ha="right", fontsize=8)
-    axis.set_yticks([])
-    axis.grid(visible=False)
-    axis.spines[["left", "bottom"]].set_visible(False)
-    for place, own in enumerate(marks.values()):
-        axis.axvline(place, color="black", linewidth=0.8)
-        for text, height in own:
-            axis.annotate(text, (place, height), (3, 0), textcoords="offset points", fontsize=7, va="center")
 
 
 def _height(distribution: BaseDistribution, value: Any) -> float:
@@ -168,9 +152,7 @@ def _height(distribution: BaseDistribution, value: Any) -> float:
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices.index(value) / max(len(distribution.choices) - 1, 1)
     assert isinstance(distribution, FloatDistribution | IntDistribution)
-    ends = np.array([value, distribution.low, distribution.high], float)
-    own, low, high = np.log(ends) if distribution.log else ends
-    return float((own - low) / (high - low))
+    return float((LogNorm if distribution.log else Normalize)(distribution.low, distribution.high)(value))
 
 
 def _marks(distribution: BaseDistribution) -> list[tuple[str, float]]:
