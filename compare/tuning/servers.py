@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from common import spec
 from common.machine import machine
@@ -66,26 +66,6 @@ class Layout:
         return ["serve-trials", "--device", self.device, *options]
 
 
-class Server(Protocol):
-    """A process that serves trials."""
-
-    def send(self, message: dict[str, Any]) -> None:
-        """Send it a request. If it has ended, ENDED arrives instead of an answer."""
-        ...
-
-    def expect(self) -> None:
-        """It has work from now on. Its watchdog starts here."""
-        ...
-
-    def look(self) -> None:
-        """Call this often while it has work. A server that hangs is ended."""
-        ...
-
-    def close(self) -> None:
-        """End it."""
-        ...
-
-
 class LocalServer:
     """A server on this machine.
 
@@ -107,22 +87,26 @@ class LocalServer:
         threading.Thread(target=self._listen, args=(listener,), daemon=True).start()
 
     def send(self, message: dict[str, Any]) -> None:
+        """Send it a request. If it has ended, ENDED arrives instead of an answer."""
         assert self._process.stdin is not None
         with suppress(OSError, ValueError):  # `_listen` reports its end
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
 
     def expect(self) -> None:
+        """It has work from now on. Its watchdog starts here."""
         member = watchdog.Member("the process", self._process.watched)
         self._dog = watchdog.Watchdog([member], self._hang_seconds)
 
     def look(self) -> None:
+        """Call this often while it has work. A server that hangs is ended."""
         if self._hang is None and (hang := self._dog.look()) is not None:
             (path,) = watchdog.save_stacks(hang.stacks, [self._log.stem], self._log.parent)
             self._hang = f"{hang.words}; see {path.name}"
             launch.stop(self._process, grace_seconds=0.0)
 
     def close(self) -> None:
+        """End it."""
         launch.stop(self._process)
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
@@ -155,7 +139,7 @@ class ServerActor:
         self._end = weakref.finalize(self, _remove, self._server, folder)
 
     async def call(self, method: str, *arguments: Any) -> None:
-        """Call a method of `Server`."""
+        """Call a method of the server."""
         if method == "close":
             self._end()
         else:
@@ -176,7 +160,9 @@ def _remove(server: LocalServer, folder: Path) -> None:
 
 
 class RemoteServer:
-    """A server on a worker of a Dask cluster. The worker watches it. The cluster's heartbeats watch the worker.
+    """A server on a worker of a Dask cluster, with the methods of `LocalServer`.
+
+    The worker watches the server. The cluster's heartbeats watch the worker.
 
     Args:
         actor: a ServerActor there.
@@ -216,6 +202,9 @@ class RemoteServer:
         except Exception as error:  # whatever Dask raises for a lost worker
             reason = f"its Dask worker is lost: {str(error).strip() or type(error).__name__}"
         listener({"event": ENDED, "reason": reason})
+
+
+Server = LocalServer | RemoteServer
 
 
 @contextmanager

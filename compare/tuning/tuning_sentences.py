@@ -13,24 +13,20 @@ from compare.tuning.optuna_study import random_trials
 from compare.tuning.records import SearchResult, Trial, Tuned
 from compare.tuning.tuning_findings import IMPORTANCE_TRIALS, Findings, Gain, cores_taken, disturbed, settings_scored
 
-BESTS, GAINS, COSTS, CAUTIONS = (
-    "What was found?",
-    "What does it gain to search side by side?",
-    "Does it cost quality?",
-    "Cautions",
-)
-
 
 def sentences(tuned: Tuned, found: Findings) -> list[tuple[str, list[str]]]:
     """The findings under headings."""
     parts = [
-        (BESTS, _bests(tuned)),
+        ("What was found?", _bests(tuned)),
         ("Did both frameworks search the same?", _sameness(tuned)),
-        (GAINS, [_gain(tuned, gain, gain.seconds) for gain in found.gains if gain.seconds]),
-        (COSTS, [sentence for gain in found.gains for sentence in _costs(tuned, gain)]),
+        (
+            "What does it gain to search side by side?",
+            [_gain(tuned, gain, gain.seconds) for gain in found.gains if gain.seconds],
+        ),
+        ("Does it cost quality?", [sentence for gain in found.gains for sentence in _costs(tuned, gain)]),
         ("Which fields matter?", _importances(tuned, found)),
         ("How sure is that?", _surety(tuned, found)),
-        (CAUTIONS, _cautions(tuned)),
+        ("Cautions", _cautions(tuned)),
     ]
     return [(title, sentences) for title, sentences in parts if sentences]
 

@@ -122,6 +122,7 @@ def test_two_hosts_of_one_kind_are_two_lines(tmp_path: Path) -> None:
         "Some CPU, 2 logical cores, machine 1 (host aaaaaaaa)",
         "Some CPU, 2 logical cores, machine 2 (host bbbbbbbb)",
     ]
+    assert len({table.name for table in history.report(found, tmp_path).tables}) == 2
 
 
 @pytest.mark.parametrize("hostile", ["--output=owned", "$(touch owned)", "x\x1b[31m"])

@@ -1,5 +1,6 @@
 """Two revisions in turn: which runs come when, what the base is given, and that nothing of it stays behind."""
 
+import csv
 import json
 import shutil
 import signal
@@ -199,6 +200,9 @@ def test_a_slowdown_between_two_revisions_is_a_regression(
         git(repository, "rev-parse", revision)[:8] for revision in ("before", "HEAD")
     ]
     assert (out / "regress.md").read_text().startswith("# REGRESSION")
+    assert "REGRESSION in 2 of" in (out / "regress.html").read_text()
+    for path in (out / "tables").glob("*.csv"):  # every row has a cell for each heading
+        assert len({len(line) for line in csv.reader(path.read_text().splitlines())}) == 1
     for side in ("base", "head"):  # each pair has a seed of its own, the same in both
         runs = store.read(out / side).runs[pytorch]
         assert {repeat: run.spec.seed for repeat, run in runs.items()} == {repeat: repeat + 7 for repeat in range(6)}
@@ -208,6 +212,23 @@ def test_a_slowdown_between_two_revisions_is_a_regression(
     assert worktrees(repository) == 1
     again = regress("--interleaved", "before", "--out", out)
     assert again.exit_code == 2 and "is not empty" in again.stderr
+
+
+def test_options_of_runs_are_those_of_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[run.Request] = []
+
+    def measure(revision: str, request: run.Request, out: Path, shown: Any) -> None:
+        seen.append(request)
+        raise RevisionError("seen")
+
+    monkeypatch.setattr(revisions, "measure", measure)
+    fields = ("--data", "digits", "--batch-size", "32", "--image-size", "16", "--optimizer", "adam", "--seed", "3")
+    for words, length in (((), {"epochs": 4}), (("--set", "steps=9"), {"steps": 9}), (("--epochs", "2"), {"epochs": 2})):
+        assert regress("--interleaved", "before", *fields, *words).stderr == "seen\n"
+        values = seen.pop().settings.values
+        assert {name: values[name] for name in ("epochs", "steps") if name in values} == length
+        assert values["global_batch_size"] == 32 and values["optimizer"]["name"] == "adam" and values["seed"] == 3
+        assert values["data"] == {"source": "digits", "image_size": 16, "seed": 3}
 
 
 def test_too_few_pairs_are_an_error_not_a_pass(stand_in: list[tuple[str, str, int]], tmp_path: Path) -> None:

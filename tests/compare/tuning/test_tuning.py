@@ -203,7 +203,10 @@ def test_studies_may_stand_in_another_database_under_names_of_their_own(tmp_path
         ({"storage": "sqlite:////no/such/folder/x.db"}, "--storage cannot be used"),
         ({"storage": "postgresql://user:secret@127.0.0.1/x"}, "--storage cannot be used"),
         ({"jobs": ()}, "--jobs must be at least 1"),
-        ({"space": {"seed": {"low": 1, "high": 9}}, "space_name": "mine.yaml"}, "the best of several seeds is the luckiest"),
+        (
+            {"space": {"seed": {"low": 1, "high": 9}}, "space_name": "mine.yaml"},
+            "the best of several seeds is only the luckiest",
+        ),
         ({"space": {"data.image_size": {"low": 16, "high": 32}}}, "it changes the images that the trials are scored on"),
     ],
 )
@@ -220,6 +223,22 @@ def test_a_mode_on_the_command_line_is_refused_and_not_passed_over(tmp_path: Pat
         ["tune", "--set", "mode=data_parallel", "--set", "replicas=2", "--frameworks", "left", "--out", str(tmp_path / "out")],
     )
     assert done.exit_code == 2 and "mode of a trial must be serial" in done.stderr and not (tmp_path / "out").exists()
+
+
+def test_options_of_the_spec_are_those_of_all_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Tuning] = []
+
+    def tune(settings: Tuning, folder: Path) -> None:
+        seen.append(settings)
+        raise SpecError("seen")
+
+    monkeypatch.setattr(tuner, "tune", tune)
+    fields = ["--batch-size", "32", "--image-size", "16", "--optimizer", "adam", "--precision", "float64", "--limit", "9"]
+    done = CliRunner().invoke(app, ["tune", "--preset", "digits", *fields, "--frameworks", "left"])
+    assert done.stderr == "seen\n"
+    values = seen[0].values
+    assert values["data"] == {"source": "digits", "image_size": 16, "limit": 9} and values["optimizer"]["name"] == "adam"
+    assert (values["global_batch_size"], values["precision"], values["epochs"]) == (32, "float64", 3)
 
 
 def test_a_server_that_does_not_start_ends_the_tuning_with_its_last_words(
