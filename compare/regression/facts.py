@@ -91,27 +91,27 @@ def _agreement_verdict(before: bool | None, now: bool) -> Verdict:
 def cautions(baseline: Measured, candidate: Measured, pairs: Sequence[Pair]) -> list[str]:
     """What differs between the two measurements besides the code, and what was left out of them."""
     sides = ((baseline, "baseline"), (candidate, "candidate"))
-    said: list[str] = []
+    lines: list[str] = []
     for package in {**baseline.versions, **candidate.versions}:
         was, is_ = (each.versions.get(package) for each, _ in sides)
         if was != is_:
-            said.append(f"{package} was {was or 'not recorded'} and is {is_ or 'not recorded'}.")
-    said += [f"The {what} was measured with uncommitted changes." for measured, what in sides if measured.dirty]
+            lines.append(f"{package} was {was or 'not recorded'} and is {is_ or 'not recorded'}.")
+    lines += [f"The {what} was measured with uncommitted changes." for measured, what in sides if measured.dirty]
     for pair in pairs:
         before, now = pair.before, pair.now
-        said += [
+        lines += [
             f"{now.name}: the {what} changed, so the runs compute something else than before."
             for what, hashes in before.hashes.items()
             if hashes and now.hashes.get(what) and hashes != now.hashes[what]
         ]
-        said += [
+        lines += [
             f"{now.name}: {len(each.in_doubt)} of {len(each.seeds)} runs of the {what} were disturbed by other work, or too "
             "short to tell. Their times do not count."
             for each, what in ((before, "baseline"), (now, "candidate"))
             if each.in_doubt
         ]
     if {each.parity for pair in pairs for each in (pair.before, pair.now)} == {"not examined"}:
-        said.append(UNPROVED)
+        lines.append(UNPROVED)
     if candidate.proof is not None:
-        said.append(f"The candidate's proof: {candidate.proof.removesuffix('.')}.")
-    return said
+        lines.append(f"The candidate's proof: {candidate.proof.removesuffix('.')}.")
+    return lines

@@ -173,8 +173,7 @@ def _change(
     low, high = (scale(estimate.mean + side * estimate.half) for side in (-1.0, 1.0)) if known else (None, None)
     number = min(len(before), len(now))
     ratio = Ratio(value=scale(estimate.mean), low=low, high=high, n=number, p=estimate.p if known else None)
-    names = {"id": pair.now.id, "name": pair.now.name}
-    return Change(**names, metric=metric, method=method, baseline=was, candidate=is_, change=ratio)
+    return Change(id=pair.now.id, name=pair.now.name, metric=metric, method=method, baseline=was, candidate=is_, change=ratio)
 
 
 def _judged(change: Change, p: float | None, criteria: Criteria) -> Change:

@@ -64,9 +64,9 @@ def sentences(judged: Judgement) -> list[tuple[str, list[str]]]:
         (fact.verdict, f"{fact.name}, {fact.what}: {fact.baseline} before, {fact.candidate} now.") for fact in judged.facts
     ]
 
-    def of(*verdicts: str) -> list[str]:
-        figures = [f"{change_words(change)}." for change in judged.changes if change.verdict in verdicts]
-        return figures + [said for verdict, said in facts if verdict in verdicts]
+    def of(verdict: str) -> list[str]:
+        figures = [f"{change_words(change)}." for change in judged.changes if change.verdict == verdict]
+        return figures + [sentence for each, sentence in facts if each == verdict]
 
     samples = "benchmark files" if judged.kind == "benchmarks" else "samples"
     undecided = [
@@ -74,7 +74,7 @@ def sentences(judged: Judgement) -> list[tuple[str, list[str]]]:
         for change in judged.changes
         if change.verdict in UNDECIDED
     ]
-    undecided += [said for verdict, said in facts if verdict in UNDECIDED]
+    undecided += [sentence for verdict, sentence in facts if verdict in UNDECIDED]
     undecided += [f"{name}: in the baseline, and not measured now." for name in judged.missing]
     undecided += ["Nothing was measured on both sides."] * (not judged.changes)
     unsure = [
@@ -92,7 +92,7 @@ def sentences(judged: Judgement) -> list[tuple[str, list[str]]]:
         ("Cautions", judged.cautions),
         ("How it was judged", _method(judged)),
     ]
-    return [(title, said) for title, said in found if said]
+    return [(title, lines) for title, lines in found if lines]
 
 
 def change_words(change: Change) -> str:
@@ -154,7 +154,7 @@ def _cells(change: Change) -> dict[str, Cell]:
 
 
 def _method(judged: Judgement) -> list[str]:
-    said = [
+    lines = [
         "Base and head were measured in turn: paired t-tests on the logarithms of the ratios of repeats."
         if judged.paired
         else "The two were measured apart: Welch's t-tests on logarithms. They cannot separate the change from what else "
@@ -162,28 +162,28 @@ def _method(judged: Judgement) -> list[str]:
     ]
     if judged.tested:
         tested = [change.change for change in judged.changes if change.adjusted_p is not None and not change.is_accuracy]
-        said.append(
+        lines.append(
             f"A regression is significantly worse, by more than {_percent(judged.threshold)} of seconds or MiB, or "
             f"{_percent(judged.accuracy_threshold)} of accuracy. With {CONFIDENCE:.0%} confidence none of the {judged.tested} "
             "tested figures is called better or worse by chance (Holm). Each interval is that of its figure alone. A figure "
             f"that is the same number in every run is not tested.{resolution_words(tested, judged.tested)}"
         )
     if judged.kind == "benchmarks":
-        said.append(
+        lines.append(
             "A sample is the median of a benchmark file, because its rounds come from one process, and the next process may "
             f"differ. Each side needs a folder of at least {VERDICT_PAIRS} files."
         )
     if any(change.is_accuracy for change in judged.changes):
-        said.append(
+        lines.append(
             "Accuracies are paired by seed, with the median of each seed's repeats: paired t-tests on their differences. They "
             "hold for the same test images alone."
         )
     elif any(fact.what == METRICS[ACCURACY].heading and fact.verdict != "no change shown" for fact in judged.facts):
-        said.append(
+        lines.append(
             "Rounding alone moves the accuracy of one seed's training, and its repeats do not show this. So accuracies are "
             f"tested over at least {VERDICT_PAIRS} seeds (run --seeds 0,1,2,3,4)."
         )
-    return said
+    return lines
 
 
 def _spread_words(spread: Spread) -> str:

@@ -80,19 +80,23 @@ def _sameness(tuned: Tuned) -> list[str]:
     if not both:
         return []
     same = [(a, b) for a, b in both if a.fields == b.fields]
-    said = f"{len(same)} of {len(both)} trials had the same settings in {settings.frameworks[0]} and {settings.frameworks[1]}."
+    sentence = (
+        f"{len(same)} of {len(both)} trials had the same settings in {settings.frameworks[0]} and {settings.frameworks[1]}."
+    )
     differences = [relative_difference(a.loss, b.loss) for a, b in same if a.state == b.state == "ok" and a.loss and b.loss]
     if differences:
         middle = python_statistics.median_high(differences)
-        said += f" Their validation losses differ by {middle:.1e} in the median and {max(differences):.1e} at most (relative)."
+        sentence += (
+            f" Their validation losses differ by {middle:.1e} in the median and {max(differences):.1e} at most (relative)."
+        )
     if settings.sampler == "tpe":
         drawn = random_trials(settings.trials)
         first_ones = "first trial of a search is" if drawn == 1 else f"first {drawn} trials of a search are"
-        said += (
+        sentence += (
             f" At least the {first_ones} drawn at random, the same in all. Later proposals of TPE depend on the results, and "
             "their last digits differ."
         )
-    return [said]
+    return [sentence]
 
 
 def _who(gain: Gain) -> str:
@@ -106,8 +110,8 @@ def _with_size(judged: Judged, verdict: str) -> str:
 
 
 def _gain(tuned: Tuned, gain: Gain, judged: Judged) -> str:
-    said = _with_size(judged, verdict(tuned, judged, seconds=True))
-    return f"{_who(gain)}: {interval_words(judged.ratio)} times as fast{surety(judged)}: {said}.{_doubt(tuned, gain)}"
+    found = _with_size(judged, verdict(tuned, judged, seconds=True))
+    return f"{_who(gain)}: {interval_words(judged.ratio)} times as fast{surety(judged)}: {found}.{_doubt(tuned, gain)}"
 
 
 def _doubt(tuned: Tuned, gain: Gain) -> str:
@@ -118,7 +122,7 @@ def _doubt(tuned: Tuned, gain: Gain) -> str:
 
 
 def _costs(tuned: Tuned, gain: Gain) -> list[str]:
-    said = [
+    lines = [
         f"{_who(gain)}: {interval_words(judged.ratio)} times the best validation {tuned.plan.settings.objective}"
         f"{surety(judged)}, {when}: {_with_size(judged, verdict(tuned, judged))}.{doubt}"
         for judged, when, doubt in (
@@ -128,30 +132,30 @@ def _costs(tuned: Tuned, gain: Gain) -> list[str]:
         if judged is not None
     ]
     if gain.empty:
-        said.append(
+        lines.append(
             f"{_who(gain)}, after the same seconds: cannot tell. In {count(gain.empty, 'repeat')} one of the two had no trial "
             "trained to its end by then."
         )
-    return said
+    return lines
 
 
 def _importances(tuned: Tuned, found: Findings) -> list[str]:
-    said: list[str] = []
+    lines: list[str] = []
     for framework in tuned.plan.settings.frameworks:
         number = len(settings_scored(tuned, framework))
         if framework in found.importances:
             parts = ", ".join(f"{field} {part:.0%}" for field, part in found.importances[framework].items())
-            said.append(f"{framework}: of the variance over {number} settings, by fANOVA: {parts}.")
+            lines.append(f"{framework}: of the variance over {number} settings, by fANOVA: {parts}.")
         else:
-            said.append(
+            lines.append(
                 f"{framework}: too few settings to tell: {number} trained to their end, of the {IMPORTANCE_TRIALS} needed."
             )
     if found.importances:
-        said.append(
+        lines.append(
             "These parts have no interval. They come from a forest over these settings, and a sampler that seeks the best does "
             "not spread its settings evenly. Another search may rank the fields differently, so take them as a hint alone."
         )
-    return said
+    return lines
 
 
 def _surety(tuned: Tuned, found: Findings) -> list[str]:
@@ -167,43 +171,45 @@ def _surety(tuned: Tuned, found: Findings) -> list[str]:
 
 def _cautions(tuned: Tuned) -> list[str]:
     settings, budget = tuned.plan.settings, tuned.plan.budget
-    said = [sentence for search in tuned.searches for sentence in _cautions_of(tuned, search)]
+    lines = [sentence for search in tuned.searches for sentence in _cautions_of(tuned, search)]
     if waiting := sum(not search.done for search in tuned.searches):
-        said.append(f"{waiting} of {len(tuned.searches)} searches are not done, and are in no ratio.")
+        lines.append(f"{waiting} of {len(tuned.searches)} searches are not done, and are in no ratio.")
     if over := [jobs for jobs in settings.jobs if jobs > budget]:
-        said.append(f"{', '.join(map(str, over))} jobs took turns on {count(budget, 'core')}.")
-    said += [
+        lines.append(f"{', '.join(map(str, over))} jobs took turns on {count(budget, 'core')}.")
+    lines += [
         f"{count(jobs, 'job')} used {budget // jobs * jobs} of the budget's {budget} cores, because {jobs} does not divide "
         f"{budget}."
         for jobs in sorted(settings.jobs)
         if jobs <= budget and budget % jobs
     ]
     if len(settings.jobs) > 1 and (settings.sampler == "tpe" or settings.pruner != "none"):
-        said.append(
+        lines.append(
             "Searches with different numbers of jobs do not train the same trials, because proposals and pruning depend on the "
             "results known at that time. So images per second are shown beside the seconds."
         )
-    return said
+    return lines
 
 
 def _cautions_of(tuned: Tuned, search: SearchResult) -> list[str]:
     name = f"{search.framework}, {count(search.jobs, 'job')}, repeat {search.repeat + 1}"
-    said = [
+    lines = [
         f"{name}: trial {trial.slot + 1} {trial.state}: {str(trial.reason).rstrip('.')}."
         for trial in search.trials
         if trial.state not in ("ok", "pruned")
     ]
     if search.attempts > 1:
         often = "once" if search.attempts == 2 else f"{search.attempts - 1} times"
-        said.append(
+        lines.append(
             f"{name}: interrupted {often}. Its seconds are those of its attempts, each until its last finished trial. They are "
             "in no ratio."
         )
     if search.servers_lost:
-        said.append(
+        lines.append(
             f"{name}: {search.servers_lost} of its processes ended and could not be replaced. It went on with fewer jobs. Its "
             "seconds are in no ratio."
         )
     if (lost := cores_taken(tuned, search)) > DISTURBED_FROM:
-        said.append(f"{name}: other work took {lost:.2f} cores of its budget of {tuned.plan.budget}. Do not rely on its times.")
-    return said
+        lines.append(
+            f"{name}: other work took {lost:.2f} cores of its budget of {tuned.plan.budget}. Do not rely on its times."
+        )
+    return lines
