@@ -1,4 +1,4 @@
-"""Measures two revisions of the suite on one machine, alternating: base A, head B, then B A. Each run is a fresh process."""
+"""Measures two revisions of the suite in turn: base A, head B, then B A. Each run is a fresh process."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from compare.execution.store import Comparison
 
 BASE, HEAD = "base", "head"
 MARK_FILE = "interleaved.json"
-"""Marks a folder whose `base` and `head` were measured alternately, so that their repeats are pairs."""
+"""Marks a folder with a `base` and a `head` that were measured in turn, so that their repeats are pairs."""
 
 LOCK_FILE = "requirements.lock"
 
-_NAME_DEFAULTS = "from common import spec; print(spec.Spec().to_json())"
-_GIT_SECONDS = 300.0
+_PRINT_DEFAULTS = "from common import spec; print(spec.Spec().to_json())"
+_MOST_SECONDS = 300.0
 
 
 class RevisionError(SpecError):
@@ -56,8 +56,8 @@ def checked_out(revision: str) -> Generator[Checkout]:
     """The suite at another revision, in a temporary folder that is always removed.
 
     Raises:
-        RevisionError: git does not know the revision, the working tree has changes that are in no commit, or the two
-            revisions need other packages.
+        RevisionError: git does not know the revision, the working tree has uncommitted changes, or the two revisions need
+            other packages.
     """
     here = machine.PROJECT_ROOT
     if not (here / ".git").exists():
@@ -65,23 +65,23 @@ def checked_out(revision: str) -> Generator[Checkout]:
     found = git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
     if found.returncode:
         raise RevisionError(
-            f"git knows no revision {revision!r}. Fetch it first; in a shallow clone, its history: git fetch --unshallow, or "
+            f"git knows no revision {revision!r}. Fetch it first. A shallow clone needs its history: git fetch --unshallow, or "
             "fetch-depth: 0 of actions/checkout."
         )
-    if changed := _done("status", "--porcelain", "--untracked-files=no"):
+    if changed := _output("status", "--porcelain", "--untracked-files=no"):
         raise RevisionError(
-            f"The working tree has changes that are in no commit ({changed.splitlines()[0].strip()}), so a result could not "
-            "name what was measured. Commit or stash them."
+            f"The working tree has uncommitted changes ({changed.splitlines()[0].strip()}), so a result could not name its "
+            "code. Commit or stash them."
         )
     commit = found.stdout.strip()
     with tempfile.TemporaryDirectory(prefix="convtwins-base-") as temporary:
         root = Path(temporary) / BASE
         try:
-            _done("worktree", "add", "--quiet", "--detach", str(root), commit)
+            _output("worktree", "add", "--quiet", "--detach", str(root), commit)
             if not filecmp.cmp(here / LOCK_FILE, root / LOCK_FILE, shallow=False):
                 raise RevisionError(
-                    f"{LOCK_FILE} is not the same in {revision} and here, so one .venv cannot run both. Measure each in a "
-                    "clone of its own (make setup, python -m compare run --repeats 5), and compare the folders."
+                    f"{LOCK_FILE} differs between {revision} and the working tree, so one .venv cannot run both. Measure each "
+                    "in its own clone (make setup, python -m compare run --repeats 5), and compare the folders."
                 )
             yield Checkout(root, commit)
         finally:
@@ -102,8 +102,8 @@ def measure(revision: str, request: Request, out: Path, shown: Display) -> None:
 
     Args:
         revision: the base, as git names it.
-        request: what to run; its repeats are the pairs.
-        out: absolute path of the folder for both; empty or missing.
+        request: what to run. Its repeats are the pairs.
+        out: absolute path of the folder for both, empty or missing.
         shown: where progress is shown.
 
     Raises:
@@ -113,17 +113,17 @@ def measure(revision: str, request: Request, out: Path, shown: Display) -> None:
     """
     with checked_out(revision) as base, store.locked(out):
         if others := sorted(path.name for path in out.glob("[!.]*")):
-            raise errors.FolderError(f"{out} is not empty ({others[0]}). Choose another --out.")
-        settings = replace(request.settings, values=_with_whole_path(request.settings.values))
+            raise errors.FolderError(f"{out} is not empty. Received: a folder with {others[0]}. Choose another --out.")
+        settings = replace(request.settings, values=_with_absolute_path(request.settings.values))
         head = run.judged(replace(request, settings=settings), shown)
         rows = [row for row in head.rows if row.unavailable is None]
         if not rows:
             raise RevisionError(f"{head.rows[0].id}: {head.rows[0].unavailable}. Choose rows that this machine can do.")
         known = _fields(base, revision)
         for row in rows:
-            _fitting(row, known, revision)  # refuses before anything runs
+            _known_fields(row, known, revision)  # refuses before anything runs
         codes = {
-            BASE: Code(base.root, lambda row: json.dumps(_fitting(row, known, revision))),
+            BASE: Code(base.root, lambda row: json.dumps(_known_fields(row, known, revision))),
             HEAD: Code(machine.PROJECT_ROOT, lambda row: row.spec.to_json()),
         }
         if request.prove:
@@ -165,50 +165,37 @@ def _plan_of(base: Checkout, head: Comparison) -> Comparison:
 
 def _fields(base: Checkout, revision: str) -> dict[str, Any]:
     """The spec of the base with all its defaults, as nested plain values."""
-    try:
-        answer = subprocess.run(
-            [sys.executable, "-c", _NAME_DEFAULTS],
-            check=False,
-            cwd=base.root,
-            env={**os.environ, "PYTHONPATH": str(base.root), "PYTHONSAFEPATH": "1"},
-            capture_output=True,
-            text=True,
-            timeout=_GIT_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        raise RevisionError(
-            f"{revision} did not say within {_GIT_SECONDS:.0f} s what its runs are made of. Choose a newer base."
-        ) from None
+    environment = {**os.environ, "PYTHONPATH": str(base.root), "PYTHONSAFEPATH": "1"}
+    command = [sys.executable, "-c", _PRINT_DEFAULTS]
+    answer = _finished(f"reading the fields of {revision}", command, cwd=base.root, env=environment)
     if answer.returncode:
         last = answer.stderr.strip().rpartition("\n")[2]
-        raise RevisionError(f"{revision} cannot say what its runs are made of ({last}). Choose a newer base.")
+        raise RevisionError(f"The fields of {revision} cannot be read ({last}). Choose a newer base.")
     return json.loads(answer.stdout)
 
 
-def _fitting(row: Row, known: dict[str, Any], revision: str) -> dict[str, Any]:
+def _known_fields(row: Row, known: dict[str, Any], revision: str) -> dict[str, Any]:
     """A row's spec without the fields that another revision lacks, which must be at their default here."""
 
-    def fitting(values: dict[str, Any], defaults: dict[str, Any], known: dict[str, Any], group: str) -> dict[str, Any]:
-        kept: dict[str, Any] = {}
+    def kept(values: dict[str, Any], defaults: dict[str, Any], known: dict[str, Any], group: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
         for name, value in values.items():
             default = defaults.get(name)
-            if name not in known:
-                if value != default:
-                    raise RevisionError(
-                        f"{revision} has no field {group}{name}, which is {json.dumps(value)} in {row.id}. Leave it at "
-                        f"{json.dumps(default)}, or choose a newer base."
-                    )
-            elif default and isinstance(default, dict):  # a group of fields
-                kept[name] = fitting(value, cast(dict[str, Any], default), known[name], f"{group}{name}.")
-            else:
-                kept[name] = value
-        return kept
+            if name in known:
+                nested = default and isinstance(default, dict)  # a group of fields
+                found[name] = kept(value, cast(dict[str, Any], default), known[name], f"{group}{name}.") if nested else value
+            elif value != default:
+                raise RevisionError(
+                    f"{revision} has no field {group}{name}. Received: {json.dumps(value)} in {row.id}. Leave it at "
+                    f"{json.dumps(default)}, or choose a newer base."
+                )
+        return found
 
     defaults = json.loads(spec.Spec().to_json())  # pyright: ignore[reportCallIssue]
-    return fitting(json.loads(row.spec.to_json()), defaults, known, "")
+    return kept(json.loads(row.spec.to_json()), defaults, known, "")
 
 
-def _with_whole_path(values: dict[str, Any]) -> dict[str, Any]:
+def _with_absolute_path(values: dict[str, Any]) -> dict[str, Any]:
     """A spec's values, with an absolute path to the data."""
     source = values.get("data", {}).get("source")
     if not isinstance(source, str) or source in sources.NAMES or not Path(source).exists():
@@ -216,12 +203,7 @@ def _with_whole_path(values: dict[str, Any]) -> dict[str, Any]:
     return spec.overlay(values, {"data.source": str(Path(source).resolve())})
 
 
-def default_folder() -> Path:
-    """`results/<time>-regress`."""
-    return store.new_folder("regress")
-
-
-def _done(*arguments: str) -> str:
+def _output(*arguments: str) -> str:
     """The output of git.
 
     Raises:
@@ -229,8 +211,8 @@ def _done(*arguments: str) -> str:
     """
     answer = git(*arguments)
     if answer.returncode:
-        said = answer.stderr.strip().rpartition("\n")[2]
-        raise RevisionError(f"git {arguments[0]} failed ({said}). Mend that, and try again.")
+        last = answer.stderr.strip().rpartition("\n")[2]
+        raise RevisionError(f"git {arguments[0]} failed ({last}). Repair that, and try again.")
     return answer.stdout
 
 
@@ -241,11 +223,13 @@ def git(*arguments: str) -> subprocess.CompletedProcess[str]:
         RevisionError: it cannot be started, or does not end.
     """
     command = ["git", "-C", str(machine.PROJECT_ROOT), "-c", "core.hooksPath=/dev/null", *arguments]
+    return _finished(f"git {arguments[0]}", command, env=machine.git_environment())
+
+
+def _finished(what: str, command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(
-            command, check=False, env=machine.git_environment(), capture_output=True, text=True, timeout=_GIT_SECONDS
-        )
+        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=_MOST_SECONDS, **options)
     except OSError as error:
-        raise RevisionError(f"git cannot be started ({error.strerror}). Install it.") from None
+        raise RevisionError(f"{command[0]} cannot be started ({error.strerror}). Install it.") from None
     except subprocess.TimeoutExpired:
-        raise RevisionError(f"git {arguments[0]} took more than {_GIT_SECONDS:.0f} s. Try it by hand, then again.") from None
+        raise RevisionError(f"{what} took more than {_MOST_SECONDS:.0f} s. Try it by hand, then again.") from None

@@ -1,4 +1,4 @@
-"""What a tuning searches: fields of the spec, each with its range, from YAML."""
+"""The space of a search: fields of the spec with their ranges, from YAML."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ DEFAULT: dict[str, Any] = {
 DEFAULT_NAME = "the default space"
 
 GRID_POINTS = 3
-"""Number of points into which a grid divides a range that has no step."""
+"""Points of a grid in a range without a step."""
 MOST_POINTS = 100_000
-"""Largest allowed grid. Nobody trains more."""
+"""Points of the largest allowed grid."""
 
-_OF_THE_MACHINE = "it says where and how a trial runs, not what it learns"
-_OF_THE_SPLITS = "it changes the images that the trials are scored on"
 _REFUSED = {
-    **dict.fromkeys(("mode", "replicas", "cores", "hosts", "part", "device", "profile_steps", "hang_seconds"), _OF_THE_MACHINE),
-    **dict.fromkeys(("checkpoint_seconds", "paths.cache_dir", "workers", "input"), _OF_THE_MACHINE),
-    **dict.fromkeys(("data.source", "data.limit", "data.on_bad", "data.duplicates", "data.seed"), _OF_THE_SPLITS),
-    **dict.fromkeys(("data.image_size", "data.drawn_part"), _OF_THE_SPLITS),
-    "seed": "it is no setting to be found: the best of several seeds is the luckiest",
+    "it says where and how a trial runs, not what it learns": (
+        "mode replicas cores hosts part device profile_steps hang_seconds checkpoint_seconds paths.cache_dir workers input"
+    ),
+    "it changes the images that the trials are scored on": (
+        "data.source data.limit data.on_bad data.duplicates data.seed data.image_size data.drawn_part"
+    ),
+    "the best of several seeds is only the luckiest": "seed",
 }
-"""Fields that a space must not name, and why."""
+"""Fields that a space must not name, by the reason."""
 
 
 class _Range(Finite):
@@ -74,7 +74,7 @@ class Space:
 
 
 def read(path: Path | None) -> dict[str, Any]:
-    """The ranges of a space file by field, not yet judged; None: the default ones.
+    """The ranges of a space file by field, not yet checked. None: the default ones.
 
     Raises:
         SpecError: the file cannot be read, or is no mapping of names.
@@ -100,8 +100,9 @@ def judged(ranges: dict[str, Any], values: dict[str, Any], name: str) -> Space:
     distributions: dict[str, BaseDistribution] = {}
     fixed: dict[str, Any] = {}
     for field, written in ranges.items():
-        if field in _REFUSED:
-            raise SpecError(f"space {name}: {field} cannot be tuned: {_REFUSED[field]}. Received: {written!r}. Leave it out.")
+        for reason, refused in _REFUSED.items():
+            if field in refused.split():
+                raise SpecError(f"space {name}: {field} cannot be tuned: {reason}. Received: {written!r}. Leave it out.")
         try:
             made = _distribution(field, written, values)
         except SpecError as error:
@@ -169,10 +170,10 @@ def _ranged(field: str, asked: _Range, written: Any, values: dict[str, Any]) -> 
         raise SpecError(f"{field}: step must be above 0 and fit into the range. Received: {written!r}. Use a smaller one.")
     if isinstance(low, int):
         if asked.step is not None and not asked.step.is_integer():
-            raise SpecError(f"{field} is a whole number, and so must its step be. Received: {written!r}. Use 1 or more.")
+            raise SpecError(f"{field} is a whole number and needs a whole step. Received: {written!r}. Use 1 or more.")
         step = int(asked.step or 1)
         return IntDistribution(low, low + (high - low) // step * step, log=asked.log, step=step)
-    if asked.step is not None:  # in decimals, as they are written: 0.9 is three times 0.3
+    if asked.step is not None:  # in decimals, because 0.9 is three times 0.3 only there
         start, end, step = (Decimal(str(value)) for value in (low, high, asked.step))
         high = float(start + (end - start) // step * step)
     return FloatDistribution(low, high, log=asked.log, step=asked.step)

@@ -1,4 +1,4 @@
-"""Processes that serve trials: on this machine, or each on a worker of a Dask cluster; see `common.processes.serving`."""
+"""Processes that serve trials, on this machine or on workers of a Dask cluster; see `common.processes.serving`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
 from common import spec
 from common.machine import machine
@@ -21,14 +21,12 @@ from common.processes import watchdog
 from common.spec import SpecError
 from compare.core.errors import LaunchError
 from compare.execution import executor, launch
-
-Backend = Literal["threads", "processes", "dask"]
-BACKENDS: tuple[Backend, ...] = ("threads", "processes", "dask")
+from compare.tuning.records import Backend
 
 ENDED = "ended"
-"""The event by which this process learns that a server is gone; `reason` says how."""
+"""The event that reports that a server has ended. Its field `reason` says how."""
 
-Hear = Callable[[dict[str, Any]], None]
+Listener = Callable[[dict[str, Any]], None]
 """Called with every event of a server, from a thread of its own."""
 
 _WORKER_SECONDS = 60.0
@@ -64,62 +62,36 @@ class Layout:
     def arguments(self, place: int) -> list[str]:
         """Arguments of the twin's command, for the server at a place from 0."""
         numbers = {"cores": self.cores_a_trial, "trials": self.trials_a_server, "place": place, "budget": self.budget}
-        return [
-            "serve-trials",
-            "--device",
-            self.device,
-            *(word for name, number in numbers.items() for word in (f"--{name}", str(number))),
-        ]
+        options = [word for name, number in numbers.items() for word in (f"--{name}", str(number))]
+        return ["serve-trials", "--device", self.device, *options]
 
 
-class Server(Protocol):
-    """A process that serves trials."""
-
-    def send(self, message: dict[str, Any]) -> None:
-        """Send it a request. If the server is gone, `ended` arrives instead of an answer."""
-        ...
-
-    def expect(self) -> None:
-        """It has work from now on. Its watchdog starts here."""
-        ...
-
-    def look(self) -> None:
-        """Call this often while it has work: a server that hangs is ended."""
-        ...
-
-    def close(self) -> None:
-        """End it."""
-        ...
-
-
-class Local:
+class LocalServer:
     """A server on this machine.
 
     Args:
         framework: a name of `launch.FRAMEWORKS`.
         arguments: of its command.
         log: receives its stderr.
-        hear: called with its events, and finally with ENDED.
+        listener: called with its events, and finally with ENDED.
         hang_seconds: after this time, a server that hangs is ended.
     """
 
-    def __init__(self, framework: str, arguments: list[str], log: Path, hear: Hear, hang_seconds: float) -> None:
+    def __init__(self, framework: str, arguments: list[str], log: Path, listener: Listener, hang_seconds: float) -> None:
         self._hang_seconds = hang_seconds
         self._log = log
         self._hang: str | None = None
         self._kills = executor.memory_kills()
         self._process = launch.start(framework, arguments, log=log, talks=True)
         self.expect()
-        threading.Thread(target=self._listen, args=(hear,), daemon=True).start()
+        threading.Thread(target=self._listen, args=(listener,), daemon=True).start()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send it a request. If the server is gone, `ended` arrives instead of an answer."""
+        """Send it a request. If it has ended, ENDED arrives instead of an answer."""
         assert self._process.stdin is not None
-        try:
+        with suppress(OSError, ValueError):  # `_listen` reports its end
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
-        except (OSError, ValueError):  # the listener reports its end
-            pass
 
     def expect(self) -> None:
         """It has work from now on. Its watchdog starts here."""
@@ -127,7 +99,7 @@ class Local:
         self._dog = watchdog.Watchdog([member], self._hang_seconds)
 
     def look(self) -> None:
-        """Call this often while it has work: a server that hangs is ended."""
+        """Call this often while it has work. A server that hangs is ended."""
         if self._hang is None and (hang := self._dog.look()) is not None:
             (path,) = watchdog.save_stacks(hang.stacks, [self._log.stem], self._log.parent)
             self._hang = f"{hang.words}; see {path.name}"
@@ -138,138 +110,126 @@ class Local:
         launch.stop(self._process)
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                try:
+                with suppress(OSError):  # of unsent data
                     pipe.close()
-                except OSError:  # of unsent data
-                    pass
 
-    def _listen(self, hear: Hear) -> None:
+    def _listen(self, listener: Listener) -> None:
         assert self._process.stdout is not None
-        try:
+        with suppress(ValueError):  # an incomplete line, or a pipe that was closed meanwhile
             for line in self._process.stdout:
-                hear(json.loads(line))
-        except ValueError:  # a torn line, or closed meanwhile
-            pass
+                listener(json.loads(line))
         code = self._process.wait()
         lacked_memory = executor.memory_kills() > self._kills
-        hear({"event": ENDED, "reason": self._hang or executor.ending_words(code, self._log, lacked_memory)})
+        listener({"event": ENDED, "reason": self._hang or executor.ending_words(code, self._log, lacked_memory)})
 
 
-class Outpost:
-    """Held by a Dask worker: a server on the worker's machine, which ends with the worker.
+class ServerActor:
+    """An actor of a Dask worker: a server on the worker's machine, which ends with the worker.
+
+    The stacks of a hanging server are removed with its folder.
 
     Args:
-        framework, arguments, hang_seconds: as `Local` takes them.
+        framework, arguments, hang_seconds: as in `LocalServer`.
     """
 
     def __init__(self, framework: str, arguments: list[str], hang_seconds: float) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="convtwins-"))
-        self._heard: list[dict[str, Any]] = []
-        self._server = Local(framework, arguments, self._folder / "log.txt", self._heard.append, hang_seconds)
-        self._end = weakref.finalize(self, _tidy_up, self._server, self._folder)
+        folder = Path(tempfile.mkdtemp(prefix="convtwins-"))
+        self._events: list[dict[str, Any]] = []
+        self._server = LocalServer(framework, arguments, folder / "log.txt", self._events.append, hang_seconds)
+        self._end = weakref.finalize(self, _remove, self._server, folder)
 
-    async def send(self, message: dict[str, Any]) -> None:
-        """As `Server.send`."""
-        self._server.send(message)
+    async def call(self, method: str, *arguments: Any) -> None:
+        """Call a method of the server."""
+        if method == "close":
+            self._end()
+        else:
+            getattr(self._server, method)(*arguments)
 
-    async def expect(self) -> None:
-        """As `Server.expect`."""
-        self._server.expect()
-
-    async def look(self) -> None:
-        """As `Server.look`. The stacks that it saves are removed with the folder."""
-        self._server.look()
-
-    async def hear(self) -> list[dict[str, Any]]:
+    async def events(self) -> list[dict[str, Any]]:
         """Its events since the last call. Waits until there are any."""
-        while not self._heard:
+        while not self._events:
             await asyncio.sleep(_POLL_SECONDS)
-        count = len(self._heard)
-        heard, self._heard[:count] = self._heard[:count], []
-        return heard
-
-    async def close(self) -> None:
-        """End it."""
-        self._end()
+        count = len(self._events)
+        events, self._events[:count] = self._events[:count], []
+        return events
 
 
-def _tidy_up(server: Local, folder: Path) -> None:
+def _remove(server: LocalServer, folder: Path) -> None:
     server.close()
     shutil.rmtree(folder, ignore_errors=True)
 
 
-class Distant:
-    """A server on a worker of a Dask cluster. The worker watches it; the cluster's heartbeats watch the worker.
+class RemoteServer:
+    """A server on a worker of a Dask cluster, with the methods of `LocalServer`.
+
+    The worker watches the server. The cluster's heartbeats watch the worker.
 
     Args:
-        actor: an Outpost there.
-        hear: called with its events, and finally with ENDED.
+        actor: a ServerActor there.
+        listener: called with its events, and finally with ENDED.
     """
 
-    def __init__(self, actor: Any, hear: Hear) -> None:
+    def __init__(self, actor: Any, listener: Listener) -> None:
         self._actor = actor
-        threading.Thread(target=self._listen, args=(hear,), daemon=True).start()
+        threading.Thread(target=self._listen, args=(listener,), daemon=True).start()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send it a request. If the server is gone, `ended` arrives instead of an answer."""
-        self._ask("send", message)
+        self._call("send", message, seconds=None)
 
     def expect(self) -> None:
-        """It has work from now on. Its watchdog starts here."""
-        self._ask("expect", seconds=0.0)
+        self._call("expect")
 
     def look(self) -> None:
-        """Call this often while it has work: a server that hangs is ended."""
-        self._ask("look", seconds=0.0)
+        self._call("look")
 
     def close(self) -> None:
-        """End it."""
-        self._ask("close", seconds=_CLOSE_SECONDS)
+        self._call("close", seconds=_CLOSE_SECONDS)
 
-    def _ask(self, what: str, *arguments: Any, seconds: float | None = None) -> None:
-        try:
-            asked = getattr(self._actor, what)(*arguments)
+    def _call(self, method: str, *arguments: Any, seconds: float | None = 0.0) -> None:
+        with suppress(Exception):  # whatever Dask raises for a lost or unreachable worker: `_listen` reports it
+            answer = self._actor.call(method, *arguments)
             if seconds != 0.0:
-                asked.result(timeout=seconds)
-        except Exception:  # whatever Dask raises of a worker that is lost, or that nobody can reach: `_listen` hears of it
-            pass
+                answer.result(timeout=seconds)
 
-    def _listen(self, hear: Hear) -> None:
+    def _listen(self, listener: Listener) -> None:
         reason = "ended"
         try:
             while True:
-                for event in self._actor.hear().result():
-                    hear(event)
+                for event in self._actor.events().result():
+                    listener(event)
                     if event["event"] == ENDED:
                         return
         except Exception as error:  # whatever Dask raises for a lost worker
             reason = f"its Dask worker is lost: {str(error).strip() or type(error).__name__}"
-        hear({"event": ENDED, "reason": reason})
+        listener({"event": ENDED, "reason": reason})
+
+
+Server = LocalServer | RemoteServer
 
 
 @contextmanager
 def serving(
     framework: str, layout: Layout, scheduler: str | None, logs: Path, hang_seconds: float
-) -> Generator[Callable[[int, Hear], Server]]:
-    """Returns the function that starts the server of a place, from 0. Call it again to replace a server that has ended.
+) -> Generator[Callable[[int, Listener], Server]]:
+    """Yields the function that starts the server of a place, from 0. Call it again to replace a server that has ended.
 
     Args:
         framework: a name of `launch.FRAMEWORKS`.
         layout: of the jobs.
         scheduler: address of a Dask cluster. None: a local cluster of processes, if the backend is `dask`.
-        logs: name of the servers' logs but for place and suffix.
+        logs: path of the servers' logs without place and suffix.
         hang_seconds: after this time, a server that hangs is ended.
 
     Raises:
         SpecError: the cluster cannot be reached, or has too few workers.
 
-    The returned function raises LaunchError if a lost worker does not come back.
+    The yielded function raises LaunchError if a lost worker does not come back.
     """
     if layout.backend != "dask":
 
-        def local(place: int, hear: Hear) -> Server:
+        def local(place: int, listener: Listener) -> Server:
             log = logs.with_name(f"{logs.name}-{place}.txt")
-            return Local(framework, layout.arguments(place), log, hear, hang_seconds)
+            return LocalServer(framework, layout.arguments(place), log, listener, hang_seconds)
 
         yield local
         return
@@ -277,51 +237,52 @@ def serving(
 
     try:
         with dask_scan.client(layout.jobs, scheduler or "processes") as client:
-            held: dict[int, str] = {}
-
-            def distant(place: int, hear: Hear) -> Server:
-                held.pop(place, None)
-                try:
-                    client.wait_for_workers(layout.jobs, timeout=_WORKER_SECONDS)
-                except TimeoutError:
-                    there = len(client.scheduler_info(n_workers=-1)["workers"])
-                    raise LaunchError(
-                        f"the Dask cluster{f' {scheduler}' if scheduler else ''} has lost workers: {there} of {layout.jobs} "
-                        f"are there after {_WORKER_SECONDS:g} s. Start them again; the same command with --resume goes on."
-                    ) from None
-                workers: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
-                taken = Counter(held.values())
-                held[place] = address = min(sorted(workers), key=taken.__getitem__)
-                # # Servers of one machine share its cores.
-                neighbours = [other for other in held if workers.get(held[other], {}).get("host") == workers[address]["host"]]
-                outpost = (framework, layout.arguments(neighbours.index(place)), hang_seconds)
-                return Distant(_outpost(client, outpost, address), hear)
-
-            yield distant
+            yield _remote(client, framework, layout, scheduler, hang_seconds)
     except dask_scan.SchedulerError as error:
         raise SpecError(str(error)) from None
 
 
-def _outpost(client: Any, arguments: tuple[str, list[str], float], worker: str) -> Any:
-    try:
-        future = client.submit(Outpost, *arguments, actor=True, workers=[worker], pure=False)
-        with client.as_current():
-            return future.result()
-    except Exception as error:  # whatever they could not import or unpickle
-        raise LaunchError(
-            f"the Dask worker {worker} cannot serve trials. Received: {error}. Start the cluster's scheduler and its workers "
-            f"from this environment with PYTHONPATH={machine.PROJECT_ROOT}."
-        ) from None
+def _remote(
+    client: Any, framework: str, layout: Layout, scheduler: str | None, hang_seconds: float
+) -> Callable[[int, Listener], Server]:
+    """The function that starts the server of a place on the worker with the fewest servers."""
+    held: dict[int, str] = {}
+
+    def start(place: int, listener: Listener) -> Server:
+        held.pop(place, None)
+        try:
+            client.wait_for_workers(layout.jobs, timeout=_WORKER_SECONDS)
+        except TimeoutError:
+            there = len(client.scheduler_info(n_workers=-1)["workers"])
+            raise LaunchError(
+                f"The Dask cluster{f' {scheduler}' if scheduler else ''} has lost workers. Received: {there} of {layout.jobs} "
+                f"after {_WORKER_SECONDS:g} s. Start them again, and run the same command with --resume."
+            ) from None
+        workers: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
+        taken = Counter(held.values())
+        held[place] = address = min(sorted(workers), key=taken.__getitem__)
+        # Servers of one machine share its cores.
+        neighbours = [other for other in held if workers.get(held[other], {}).get("host") == workers[address]["host"]]
+        arguments = (framework, layout.arguments(neighbours.index(place)), hang_seconds)
+        try:
+            future = client.submit(ServerActor, *arguments, actor=True, workers=[address], pure=False)
+            with client.as_current():
+                return RemoteServer(future.result(), listener)
+        except Exception as error:  # whatever the worker could not import or unpickle
+            raise LaunchError(
+                f"The Dask worker {address} cannot serve trials. Received: {error}. Start the cluster's scheduler and its "
+                f"workers from this environment with PYTHONPATH={machine.PROJECT_ROOT}."
+            ) from None
+
+    return start
 
 
-def cores_of(scheduler: str | None) -> int:
-    """CPU cores of all machines of a Dask cluster. Without a cluster: of this process.
+def cores_of(scheduler: str) -> int:
+    """CPU cores of all machines of a Dask cluster.
 
     Raises:
         SpecError: the cluster cannot be reached, or does not know this project.
     """
-    if scheduler is None:
-        return machine.available_cores()
     from common.data.preprocessing import dask_scan
 
     try:

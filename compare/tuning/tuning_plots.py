@@ -4,92 +4,67 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
-from matplotlib.colors import Normalize
+from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from compare.core import wording
 from compare.core.statistics import Spread, spread
-from compare.reporting import plots
-from compare.tuning import search_space, tuning_findings
-from compare.tuning.optuna_study import Searched
-from compare.tuning.tuner import Tuned
-from compare.tuning.tuning_findings import Findings
+from compare.core.wording import count
+from compare.reporting.plots import COLOURS, MARKERS, Drawing
+from compare.tuning.records import SearchResult, Tuned
+from compare.tuning.tuning_findings import Findings, over_repeats
 
 _INSTANTS = 200
 """Times at which the best value so far is drawn."""
-_COLOUR_MAP = "viridis"
+
+_Curve = Callable[[Sequence[SearchResult]], list[tuple[float, Spread | None]]]
 
 
-def write(tuned: Tuned, found: Findings, folder: Path) -> list[Path]:
-    """Write every plot that the trials allow, as PNG and SVG; the files written."""
-
-    def drawing(draw: Callable[[Figure, Tuned, Findings], bool], figure: Figure) -> bool:
-        return draw(figure, tuned, found)
-
-    return plots.write_all({name: partial(drawing, draw) for name, draw in _PLOTS.items()}, folder)
-
-
-def _by_trials(figure: Figure, tuned: Tuned, found: Findings) -> bool:
-    def curve(searches: Sequence[Searched]) -> tuple[Sequence[float], list[Spread | None]]:
-        counts = range(1, 1 + max(len(search.trials) for search in searches))
-        return list(counts), [tuning_findings.over_repeats(searches, tuned.plan.settings.objective, trials=n) for n in counts]
-
-    return _best(figure, tuned, "after each trial", "trials that have ended", curve)
-
-
-def _by_seconds(figure: Figure, tuned: Tuned, found: Findings) -> bool:
+def drawings(tuned: Tuned, found: Findings) -> dict[str, Drawing]:
+    """The plots by name."""
     objective = tuned.plan.settings.objective
 
-    def curve(searches: Sequence[Searched]) -> tuple[Sequence[float], list[Spread | None]]:
-        # # Only while all repeats run: after that, the fastest would be missing.
-        last = min(search.seconds for search in searches)
-        instants = np.linspace(0.0, last, _INSTANTS)
-        found = [[tuning_findings.best(search, objective, until=instant) for search in searches] for instant in instants]
-        whole = [[value for value in values if value is not None] for values in found]
-        return list(instants), [spread(values) if len(values) == len(searches) else None for values in whole]
+    def by_trials(searches: Sequence[SearchResult]) -> list[tuple[float, Spread | None]]:
+        counts = range(1, 1 + max(len(search.trials) for search in searches))
+        return [(n, over_repeats(searches, objective, trials=n)) for n in counts]
 
-    return _best(figure, tuned, "against seconds", "seconds since the search began", curve)
+    def by_seconds(searches: Sequence[SearchResult]) -> list[tuple[float, Spread | None]]:
+        # Only while all repeats run: after that, the fastest would be missing.
+        instants = np.linspace(0.0, min(search.seconds for search in searches), _INSTANTS)
+        best = {float(instant): [search.best(objective, until=instant) for search in searches] for instant in instants}
+        return [(instant, None if None in each else spread([value or 0.0 for value in each])) for instant, each in best.items()]
+
+    trials, seconds = ("after each trial", "trials that have ended"), ("against seconds", "seconds since the search began")
+    return {
+        "best_after_trials": partial(_best, tuned, *trials, by_trials),
+        "best_after_seconds": partial(_best, tuned, *seconds, by_seconds),
+        "seconds_by_jobs": partial(_seconds, tuned),
+        "importance": partial(_importance, found.importances),
+        "parallel_coordinates": partial(_parallel, tuned),
+    }
 
 
-def _best(
-    figure: Figure,
-    tuned: Tuned,
-    against: str,
-    label: str,
-    curve: Callable[[Sequence[Searched]], tuple[Sequence[float], list[Spread | None]]],
-) -> bool:
+def _best(tuned: Tuned, against: str, label: str, curve: _Curve, figure: Figure) -> bool:
     settings = tuned.plan.settings
-    groups = {framework: tuning_findings.grouped(tuned, framework) for framework in settings.frameworks}
-    axes: list[Axes] = list(figure.subplots(1, len(groups), sharey=True, squeeze=False)[0])
+    axes: list[Axes] = list(figure.subplots(1, len(settings.frameworks), sharey=True, squeeze=False)[0])
     drawn = False
-    for axis, (framework, by_jobs) in zip(axes, groups.items(), strict=True):
+    for axis, framework in zip(axes, settings.frameworks, strict=True):
         axis.set(title=framework, xlabel=label)
-        for index, (jobs, searches) in enumerate(by_jobs.items()):
-            told = [search for search in searches if search.trials]
-            if not told:
+        for index, (jobs, searches) in enumerate(tuned.by_jobs(framework).items()):
+            begun = [search for search in searches if search.trials]
+            if not begun:
                 continue
-            xs, spreads = curve(told)
-            points = [(x, value) for x, value in zip(xs, spreads, strict=True) if value is not None]
-            colour = plots.COLOURS[index % len(plots.COLOURS)]
-            name = f"{wording.count(jobs, 'job')}"
-            axis.step([x for x, _ in points], [each.median for _, each in points], where="post", color=colour, label=name)
-            axis.fill_between(
-                [x for x, _ in points],
-                [each.low for _, each in points],
-                [each.high for _, each in points],
-                step="post",
-                color=colour,
-                alpha=0.15,
-                linewidth=0,
-            )
+            points = [(x, value) for x, value in curve(begun) if value is not None]
+            xs = [x for x, _ in points]
+            colour = COLOURS[index % len(COLOURS)]
+            axis.step(xs, [each.median for _, each in points], where="post", color=colour, label=count(jobs, "job"))
+            low, high = [each.low for _, each in points], [each.high for _, each in points]
+            axis.fill_between(xs, low, high, step="post", color=colour, alpha=0.15, linewidth=0)
             drawn = drawn or bool(points)
     axes[0].set_ylabel(f"best validation {settings.objective}")
     band = " (median; band: 25 % to 75 % quantile of the repeats)" if settings.repeats > 1 else ""
@@ -100,39 +75,35 @@ def _best(
     return drawn
 
 
-def _seconds(figure: Figure, tuned: Tuned, found: Findings) -> bool:
+def _seconds(tuned: Tuned, figure: Figure) -> bool:
     settings = tuned.plan.settings
     if len(settings.jobs) < 2:
         return False
     axis: Axes = figure.subplots()
     ticks = sorted(settings.jobs)
     for index, framework in enumerate(settings.frameworks):
-        spreads = {
-            jobs: spread([search.seconds for search in searches if search.done])
-            for jobs, searches in tuning_findings.grouped(tuned, framework).items()
-        }
-        known = [(jobs, value) for jobs, value in spreads.items() if value is not None]
-        colour, marker = plots.COLOURS[index % len(plots.COLOURS)], plots.MARKERS[index % len(plots.MARKERS)]
-        whiskers = [[each.median - each.low for _, each in known], [each.high - each.median for _, each in known]]
-        xs = [ticks.index(jobs) for jobs, _ in known]
-        axis.errorbar(
-            xs, [each.median for _, each in known], yerr=whiskers, color=colour, marker=marker, label=framework, capsize=3
-        )
+        by_jobs = tuned.by_jobs(framework).items()
+        spreads = {jobs: spread([each.seconds for each in searches if each.done]) for jobs, searches in by_jobs}
+        known = {ticks.index(jobs): value for jobs, value in spreads.items() if value is not None}
+        medians = [each.median for each in known.values()]
+        whiskers = [[each.median - each.low for each in known.values()], [each.high - each.median for each in known.values()]]
+        colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
+        axis.errorbar(list(known), medians, yerr=whiskers, color=colour, marker=marker, label=framework, capsize=3)
     axis.set_xticks(range(len(ticks)), [str(jobs) for jobs in ticks])
-    cores = tuned.plan.budget
-    title = f"Seconds of a search, on {wording.count(cores, 'core')} in all (median; whiskers: 25 % to 75 % quantile)"
+    cores = count(tuned.plan.budget, "core")
+    title = f"Seconds of a search, on {cores} in all (median; whiskers: 25 % to 75 % quantile)"
     axis.set(title=title, xlabel=f"jobs ({settings.backend})", ylabel="seconds", ylim=(0, None))
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
     return any(search.done for search in tuned.searches)
 
 
-def _importance(figure: Figure, tuned: Tuned, found: Findings) -> bool:
+def _importance(importances: dict[str, dict[str, float]], figure: Figure) -> bool:
     axis: Axes = figure.subplots()
-    fields = list(dict.fromkeys(field for parts in found.importances.values() for field in parts))
-    height = 0.8 / max(len(found.importances), 1)
-    for index, (framework, parts) in enumerate(found.importances.items()):
-        places = [place + height * (index - (len(found.importances) - 1) / 2) for place in range(len(fields))]
-        colour = plots.COLOURS[index % len(plots.COLOURS)]
+    fields = list(dict.fromkeys(field for parts in importances.values() for field in parts))
+    height = 0.8 / max(len(importances), 1)
+    for index, (framework, parts) in enumerate(importances.items()):
+        places = [place + height * (index - (len(importances) - 1) / 2) for place in range(len(fields))]
+        colour = COLOURS[index % len(COLOURS)]
         axis.barh(places, [parts.get(field, 0.0) for field in fields], height, color=colour, label=framework)
     axis.set_yticks(range(len(fields)), fields)
     axis.invert_yaxis()
@@ -143,74 +114,50 @@ def _importance(figure: Figure, tuned: Tuned, found: Findings) -> bool:
     return bool(fields)
 
 
-def _parallel(figure: Figure, tuned: Tuned, found: Findings) -> bool:
+def _parallel(tuned: Tuned, figure: Figure) -> bool:
     settings = tuned.plan.settings
-    distributions = search_space.judged(settings.space, settings.values, settings.space_name).distributions
-    whole = [
-        (search.framework, trial)
-        for search in tuned.searches
-        for trial in search.trials
-        if trial.state == "ok" and trial.value is not None
-    ]
-    if len(whole) < 2:
+    scored = {framework: tuned.scored(framework) for framework in settings.frameworks}
+    values = [trial.value or 0.0 for trials in scored.values() for trial in trials]
+    if len(values) < 2:
         return False
-    values = [trial.value or 0.0 for _, trial in whole]
-    # The better half of the ranks has most of the colours: one bad trial would leave the rest in one.
-    low, high = (
-        float(quantile) for quantile in np.quantile(values, (0.0, 0.9) if settings.objective == "loss" else (0.1, 1.0))
-    )
+    minimize = settings.objective == "loss"
+    colours = mpl.colormaps["viridis_r" if minimize else "viridis"]
+    # The better half of the ranks has most of the colours. Otherwise one bad trial would leave the rest in one colour.
+    low, high = map(float, np.quantile(values, (0.0, 0.9) if minimize else (0.1, 1.0)))
     norm = Normalize(low, high if high > low else low + 1.0)
-    colours = mpl.colormaps[_COLOUR_MAP if settings.objective == "accuracy" else f"{_COLOUR_MAP}_r"]
-    figure.set_size_inches(max(9.0, 1.8 * len(distributions)), 4.5 * len(settings.frameworks))
-    axes: list[Axes] = list(figure.subplots(len(settings.frameworks), 1, squeeze=False)[:, 0])
-    names = [*distributions, f"validation {settings.objective}"]
-    for axis, framework in zip(axes, settings.frameworks, strict=True):
-        own = [trial for name, trial in whole if name == framework]
-        own.sort(key=lambda trial: trial.value or 0.0, reverse=settings.objective == "loss")  # the best on top
-        lines = [
-            [(place, _height(distributions[field], trial.fields[field])) for place, field in enumerate(distributions)]
-            + [(len(distributions), float(norm(trial.value or 0.0)))]
-            for trial in own
-        ]
-        shades = [colours(float(np.clip(norm(trial.value or 0.0), 0, 1))) for trial in own]
-        axis.add_collection(LineCollection(lines, colors=shades, linewidths=1.5, alpha=0.8))
-        axis.set(title=framework, xlim=(-0.2, len(names) - 0.8), ylim=(-0.05, 1.05))
-        axis.set_xticks(range(len(names)), names, rotation=15, ha="right", fontsize=8)
+    distributions = settings.judged_space().distributions
+    marks = {field: _marks(drawn) for field, drawn in distributions.items()}
+    marks[f"validation {settings.objective}"] = [(f"{norm.inverse(height):.4g}", height) for height in (0.0, 1.0)]
+    figure.set_size_inches(max(9.0, 1.8 * len(distributions)), 4.5 * len(scored))
+    axes: list[Axes] = list(figure.subplots(len(scored), 1, squeeze=False)[:, 0])
+    for axis, (framework, trials) in zip(axes, scored.items(), strict=True):
+        for trial in sorted(trials, key=lambda trial: trial.value or 0.0, reverse=minimize):  # the best on top
+            heights = [_height(drawn, trial.fields[field]) for field, drawn in distributions.items()]
+            value = float(norm(trial.value or 0.0))
+            axis.plot([*heights, value], color=colours(float(np.clip(value, 0, 1))), linewidth=1.5, alpha=0.8)
+        axis.set(title=framework, xlim=(-0.2, len(marks) - 0.8), ylim=(-0.05, 1.05))
+        axis.set_xticks(range(len(marks)), list(marks), rotation=15, ha="right", fontsize=8)
         axis.set_yticks([])
         axis.grid(visible=False)
         axis.spines[["left", "bottom"]].set_visible(False)
-        for place, field in enumerate(distributions):
+        for place, own in enumerate(marks.values()):
             axis.axvline(place, color="black", linewidth=0.8)
-            for text, height in _marks(distributions[field]):
+            for text, height in own:
                 axis.annotate(text, (place, height), (3, 0), textcoords="offset points", fontsize=7, va="center")
-        axis.axvline(len(distributions), color="black", linewidth=0.8)
-        for height in (0.0, 1.0):
-            text = f"{norm.inverse(height):.4g}"
-            axis.annotate(text, (len(distributions), height), (3, 0), textcoords="offset points", fontsize=7, va="center")
     return True
 
 
 def _height(distribution: BaseDistribution, value: Any) -> float:
-    """Position of a value on its axis, 0..1."""
+    """Position of a value on its axis, from 0 to 1."""
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices.index(value) / max(len(distribution.choices) - 1, 1)
     assert isinstance(distribution, FloatDistribution | IntDistribution)
-    ends = np.array([value, distribution.low, distribution.high], float)
-    own, low, high = np.log(ends) if distribution.log else ends
-    return float((own - low) / (high - low))
+    return float((LogNorm if distribution.log else Normalize)(distribution.low, distribution.high)(value))
 
 
 def _marks(distribution: BaseDistribution) -> list[tuple[str, float]]:
+    """(text, position) of each mark of an axis."""
     if isinstance(distribution, CategoricalDistribution):
         return [(str(choice), _height(distribution, choice)) for choice in distribution.choices]
     assert isinstance(distribution, FloatDistribution | IntDistribution)
     return [(f"{distribution.low:.4g}", 0.0), (f"{distribution.high:.4g}", 1.0)]
-
-
-_PLOTS: dict[str, Callable[[Figure, Tuned, Findings], bool]] = {
-    "best_after_trials": _by_trials,
-    "best_after_seconds": _by_seconds,
-    "seconds_by_jobs": _seconds,
-    "importance": _importance,
-    "parallel_coordinates": _parallel,
-}

@@ -19,9 +19,7 @@ from compare.evaluation import final_training
 from compare.evaluation.final_training import Evaluation
 from compare.execution import launch
 from compare.tuning import search_space, tuner
-from compare.tuning.optuna_study import Objective, Pruner, Sampler
-from compare.tuning.servers import Backend
-from compare.tuning.tuner import Tuning
+from compare.tuning.records import Backend, Objective, Pruner, Sampler, Tuning
 
 _AtLeast0 = Annotated[int, Field(ge=0)]
 _AtLeast1 = Annotated[int, Field(ge=1)]

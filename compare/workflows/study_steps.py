@@ -21,8 +21,8 @@ from compare.evaluation import evaluation_report, final_training
 from compare.evaluation.final_training import Evaluation
 from compare.reporting import comparison_tables, content, document, report
 from compare.reporting.sections import Section
-from compare.tuning import tuner, tuning_findings, tuning_report
-from compare.tuning.tuner import Tuning
+from compare.tuning import tuner, tuning_report
+from compare.tuning.records import Tuning
 from compare.workflows.step_runner import Made, Passed, Step
 from compare.workflows.study_file import Study
 
@@ -189,17 +189,18 @@ def _tune(study: Study, folder: Path, passed: Passed) -> Made:
 def tuned(settings: Tuning, folder: Path) -> Made:
     """A search. It passes on its best fields."""
     made = tuner.tune(settings, folder)
-    found = tuning_findings.find(made)
-    unwritten = tuning_report.write(made, folder)
-    said = [*tuning_findings.sections(made, found), *([("Not written", [unwritten])] if unwritten else [])]
+    report = tuning_report.report(made, folder)
+    unwritten = report.write(folder)
+    said = [(title, list(sentences)) for title, sentences in report.findings]
+    said += [("Not written", [unwritten])] if unwritten else []
     part = Section(
         name="tune",
         title="Tuning, one trial after the other and side by side",
         sections=said,
-        tables=tuning_report.documents(made, found),
+        tables=list(report.tables),
         pictures=_drawn(folder),
         conclusions=_said(said, *_OF_TUNING),
-        more=[tuning_report.REPORT_FILE],
+        more=[report.markdown_file],
     )
     return Made(part, Passed(best=made.best), max(made.exit_code, exits.RUN_FAILED if unwritten else 0))
 

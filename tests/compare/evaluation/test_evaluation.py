@@ -32,8 +32,7 @@ from compare.evaluation.scoring import Crossing, Evaluated, Model, Pair
 from compare.execution import launch, store
 from compare.reporting.document import Report
 from compare.tuning import tuner
-from compare.tuning.optuna_study import Trial
-from compare.tuning.tuner import Best, Plan, Tuned, Tuning
+from compare.tuning.records import Best, Plan, Trial, Tuned, Tuning
 from tests.compare.twins import learner, linear
 
 MODEL = "tests.compare.twins.linear"

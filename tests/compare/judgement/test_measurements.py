@@ -10,7 +10,7 @@ from common.machine import machine
 from compare.execution import launch
 from compare.judgement import measurements
 from compare.regression import history, regress
-from compare.regression.judging import Criteria
+from compare.regression.records import Criteria
 
 BENCHMARK = """
 import pytest

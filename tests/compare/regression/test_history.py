@@ -39,7 +39,7 @@ def measured(tmp_path: Path) -> Path:
 
 
 def test_a_metric_is_shown_over_commits_as_table_and_plot(measured: Path, tmp_path: Path) -> None:
-    done = compare(measured, "--out", tmp_path / "plots")
+    done = compare(measured, "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
     lines = [line.split() for line in done.stdout.splitlines()]
     rows = [line for line in lines if "11111111*" in line or "22222222" in line or "11111111" in line]
@@ -49,7 +49,8 @@ def test_a_metric_is_shown_over_commits_as_table_and_plot(measured: Path, tmp_pa
         ["test_step[pytorch]", "11111111", "0.0100"],
         ["test_step[pytorch]", "22222222", "0.0200"],
     ]
-    files = sorted((tmp_path / "plots").iterdir())
+    assert (tmp_path / "out" / "history.html").exists()
+    files = sorted((tmp_path / "out" / "plots").iterdir())
     assert len(files) == 4 and {path.suffix for path in files} == {".png", ".svg"}
     with Image.open(files[0]) as plot:
         assert len(np.unique(np.asarray(plot.convert("L")))) > 10
@@ -90,7 +91,7 @@ def test_other_machines_devices_and_work_are_other_lines(tmp_path: Path) -> None
     kept.folder(tmp_path / "e", {"pytorch": 4.0}, rows=[larger])
     found, left_out = history.points(tmp_path, ["epoch_seconds"])
     assert left_out == []
-    assert [table.title.partition(" on ")[2] for table in history.history_tables(found)] == [
+    assert [table.title.partition(" on ")[2] for table in history.report(found, tmp_path).tables] == [
         "Another CPU, 2 logical cores",
         "Some CPU, 2 logical cores",
         "Some CPU, 2 logical cores, cuda",
@@ -121,6 +122,7 @@ def test_two_hosts_of_one_kind_are_two_lines(tmp_path: Path) -> None:
         "Some CPU, 2 logical cores, machine 1 (host aaaaaaaa)",
         "Some CPU, 2 logical cores, machine 2 (host bbbbbbbb)",
     ]
+    assert len({table.name for table in history.report(found, tmp_path).tables}) == 2
 
 
 @pytest.mark.parametrize("hostile", ["--output=owned", "$(touch owned)", "x\x1b[31m"])
@@ -131,7 +133,11 @@ def test_a_commit_is_whatever_a_file_says_and_git_is_asked_for_ids_alone(
     kept.benchmark_file(tmp_path / "a.json", {"test_step": [1.0] * 5}, commit=hostile)
     done = compare(tmp_path)
     assert done.exit_code == 0 and "\x1b" not in done.stdout
-    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".png", ".svg"}
+    written = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
+    assert {(str(path.parent), path.suffix) for path in written} == {
+        (".", ".json"), (".", ".html"), (".", ".md"), ("plots", ".png"), ("plots", ".svg"),
+        ("tables", ".csv"), ("tables", ".md"), ("tables", ".tex"),
+    }  # fmt: skip
 
 
 def test_what_cannot_be_read_is_told_and_nothing_at_all_is_an_error(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from compare.__main__ import app
 from compare.core import errors, statistics
 from compare.execution import store
 from compare.judgement import measurements
-from compare.regression import judging, regress
-from compare.regression.judging import Criteria, Judgement
+from compare.regression import facts, regress, regress_report
+from compare.regression.records import Criteria, Judgement
 from tests.compare import kept, made
 
 EPOCH = made.epoch(1, 4.0).model_copy(update={"epoch_images": 639})
@@ -102,8 +102,8 @@ def test_a_slowdown_within_the_noise_is_no_regression_but_not_ruled_out(tmp_path
     judged = judge(before, kept.folder(tmp_path / "now", {**BOTH, "pytorch": 4.4}, noise=noise))
     assert verdicts(judged)[0] == "no change shown" and judged.changes[0].not_ruled_out
     assert judged.exit_code == 0
-    (said,) = (sentences for title, sentences in regress.sections(judged) if "not ruled out" in title)
-    assert said[0].startswith("pytorch serial, 2 cores: seconds per epoch: 1.100 (")
+    (said,) = (sentences for title, sentences in regress_report.sentences(judged) if "not ruled out" in title)
+    assert said[0].startswith("pytorch serial, 2 cores, seconds per epoch: candidate 1.100 (")
 
 
 DISTURBED = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}}
@@ -171,7 +171,7 @@ def test_too_few_repeats_are_an_error_not_a_pass(tmp_path: Path, repeats: int, v
     assert set(verdicts(judged)) == {verdict} and judged.exit_code == code
     assert judged.changes[0].change.value == pytest.approx(2.0, rel=0.01)
     if code == 2:
-        assert regress.headline(judged) == "CANNOT TELL whether there is a regression."
+        assert regress_report.headline(judged) == "CANNOT TELL whether there is a regression."
 
 
 @pytest.mark.parametrize(
@@ -222,8 +222,8 @@ def test_what_became_of_the_candidates_proof_is_said(tmp_path: Path) -> None:
 
 def test_that_nothing_was_proved_is_said(tmp_path: Path) -> None:
     before, now = (kept.folder(tmp_path / name, BOTH) for name in ("before", "now"))
-    assert judge(before, now).cautions == [judging.UNPROVED]
-    assert judging.UNPROVED not in judge(before, kept.folder(tmp_path / "later", BOTH, verdict="proved")).cautions
+    assert judge(before, now).cautions == [facts.UNPROVED]
+    assert facts.UNPROVED not in judge(before, kept.folder(tmp_path / "later", BOTH, verdict="proved")).cautions
 
 
 def test_first_losses_that_do_not_agree_and_were_not_recorded_before_are_no_pass(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_the_headline_says_that_a_slowdown_may_be_hidden(tmp_path: Path) -> None
     before = kept.folder(tmp_path / "before", {"pytorch": 4.0}, noise=noise)
     judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.4}, noise=noise[::-1]), metrics=("epoch_seconds",))
     assert judged.exit_code == 0
-    said = regress.headline(judged)
+    said = regress_report.headline(judged)
     assert said.startswith("No regression shown: ") and said.endswith("; 1 of them may be, and more repeats would tell.")
 
 
@@ -259,7 +259,7 @@ def test_accuracy_is_tested_over_seeds(tmp_path: Path, lost: float, verdict: str
     assert verdicts(judged, "test_accuracy") == [verdict] and judged.exit_code == code
     (change,) = (change for change in judged.changes if change.metric == "test_accuracy")
     assert change.change.value == pytest.approx(-lost) and (change.method, change.change.n) == ("paired by seed", 5)
-    (said,) = (sentences for title, sentences in regress.sections(judged) if title == "How it was judged")
+    (said,) = (sentences for title, sentences in regress_report.sentences(judged) if title == "How it was judged")
     assert any("paired by seed" in sentence for sentence in said)
 
 
@@ -275,7 +275,7 @@ def test_repeats_of_one_seed_are_one_training_and_no_test_of_accuracy(
     (fact,) = judged.facts
     assert (fact.what, fact.verdict) == ("test accuracy", verdict)
     assert fact.candidate == f"{accuracy:.4f}, of 1 seed of the 5 that a verdict needs"
-    (said,) = (sentences for title, sentences in regress.sections(judged) if title == "How it was judged")
+    (said,) = (sentences for title, sentences in regress_report.sentences(judged) if title == "How it was judged")
     assert any("Rounding alone moves the accuracy" in sentence for sentence in said)
 
 
@@ -285,7 +285,7 @@ def test_equal_predictions_are_no_change_and_nothing_is_left_unsure(tmp_path: Pa
     judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.0}, changed=same))
     (fact,) = judged.facts
     assert (fact.candidate, fact.verdict) == ("0.7000, by equal predictions", "no change shown")
-    assert not any("not ruled out" in title for title, _ in regress.sections(judged))
+    assert not any("not ruled out" in title for title, _ in regress_report.sentences(judged))
 
 
 def test_accuracies_of_other_seeds_do_not_compare(tmp_path: Path) -> None:
@@ -332,8 +332,8 @@ def test_other_versions_are_compared_and_told(tmp_path: Path) -> None:
     assert judged.exit_code == 0
     assert judged.cautions == [
         "torch was 2.0 and is 2.5.",
-        "The candidate was measured with changes that are in no commit.",
-        judging.UNPROVED,
+        "The candidate was measured with uncommitted changes.",
+        facts.UNPROVED,
     ]
 
 
@@ -367,8 +367,8 @@ def test_other_initial_weights_are_told(tmp_path: Path) -> None:
     before = kept.folder(tmp_path / "before", {"pytorch": 4.0})
     judged = judge(before, kept.folder(tmp_path / "now", {"pytorch": 4.0}, changed={"weights_hash": "others"}))
     assert judged.cautions == [
-        "pytorch serial, 2 cores: another initial weights than before: the change alters what a run computes.",
-        judging.UNPROVED,
+        "pytorch serial, 2 cores: the initial weights changed, so the runs compute something else than before.",
+        facts.UNPROVED,
     ]
 
 
@@ -386,9 +386,9 @@ def test_a_missing_or_unreadable_baseline_is_an_error(tmp_path: Path) -> None:
         ((now,), "holds nothing newer that measured the same"),
         ((now, now), "holds the runs of"),
         ((now, later, "--only", "jax*"), "no rows in common that match jax*"),
-        ((now, now, "--threshold", "five"), "--threshold must be a part of at least 0. Received: 'five'"),
+        ((now, now, "--threshold", "five"), "--threshold must be a fraction of at least 0. Received: 'five'"),
         ((now, now, "--metric", "epoch_second"), "Did you mean epoch_seconds?"),
-        ((now, now, "--repeats", "3", "--set", "seed=1"), "--repeats, --set say what --interleaved is to run"),
+        ((now, now, "--repeats", "3", "--set", "seed=1"), "--repeats, --set need --interleaved REV"),
         ((now, "--interleaved", "HEAD"), "--interleaved measures both sides itself"),
     ):
         done = compare(*arguments)
@@ -431,7 +431,10 @@ def test_rounds_of_one_process_are_one_sample(tmp_path: Path) -> None:
     second = kept.benchmark_file(tmp_path / "0002_b.json", rounds, measured_at="2026-01-02T00:00:00+00:00")
     done = compare(first)
     assert done.exit_code == 2 and done.stdout.startswith("CANNOT TELL") and str(second) in done.stdout
-    assert "test_step: seconds: 1 of the 5 benchmark files that a verdict needs; 1.059 times." in " ".join(done.stdout.split())
+    assert (
+        "test_step, seconds a round: candidate 1.059 times the baseline: 1 of the 5 benchmark files that a verdict needs."
+        in " ".join(done.stdout.split())
+    )
 
 
 @pytest.mark.parametrize(("factor", "verdict", "code"), [(1.0, "no change shown", 0), (1.2, "regression", 3)])
@@ -484,11 +487,11 @@ def test_the_report_says_the_verdict_first_on_the_terminal_and_in_markdown(tmp_p
     lines = done.stdout.splitlines()
     assert lines[0] == "REGRESSION in 1 of 12 figures."
     assert any(line.split()[:5] == ["pytorch", "serial,", "2", "cores", "seconds"] and "regression" in line for line in lines)
-    (said,) = (line for line in lines if line.startswith("  pytorch serial, 2 cores: seconds per epoch: 1.200 ("))
-    assert said.endswith(") times, p < 0.001.")
+    (said,) = (line for line in lines if line.startswith("  pytorch serial, 2 cores, seconds per epoch: candidate 1.200 ("))
+    assert said.endswith(") times the baseline, p < 0.001.")
     text = summary.read_text()
-    assert text.startswith("# Before\n## REGRESSION in 1 of 12 figures.\n")
-    assert "### Regressions\n\n- pytorch serial, 2 cores: seconds per epoch: 1.200 (" in text
+    assert text.startswith("# Before\n# REGRESSION in 1 of 12 figures.\n")
+    assert "## Regressions\n\n- pytorch serial, 2 cores, seconds per epoch: candidate 1.200 (" in text
     assert "| run | metric | verdict | times (95 % interval) | p, Holm |" in text
     assert measurements.read(now).commit_name == "aaaaaaaa"
 
@@ -507,8 +510,8 @@ def test_of_runs_that_went_on_from_a_checkpoint_no_phase_and_no_memory_is_judged
 def test_where_there_is_no_verdict_the_markdown_says_why(tmp_path: Path) -> None:
     summary = tmp_path / "summary.md"
     assert compare(tmp_path / "nowhere", "--markdown", summary).exit_code == 2
-    assert summary.read_text().startswith("## No verdict\n\nThere is no baseline at ")
+    assert summary.read_text().startswith("# No verdict\n\nThere is no baseline at ")
 
 
 def test_a_row_that_was_not_run_before_is_not_better_for_being_run() -> None:
-    assert [judging._status_verdict(before, "ok") for before in ("not run", "failed")] == ["cannot tell", "better"]
+    assert [facts.status_verdict(before, "ok") for before in ("not run", "failed")] == ["cannot tell", "better"]

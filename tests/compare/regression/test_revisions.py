@@ -1,5 +1,6 @@
 """Two revisions in turn: which runs come when, what the base is given, and that nothing of it stays behind."""
 
+import csv
 import json
 import shutil
 import signal
@@ -130,9 +131,9 @@ def test_what_cannot_be_measured_in_turn_is_refused_with_what_to_do(repository: 
     with revisions.checked_out("before"):
         pass  # files that git does not know change nothing that was committed
     (repository / "state").write_text("changed")
-    assert "changes that are in no commit (M state)" in said("before")
+    assert "uncommitted changes (M state)" in said("before")
     commit(repository, "other packages", {"requirements.lock": "torch==2\n"})
-    assert "requirements.lock is not the same in before and here" in said("before")
+    assert "requirements.lock differs between before and the working tree" in said("before")
     shutil.rmtree(repository / ".git")
     with pytest.raises(RevisionError, match="is no git checkout"), revisions.checked_out("before"):
         pass
@@ -198,7 +199,10 @@ def test_a_slowdown_between_two_revisions_is_a_regression(
     assert [kept[side]["commit"] for side in ("baseline", "candidate")] == [
         git(repository, "rev-parse", revision)[:8] for revision in ("before", "HEAD")
     ]
-    assert (out / "regress.md").read_text().startswith("## REGRESSION")
+    assert (out / "regress.md").read_text().startswith("# REGRESSION")
+    assert "REGRESSION in 2 of" in (out / "regress.html").read_text()
+    for path in (out / "tables").glob("*.csv"):  # every row has a cell for each heading
+        assert len({len(line) for line in csv.reader(path.read_text().splitlines())}) == 1
     for side in ("base", "head"):  # each pair has a seed of its own, the same in both
         runs = store.read(out / side).runs[pytorch]
         assert {repeat: run.spec.seed for repeat, run in runs.items()} == {repeat: repeat + 7 for repeat in range(6)}
@@ -208,6 +212,23 @@ def test_a_slowdown_between_two_revisions_is_a_regression(
     assert worktrees(repository) == 1
     again = regress("--interleaved", "before", "--out", out)
     assert again.exit_code == 2 and "is not empty" in again.stderr
+
+
+def test_options_of_runs_are_those_of_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[run.Request] = []
+
+    def measure(revision: str, request: run.Request, out: Path, shown: Any) -> None:
+        seen.append(request)
+        raise RevisionError("seen")
+
+    monkeypatch.setattr(revisions, "measure", measure)
+    fields = ("--data", "digits", "--batch-size", "32", "--image-size", "16", "--optimizer", "adam", "--seed", "3")
+    for words, length in (((), {"epochs": 4}), (("--set", "steps=9"), {"steps": 9}), (("--epochs", "2"), {"epochs": 2})):
+        assert regress("--interleaved", "before", *fields, *words).stderr == "seen\n"
+        values = seen.pop().settings.values
+        assert {name: values[name] for name in ("epochs", "steps") if name in values} == length
+        assert values["global_batch_size"] == 32 and values["optimizer"]["name"] == "adam" and values["seed"] == 3
+        assert values["data"] == {"source": "digits", "image_size": 16, "seed": 3}
 
 
 def test_too_few_pairs_are_an_error_not_a_pass(stand_in: list[tuple[str, str, int]], tmp_path: Path) -> None:
@@ -241,8 +262,8 @@ def test_a_field_that_the_base_does_not_know_is_refused(
     optimizer = row.spec.optimizer.model_copy(update={"weight_decay": 0.1})
     rows[0] = row.model_copy(update={"spec": row.spec.model_copy(update={"optimizer": optimizer})})
     for revision, said in (
-        ("older", "older has no field optimizer.weight_decay, which is 0.1 in pytorch-serial-2. Leave it at 0.0, or"),
-        ("broken", "broken cannot say what its runs are made of (ImportError: no spec)"),
+        ("older", "older has no field optimizer.weight_decay. Received: 0.1 in pytorch-serial-2. Leave it at 0.0, or"),
+        ("broken", "The fields of broken cannot be read (ImportError: no spec)"),
     ):
         done = regress("--interleaved", revision, "--out", tmp_path / revision)
         assert done.exit_code == 2 and said in done.stderr
@@ -274,7 +295,7 @@ def test_an_interruption_keeps_what_was_measured_and_says_where(
 
     monkeypatch.setattr(executor, "execute", interrupted)
     done = regress("--interleaved", "before", "--out", tmp_path / "out")
-    assert done.exit_code == 143 and f"what was measured is in {tmp_path / 'out'}" in done.stderr
+    assert done.exit_code == 143 and f"Finished runs are in {tmp_path / 'out'}" in done.stderr
     assert worktrees(repository) == 1
     judged = regress(tmp_path / "out")
     assert judged.exit_code == 2 and judged.stdout.startswith("CANNOT TELL")
@@ -283,10 +304,10 @@ def test_an_interruption_keeps_what_was_measured_and_says_where(
 def test_data_named_by_a_relative_path_is_found_from_every_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "images").mkdir()
     monkeypatch.chdir(tmp_path)
-    whole = revisions._with_whole_path({"data": {"source": "images", "limit": 5}, "seed": 1})
+    whole = revisions._with_absolute_path({"data": {"source": "images", "limit": 5}, "seed": 1})
     assert whole == {"data": {"source": str(tmp_path / "images"), "limit": 5}, "seed": 1}
     for values in ({}, {"data": {"source": "digits"}}, {"data": {"source": "leaves:images=10"}}):
-        assert revisions._with_whole_path(values) == values
+        assert revisions._with_absolute_path(values) == values
 
 
 def test_a_program_that_does_not_end_is_told_as_such(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -296,7 +317,7 @@ def test_a_program_that_does_not_end_is_told_as_such(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(subprocess, "run", never)
     with pytest.raises(RevisionError, match="git status took more than 300 s"):
         revisions.git("status")
-    with pytest.raises(RevisionError, match="main did not say within 300 s"):
+    with pytest.raises(RevisionError, match="reading the fields of main took more than 300 s"):
         revisions._fields(revisions.Checkout(tmp_path, "a" * 40), "main")
 
 

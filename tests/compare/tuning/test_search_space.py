@@ -50,7 +50,7 @@ def test_every_kind_of_field_has_its_distribution_and_one_choice_is_fixed() -> N
         ({"optimizer.learning_rate": {"low": 1, "high": 0.5}}, "low must be below high"),
         ({"optimizer.momentum": {"low": 0, "high": 0.5, "log": True}}, "log needs low above 0"),
         ({"optimizer.momentum": {"low": 0, "high": 0.5, "step": 0.6}}, "step must be above 0 and fit"),
-        ({"global_batch_size": {"low": 16, "high": 64, "step": 0.5}}, "so must its step be"),
+        ({"global_batch_size": {"low": 16, "high": 64, "step": 0.5}}, "needs a whole step"),
         ({"global_batch_size": {"low": 16.5, "high": 64}}, "global_batch_size is refused"),
         ({"optimizer.name": {"low": 0, "high": 1}}, "optimizer.name is refused"),
         ({"optimizer.name": {"choices": ["sgd", "adm"]}}, "optimizer.name is refused"),

@@ -26,10 +26,9 @@ from compare.__main__ import app
 from compare.core.errors import FolderError, LaunchError
 from compare.execution import launch
 from compare.reporting import tables
-from compare.tuning import optuna_study, tuner, tuning_findings, tuning_report
-from compare.tuning.optuna_study import Searched, Trial
-from compare.tuning.servers import ENDED, Hear
-from compare.tuning.tuner import Best, Plan, Tuned, Tuning
+from compare.tuning import conductor, optuna_study, tuner, tuning_findings, tuning_report, tuning_sentences
+from compare.tuning.records import Best, Plan, SearchResult, Trial, Tuned, Tuning
+from compare.tuning.servers import ENDED, Listener
 
 TWINS = {side: f"tests.compare.twins.learner_{side}" for side in ("left", "right")}
 SPACE = {
@@ -55,7 +54,7 @@ def asked(**settings: Any) -> Tuning:
     return Tuning(**{"values": VALUES, "space": SPACE, "frameworks": ("left",), "trials": 3, **settings})
 
 
-def drawn(search: Searched) -> dict[int, dict[str, Any]]:
+def drawn(search: SearchResult) -> dict[int, dict[str, Any]]:
     return {trial.slot: trial.fields for trial in search.trials}
 
 
@@ -136,7 +135,8 @@ def test_the_report_is_written_in_every_form(
     searched: tuple[Path, Tuned], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, tuned = searched
-    assert tuning_report.write(tuned, tmp_path) is None
+    report = tuning_report.report(tuned, tmp_path)
+    assert report.write(tmp_path) is None
     names = {"tuning", "tuning_quality", "tuning_best", "tuning_progress", "tuning_trials"}
     assert {path.name for path in (tmp_path / "tables").iterdir()} == {f"{n}.{s}" for n in names for s in ("csv", "md", "tex")}
     plots = {"best_after_trials", "best_after_seconds", "seconds_by_jobs", "parallel_coordinates"}
@@ -144,10 +144,10 @@ def test_the_report_is_written_in_every_form(
     page = (tmp_path / "report.html").read_text()
     assert "6 of 6 trials had the same settings in left and right" in page and page.count("<svg") == len(plots)
     assert "too few repeats to tell (1 of 5)" in (tmp_path / "report.md").read_text()
-    plain = json.loads(json.dumps(tuning_report.to_plain(tuned), allow_nan=False))
+    plain = json.loads(report.to_json())
     assert plain["best"] == tuned.best and plain["exit_code"] == 0
     for folder in (tmp_path, None):  # None: it could not be written
-        tuning_report.show(tuned, folder, as_json=False)
+        report.show(folder, as_json=False)
         assert ("Report: " in capsys.readouterr().out) is (folder is not None)
 
 
@@ -180,7 +180,7 @@ def test_a_trial_that_diverges_or_is_refused_fails_alone(tmp_path: Path) -> None
     assert "smaller optimizer.learning_rate" in str(found[1e300, "simple_cnn"].reason)
     assert "data.image_size must be 32 for mini_xception" in str(found[0.01, "mini_xception"].reason)
     assert tuned.exit_code == 1  # of the refused ones: a trial that diverges is an answer
-    assert "on digits: 4 of the 4 points of a grid, 1 job by" in tuning_report.heading(tuned)[0]
+    assert "on digits: 4 of the 4 points of a grid, 1 job by" in tuning_report.report(tuned, tmp_path).facts[0]
 
 
 def test_studies_may_stand_in_another_database_under_names_of_their_own(tmp_path: Path) -> None:
@@ -196,14 +196,17 @@ def test_studies_may_stand_in_another_database_under_names_of_their_own(tmp_path
     [
         ({"values": {**VALUES, "mode": "data_parallel", "replicas": 2}}, "mode of a trial must be serial"),
         ({"values": {**VALUES, "part": "input"}}, "part of a trial must be training"),
-        ({"scheduler": "tcp://127.0.0.1:1"}, "--scheduler is for --backend dask"),
+        ({"scheduler": "tcp://127.0.0.1:1"}, "--scheduler needs --backend dask"),
         ({"scheduler": "tcp://127.0.0.1:1", "backend": "dask"}, "scheduler cannot be reached"),
         ({"frameworks": ("middle",)}, "--frameworks names something unknown"),
         ({"space": {"cores": {"low": 1, "high": 2}}, "space_name": "mine.yaml"}, "space mine.yaml: cores cannot be tuned"),
         ({"storage": "sqlite:////no/such/folder/x.db"}, "--storage cannot be used"),
         ({"storage": "postgresql://user:secret@127.0.0.1/x"}, "--storage cannot be used"),
         ({"jobs": ()}, "--jobs must be at least 1"),
-        ({"space": {"seed": {"low": 1, "high": 9}}, "space_name": "mine.yaml"}, "the best of several seeds is the luckiest"),
+        (
+            {"space": {"seed": {"low": 1, "high": 9}}, "space_name": "mine.yaml"},
+            "the best of several seeds is only the luckiest",
+        ),
         ({"space": {"data.image_size": {"low": 16, "high": 32}}}, "it changes the images that the trials are scored on"),
     ],
 )
@@ -220,6 +223,22 @@ def test_a_mode_on_the_command_line_is_refused_and_not_passed_over(tmp_path: Pat
         ["tune", "--set", "mode=data_parallel", "--set", "replicas=2", "--frameworks", "left", "--out", str(tmp_path / "out")],
     )
     assert done.exit_code == 2 and "mode of a trial must be serial" in done.stderr and not (tmp_path / "out").exists()
+
+
+def test_options_of_the_spec_are_those_of_all_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Tuning] = []
+
+    def tune(settings: Tuning, folder: Path) -> None:
+        seen.append(settings)
+        raise SpecError("seen")
+
+    monkeypatch.setattr(tuner, "tune", tune)
+    fields = ["--batch-size", "32", "--image-size", "16", "--optimizer", "adam", "--precision", "float64", "--limit", "9"]
+    done = CliRunner().invoke(app, ["tune", "--preset", "digits", *fields, "--frameworks", "left"])
+    assert done.stderr == "seen\n"
+    values = seen[0].values
+    assert values["data"] == {"source": "digits", "image_size": 16, "limit": 9} and values["optimizer"]["name"] == "adam"
+    assert (values["global_batch_size"], values["precision"], values["epochs"]) == (32, "float64", 3)
 
 
 def test_a_server_that_does_not_start_ends_the_tuning_with_its_last_words(
@@ -267,23 +286,23 @@ def test_a_killed_server_fails_its_trials_and_the_others_are_trained_by_another(
 class Scripted:
     """A server that does what it is asked at once; the second one ends behind its trial, before the first one's is done."""
 
-    def __init__(self, servers: list["Scripted"], hear: Hear) -> None:
-        self._servers, self._hear = servers, hear
+    def __init__(self, servers: list["Scripted"], listener: Listener) -> None:
+        self._servers, self._listener = servers, listener
         servers.append(self)
-        self._hear({"event": "ready"})
+        self._listener({"event": "ready"})
 
     def send(self, message: dict[str, Any]) -> None:
         self._trial = message["trial"]
         if self is self._servers[1]:
             self.end_trial()
-            self._hear({"event": ENDED, "reason": "out of memory"})
+            self._listener({"event": ENDED, "reason": "out of memory"})
             self._servers[0].end_trial()
 
     def end_trial(self) -> None:
         scores = {"loss": 0.5, "accuracy": 0.5}
-        self._hear({"event": "start", "trial": self._trial, "total_epochs": 1})
-        self._hear({"event": "epoch", "trial": self._trial, "epoch": 1, "validation": scores, "images": 8})
-        self._hear({"event": "end", "trial": self._trial, "status": "ok", "reason": None})
+        self._listener({"event": "start", "trial": self._trial, "total_epochs": 1})
+        self._listener({"event": "epoch", "trial": self._trial, "epoch": 1, "validation": scores, "images": 8})
+        self._listener({"event": "end", "trial": self._trial, "status": "ok", "reason": None})
 
     def expect(self) -> None: ...
 
@@ -299,9 +318,9 @@ def test_a_server_that_dies_when_it_has_nothing_left_to_do_ends_nothing(
 
     @contextmanager
     def serving(*_: Any) -> Iterator[Any]:
-        yield lambda place, hear: Scripted(servers, hear)
+        yield lambda place, listener: Scripted(servers, listener)
 
-    monkeypatch.setattr(optuna_study, "serving", serving)
+    monkeypatch.setattr(conductor, "serving", serving)
     (search,) = tuner.tune(asked(backend="processes", jobs=(2,), trials=2), tmp_path).searches
     assert [trial.state for trial in search.trials] == ["ok", "ok"] and len(servers) == 2
 
@@ -309,17 +328,17 @@ def test_a_server_that_dies_when_it_has_nothing_left_to_do_ends_nothing(
 class Mortal(Scripted):
     """A server that does what it is asked at once, but the second one, which ends, and the third, which never comes up."""
 
-    def __init__(self, servers: list[Scripted], hear: Hear) -> None:
+    def __init__(self, servers: list[Scripted], listener: Listener) -> None:
         if len(servers) == 2:
             servers.append(self)
-            hear({"event": ENDED, "reason": "out of memory again"})
+            listener({"event": ENDED, "reason": "out of memory again"})
         else:
-            super().__init__(servers, hear)
+            super().__init__(servers, listener)
 
     def send(self, message: dict[str, Any]) -> None:
         self._trial = message["trial"]
         if self is self._servers[1]:
-            self._hear({"event": ENDED, "reason": "out of memory"})
+            self._listener({"event": ENDED, "reason": "out of memory"})
         elif len(self._servers) == 2 and int(self._trial) == 0:
             pass  # until the second one is gone
         else:
@@ -338,14 +357,14 @@ def test_a_server_that_cannot_be_replaced_leaves_its_trials_to_the_others(
 
     @contextmanager
     def serving(*_: Any) -> Iterator[Any]:
-        yield lambda place, hear: Mortal(servers, hear)
+        yield lambda place, listener: Mortal(servers, listener)
 
-    monkeypatch.setattr(optuna_study, "serving", serving)
+    monkeypatch.setattr(conductor, "serving", serving)
     tuned = tuner.tune(asked(backend="processes", jobs=(2,), trials=4), tmp_path)
     (search,) = tuned.searches
     assert sorted(trial.state for trial in search.trials) == ["killed", "ok", "ok", "ok"] and len(servers) == 3
     assert search.servers_lost == 1 and search.done and not search.timed
-    cautions = dict(tuning_findings.sections(tuned, tuning_findings.find(tuned)))["Cautions"]
+    cautions = dict(tuning_sentences.sentences(tuned, tuning_findings.find(tuned)))["Cautions"]
     assert any("1 of its processes ended and could not be replaced" in each for each in cautions)
 
 
@@ -417,14 +436,14 @@ LONG: dict[str, Any] = {"epochs": 12, "data": {"limit": 128}, "cores": 1}
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Searched:
+def alone(tmp_path_factory: pytest.TempPathFactory) -> SearchResult:
     """A search by TPE that nobody disturbs."""
     return tuner.tune(asked(values=LONG, trials=6), tmp_path_factory.mktemp("tuning")).searches[0]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)])
 def test_a_tuning_that_was_cut_short_goes_on_to_what_it_would_have_been(
-    tmp_path: Path, alone: Searched, number: int, code: int
+    tmp_path: Path, alone: SearchResult, number: int, code: int
 ) -> None:
     folder, space = tmp_path / "cut", tmp_path / "space.yaml"
     space.write_text(json.dumps(SPACE))
@@ -436,7 +455,7 @@ def test_a_tuning_that_was_cut_short_goes_on_to_what_it_would_have_been(
     assert cut.returncode == code, stderr
     if number == signal.SIGINT:
         assert not is_running(folder)
-        assert "Interrupted. What is told is kept" in stderr and (folder / "report.html").exists()
+        assert "Interrupted. Finished trials are saved" in stderr and (folder / "report.html").exists()
         assert 3 <= len(tuner.read(folder).searches[0].trials) < 6
     again = CliRunner().invoke(app, ["tune", "--out", str(folder), "--resume", "--json"])
     assert again.exit_code == 0, again.stderr
@@ -467,7 +486,7 @@ def test_resume_asks_for_a_password_that_nobody_has_written(tmp_path: Path) -> N
     record = plan.model_copy(update={"settings": settings}).model_dump_json()
     (tmp_path / tuner.PLAN_FILE).write_text(atomic_files.with_checksum(record))
     done = CliRunner().invoke(app, ["tune", "--resume", "--out", str(tmp_path)])
-    assert done.exit_code == 2 and "Received: postgresql://me:***@host/trials. Say --storage URL." in done.stderr
+    assert done.exit_code == 2 and "Received: postgresql://me:***@host/trials. Add --storage URL." in done.stderr
 
 
 # What is said, from made-up searches.
@@ -476,7 +495,7 @@ def test_resume_asks_for_a_password_that_nobody_has_written(tmp_path: Path) -> N
 def made(losses: dict[int, list[list[float]]], seconds: dict[int, float]) -> Tuned:
     """A tuning of one framework: {jobs: losses of the trials of each repeat}, each trial of so many seconds."""
     searches = [
-        Searched(
+        SearchResult(
             framework="left", jobs=jobs, repeat=repeat, seed=repeat, cores_a_trial=1, study=f"{jobs}-{repeat}", done=True,
             trials=[
                 Trial(
@@ -513,20 +532,23 @@ def test_five_repeats_say_what_side_by_side_gains_and_costs() -> None:
     )
     # When two jobs have ended, one job has told its first trial alone.
     assert gain.after_seconds and gain.after_seconds.verdict == "below" and gain.after_seconds.ratio.value < 0.3
-    said = dict(tuning_findings.sections(tuned, found))
+    said = dict(tuning_sentences.sentences(tuned, found))
     assert any(
-        "after the same number of trials: worse: the best validation loss is 2.04 (" in each
+        each.startswith("left, 2 jobs against 1 job: 2.04 (") and "after the same number of trials: worse." in each
         for each in said["Does it cost quality?"]
     )
     assert any("after the same seconds: better" in each for each in said["Does it cost quality?"])
-    assert any("2 jobs: faster: 2.00" in each for each in said["What does it gain to search side by side?"])
+    assert any(
+        "2 jobs against 1 job: 2.00" in each and each.endswith(": faster.")
+        for each in said["What does it gain to search side by side?"]
+    )
     assert "3 comparisons make one family" in said["How sure is that?"][0]
 
 
 def test_differences_of_rounding_are_not_said_to_cost_quality() -> None:
     tuned = made({1: [[0.5]] * 5, 2: [[0.5 * (1 + 1e-6 * n)] for n in range(1, 6)]}, {1: 2.0, 2: 1.0})
-    said = dict(tuning_findings.sections(tuned, tuning_findings.find(tuned)))["Does it cost quality?"]
-    assert "after the same number of trials: worse, by less than 1%: " in said[0]
+    said = dict(tuning_sentences.sentences(tuned, tuning_findings.find(tuned)))["Does it cost quality?"]
+    assert "after the same number of trials: worse, by less than 1%." in said[0]
 
 
 def test_one_image_more_in_every_repeat_is_no_certainty() -> None:
@@ -540,7 +562,7 @@ def test_one_image_more_in_every_repeat_is_no_certainty() -> None:
 
 def test_fewer_repeats_say_that_they_are_too_few() -> None:
     found = tuning_findings.find(tuned := made({1: [[0.5, 0.1]] * 4, 2: [[0.5, 0.4]] * 4}, {1: 2.0, 2: 1.0}))
-    said = dict(tuning_findings.sections(tuned, found))
+    said = dict(tuning_sentences.sentences(tuned, found))
     sentences = said["Does it cost quality?"] + said["What does it gain to search side by side?"]
     assert all("too few repeats to tell (4 of 5)" in sentence for sentence in sentences)
     assert "too few settings to tell: 2" in said["Which fields matter?"][0]
@@ -557,8 +579,8 @@ def test_a_search_that_had_nothing_by_then_is_an_outcome_and_no_missing_pair() -
     found = tuning_findings.find(tuned)
     (gain,) = found.gains
     assert gain.after_seconds is None and gain.empty == 6 and gain.after_trials is not None
-    said = dict(tuning_findings.sections(tuned, found))["Does it cost quality?"]
-    assert any("after the same seconds: cannot be told: in 6 of the repeats" in each for each in said)
+    said = dict(tuning_sentences.sentences(tuned, found))["Does it cost quality?"]
+    assert any("after the same seconds: cannot tell. In 6 repeats" in each for each in said)
 
 
 def test_a_search_that_was_cut_short_stands_in_no_ratio_of_times() -> None:
@@ -578,7 +600,7 @@ def test_other_work_is_said_beside_whatever_rests_on_seconds_and_jobs_that_do_no
             "searches": [search.model_copy(update={"cores_of_others": 0.5}) for search in tuned.searches],
         }
     )
-    said = dict(tuning_findings.sections(tuned, tuning_findings.find(tuned)))
+    said = dict(tuning_sentences.sentences(tuned, tuning_findings.find(tuned)))
     assert all("Other work disturbed it" in each for each in said["What does it gain to search side by side?"])
     after = {("same seconds" in each): "Other work disturbed it" in each for each in said["Does it cost quality?"]}
     assert after == {True: True, False: False}
@@ -601,11 +623,11 @@ def test_one_of_a_kind_is_not_said_of_many() -> None:
             "best_trials": {"left": Best(study=search.study, trial=search.trials[0], fields={})},
         }
     )
-    said = dict(tuning_findings.sections(tuned, tuning_findings.find(tuned)))
+    said = dict(tuning_sentences.sentences(tuned, tuning_findings.find(tuned)))
     assert "accuracy 0.5000 after 1 epoch, the best of 2 trials" in said["What was found?"][0]
     assert "At least the first trial of a search is drawn at random" in said["Did both frameworks search the same?"][0]
     assert "trial 1 failed: it stopped." in " ".join(said["Cautions"]) and "stopped.." not in " ".join(said["Cautions"])
-    assert "cut short once; its seconds" in " ".join(said["Cautions"])
+    assert "interrupted once. Its seconds" in " ".join(said["Cautions"])
 
     assert "| 100 |" in tables.to_markdown(tuning_report.jobs_table(tuned))
 
@@ -613,8 +635,8 @@ def test_one_of_a_kind_is_not_said_of_many() -> None:
 def test_importance_is_of_the_fields_that_vary() -> None:
     found = tuning_findings.find(tuned := made({1: [[0.1 * (slot + 1) for slot in range(12)]]}, {1: 1.0}))
     assert found.importances == {"left": {"optimizer.learning_rate": 1.0}}
-    *_, last = dict(tuning_findings.sections(tuned, found))["Which fields matter?"]
-    assert last.startswith("No interval stands behind these parts")
+    *_, last = dict(tuning_sentences.sentences(tuned, found))["Which fields matter?"]
+    assert last.startswith("These parts have no interval")
 
 
 @pytest.mark.parametrize(
@@ -636,5 +658,5 @@ def test_a_password_is_hidden_wherever_it_stands_in_a_url(url: str, shown: str) 
 
 
 def test_the_seeds_of_a_repeat_are_its_own() -> None:
-    assert optuna_study.sampler_seed(0, 0) == optuna_study.sampler_seed(0, 0) != optuna_study.sampler_seed(0, 1)
+    assert optuna_study.derived_seed(0, 0) == optuna_study.derived_seed(0, 0) != optuna_study.derived_seed(0, 1)
     assert [optuna_study.random_trials(trials) for trials in (1, 8, 20, 100)] == [1, 2, 6, 10]

@@ -1,0 +1,117 @@
+"""What holds besides figures: how runs ended, what is proved, and what a reader must know of both measurements."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+
+from compare.core.statistics import VERDICT_PAIRS
+from compare.core.wording import count
+from compare.judgement.measurements import METRICS, Measured, Subject
+from compare.judgement.summary import FAILURES
+from compare.regression.records import ACCURACY, Criteria, Fact, Verdict
+from compare.regression.samples import Pair, usable
+
+UNPROVED = "Neither side has a proof that both frameworks train the same."
+_AGREEMENT = {None: "not recorded on both sides", True: "agrees", False: "does not agree"}
+
+
+def facts(pair: Pair, criteria: Criteria) -> Iterator[Fact]:
+    """Facts about a row or benchmark, with their verdicts."""
+    before, now = pair.before, pair.now
+
+    def fact(what: str, was: str, is_: str, verdict: Verdict) -> Fact:
+        return Fact(id=now.id, name=now.name, what=what, baseline=was, candidate=is_, verdict=verdict)
+
+    if (before.status, now.status) != ("ok", "ok"):
+        reason = f"{now.status}: {now.reason}" if now.reason else now.status
+        yield fact("ended", before.status, reason, status_verdict(before.status, now.status))
+    elif before.spec is not None:
+        for metric in criteria.judged:
+            was, is_ = (_availability(each, metric) for each in (before, now))
+            wanted = metric in criteria.needed or (was, is_) != ("not measured", "not measured")
+            if wanted and not all(pair.samples(metric)):
+                yield fact(METRICS[metric].heading, was, is_, "cannot tell")
+        if (before.tests or now.tests) and not pair.tests_accuracy:
+            yield fact(METRICS[ACCURACY].heading, *_accuracies(pair, criteria))
+    was, is_ = before.parity or "not examined", now.parity or "not examined"
+    if not {was, is_}.isdisjoint(("proved", "not proved")):
+        yield fact("same training in both frameworks", was, is_, _parity_verdict(was, is_))
+    agreed, agrees = before.first_step_agrees, now.first_step_agrees
+    if agrees is not None:
+        verdict = _agreement_verdict(agreed, agrees)
+        yield fact("first loss in both frameworks", _AGREEMENT[agreed], _AGREEMENT[agrees], verdict)
+
+
+def _availability(subject: Subject, metric: str) -> str:
+    if not subject.samples.get(metric):
+        return "not measured"
+    return "measured" if usable(subject, metric) else "measured in no run that can be relied on"
+
+
+def _accuracies(pair: Pair, criteria: Criteria) -> tuple[str, str, Verdict]:
+    """Accuracies that are not tested, because they are equal or have too few seeds."""
+    by_seed = pair.by_seed
+    if not by_seed:
+        was, is_ = (f"of seeds {', '.join(map(str, sorted({*each.seeds.values()})))}" for each in (pair.before, pair.now))
+        return was, is_, "cannot tell"
+    was, is_ = (statistics.median(accuracies[side] for accuracies in by_seed.values()) for side in (0, 1))
+    if all(first == second for first, second in by_seed.values()):
+        same = {*pair.before.predictions.values()} == {*pair.now.predictions.values()} != set()
+        return f"{was:.4f}", f"{is_:.4f}{', by equal predictions' if same else ''}", "no change shown"
+    seeds = f"{count(len(by_seed), 'seed')} of the {VERDICT_PAIRS} that a verdict needs"
+    return f"{was:.4f}", f"{is_:.4f}, of {seeds}", "cannot tell" if was - is_ > criteria.accuracy_threshold else "not tested"
+
+
+def status_verdict(before: str, now: str) -> Verdict:
+    if before == now == "not available":
+        return "no change shown"
+    if before in ("ok", "not parallel"):
+        if now in FAILURES or (before, now) == ("ok", "not parallel"):
+            return "regression"
+        return "cannot tell" if now in ("not run", "not available") else "no change shown" if before == now else "better"
+    return "better" if now in ("ok", "not parallel") and before != "not run" else "cannot tell"
+
+
+def _parity_verdict(before: str, now: str) -> Verdict:
+    """A refuted proof is never "no change" if there was no proof before, because the change may have broken it."""
+    if now == "proved":
+        return "better" if before == "not proved" else "no change shown"
+    if before == "proved":
+        return "cannot tell" if now == "not examined" else "regression"
+    return "cannot tell" if now == "not proved" != before else "no change shown"
+
+
+def _agreement_verdict(before: bool | None, now: bool) -> Verdict:
+    if before is None:
+        return "no change shown" if now else "cannot tell"
+    return "no change shown" if before == now else "better" if now else "regression"
+
+
+def cautions(baseline: Measured, candidate: Measured, pairs: Sequence[Pair]) -> list[str]:
+    """What differs between the two measurements besides the code, and what was left out of them."""
+    sides = ((baseline, "baseline"), (candidate, "candidate"))
+    lines: list[str] = []
+    for package in {**baseline.versions, **candidate.versions}:
+        was, is_ = (each.versions.get(package) for each, _ in sides)
+        if was != is_:
+            lines.append(f"{package} was {was or 'not recorded'} and is {is_ or 'not recorded'}.")
+    lines += [f"The {what} was measured with uncommitted changes." for measured, what in sides if measured.dirty]
+    for pair in pairs:
+        before, now = pair.before, pair.now
+        lines += [
+            f"{now.name}: the {what} changed, so the runs compute something else than before."
+            for what, hashes in before.hashes.items()
+            if hashes and now.hashes.get(what) and hashes != now.hashes[what]
+        ]
+        lines += [
+            f"{now.name}: {len(each.in_doubt)} of {len(each.seeds)} runs of the {what} were disturbed by other work, or too "
+            "short to tell. Their times do not count."
+            for each, what in ((before, "baseline"), (now, "candidate"))
+            if each.in_doubt
+        ]
+    if {each.parity for pair in pairs for each in (pair.before, pair.now)} == {"not examined"}:
+        lines.append(UNPROVED)
+    if candidate.proof is not None:
+        lines.append(f"The candidate's proof: {candidate.proof.removesuffix('.')}.")
+    return lines

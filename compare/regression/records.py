@@ -1,0 +1,129 @@
+"""What is compared, what counts as a regression, and what was found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from common.frozen import Frozen
+from compare.core.statistics import Ratio, Spread
+from compare.judgement.measurements import METRICS, SECONDS, Kind
+
+Verdict = Literal[
+    "regression", "worse, within the threshold", "no change shown", "better", "not tested", "too few to tell", "cannot tell"
+]
+"""`not tested`: there is no test, and nothing beyond a threshold needs one."""
+UNDECIDED = ("too few to tell", "cannot tell")
+
+ACCURACY = "test_accuracy"
+JUDGED = ("epoch_seconds", "first_step_seconds", "peak_memory_mib")
+"""Metrics that are judged by default. The accuracy is always judged."""
+
+EXIT_OK, EXIT_UNDECIDED, EXIT_REGRESSION = 0, 2, 3
+
+
+def heading(metric: str) -> str:
+    """A metric for a reader."""
+    return "seconds a round" if metric == SECONDS else METRICS[metric].heading
+
+
+@dataclass(frozen=True)
+class Criteria:
+    """What counts as a regression."""
+
+    threshold: float = 0.05
+    """Fraction by which a figure must be worse."""
+    accuracy_threshold: float = 0.01
+    """Loss of accuracy, in 0..1, that counts."""
+    metrics: tuple[str, ...] | None = None
+    """Metrics that are judged and must be measured. None: `JUDGED`, and only the first must be measured."""
+    only: str | None = None
+    """A pattern of the ids of rows or benchmarks, as for file names. None: all."""
+
+    @property
+    def judged(self) -> tuple[str, ...]:
+        return self.metrics or JUDGED
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        return self.metrics or JUDGED[:1]
+
+
+class Change(Frozen):
+    """One figure of one row or benchmark, before and now."""
+
+    id: str
+    name: str
+    metric: str
+    method: str
+    """paired, paired by seed, Welch, or none. `none`: the figure is the same number in every run."""
+    baseline: Spread
+    candidate: Spread
+    change: Ratio
+    """Candidate over baseline, 1 if unchanged. For the accuracy: candidate minus baseline. `p` is not corrected."""
+    adjusted_p: float | None = None
+    """Holm-corrected p over all tested figures. None if there are too few samples, or nothing to test."""
+    verdict: Verdict = "too few to tell"
+    not_ruled_out: bool = False
+    """No regression was shown, but the interval reaches beyond the threshold."""
+
+    @property
+    def is_accuracy(self) -> bool:
+        return self.metric == ACCURACY
+
+
+class Fact(Frozen):
+    """A fact that holds or does not: how the runs ended, whether the training is proved to be the same."""
+
+    id: str
+    name: str
+    what: str
+    baseline: str
+    candidate: str
+    verdict: Verdict
+
+
+class Side(Frozen):
+    """One of the two measurements."""
+
+    source: str
+    commit: str
+    measured_at: str
+    versions: dict[str, str]
+
+
+class Judgement(Frozen):
+    """The complete result of `compare regress`."""
+
+    baseline: Side
+    candidate: Side
+    machine: str
+    kind: Kind
+    paired: bool
+    threshold: float
+    accuracy_threshold: float
+    tested: int
+    """Figures with enough samples that differ. They make one family."""
+    changes: list[Change]
+    facts: list[Fact]
+    missing: list[str]
+    """Rows or benchmarks of the baseline that the candidate lacks."""
+    added: list[str]
+    cautions: list[str]
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        return [each.verdict for each in (*self.changes, *self.facts)]
+
+    @property
+    def num_not_ruled_out(self) -> int:
+        """Figures that are not shown to be worse, but may be worse by more than their threshold."""
+        return sum(change.not_ruled_out for change in self.changes)
+
+    @property
+    def exit_code(self) -> int:
+        """3 on a regression, 2 if something cannot be judged, else 0."""
+        if "regression" in self.verdicts:
+            return EXIT_REGRESSION
+        undecided = self.missing or not self.changes or not {*UNDECIDED}.isdisjoint(self.verdicts)
+        return EXIT_UNDECIDED if undecided else EXIT_OK

@@ -1,0 +1,197 @@
+"""The report of a judgement: verdict, tables and sentences."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from compare.core.statistics import CONFIDENCE, VERDICT_PAIRS, Spread, p_words, resolution_words
+from compare.judgement.measurements import METRICS
+from compare.regression.records import ACCURACY, EXIT_OK, EXIT_REGRESSION, UNDECIDED, Change, Judgement, heading
+from compare.reporting.document import Mark, Report
+from compare.reporting.tables import Cell, Column, Table
+
+
+def report(judged: Judgement) -> Report:
+    """The report of a judgement. Its title is the verdict."""
+    sides = (("Baseline", judged.baseline), ("Candidate", judged.candidate))
+    bad, decided = judged.verdicts.count("regression"), judged.exit_code in (EXIT_OK, EXIT_REGRESSION)
+    return Report(
+        title=headline(judged),
+        name="regress",
+        json_file="regress.json",
+        overline="Did a change make it slower?",
+        facts=[
+            *(f"{name}: {side.source}, {side.commit}, {side.measured_at}" for name, side in sides),
+            f"Machine: {judged.machine}",
+        ],
+        marks=[
+            Mark("Regressions", str(bad), "bad" if bad else "good"),
+            Mark("Figures", f"{len(judged.verdicts)}, {judged.tested} tested", "good" if decided else "warn"),
+            Mark("Not ruled out", str(judged.num_not_ruled_out), "warn" if judged.num_not_ruled_out else "good"),
+        ],
+        findings=sentences(judged),
+        tables=change_tables(judged),
+        values={**judged.model_dump(mode="json"), "headline": headline(judged)},
+        exit_code=judged.exit_code,
+    )
+
+
+def headline(judged: Judgement) -> str:
+    """The verdict in a sentence."""
+    bad = judged.verdicts.count("regression")
+    if bad:
+        return f"REGRESSION in {bad} of {len(judged.verdicts)} figures."
+    if judged.exit_code != EXIT_OK:
+        return "CANNOT TELL whether there is a regression."
+    unsure = judged.num_not_ruled_out
+    return (
+        f"No regression shown: none of {len(judged.verdicts)} figures is significantly worse and beyond its threshold "
+        f"({_percent(judged.threshold)} of seconds and MiB, {_percent(judged.accuracy_threshold)} of accuracy)"
+        f"{f'; {unsure} of them may be, and more repeats would tell' if unsure else ''}."
+    )
+
+
+def style(judged: Judgement) -> str:
+    """The colour of the headline."""
+    if judged.exit_code == EXIT_REGRESSION:
+        return "bold red"
+    return "bold green" if judged.exit_code == EXIT_OK and not judged.num_not_ruled_out else "bold yellow"
+
+
+def sentences(judged: Judgement) -> list[tuple[str, list[str]]]:
+    """Sentences that explain the verdict, under headings."""
+    facts = [
+        (fact.verdict, f"{fact.name}, {fact.what}: {fact.baseline} before, {fact.candidate} now.") for fact in judged.facts
+    ]
+
+    def of(verdict: str) -> list[str]:
+        figures = [f"{change_words(change)}." for change in judged.changes if change.verdict == verdict]
+        return figures + [sentence for each, sentence in facts if each == verdict]
+
+    samples = "benchmark files" if judged.kind == "benchmarks" else "samples"
+    undecided = [
+        f"{change_words(change)}: {change.change.n} of the {VERDICT_PAIRS} {samples} that a verdict needs."
+        for change in judged.changes
+        if change.verdict in UNDECIDED
+    ]
+    undecided += [sentence for verdict, sentence in facts if verdict in UNDECIDED]
+    undecided += [f"{name}: in the baseline, and not measured now." for name in judged.missing]
+    undecided += ["Nothing was measured on both sides."] * (not judged.changes)
+    unsure = [
+        f"{change_words(change)}. More {'seeds' if change.is_accuracy else 'repeats'} would tell."
+        for change in judged.changes
+        if change.not_ruled_out
+    ]
+    found = [
+        ("Regressions", of("regression")),
+        ("Cannot tell", undecided),
+        ("Not tested", of("not tested")),
+        ("A regression beyond the threshold is not shown, and not ruled out", unsure),
+        ("Better", of("better")),
+        ("Measured now, and not in the baseline", judged.added),
+        ("Cautions", judged.cautions),
+        ("How it was judged", _method(judged)),
+    ]
+    return [(title, lines) for title, lines in found if lines]
+
+
+def change_words(change: Change) -> str:
+    """Of what, against what, by how much and how surely a figure changed."""
+    ratio = change.change
+    form = "+.4f" if change.is_accuracy else ".3f"
+    size = f"{ratio.value:{form}}"
+    if ratio.low is not None and ratio.high is not None:
+        size += f" ({ratio.low:{form}} to {ratio.high:{form}})"
+    against = f"candidate minus baseline {size}" if change.is_accuracy else f"candidate {size} times the baseline"
+    surely = "" if change.adjusted_p is None else f", p {p_words(change.adjusted_p)}"
+    return f"{change.name}, {heading(change.metric)}: {against}{surely}"
+
+
+def change_tables(judged: Judgement) -> list[Table]:
+    """Every figure, before and now. Facts are in a table of their own."""
+    columns = (
+        Column("run", "run"),
+        Column("metric", "metric"),
+        Column("verdict", "verdict", fold=20),
+        Column("change", "times (95 % interval)", 3, interval=True),
+        Column("p", "p, Holm", short="p,\nHolm"),
+        Column("baseline", "baseline (quartiles)", wide=True),
+        Column("candidate", "candidate (quartiles)", wide=True),
+        Column("n", "n"),
+    )
+    score_columns = tuple(
+        replace(column, heading="difference (95 % interval)", digits=4) if column.key == "change" else column
+        for column in columns
+        if column.key != "metric"
+    )
+    fact_columns = (
+        *(Column(key, key) for key in ("run", "what", "verdict", "baseline")),
+        Column("candidate", "candidate", fold=40),
+    )
+    figures = [_cells(change) for change in judged.changes if not change.is_accuracy]
+    scores = [_cells(change) for change in judged.changes if change.is_accuracy]
+    facts: list[dict[str, Cell]] = [{"run": fact.name, **fact.model_dump()} for fact in judged.facts]
+    made = [
+        Table("changes", "Seconds and memory, candidate over baseline", columns, figures),
+        Table("accuracy", "Test accuracy, candidate minus baseline", score_columns, scores),
+        Table("facts", "What holds", fact_columns, facts),
+    ]
+    return [table for table in made if table.rows]
+
+
+def _cells(change: Change) -> dict[str, Cell]:
+    numbers = {change.baseline.n, change.candidate.n}
+    return {
+        "run": change.name,
+        "metric": heading(change.metric),
+        "verdict": f"{change.verdict}{', not ruled out' if change.not_ruled_out else ''}",
+        "change": change.change,
+        "p": "-" if change.adjusted_p is None else p_words(change.adjusted_p).removeprefix("= "),
+        "baseline": _spread_words(change.baseline),
+        "candidate": _spread_words(change.candidate),
+        "n": f"{change.baseline.n}, {change.candidate.n}" if len(numbers) > 1 else str(change.change.n),
+    }
+
+
+def _method(judged: Judgement) -> list[str]:
+    lines = [
+        "Base and head were measured in turn: paired t-tests on the logarithms of the ratios of repeats."
+        if judged.paired
+        else "The two were measured apart: Welch's t-tests on logarithms. They cannot separate the change from what else "
+        "changed on the machine meanwhile. --interleaved REV can."
+    ]
+    if judged.tested:
+        tested = [change.change for change in judged.changes if change.adjusted_p is not None and not change.is_accuracy]
+        lines.append(
+            f"A regression is significantly worse, by more than {_percent(judged.threshold)} of seconds or MiB, or "
+            f"{_percent(judged.accuracy_threshold)} of accuracy. With {CONFIDENCE:.0%} confidence none of the {judged.tested} "
+            "tested figures is called better or worse by chance (Holm). Each interval is that of its figure alone. A figure "
+            f"that is the same number in every run is not tested.{resolution_words(tested, judged.tested)}"
+        )
+    if judged.kind == "benchmarks":
+        lines.append(
+            "A sample is the median of a benchmark file, because its rounds come from one process, and the next process may "
+            f"differ. Each side needs a folder of at least {VERDICT_PAIRS} files."
+        )
+    if any(change.is_accuracy for change in judged.changes):
+        lines.append(
+            "Accuracies are paired by seed, with the median of each seed's repeats: paired t-tests on their differences. They "
+            "hold for the same test images alone."
+        )
+    elif any(fact.what == METRICS[ACCURACY].heading and fact.verdict != "no change shown" for fact in judged.facts):
+        lines.append(
+            "Rounding alone moves the accuracy of one seed's training, and its repeats do not show this. So accuracies are "
+            f"tested over at least {VERDICT_PAIRS} seeds (run --seeds 0,1,2,3,4)."
+        )
+    return lines
+
+
+def _spread_words(spread: Spread) -> str:
+    median, low, high = (
+        f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}" for value in (spread.median, spread.low, spread.high)
+    )
+    return f"{median} ({low} to {high})"
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.3g} %"

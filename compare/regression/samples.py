@@ -1,0 +1,54 @@
+"""The samples of a row or benchmark, before and now."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from functools import cached_property
+
+from compare.core.statistics import VERDICT_PAIRS
+from compare.judgement.measurements import TIMES, Subject
+
+
+def usable(subject: Subject, metric: str) -> dict[int, float]:
+    """Figures by repeat, without times of disturbed runs and without zeros, which mean that the system reports nothing."""
+    doubtful = subject.in_doubt if metric in TIMES else ()
+    samples = subject.samples.get(metric, {})
+    return {repeat: value for repeat, value in samples.items() if value > 0 and repeat not in doubtful}
+
+
+def _accuracies(subject: Subject) -> dict[int, float]:
+    """Median accuracy of each seed's repeats, so that each seed counts once."""
+    found: dict[int, list[float]] = {}
+    for repeat, scores in subject.tests.items():
+        found.setdefault(subject.seeds[repeat], []).append(scores.accuracy)
+    return {seed: statistics.median(values) for seed, values in found.items()}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A row or benchmark, before and now."""
+
+    before: Subject
+    now: Subject
+    paired: bool
+    """Whether repeats of the same number were run next to each other."""
+
+    def samples(self, metric: str) -> tuple[list[float], list[float]]:
+        """The samples of both sides. If they are paired, only complete pairs."""
+        first, second = (usable(each, metric) for each in (self.before, self.now))
+        if self.paired:
+            both = sorted(first.keys() & second.keys())
+            return [first[repeat] for repeat in both], [second[repeat] for repeat in both]
+        return list(first.values()), list(second.values())
+
+    @cached_property
+    def by_seed(self) -> dict[int, tuple[float, float]]:
+        """Accuracy of each common seed, before and now."""
+        first, second = _accuracies(self.before), _accuracies(self.now)
+        return {seed: (first[seed], second[seed]) for seed in sorted(first.keys() & second.keys())}
+
+    @property
+    def tests_accuracy(self) -> bool:
+        """Whether accuracies differ, over enough seeds to separate a change from the effect of rounding on each training."""
+        return len(self.by_seed) >= VERDICT_PAIRS and any(first != second for first, second in self.by_seed.values())
