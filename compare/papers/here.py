@@ -16,8 +16,9 @@ from compare.execution.store import flat
 from compare.judgement.summary import Summary
 from compare.papers.plan import AS_IT_WAS, Plan, Setting
 from compare.papers.schema import SCALES, Paper, Scale
-from compare.reporting.content import COMPARE, Report
-from compare.tuning.tuner import Tuned
+from compare.reporting.comparison_report import Compared
+from compare.reporting.document import COMPARE
+from compare.tuning.records import Tuned
 
 FAILED = "the run failed here: see the cautions"
 """Why cells of an unfinished run are open."""
@@ -28,12 +29,12 @@ class Here:
     """What was found here."""
 
     plan: Plan
-    trainings: dict[str, Report]
+    trainings: dict[str, Compared]
     """By name, with the corrected one."""
     folders: dict[str, Path]
     """Of the trainings."""
     scans: list[dict[str, Any]] | None = None
-    """Rows of the preprocessing, as `preprocess.to_rows` has them."""
+    """Rows of the preprocessing, as `preprocess_report.to_rows` has them."""
     tuned: Tuned | None = None
     evaluated: Evaluated | None = None
     final_epoch: EpochRecord | None = None

@@ -10,14 +10,14 @@ from common import spec
 from common.machine import machine
 from common.spec import Spec, SpecError
 from compare.core import wording
-from compare.data import preprocess
+from compare.data import engine_scans
 from compare.data.data_report import counted
 from compare.evaluation.final_training import Evaluation
 from compare.execution import launch, matrix
 from compare.execution.matrix import Row
 from compare.execution.store import flat
 from compare.papers.schema import SCALES, SMOKE, Fields, Paper, Scale, Search, Size
-from compare.tuning.tuner import Tuning
+from compare.tuning.records import Tuning
 
 AS_IT_WAS = "faithful"
 """Name of the comparison of all published runs."""
@@ -84,7 +84,7 @@ class Plan:
     """The same question, with corrected runs."""
     chosen: list[str]
     """Settings that the paper does not state, and that were chosen here."""
-    scans: preprocess.Request | None = None
+    scans: engine_scans.Request | None = None
     tuning: Tuning | None = None
     final: Final | None = None
 
@@ -129,7 +129,7 @@ def plan(paper: Paper, setting: Setting) -> Plan:
     chosen = [*paper.chosen]
     if paper.scans is not None and (scan := size.scans):
         run = spec.build(setting.overlaid(shared, paper.scans, scan.fields))
-        scans = preprocess.Request(_ENGINES, scan.workers, "threads", scan.repeats, run)
+        scans = engine_scans.Request(_ENGINES, scan.workers, "threads", scan.repeats, run)
     if search is not None and (extent := size.search):
         tuning = Tuning(
             values=setting.overlaid(shared, {"epochs": extent.epochs}),

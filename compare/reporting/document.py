@@ -120,6 +120,8 @@ class Report:
             typer.echo(self.to_json())
             return
         console = terminal.stdout()
+        if self.sections:
+            console.print(Text(wording.one_line(self.title), style="bold"), soft_wrap=True)
         for line in self.facts:
             console.print(Text(wording.one_line(line)), overflow="ignore", crop=False)  # a path is not broken
         shown = self.tables if self.terminal_tables is None else self.terminal_tables

@@ -34,8 +34,8 @@ from compare.papers.claims import Claim
 from compare.papers.here import Here
 from compare.papers.plan import AS_IT_WAS, CORRECTED, REPLICAS, Plan, Setting, Training, plan
 from compare.papers.schema import SCALES, SMOKE, Paper
-from compare.reporting import content, plots, report
-from compare.reporting.sections import Section, Whole
+from compare.reporting import comparison_report, plots
+from compare.reporting.document import Mark, Report, Section
 from compare.reporting.tables import Cell, Column, Table
 from compare.tuning import tuner
 from compare.workflows import step_runner, study_steps
@@ -91,7 +91,7 @@ def command(
         folder = out or Path("results") / f"{wanted.name}-{size}"
         steps = _steps(made)
         code = step_runner.run_steps(
-            record, steps, made, folder, lambda record, done: _whole(made, record, done, len(steps)), as_json=as_json
+            record, steps, made, folder, lambda record, done: _report(made, record, done, len(steps)), as_json=as_json
         )
     raise typer.Exit(code)
 
@@ -310,10 +310,10 @@ def _faithful(plan: Plan, folder: Path, passed: Passed) -> Made:
         tables=[
             replace(table, name=f"{table.name}_{name}", title=f"{title}: {table.title}")
             for (name, (found, _)), title in zip(made.items(), [each.title for each in plan.faithful], strict=True)
-            for table in content.documents(found)
+            for table in comparison_report.documents(found)
             if table.name == "comparison"
         ],
-        more=[f"{name}/{report.PAGE_FILE}" for name in made],
+        more=[f"{name}/report.html" for name in made],
         conclusions=said,
     )
     return Made(part, exit_code=max(code for _, code in made.values()))
@@ -368,7 +368,7 @@ def _here(plan: Plan, folder: Path) -> Here:
     evaluated = final_training.read(places["final"]) if plan.final else None
     return Here(
         plan=plan,
-        trainings={name: report.read(where) for name, where in folders.items()},
+        trainings={name: comparison_report.read(where) for name, where in folders.items()},
         folders=folders,
         scans=preprocess_report.read(places["scans"]) if plan.scans else None,
         tuned=tuner.read(places["tune"]) if plan.tuning else None,
@@ -385,10 +385,10 @@ def _kept(evaluated: Evaluated, folder: Path) -> EpochRecord | None:
     return next((each for run in runs for each in run.epochs if each.epoch == best), None)
 
 
-def _whole(plan: Plan, record: Record, done: list[Done], steps: int) -> Whole:
+def _report(plan: Plan, record: Record, done: list[Done], steps: int) -> Report:
     paper, setting = plan.paper, plan.setting
     parts = sorted((each.part for each in done), key=lambda each: each.name != _VERDICTS)
-    return Whole(
+    return Report(
         title=f"Reproduced: {paper.title}",
         overline=f"Published report {paper.name}, scale {setting.scale}",
         facts=[
@@ -397,13 +397,13 @@ def _whole(plan: Plan, record: Record, done: list[Done], steps: int) -> Whole:
             f"The report: {paper.hardware}",
         ],
         marks=[*_counts(parts), *step_runner.marks(done, steps)],
-        conclusions=[(each.title, each.conclusions) for each in parts if each.conclusions],
-        parts=parts,
+        findings=[(each.title, each.conclusions) for each in parts if each.conclusions],
+        sections=parts,
         commands=step_runner.commands(record),
     )
 
 
-def _counts(parts: list[Section]) -> Iterator[tuple[str, str, str]]:
+def _counts(parts: list[Section]) -> Iterator[Mark]:
     table = next((table for each in parts if each.name == _VERDICTS for table in each.tables if table.name == "claims"), None)
     for verdict, count in Counter(str(row["verdict"]) for row in table.rows).items() if table else ():
-        yield verdict[:1].upper() + verdict[1:], f"{count}", _TONES.get(verdict, "")
+        yield Mark(verdict[:1].upper() + verdict[1:], f"{count}", _TONES.get(verdict, ""))

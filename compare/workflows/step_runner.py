@@ -11,25 +11,21 @@ from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from common.artifacts import atomic_files
 from common.data.sources import DataRefused
 from common.frozen import Exact
 from common.machine import machine
-from compare.core import terminal, wording
-from compare.core.errors import FolderError
+from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import Interrupted
 from compare.execution import store
 from compare.proof import ladder
-from compare.reporting import content, document, sections, tables
-from compare.reporting.sections import Section, Whole
+from compare.reporting import tables
+from compare.reporting.document import COMPARE, Mark, Report, Section, shell
 from compare.reporting.tables import Column, Table
 
 SCHEMA_VERSION = 1
 STEP_FILE = "step.json"
-REPORT_FILE, PAGE_FILE = "report.md", "report.html"
 
 Subject = TypeVar("Subject")
 
@@ -122,7 +118,7 @@ def run_steps(
     steps: Sequence[Step[Subject]],
     subject: Subject,
     folder: Path,
-    report: Callable[[Record, list[Done]], Whole],
+    report: Callable[[Record, list[Done]], Report],
     *,
     as_json: bool,
 ) -> int:
@@ -147,11 +143,10 @@ def run_steps(
     with store.locked(folder):
         record = _claim(folder, wanted)
 
-        def whole() -> Whole:
-            made = report(record, done)
+        def made() -> Report:
             # A step that only reads the others runs each time, and has no time of its own.
             once = [each for step, each in zip(steps, done, strict=False) if not step.anew]
-            return replace(made, parts=[*made.parts, times(once)])
+            return _with_times(report(record, done), once)
 
         try:
             for number, step in enumerate(steps, 1):
@@ -162,15 +157,15 @@ def run_steps(
                     continue
                 typer.echo(f"{number} of {len(steps)}: {step.title}", err=True)
                 done.append(_do(step, directory, subject, [each.passed for each in done]))
-                _write(whole(), folder)
-            _write(whole(), folder)
+                _written(made(), folder)
+            _written(made(), folder)
         except Interrupted as interruption:
             typer.echo(f"Interrupted after {len(done)} of {len(steps)} steps. The same command goes on.", err=True)
             return interruption.exit_code
         except DataRefused:
-            _write(whole(), folder)
+            _written(made(), folder)
             raise
-    _show(whole(), folder, as_json=as_json)
+    made().show(folder, as_json=as_json)
     return max((each.exit_code for each in done), default=0)
 
 
@@ -234,27 +229,38 @@ def _difference(stored: Record, wanted: Record) -> str | None:
     return store.differing(there, asked) or ground
 
 
-def marks(done: Sequence[Done], steps: int) -> list[tuple[str, str, str]]:
+def marks(done: Sequence[Done], steps: int) -> list[Mark]:
     """Progress, problems and duration, for the head of a report."""
     failed = [each.part.title for each in done if each.exit_code]
     minutes = sum(each.seconds for each in done) / 60
     return [
-        ("Steps", f"{len(done)} of {steps}", "good" if len(done) == steps else "warn"),
-        ("Not as they should be", ", ".join(failed) or "none", "bad" if failed else "good"),
-        ("Time", f"{minutes:.1f} minutes", ""),
+        Mark("Steps", f"{len(done)} of {steps}", "good" if len(done) == steps else "warn"),
+        Mark("Not as they should be", ", ".join(failed) or "none", "bad" if failed else "good"),
+        Mark("Time", f"{minutes:.1f} minutes"),
     ]
 
 
-def times(done: Sequence[Done]) -> Section:
-    """How long each step took."""
+def _with_times(report: Report, done: Sequence[Done]) -> Report:
+    """A report with the seconds of each step, and its JSON."""
     table = Table(
         "steps",
         "Seconds of each step",
         (Column("step", "step"), Column("seconds", "seconds", 0)),
         [{"step": each.part.title, "seconds": each.seconds} for each in done],
-        note="Of a step that was cut short and gone on with, the last part alone",
+        note="Of a step that was cut short and resumed, the last part alone",
     )
-    return Section(name="times", title="What it took", tables=[table])
+    parts = [*report.sections, Section(name="times", title="What it took", tables=[table])]
+    plain = [
+        {"name": each.name, "sections": dict(each.sections), "tables": list(map(tables.to_plain, each.tables))}
+        for each in parts
+    ]
+    values = {
+        "schema_version": SCHEMA_VERSION,
+        "title": report.title,
+        "conclusions": {title: list(said) for title, said in report.findings},
+        "parts": plain,
+    }
+    return replace(report, sections=parts, values=values)
 
 
 def commands(record: Record) -> list[tuple[str, str]]:
@@ -262,33 +268,15 @@ def commands(record: Record) -> list[tuple[str, str]]:
     again = [word for word in record.argv if word != "--json"]
     return [
         ("Its environment:", "make setup"),
-        (f"The {record.kind}, or what of it is not done:", f"{content.COMPARE} {content.shell(again)}"),
+        (f"The {record.kind}, or what of it is not done:", f"{COMPARE} {shell(again)}"),
     ]
 
 
-def _write(whole: Whole, folder: Path) -> None:
-    """The report so far."""
-    for each in whole.parts:
-        for table in each.tables:
-            tables.write(table, folder / document.TABLES_FOLDER)
-    atomic_files.write_atomically(folder / REPORT_FILE, sections.to_markdown(whole))
-    atomic_files.write_atomically(folder / PAGE_FILE, sections.to_html(whole, folder))
+def _written(report: Report, folder: Path) -> None:
+    """The report so far.
 
-
-def _show(whole: Whole, folder: Path, *, as_json: bool) -> None:
-    if as_json:
-        plain = {
-            "schema_version": SCHEMA_VERSION,
-            "title": whole.title,
-            "conclusions": dict(whole.conclusions),
-            "parts": [
-                {"name": each.name, "sections": dict(each.sections), "tables": list(map(tables.to_plain, each.tables))}
-                for each in whole.parts
-            ],
-        }
-        typer.echo(document.to_json(plain))
-        return
-    console: Console = terminal.stdout()
-    console.print(Text(whole.title, style="bold"))
-    tables.print_sections(console, [(wording.one_line(title), said) for title, said in whole.conclusions])
-    console.print(Text(f"Report: {folder / REPORT_FILE}, {PAGE_FILE}"), soft_wrap=True)
+    Raises:
+        LaunchError: it cannot be written.
+    """
+    if unwritten := report.write(folder):
+        raise LaunchError(unwritten)

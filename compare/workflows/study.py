@@ -11,7 +11,7 @@ from common import spec
 from common.spec import Spec
 from compare.core import exits
 from compare.core.interrupt import interruptible
-from compare.reporting.sections import Whole
+from compare.reporting.document import Report
 from compare.workflows import step_runner
 from compare.workflows.step_runner import Done, Record
 from compare.workflows.study_file import SCALES, Study
@@ -43,14 +43,14 @@ def command(
         settings = study.model_dump(mode="json") | {"scale": scale}
         record = Record.of(KIND, settings, study.frameworks, study.base().model)
         code = step_runner.run_steps(
-            record, STEPS, study, folder, lambda record, done: _whole(study, record, done), as_json=as_json
+            record, STEPS, study, folder, lambda record, done: _report(study, record, done), as_json=as_json
         )
     raise typer.Exit(code)
 
 
-def _whole(study: Study, record: Record, done: list[Done]) -> Whole:
+def _report(study: Study, record: Record, done: list[Done]) -> Report:
     base: Spec = study.base()
-    return Whole(
+    return Report(
         title=study.title,
         overline=f"Study, scale {record.settings['scale']}",
         facts=[
@@ -58,7 +58,7 @@ def _whole(study: Study, record: Record, done: list[Done]) -> Whole:
             f"{record.machine.get('processor') or 'unknown processor'}, budget of {base.cores} cores",
         ],
         marks=step_runner.marks(done, len(STEPS)),
-        conclusions=[(each.part.title, each.part.conclusions) for each in done if each.part.conclusions],
-        parts=[each.part for each in done],
+        findings=[(each.part.title, each.part.conclusions) for each in done if each.part.conclusions],
+        sections=[each.part for each in done],
         commands=step_runner.commands(record),
     )

@@ -19,8 +19,8 @@ from compare.data import data, data_report, engine_scans, exploration, preproces
 from compare.data.data_report import counted
 from compare.evaluation import evaluation_report, final_training
 from compare.evaluation.final_training import Evaluation
-from compare.reporting import comparison_tables, content, document, report
-from compare.reporting.sections import Section
+from compare.reporting import comparison_report, comparison_tables, document
+from compare.reporting.document import Report, Section
 from compare.tuning import tuner, tuning_report
 from compare.tuning.records import Tuning
 from compare.workflows.step_runner import Made, Passed, Step
@@ -147,16 +147,9 @@ def compared(request: run.Request, folder: Path, *, name: str, title: str) -> Ma
     """A comparison as a step with that name."""
     made, code = run.within(request, folder)
     found = made.findings
-    part = Section(
-        name=name,
-        title=title,
-        sections=content.sections(made),
-        tables=[table for table in content.documents(made) if table.name in _OF_RUNS],
-        pictures=_drawn(folder),
-        conclusions=[*found.frameworks, *found.modes, *found.scores],
-        more=[report.REPORT_FILE, report.PAGE_FILE],
-    )
-    return Made(part, exit_code=code)
+    report = comparison_report.report(made, folder)
+    conclusions = [*found.frameworks, *found.modes, *found.scores]
+    return Made(_section(report, folder, name, title, conclusions, only=_OF_RUNS), exit_code=code)
 
 
 _OF_RUNS = ("comparison", "accuracy", "speedup", "phases", "target")
@@ -171,14 +164,32 @@ def _request(study: Study, folder: Path) -> run.Request:
     return run.Request(settings, list(study.frameworks), folder, prove=True, target_accuracy=wanted.target_accuracy)
 
 
-def _said(sections: Sequence[tuple[str, list[str]]], *titles: str) -> list[str]:
-    """The sentences under these titles, where there are any."""
-    return [sentence for title, sentences in sections if title in titles for sentence in sentences]
+def _section(
+    report: Report, folder: Path, name: str, title: str, conclusions: Sequence[str], *, only: Sequence[str] | None = None
+) -> Section:
+    """The report of a step as a section of the study's report.
+
+    Args:
+        report: as it was written.
+        folder: of the step.
+        name, title: of the section.
+        conclusions: its sentences for the study's conclusion.
+        only: names of its tables to show. None: all.
+    """
+    return Section(
+        name=name,
+        title=title,
+        sections=[(heading, list(sentences)) for heading, sentences in report.findings],
+        tables=[table for table in report.tables if only is None or table.name in only],
+        pictures=sorted(f"{document.PLOTS_FOLDER}/{path.name}" for path in (folder / document.PLOTS_FOLDER).glob("*.svg")),
+        conclusions=list(conclusions),
+        more=[report.markdown_file, report.page_file],
+    )
 
 
-def _drawn(folder: Path) -> list[str]:
-    """A step's plots, from its folder."""
-    return sorted(f"{document.PLOTS_FOLDER}/{path.name}" for path in (folder / document.PLOTS_FOLDER).glob("*.svg"))
+def _said(report: Report, *headings: str) -> list[str]:
+    """The sentences under these headings."""
+    return [sentence for heading, sentences in report.findings if heading in headings for sentence in sentences]
 
 
 def _tune(study: Study, folder: Path, passed: Passed) -> Made:
@@ -190,18 +201,9 @@ def tuned(settings: Tuning, folder: Path) -> Made:
     """A search. It passes on its best fields."""
     made = tuner.tune(settings, folder)
     report = tuning_report.report(made, folder)
-    unwritten = report.write(folder)
-    said = [(title, list(sentences)) for title, sentences in report.findings]
-    said += [("Not written", [unwritten])] if unwritten else []
-    part = Section(
-        name="tune",
-        title="Tuning, one trial after the other and side by side",
-        sections=said,
-        tables=list(report.tables),
-        pictures=_drawn(folder),
-        conclusions=_said(said, *_OF_TUNING),
-        more=[report.markdown_file],
-    )
+    if unwritten := report.write(folder):
+        report = replace(report, findings=[*report.findings, ("Not written", [unwritten])])
+    part = _section(report, folder, "tune", "Tuning, one trial after the other and side by side", _said(report, *_OF_TUNING))
     return Made(part, Passed(best=made.best), max(made.exit_code, exits.RUN_FAILED if unwritten else 0))
 
 
@@ -248,16 +250,7 @@ def finished(settings: Evaluation, folder: Path) -> Made:
         report = evaluation_report.report(made, final_training.data_of(made).test.images)
         if unwritten := report.write(folder):
             raise LaunchError(unwritten)
-    said = evaluation_report.findings(made)
-    part = Section(
-        name="final",
-        title="Final training and evaluation",
-        sections=said,
-        tables=list(report.tables),
-        pictures=_drawn(folder),
-        conclusions=_said(said, *_OF_FINAL),
-        more=[report.markdown_file],
-    )
+    part = _section(report, folder, "final", "Final training and evaluation", _said(report, *_OF_FINAL))
     return Made(part, exit_code=made.exit_code)
 
 
