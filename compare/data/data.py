@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Literal
 
 import pandas as pd
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from common import spec
-from common.artifacts import atomic_files
 from common.data.sources import DataRefused, Dataset, Manifest, synthetic_leaves
 from common.spec import SpecError
-from compare.core import exits, terminal, wording
+from compare.core import exits, wording
 from compare.core.errors import FolderError
 from compare.core.interrupt import interruptible
 from compare.core.progress import display
 from compare.data import data_report
-from compare.data.data_report import BALANCE_NAME, COUNTS_FILE, SHEET_FILE
-from compare.data.exploration import KIND, Exploration, explore, to_plain
+from compare.data.data_report import BALANCE_NAME, COUNTS_FILE, RESULTS_FILE, SHEET_FILE
+from compare.data.exploration import KIND, Exploration, explore
 from compare.execution import store
 from compare.reporting import image_grid, plots, tables
 
-RESULTS_FILE, REPORT_FILE, FILES_FILE = "data.json", "report.md", "files.csv"
+REPORT_FILE, FILES_FILE = "report.md", "files.csv"
 
 _FILE_COLUMNS = {
     "paths": "path",
@@ -96,13 +93,7 @@ def run(wanted: spec.Spec, out: Path | None, *, as_json: bool) -> int:
             shown.say("report")
             with store.locked(out):
                 write(out, exploration, dataset, manifest)
-    if as_json:
-        typer.echo(json.dumps(to_plain(exploration), indent=1))
-    else:
-        console = terminal.stdout()
-        data_report.print_to(console, exploration)
-        if out is not None:
-            console.print(Text(f"Report: {out / REPORT_FILE}"), soft_wrap=True)
+    data_report.report(exploration).show(out, as_json=as_json)
     if exploration.refusal is not None:
         typer.echo(exploration.refusal, err=True)
     return exploration.exit_code
@@ -126,15 +117,10 @@ def write(folder: Path, exploration: Exploration, dataset: Dataset | None, manif
         files[SHEET_FILE] = image_grid.sample_sheet(dataset.train.images, dataset.train.labels, captions)
     if manifest is not None:
         files[FILES_FILE] = _files_csv(manifest)
-    files[REPORT_FILE] = data_report.to_markdown(exploration, has_sheet=dataset is not None)
-    files[RESULTS_FILE] = json.dumps(to_plain(exploration), indent=1) + "\n"
-    try:
-        for name in {SHEET_FILE, FILES_FILE} - files.keys():
-            (folder / name).unlink(missing_ok=True)
-        for name, content in files.items():
-            atomic_files.write_atomically(folder / name, content)
-    except OSError as error:
-        raise FolderError(f"Results cannot be written to {folder} ({error}). Choose another --out.") from None
+    for name in {SHEET_FILE, FILES_FILE} - files.keys():
+        (folder / name).unlink(missing_ok=True)
+    if unwritten := data_report.report(exploration, files).write(folder):
+        raise FolderError(unwritten)
 
 
 def _refuse_other_folder(folder: Path) -> None:

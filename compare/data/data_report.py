@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-
-from rich.console import Console
-from rich.padding import Padding
-from rich.text import Text
+from collections.abc import Callable, Mapping, Sequence
 
 from common.data.dataset import MAX_NAMED, listed
 from compare.core import wording
-from compare.data.exploration import ClassCount, Exploration, FileFacts
+from compare.data.exploration import ClassCount, Exploration, FileFacts, to_plain
 from compare.reporting import image_grid, plots, tables
+from compare.reporting.document import Report
 from compare.reporting.tables import Cell, Column, Table
 
 COUNTS_FILE, SHEET_FILE, BALANCE_NAME = "counts.csv", "sample_sheet.png", "class_balance"
+RESULTS_FILE = "data.json"
 """Files in the folder of the report that its text names."""
 
 _MAX_CLASSES_SHOWN = 60
@@ -23,44 +21,34 @@ _MAX_KINDS_SHOWN = 12
 _NAME_END = 28  # characters
 
 
-def print_to(console: Console, exploration: Exploration) -> None:
-    """For a reader on a terminal."""
-    console.print(Text(heading(exploration), style="bold"))
-    for table in tables_of(exploration):
-        console.print()
-        console.print(tables.to_rich(table, console.width))
-        if note := tables.note_on_terminal(table, console.width, tables.ELSEWHERE):
-            console.print(Text(note, style="dim"))
-    for title, sentences in sections(exploration):
-        console.print()
-        console.print(Text(title, style="bold"))
-        for sentence in sentences:
-            indent = 4 if sentence.startswith(" ") else 2
-            console.print(Padding(Text(wording.one_line(sentence)), (0, 0, 0, indent), expand=False))
-    console.print()
+def report(exploration: Exploration, files: Mapping[str, str | bytes] | None = None) -> Report:
+    """The report of an exploration.
 
-
-def to_markdown(exploration: Exploration, *, has_sheet: bool) -> str:
-    """For a file beside the counts, the plot and the sample sheet, if there is one."""
-    lines = [f"# {tables.escaped(heading(exploration))}", ""]
-    if exploration.refusal is not None:
-        lines += ["## Refused", "", *(f"- {tables.escaped(line)}" for line in exploration.refusal.splitlines()), ""]
-    for table in tables_of(exploration):
-        lines += [tables.to_markdown(table)]
-    for title, sentences in sections(exploration, repr, max_named=MAX_NAMED):
-        lines += [f"## {title}", ""]
-        lines += [f"{'  ' if sentence.startswith(' ') else ''}- {tables.escaped(sentence)}" for sentence in sentences]
-        lines += [""]
-    lines += ["## Pictures", "", f"![images of each class]({BALANCE_NAME}.png)", ""]
-    if has_sheet:
-        lines += [f"![samples of each class]({SHEET_FILE})", ""]
-        if len(exploration.classes) > image_grid.MAX_CLASSES:
-            lines += [f"The sample sheet shows the first {image_grid.MAX_CLASSES} classes.", ""]
+    Args:
+        exploration: what was found.
+        files: pictures and lists to write beside it. With them, findings name more files than a terminal has room for.
+    """
+    refused = exploration.refusal.splitlines() if exploration.refusal else []
+    findings = sections(exploration) if files is None else sections(exploration, repr, max_named=MAX_NAMED)
+    notes: list[str] = []
+    if files and SHEET_FILE in files and len(exploration.classes) > image_grid.MAX_CLASSES:
+        notes += [f"The sample sheet shows the first {image_grid.MAX_CLASSES} classes.", ""]
     names = [wording.visible(each.name) for each in exploration.classes]
     unlike = [f"{label} is {name}" for label, name in zip(plots.labels(names), names, strict=True) if label != name]
     if unlike:
-        lines += [tables.escaped(f"The font of the pictures lacks letters of some names: {listed(unlike)}."), ""]
-    return "\n".join(lines)
+        notes += [tables.escaped(f"The font of the pictures lacks letters of some names: {listed(unlike)}."), ""]
+    return Report(
+        title=heading(exploration),
+        json_file=RESULTS_FILE,
+        overline="Data set",
+        facts=[heading(exploration)] if files is None else [],
+        findings=findings if files is None or not refused else [("Refused", refused), *findings],
+        tables=tables_of(exploration),
+        files=files or {},
+        notes=notes,
+        values=to_plain(exploration),
+        exit_code=exploration.exit_code,
+    )
 
 
 def counts_csv(exploration: Exploration) -> str:

@@ -16,7 +16,7 @@ from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen, names, numbers
 from compare.core.progress import display
 from compare.data.engine_scans import LOGS, Request, run
-from compare.data.preprocess_report import KIND, NAME, show, write
+from compare.data.preprocess_report import KIND, RESULTS_FILE, report
 from compare.execution import launch, store
 
 
@@ -44,10 +44,8 @@ def command(
         request = _judged(engines, workers, scheduler, repeats, values, assignments or [])
         with display(Console(stderr=True)) as shown, _folder(out):
             outcome = run(request, shown, out)
-            if out is not None:
-                write(outcome, out)
-        show(outcome, as_json=as_json)
-    raise typer.Exit(outcome.exit_code)
+            code = report(outcome).deliver(out, as_json=as_json)
+    raise typer.Exit(code)
 
 
 def _judged(
@@ -67,5 +65,5 @@ def _folder(out: Path | None) -> AbstractContextManager[None]:
     """Lock the folder of the results, if there is one."""
     if out is None:
         return nullcontext()
-    store.refuse_others(out, f"{NAME}.json", KIND, KIND, own=(LOGS,))
+    store.refuse_others(out, RESULTS_FILE, KIND, KIND, own=(LOGS,))
     return store.locked(out)

@@ -7,26 +7,20 @@ import statistics as python_statistics
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-import typer
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
-from rich.text import Text
 
-from common.artifacts import atomic_files
 from common.data.preprocessing import scan, statistics
 from common.data.preprocessing.sums import Sums
 from common.machine import machine
-from compare.core import terminal, wording
 from compare.data.engine_scans import Outcome, Row
-from compare.reporting import plots, tables
+from compare.reporting import plots
+from compare.reporting.document import Report
 from compare.reporting.tables import Cell, Column, Table
 
 SCHEMA_VERSION = 1
 KIND = "preprocess"
-NAME = "preprocess"
-"""Of the files in --out, without their suffix."""
+NAME, RESULTS_FILE = "preprocess", "preprocess.json"
 
 
 def table(outcome: Outcome) -> Table:
@@ -121,40 +115,27 @@ def sentences(outcome: Outcome) -> list[str]:
     return said
 
 
-def show(outcome: Outcome, *, as_json: bool) -> None:
-    """Print the table and its sentences, or everything as one JSON object."""
-    if as_json:
-        typer.echo(json.dumps(to_plain(outcome), indent=1, allow_nan=False))
-        return
-    console = terminal.stdout()
-    made = table(outcome)
-    console.print(tables.to_rich(made, console.width))
-    console.print(Text(tables.note_on_terminal(made, console.width, tables.ELSEWHERE), style="dim"))
-    for sentence in sentences(outcome):
-        console.print(Text(wording.one_line(sentence)))
-
-
-def write(outcome: Outcome, folder: Path) -> None:
-    """Write the table as Markdown, CSV and JSON, and the plot of time against workers as PNG and SVG."""
-    made = table(outcome)
-    said = "".join(f"- {tables.escaped(sentence)}\n" for sentence in sentences(outcome))
-    atomic_files.write_atomically(
-        folder / f"{NAME}.md", f"{tables.to_markdown(made)}\n{said}\n![time against workers]({NAME}.png)\n"
+def report(outcome: Outcome) -> Report:
+    """The report of the scans."""
+    return Report(
+        title="Mean and standard deviation",
+        name=NAME,
+        json_file=RESULTS_FILE,
+        overline="Preprocessing",
+        findings=[("What was found", sentences(outcome))],
+        tables=[table(outcome)],
+        drawings={NAME: lambda figure: _draw(figure, outcome)},
+        values=to_plain(outcome),
+        exit_code=outcome.exit_code,
     )
-    atomic_files.write_atomically(folder / f"{NAME}.csv", tables.to_csv(made))
-    atomic_files.write_atomically(folder / f"{NAME}.json", json.dumps(to_plain(outcome), indent=1, allow_nan=False) + "\n")
-    with mpl.rc_context(plots.SETTINGS):
-        plots.save(_figure(outcome), folder, NAME)
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """The rows that `write` left in a folder, as `to_rows` gives them."""
-    return json.loads((folder / f"{NAME}.json").read_text("utf-8"))["rows"]
+    """The rows of the report in a folder, as `to_rows` gives them."""
+    return json.loads((folder / RESULTS_FILE).read_text("utf-8"))["rows"]
 
 
-def _figure(outcome: Outcome) -> Figure:
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    FigureCanvasAgg(figure)
+def _draw(figure: Figure, outcome: Outcome) -> bool:
     axis = figure.subplots()
     for index, engine in enumerate(outcome.request.engines):
         points = sorted((row.workers, row.seconds) for row in outcome.rows if row.engine == engine and row.seconds is not None)
@@ -173,7 +154,7 @@ def _figure(outcome: Outcome) -> Figure:
         )
     if axis.get_legend_handles_labels()[0]:
         figure.legend(loc="outside lower center", ncols=4, frameon=False)
-    return figure
+    return True
 
 
 def _plain_row(row: Row, alone: float | None) -> dict[str, Any]:

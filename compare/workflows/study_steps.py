@@ -109,18 +109,11 @@ def scanned(request: engine_scans.Request, folder: Path) -> Made:
     """Mean and standard deviation by every engine."""
     with display(Console(stderr=True)) as shown:
         outcome = engine_scans.run(request, shown, folder)
-    preprocess_report.write(outcome, folder)
-    said = preprocess_report.sentences(outcome)
-    part = Section(
-        name="normalise",
-        title="Mean and standard deviation",
-        sections=[("What was found", said)],
-        tables=[preprocess_report.table(outcome)],
-        pictures=[f"{preprocess_report.NAME}.svg"],
-        conclusions=said[:2],
-        more=[f"{preprocess_report.NAME}.json"],
-    )
-    return Made(part, exit_code=outcome.exit_code)
+    report = preprocess_report.report(outcome)
+    if unwritten := report.write(folder):
+        raise LaunchError(unwritten)
+    conclusions = preprocess_report.sentences(outcome)[:2]
+    return Made(_section(report, folder, "normalise", report.title, conclusions), exit_code=outcome.exit_code)
 
 
 def _prove(study: Study, folder: Path, passed: Passed) -> Made:

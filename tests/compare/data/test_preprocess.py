@@ -145,13 +145,16 @@ def test_table_and_plot_are_written(data: Path, tmp_path: Path) -> None:
         "logs",
         *(f"preprocess.{suffix}" for suffix in ("md", "csv", "json", "png", "svg")),
     }
-    assert (out / "preprocess.png").read_bytes().startswith(b"\x89PNG")
-    assert ">workers</text>" in (out / "preprocess.svg").read_text() and ">dask</text>" in (out / "preprocess.svg").read_text()
+    assert (out / "plots" / "preprocess.png").read_bytes().startswith(b"\x89PNG")
+    assert (
+        ">workers</text>" in (out / "plots" / "preprocess.svg").read_text()
+        and ">dask</text>" in (out / "plots" / "preprocess.svg").read_text()
+    )
     assert (
         "| engine | workers | seconds | images/s | speed-up | efficiency | oversubscribed |"
         in (out / "preprocess.md").read_text()
     )
-    assert [row[:2] for row in csv.reader((out / "preprocess.csv").read_text().splitlines())] == [
+    assert [row[:2] for row in csv.reader((out / "tables" / "preprocess.csv").read_text().splitlines())] == [
         ["engine", "workers"], ["dask", "1"], ["dask", "4"], ["left", "1"], ["left", "4"],
     ]  # fmt: skip
     for row in json.loads((out / "preprocess.json").read_text())["rows"]:

@@ -16,7 +16,7 @@ from compare.__main__ import app
 from compare.core.errors import FolderError
 from compare.core.interrupt import Interrupted
 from compare.execution import launch
-from compare.reporting.sections import Section
+from compare.reporting.document import Section
 from compare.reporting.tables import Column, Table
 from compare.workflows import step_runner, study, study_steps
 from compare.workflows.step_runner import Made, Passed, Step
