@@ -268,7 +268,8 @@ def test_a_results_folder_holds_report_counts_files_and_pictures(tmp_path: Path)
     out = tmp_path / "out"
     done = explore(write_folder(tmp_path / "leaves", DIVIDED), "--out", out)
     assert done.exit_code == 0 and f"Report: {out / 'report.md'}" in done.stdout.replace("\n", "")
-    names = {"report.md", "data.json", "counts.csv", "files.csv", "sample_sheet.png", "class_balance.png", "class_balance.svg"}
+    pictures = {"sample_sheet.png", "class_balance.png", "class_balance.svg"}
+    names = {"report.md", "report.html", "tables", "data.json", "counts.csv", "files.csv", *pictures}
     assert {path.name for path in out.iterdir()} - {".lock"} == names
     assert json.loads((out / "data.json").read_text()) == explored(tmp_path / "leaves")
     with (out / "counts.csv").open() as file:
@@ -285,7 +286,7 @@ def test_a_results_folder_holds_report_counts_files_and_pictures(tmp_path: Path)
     with (out / "files.csv").open() as file:
         assert [row["path"] for row in csv.DictReader(file)] == sorted(DIVIDED)
     report = (out / "report.md").read_text()
-    assert "![samples of each class](sample_sheet.png)" in report and r"| Tomato\_Rust |" in report
+    assert "![sample sheet](sample_sheet.png)" in report and r"| Tomato\_Rust |" in report
 
 
 def test_an_earlier_exploration_is_replaced_whole(tmp_path: Path) -> None:

@@ -143,7 +143,9 @@ def test_table_and_plot_are_written(data: Path, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert {path.name for path in out.iterdir()} - {".lock"} == {
         "logs",
-        *(f"preprocess.{suffix}" for suffix in ("md", "csv", "json", "png", "svg")),
+        "plots",
+        "tables",
+        *(f"preprocess.{suffix}" for suffix in ("md", "html", "json")),
     }
     assert (out / "plots" / "preprocess.png").read_bytes().startswith(b"\x89PNG")
     assert (
