@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from common import spec
 from common.artifacts import atomic_files, checked_arrays, trained
-from common.artifacts.checked_arrays import SealError
+from common.artifacts.records import RecordError
 from common.artifacts.trained import Card, Trained
 from common.data import sources
 from common.data.dataset import Images
@@ -245,11 +245,11 @@ def logits(path: Path, model: Trained, count: int) -> npt.NDArray[np.floating]:
         [count, classes].
 
     Raises:
-        SealError: there is no such file, or it is torn, or of another model, or of other images.
+        RecordError: there is no such file, or it is torn, or of another model, or of other images.
     """
-    words, arrays = checked_arrays.read(path)
+    words, arrays = checked_arrays.read(path, what="record of logits")
     found = arrays.get(_LOGITS)
     shape = count, len(model.card.class_names)
     if words.get(_OF) != weights.digest(model.weights) or found is None or found.shape != shape:
-        raise SealError(f"{path} holds no logits of this model and {count} images")
+        raise RecordError(f"{path} holds no logits of this model and {count} images. Compute them again.")
     return found

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pydantic
 
 from common import spec
-from common.artifacts import atomic_files, results, trained
-from common.artifacts.checked_arrays import SealError
+from common.artifacts import atomic_files, records, results, trained
+from common.artifacts.records import RecordError
 from common.artifacts.schema import Metrics, RunResult
 from common.artifacts.trained import Trained
 from common.data import sources
@@ -176,7 +176,7 @@ def evaluate(settings: Evaluation, folder: Path, shown: Display) -> Evaluated:
     with store.locked(folder):
         stored = _trained(settings, folder / TRAINING_FOLDER, shown)
         made = _Scoring(settings, stored, folder, shown).evaluated().model_copy(update={"tuned_on": settings.tuned_on})
-        atomic_files.write_atomically(folder / RECORD_FILE, atomic_files.with_checksum(made.model_dump_json()))
+        records.write(folder / RECORD_FILE, made)
     return made
 
 
@@ -328,7 +328,7 @@ class _Scoring:
         count = len(getattr(self._dataset, split))
         try:
             return inference.logits(out, model, count)
-        except SealError:
+        except RecordError:
             pass  # none yet, or from another model
         self._shown.say(f"{row.id}: the {split} split, in {framework}")
         spec_file, log = out.with_suffix(".spec.json"), out.with_suffix(".txt")

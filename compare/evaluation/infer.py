@@ -17,7 +17,7 @@ from pydantic import Field
 from rich.console import Console
 from rich.text import Text
 
-from common.artifacts import atomic_files, trained
+from common.artifacts import atomic_files, records, trained
 from common.artifacts.trained import Card, Trained
 from common.frozen import Frozen
 from common.machine import machine
@@ -196,7 +196,7 @@ def measure(settings: Settings, checkpoint: Path, model: Trained, folder: Path, 
             shown.end()
         _refuse_other_versions(found, folder)
         made = _inferred(settings, model, found, failures)
-        atomic_files.write_atomically(folder / RECORD_FILE, atomic_files.with_checksum(made.model_dump_json()))
+        records.write(folder / RECORD_FILE, made)
     return made
 
 
@@ -376,7 +376,7 @@ def _claim(settings: Settings, model: Trained, folder: Path) -> None:
         ground = store.other_ground((earlier.code_hash, wanted.code_hash), (earlier.machine, wanted.machine))
         if differing := store.differing(there, asked) or ground:
             raise FolderError(f"{folder} holds another measurement ({differing}). Choose another --out, or remove it.")
-    atomic_files.write_atomically(folder / PLAN_FILE, atomic_files.with_checksum(wanted.model_dump_json()))
+    records.write(folder / PLAN_FILE, wanted)
 
 
 def _stored(path: Path) -> Latencies | None:

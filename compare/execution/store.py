@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import filelock
-import pydantic
 from pydantic import BaseModel, Field
 
-from common.artifacts import atomic_files, checkpoint, event_log, results
+from common.artifacts import atomic_files, checkpoint, event_log, records, results
 from common.artifacts.checkpoint import CheckpointError
 from common.artifacts.schema import ResultError, RunResult
 from common.frozen import Exact
@@ -166,27 +165,18 @@ def refuse_others(folder: Path, record: str, kind: str, what: str, *, own: Colle
 
 
 def read_record(path: Path, record: type[_Record], what: str) -> _Record:
-    """What a command has written about its work, with a checksum.
+    """A record of a command's own work.
 
     Args:
         path: of the JSON file.
         record: its model.
-        what: words for it, with their article.
+        what: a noun for it, with its article.
 
     Raises:
-        FolderError: there is none, or it is torn, or was changed since it was written.
+        FolderError: no such file, torn, or changed since it was written.
     """
-    try:
-        values = atomic_files.parsed(path.read_bytes())
-        if not atomic_files.is_unchanged(values):
-            raise FolderError(f"{path} was changed since it was written: its checksum does not fit. Make it again.")
-        return record.model_validate(values)
-    except FileNotFoundError:
-        raise FolderError(f"{path.parent} holds no record of {what}: there is no {path.name}. Name another folder.") from None
-    except FolderError:
-        raise
-    except (OSError, ValueError) as error:
-        raise FolderError(f"{path} is no whole record of {what} ({error}). Make it again in another folder.") from None
+    again = "Make it again in another folder."
+    return records.read(path, record, what=f"record of {what}", again=again, name_it="Name another folder.", raises=FolderError)
 
 
 @contextmanager
@@ -282,7 +272,7 @@ def _refuse_other(folder: Path, difference: str | None) -> None:
 
 
 def write_plan(folder: Path, comparison: Comparison) -> None:
-    atomic_files.write_atomically(folder / PLAN_FILE, atomic_files.with_checksum(comparison.model_dump_json()))
+    records.write(folder / PLAN_FILE, comparison)
 
 
 def read_plan(folder: Path) -> Comparison:
@@ -291,30 +281,15 @@ def read_plan(folder: Path) -> Comparison:
     Raises:
         FolderError: there is none, or it cannot be read.
     """
-    path = folder / PLAN_FILE
-    try:
-        values = atomic_files.parsed(path.read_bytes())
-    except FileNotFoundError:
-        raise FolderError(
-            f"{folder} holds no comparison: there is no {PLAN_FILE}. Name the folder that `run` printed."
-        ) from None
-    except (OSError, ValueError) as error:
-        raise FolderError(f"{path} cannot be read ({error}). Run the comparison again in another folder.") from None
-    if not atomic_files.is_unchanged(values):
-        raise FolderError(
-            f"{path} was changed since it was written: its checksum does not fit. Run the comparison again in another folder."
-        )
-    version = values.get("schema_version") if isinstance(values, dict) else None
-    if version != SCHEMA_VERSION:
-        raise FolderError(
-            f"{path} has another schema_version. Received: {version!r}, needed: {SCHEMA_VERSION}. Run the comparison again in "
-            "another folder."
-        )
-    try:
-        # Read as a record: it may come from a machine with more cores than this one.
-        return Comparison.model_validate(values, context={"recorded": True})
-    except pydantic.ValidationError as error:
-        raise FolderError(f"{path} is not a whole comparison ({error}). Run it again in another folder.") from None
+    return records.read(
+        folder / PLAN_FILE,
+        Comparison,
+        what="comparison",
+        again="Run the comparison again in another folder.",
+        name_it="Name the folder that `run` printed.",
+        version=SCHEMA_VERSION,
+        raises=FolderError,
+    )
 
 
 def sealed(folder: Path, row: Row, repeat: int) -> RunResult | None:
@@ -385,7 +360,7 @@ def _has_whole_checkpoint(attempt: Path) -> bool:
     try:
         checkpoint.load(attempt)
     except CheckpointError as error:
-        print(f"Not gone on from: {error}.", file=sys.stderr)
+        print(f"Not gone on from: {error}", file=sys.stderr)
         return False
     return True
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from common import spec
-from common.artifacts import atomic_files
+from common.artifacts import atomic_files, records
 from common.data import sources
 from common.frozen import Frozen
 from common.machine import machine, rates
@@ -239,7 +239,7 @@ def _claimed(folder: Path, request: Request, descriptions: dict[str, dict[str, A
             raise FolderError(f"{folder} holds files that are no search's ({others[0]}). Choose an empty folder with --out.")
         else:
             record = wanted.model_copy(update={"rates": rates.measured(request.spec.cores)})
-            atomic_files.write_atomically(path, atomic_files.with_checksum(record.model_dump_json()))
+            records.write(path, record)
         atomic_files.sweep(folder)
         yield record
 

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from common import spec
-from common.artifacts import atomic_files
+from common.artifacts import records
 from common.data import sources
 from common.frozen import Frozen
 from common.machine import machine
@@ -159,7 +159,7 @@ def tune(settings: Tuning, folder: Path, shown: Display | None = None) -> Tuned:
         elsewhere = None if settings.storage is None else optuna_study.open_storage(settings.storage)
         with store.locked(folder):
             plan = _claim(folder, wanted.plan)
-            atomic_files.write_atomically(folder / PLAN_FILE, atomic_files.with_checksum(plan.model_dump_json()))
+            records.write(folder / PLAN_FILE, plan)
             storage = elsewhere or optuna_study.open_storage(f"sqlite:///{(folder / STORAGE_FILE).resolve()}")
             searches = _searches(wanted, plan)
             told = {search.study: len(optuna_study.stored(search, storage).trials) for search in searches}
@@ -352,5 +352,5 @@ def _record(folder: Path, plan: Plan, wanted: _Judged, searches: list[Searched])
     order = {framework: place for place, framework in enumerate(plan.settings.frameworks)}
     ordered = sorted(searches, key=lambda search: (order[search.framework], search.jobs, search.repeat))
     tuned = Tuned(plan=plan, searches=ordered, best_trials=best)
-    atomic_files.write_atomically(folder / RECORD_FILE, atomic_files.with_checksum(tuned.model_dump_json()))
+    records.write(folder / RECORD_FILE, tuned)
     return tuned

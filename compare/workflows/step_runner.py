@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from common.artifacts import atomic_files
+from common.artifacts import atomic_files, records
 from common.data.sources import DataRefused
 from common.frozen import Exact
 from common.machine import machine
@@ -188,7 +188,7 @@ def _do(step: Step[Subject], directory: Path, subject: Subject, before: list[Pas
         seconds=time.monotonic() - began,
         exit_code=made.exit_code,
     )
-    atomic_files.write_atomically(directory / STEP_FILE, atomic_files.with_checksum(done.model_dump_json()))
+    records.write(directory / STEP_FILE, done)
     return done
 
 
@@ -223,7 +223,7 @@ def _claim(folder: Path, wanted: Record) -> Record:
     path = folder / f"{kind}.json"
     store.refuse_others(folder, path.name, kind, kind)
     if not path.exists() or not any(folder.glob(f"*/{STEP_FILE}")):
-        atomic_files.write_atomically(path, atomic_files.with_checksum(wanted.model_dump_json()))
+        records.write(path, wanted)
         return wanted
     stored = store.read_record(path, Record, f"a {kind}")
     if difference := _difference(stored, wanted):
