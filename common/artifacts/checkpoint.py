@@ -16,6 +16,7 @@ from common.artifacts import checked_arrays, records
 from common.artifacts.records import RecordError
 from common.artifacts.schema import EpochRecord, Phases
 from common.frozen import Exact, Frozen
+from common.machine.interference import Usage
 from common.models.weights import Weights
 from common.spec import Spec
 
@@ -39,23 +40,6 @@ class Identity(Frozen):
     data_hash: str
     weights_hash: str
     """Of the initial weights."""
-
-
-class Usage(Frozen):
-    """What a run and everything else used of the machine during its timed training, in seconds of CPUs."""
-
-    wall: float = 0.0
-    own: float = 0.0
-    """Of all processes of the run."""
-    whole: float = 0.0
-    """Of whatever ran on the machine."""
-    held: float = 0.0
-    """Of whatever ran on the CPUs that the run is held to."""
-    stolen: float = 0.0
-    """Of these CPUs, by the hypervisor, for other machines; part of `held`."""
-
-    def plus(self, other: Usage) -> Usage:
-        return Usage(**{name: seconds + getattr(other, name) for name, seconds in self})
 
 
 class Progress(Exact):

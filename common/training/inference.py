@@ -20,6 +20,7 @@ from common.data import sources
 from common.data.dataset import Images
 from common.frozen import Frozen
 from common.machine import heartbeat, machine
+from common.machine.interference import Meter
 from common.models import weights
 from common.models.architectures import Architecture
 from common.models.weights import Weights, WeightsError
@@ -196,7 +197,7 @@ def run(inference: Inference, arguments: argparse.Namespace, device: str, versio
     # Of another size, and uncounted: else the process's own cold start would stand in the first size's first call.
     unasked = next(size for size in range(1, len(sizes) + 2) if size not in sizes)
     predictor.logits(np.zeros((unasked, size_px, size_px, 3), np.uint8))
-    others = machine.OtherWork()
+    others = Meter()
     batches: list[BatchTimes] = []
     for size in sizes:
         batches.append(measure(predictor, size_px, size, arguments.calls, arguments.seconds))
@@ -205,7 +206,7 @@ def run(inference: Inference, arguments: argparse.Namespace, device: str, versio
             device=device,
             versions=versions,
             peak_memory_mib=machine.peak_memory_mib(),
-            cores_of_others=others.cores(),
+            cores_of_others=others.cores_of_others(),
             batches=batches,
         )
         atomic_files.write_atomically(out, made.model_dump_json(indent=1))

@@ -21,6 +21,7 @@ from common.artifacts import atomic_files, records, trained
 from common.artifacts.trained import Card, Trained
 from common.frozen import Frozen
 from common.machine import machine
+from common.machine.interference import DISTURBED_FROM, cores_lost
 from common.models import weights
 from common.spec import SpecError
 from common.training import inference
@@ -35,7 +36,6 @@ from compare.execution import launch, store, twin_client
 from compare.execution.interleaving import turn
 from compare.execution.twin_client import OwnModel
 from compare.judgement.findings import DISTURBED
-from compare.judgement.summary import DISTURBED_FROM, cores_lost
 from compare.proof import ladder
 from compare.reporting import document, plots, tables
 from compare.reporting.tables import Cell, Column, Table

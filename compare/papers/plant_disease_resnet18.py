@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from common.artifacts.schema import RunResult
 from common.data import sources
 from common.machine import machine
+from common.machine.interference import DISTURBED_FROM, cores_lost
 from common.training.loop import relative_difference
 from compare.core import statistics, wording
 from compare.core.statistics import Judged, Ratio
@@ -21,7 +22,6 @@ from compare.data import preprocess
 from compare.data.data_report import counted
 from compare.evaluation.final_training import Evaluation
 from compare.execution import launch, store
-from compare.judgement.summary import DISTURBED_FROM, cores_lost
 from compare.papers import judging
 from compare.papers.paper import (
     CORRECTED,

@@ -24,7 +24,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from common import spec
 from common.frozen import Frozen
-from common.machine import machine
+from common.machine.interference import Meter
 from common.spec import SpecError
 from compare.core import wording
 from compare.core.errors import LaunchError
@@ -280,7 +280,7 @@ class _Conductor:
         self._up = True
         start_seconds = time.monotonic() - begun
         self._zero = time.monotonic()
-        others = machine.OtherWork()
+        others = Meter()
         self._show()
         while self._pending or self._running:
             for place in sorted(self._ready):
@@ -288,7 +288,7 @@ class _Conductor:
                     self._ask(place, *self._pending.pop(0))
             if self._running or self._pending:
                 self._handle(*self._next())
-        cores_of_others = others.cores() if self._wanted.scheduler is None else None
+        cores_of_others = others.cores_of_others() if self._wanted.scheduler is None else None
         facts = {"start_seconds": start_seconds, "cores_of_others": cores_of_others, "servers_lost": self._servers_lost}
         self._study.set_user_attr(_DONE, facts)
 
