@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -299,14 +299,22 @@ def sealed(folder: Path, row: Row, repeat: int) -> RunResult | None:
         ResultError: the file is torn, or the result of another spec or repeat.
     """
     path = run_folder(folder, row.id, repeat) / results.RESULT_FILE
-    if not path.exists():
+    try:
+        file = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    result = results.load(path)
+    result = _loaded(path, (file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns))
     if result.spec != row.spec or result.framework != row.framework:
         raise ResultError(f"{path} is the result of another spec. Run it again.")
     if result.repeat != repeat:
         raise ResultError(f"{path} is the result of another repeat: of {result.repeat}. Run it again.")
     return result
+
+
+@lru_cache(maxsize=4096)
+def _loaded(path: Path, state: tuple[int, ...]) -> RunResult:
+    """Parse and check a result once in a command, unless the `state` of its file has changed."""
+    return results.load(path)
 
 
 def read(folder: Path) -> Stored:
