@@ -32,11 +32,10 @@ from compare.core.interrupt import Interrupted, interruptible
 from compare.core.option_parsing import chosen, names, numbers
 from compare.core.progress import Display, display
 from compare.core.statistics import Judged, Ratio, Spread, paired_ratio, spread
-from compare.execution import launch, store, twin_client
+from compare.execution import code_digest, launch, store, twin_client
 from compare.execution.interleaving import turn
 from compare.execution.twin_client import OwnModel
 from compare.judgement.findings import DISTURBED
-from compare.proof import ladder
 from compare.reporting import document, plots, tables
 from compare.reporting.tables import Cell, Column, Table
 
@@ -364,7 +363,7 @@ def _claim(settings: Settings, model: Trained, folder: Path) -> None:
     wanted = Plan(
         settings=settings,
         weights_hash=weights.digest(model.weights),
-        code_hash=ladder.code_digest(settings.frameworks, model.card.model),
+        code_hash=code_digest.of(settings.frameworks, model.card.model),
         machine=machine.describe(),
     )
     if (folder / PLAN_FILE).exists():

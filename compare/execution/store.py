@@ -76,7 +76,7 @@ class Comparison(Exact):
     """Of the model."""
     train_examples: int = 0
     code_hash: str
-    """See `parity.code_digest`."""
+    """See `compare.execution.code_digest`."""
     versions: dict[str, dict[str, str]]
     """framework: {package: version}."""
     machine: dict[str, Any]
@@ -398,7 +398,7 @@ def other_ground(code_hashes: tuple[str, str], machines: tuple[Mapping[str, Any]
     """How code or machine have changed since a record was made; None where what it is of can go on.
 
     Args:
-        code_hashes: (then, now), see `parity.code_digest`.
+        code_hashes: (then, now), see `compare.execution.code_digest`.
         machines: (then, now), see `machine.describe`.
     """
     if code_hashes[0] != code_hashes[1]:

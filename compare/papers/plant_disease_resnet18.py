@@ -49,7 +49,7 @@ from compare.papers.paper import (
     sentence,
     there,
 )
-from compare.proof import ladder
+from compare.proof import tolerances
 from compare.reporting.tables import Cell, Column, Table
 from compare.tuning import tuning_findings
 from compare.tuning.tuner import Tuning
@@ -791,7 +791,7 @@ def _data_parallel_changes_losses(here: Here) -> tuple[Verdict, list[str]]:
             else [f"nn.DataParallel itself needs {_GPUS} GPUs: these replicas are its mathematics, not its speed."]
         ),
     ]
-    noise = ladder.FIRST_FLOAT32_TOLERANCE
+    noise = tolerances.FIRST_FLOAT32_TOLERANCE
     if rounding := _rounding(here):
         noise = max(noise, judging.SURELY * rounding)
         evidence.append(

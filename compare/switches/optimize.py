@@ -27,9 +27,8 @@ from compare.core.errors import FolderError
 from compare.core.interrupt import Interrupted, interruptible
 from compare.core.option_parsing import chosen, names
 from compare.core.progress import Display, display
-from compare.execution import best_switches, launch, store
+from compare.execution import best_switches, code_digest, launch, store
 from compare.execution.best_switches import Best
-from compare.proof import ladder
 from compare.reporting import tables
 from compare.reporting.tables import Column, Table
 from compare.switches.search import ACCELERATOR_EPOCHS, FAIR, PARTED, PLAIN, PRICE_STEPS, Request, Search, Step
@@ -226,7 +225,7 @@ def _claimed(folder: Path, request: Request, descriptions: dict[str, dict[str, A
     wanted = Record(
         request=request,
         frameworks=list(descriptions),
-        code_hash=ladder.code_digest(list(descriptions), request.spec.model),
+        code_hash=code_digest.of(list(descriptions), request.spec.model),
         machine={fact: machine.describe().get(fact) for fact in (*machine.IDENTITY, "python")},
         versions={framework: description["versions"] for framework, description in descriptions.items()},
         rates=None,

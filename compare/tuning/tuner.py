@@ -23,10 +23,9 @@ from compare.core.errors import FolderError
 from compare.core.interrupt import Interrupted
 from compare.core.option_parsing import chosen
 from compare.core.progress import Display, display
-from compare.execution import launch, matrix, store
+from compare.execution import code_digest, launch, matrix, store
 from compare.execution.interleaving import turn
 from compare.execution.matrix import Row
-from compare.proof import ladder
 from compare.tuning import optuna_study, search_space, servers
 from compare.tuning.optuna_study import OBJECTIVES, PRUNERS, SAMPLERS, Objective, Pruner, Sampler, Searched, Trial, Wanted
 from compare.tuning.search_space import Space
@@ -250,7 +249,7 @@ def _judge(settings: Tuning, shown: Display) -> _Judged:
         data_hash=dataset.content_hash,
         train_examples=len(dataset.train),
         validation_examples=len(dataset.validation.labels),
-        code_hash=ladder.code_digest(settings.frameworks, base.model),
+        code_hash=code_digest.of(settings.frameworks, base.model),
         versions={framework: description["versions"] for framework, description in descriptions.items()},
         machine=machine.describe(),
     )

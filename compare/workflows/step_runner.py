@@ -21,8 +21,7 @@ from common.machine import machine
 from compare.core import terminal, wording
 from compare.core.errors import FolderError
 from compare.core.interrupt import Interrupted
-from compare.execution import store
-from compare.proof import ladder
+from compare.execution import code_digest, store
 from compare.reporting import content, document, sections, tables
 from compare.reporting.sections import Section, Whole
 from compare.reporting.tables import Column, Table
@@ -102,7 +101,7 @@ class Record(Exact):
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             argv=sys.argv[1:],
             settings=settings,
-            code_hash=ladder.code_digest(frameworks, model),
+            code_hash=code_digest.of(frameworks, model),
             machine=machine.describe(),
         )
 
