@@ -1,4 +1,4 @@
-"""Arrays with words about them in one safetensors file, written whole, and read only where both are as they were written."""
+"""Arrays and their metadata in one safetensors file with a checksum over both."""
 
 from __future__ import annotations
 
@@ -13,47 +13,54 @@ import numpy.typing as npt
 import safetensors
 import safetensors.numpy
 
-from common.artifacts import atomic_files
+from common.artifacts import atomic_files, records
+from common.artifacts.records import RecordError
 
 _CHECKSUM = "sha256"
-
-
-class SealError(ValueError):
-    """A file is not there, torn, or changed since it was written; the message begins with its path."""
 
 
 def write(path: Path, words: Mapping[str, str], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     """Replace a file, whole or not at all.
 
     Args:
-        path: of the file; its folder is made.
-        words: what is to be known of the arrays, by name.
+        path: of the file. Its folder is made.
+        words: metadata by name.
         arrays: by name.
 
     Raises:
-        OSError: it cannot be written; the one before stands.
+        OSError: it cannot be written. The former file stays.
     """
     ordered = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     metadata = {**words, _CHECKSUM: _digest(words, ordered)}
     atomic_files.write_atomically(path, safetensors.numpy.save(ordered, metadata))
 
 
-def read(path: Path) -> tuple[dict[str, str], dict[str, npt.NDArray[Any]]]:
-    """The words and the arrays of a file.
+def read(
+    path: Path, *, what: str, again: str = "", version: str | None = None
+) -> tuple[dict[str, str], dict[str, npt.NDArray[Any]]]:
+    """The metadata and the arrays of a file.
+
+    Args:
+        path: of the file.
+        what: a noun for it without article.
+        again: a sentence that says how to get it anew.
+        version: the `version` that its metadata must have. None: it has none.
 
     Raises:
-        SealError: it is none that `write` has written, or not as it was then.
+        RecordError: no such file, torn, changed since `write` wrote it, or of another version.
     """
     if not path.is_file():
-        raise SealError(f"{path} is not there, or no file")
+        raise RecordError(records.missing(path, what, again))
     try:
         with safetensors.safe_open(path, framework="np") as file:
             words: dict[str, str] = file.metadata() or {}
             arrays: dict[str, npt.NDArray[Any]] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
     except (OSError, TypeError, safetensors.SafetensorError) as error:  # TypeError: a dtype that NumPy does not have
-        raise SealError(f"{path} is torn, or no safetensors file ({error})") from None
+        raise RecordError(records.torn(path, what, records.why(error), again)) from None
     if words.pop(_CHECKSUM, None) != _digest(words, arrays):
-        raise SealError(f"{path} was changed since it was written: its checksum does not fit")
+        raise RecordError(records.changed(path, again))
+    if version is not None and words.get("version") != version:
+        raise RecordError(records.other_version(path, "version", words.get("version"), version, again))
     return words, arrays
 
 

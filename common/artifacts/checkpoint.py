@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pydantic
 
-from common.artifacts import checked_arrays
-from common.artifacts.checked_arrays import SealError
+from common.artifacts import checked_arrays, records
+from common.artifacts.records import RecordError
 from common.artifacts.schema import EpochRecord, Phases
 from common.frozen import Exact, Frozen
+from common.machine.interference import Usage
 from common.models.weights import Weights
 from common.spec import Spec
 
@@ -39,23 +40,6 @@ class Identity(Frozen):
     data_hash: str
     weights_hash: str
     """Of the initial weights."""
-
-
-class Usage(Frozen):
-    """What a run and everything else used of the machine during its timed training, in seconds of CPUs."""
-
-    wall: float = 0.0
-    own: float = 0.0
-    """Of all processes of the run."""
-    whole: float = 0.0
-    """Of whatever ran on the machine."""
-    held: float = 0.0
-    """Of whatever ran on the CPUs that the run is held to."""
-    stolen: float = 0.0
-    """Of these CPUs, by the hypervisor, for other machines; part of `held`."""
-
-    def plus(self, other: Usage) -> Usage:
-        return Usage(**{name: seconds + getattr(other, name) for name, seconds in self})
 
 
 class Progress(Exact):
@@ -112,14 +96,12 @@ def load(directory: Path) -> Checkpoint:
     """
     path = directory / FILE
     if not path.exists():
-        raise CheckpointError("no checkpoint had been made")
+        raise CheckpointError("No checkpoint had been made.")
     try:
-        words, arrays = checked_arrays.read(path)
-    except SealError as error:
+        words, arrays = checked_arrays.read(path, what="checkpoint", version=_VERSION)
+    except RecordError as error:
         raise CheckpointError(str(error)) from None
-    if words.get("version") != _VERSION:
-        raise CheckpointError(f"{path} is of another version")
-    return _parsed(words.get("progress", ""), arrays)
+    return _parsed(words.get("progress", ""), arrays, path)
 
 
 def of_first_rank(trainer: Summing, own: Checkpoint | None) -> Checkpoint | None:
@@ -161,11 +143,11 @@ def _arrays(checkpoint: Checkpoint) -> dict[str, npt.NDArray[Any]]:
     return {name: np.asarray(array, order="C") for name, array in {_IDS: checkpoint.ids, **named}.items()}
 
 
-def _parsed(progress: str, arrays: Mapping[str, npt.NDArray[Any]]) -> Checkpoint:
+def _parsed(progress: str, arrays: Mapping[str, npt.NDArray[Any]], path: Path = Path(FILE)) -> Checkpoint:
     def group(prefix: str) -> dict[str, npt.NDArray[Any]]:
         return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
     try:
         return Checkpoint(Progress.model_validate_json(progress), arrays[_IDS], group(_STATE), group(_BEST))
     except (KeyError, pydantic.ValidationError) as error:
-        raise CheckpointError(f"the checkpoint is of another version ({error})") from None
+        raise CheckpointError(records.torn(path, "checkpoint", records.why(error), "")) from None

@@ -8,8 +8,8 @@ from typing import Annotated, NamedTuple
 import pydantic
 from pydantic import Field
 
-from common.artifacts import checked_arrays
-from common.artifacts.checked_arrays import SealError
+from common.artifacts import checked_arrays, records
+from common.artifacts.records import RecordError
 from common.artifacts.schema import Metrics
 from common.frozen import Finite
 from common.models import architectures, weights
@@ -83,11 +83,9 @@ def load(path: Path, own_model: str | None = None) -> Trained:
         SpecError: the user's own module does not hold to the contract.
     """
     try:
-        words, values = checked_arrays.read(path)
-    except SealError as error:
-        raise WeightsError(f"{error}. {_USE}") from None
-    if words.get("version") != _VERSION:
-        raise WeightsError(f"{path} has no card of version {_VERSION}. {_USE}")
+        words, values = checked_arrays.read(path, what="trained model", again=_USE, version=_VERSION)
+    except RecordError as error:
+        raise WeightsError(str(error)) from None
     card = card_from(words.get("card", ""), path)
     architecture = architecture_of(card, path, own_model)
     weights.check(values, architecture, path)
@@ -103,7 +101,7 @@ def card_from(text: str | bytes, path: Path) -> Card:
     try:
         return Card.model_validate_json(text)
     except pydantic.ValidationError as error:
-        raise WeightsError(f"{path} has no whole card ({error.error_count()} faults). {_USE}") from None
+        raise WeightsError(records.torn(path, "card of a trained model", f"{error.error_count()} faults", _USE)) from None
 
 
 def architecture_of(card: Card, path: Path, own_model: str | None = None) -> Architecture:

@@ -12,7 +12,6 @@ import platform
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -131,22 +130,6 @@ def stolen_cpu_seconds(cpus: Sequence[int] | None = None) -> float:
     0 where there is none or it does not say.
     """
     return sum(getattr(times, "steal", 0.0) for times in _cpu_times(cpus))
-
-
-class OtherWork:
-    """What others use of this machine, from when this was made."""
-
-    def __init__(self) -> None:
-        self._began, self._used = time.monotonic(), self._so_far()
-
-    def cores(self) -> float:
-        """That all but this process and its descendants used until now, on average; 0 where the clocks are too coarse."""
-        seconds = time.monotonic() - self._began
-        return max(self._so_far() - self._used, 0.0) / seconds if seconds else 0.0
-
-    @staticmethod
-    def _so_far() -> float:
-        return busy_cpu_seconds() - cpu_seconds()
 
 
 def _cpu_times(cpus: Sequence[int] | None) -> list[Any]:

@@ -14,12 +14,13 @@ import numpy.typing as npt
 
 from common import spec
 from common.artifacts import atomic_files, checked_arrays, trained
-from common.artifacts.checked_arrays import SealError
+from common.artifacts.records import RecordError
 from common.artifacts.trained import Card, Trained
 from common.data import sources
 from common.data.dataset import Images
 from common.frozen import Frozen
 from common.machine import heartbeat, machine
+from common.machine.interference import Meter
 from common.models import weights
 from common.models.architectures import Architecture
 from common.models.weights import Weights, WeightsError
@@ -196,7 +197,7 @@ def run(inference: Inference, arguments: argparse.Namespace, device: str, versio
     # Of another size, and uncounted: else the process's own cold start would stand in the first size's first call.
     unasked = next(size for size in range(1, len(sizes) + 2) if size not in sizes)
     predictor.logits(np.zeros((unasked, size_px, size_px, 3), np.uint8))
-    others = machine.OtherWork()
+    others = Meter()
     batches: list[BatchTimes] = []
     for size in sizes:
         batches.append(measure(predictor, size_px, size, arguments.calls, arguments.seconds))
@@ -205,7 +206,7 @@ def run(inference: Inference, arguments: argparse.Namespace, device: str, versio
             device=device,
             versions=versions,
             peak_memory_mib=machine.peak_memory_mib(),
-            cores_of_others=others.cores(),
+            cores_of_others=others.cores_of_others(),
             batches=batches,
         )
         atomic_files.write_atomically(out, made.model_dump_json(indent=1))
@@ -245,11 +246,11 @@ def logits(path: Path, model: Trained, count: int) -> npt.NDArray[np.floating]:
         [count, classes].
 
     Raises:
-        SealError: there is no such file, or it is torn, or of another model, or of other images.
+        RecordError: there is no such file, or it is torn, or of another model, or of other images.
     """
-    words, arrays = checked_arrays.read(path)
+    words, arrays = checked_arrays.read(path, what="record of logits")
     found = arrays.get(_LOGITS)
     shape = count, len(model.card.class_names)
     if words.get(_OF) != weights.digest(model.weights) or found is None or found.shape != shape:
-        raise SealError(f"{path} holds no logits of this model and {count} images")
+        raise RecordError(f"{path} holds no logits of this model and {count} images. Compute them again.")
     return found

@@ -18,7 +18,8 @@ from typing import Any
 
 from common.artifacts import atomic_files
 from common.frozen import Frozen
-from common.machine import heartbeat, machine
+from common.machine import heartbeat
+from common.machine.interference import Meter
 from common.machine.rates import DeviceRates
 from common.models import architectures, work
 from common.models.architectures import Architecture, Layer, ReLU, Residual
@@ -153,14 +154,14 @@ def measure(
         block = 1 if device == "cpu" else math.ceil(BLOCK_SECONDS / max(warm, 1e-6))
         return statistics.median(seconds(block) for _ in range(calls))
 
-    others = machine.OtherWork()
+    others = Meter()
     size = architecture.image_size
     return Measured(
         seconds=[median(unit.architecture, unit.input_shape, unit.learned_before) for unit in units(architecture)],
         whole_seconds=median(architecture, (size, size, 3), False),
         device=device,
         versions=versions,
-        cores_of_others=others.cores(),
+        cores_of_others=others.cores_of_others(),
         device_rates=device_rates(),
     )
 

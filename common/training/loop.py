@@ -20,12 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from common.artifacts import checkpoint, event_log, results, trained
-from common.artifacts.checkpoint import Checkpoint, CheckpointError, Identity, Progress, Usage
+from common.artifacts.checkpoint import Checkpoint, CheckpointError, Identity, Progress
 from common.artifacts.schema import EpochRecord, Metrics, Noise, Phases, RunResult, Status
 from common.artifacts.trained import Card
 from common.data.batches import Plan, order_digest
 from common.data.sources import Dataset, Split
 from common.machine import heartbeat, machine, placement
+from common.machine.interference import Meter, Usage
 from common.machine.rates import DeviceRates
 from common.models.sharding import shard
 from common.models.weights import Weights
@@ -105,15 +106,15 @@ class Run:
             epochs=self._epochs,
             phases=self._phases or self._phases_so_far(),
             order_hash=order_digest(np.concatenate(self._order)) if self._order else None,
-            cores_used=self._over_time(used.own),
-            cores_of_others=self._over_time(max(used.whole - used.own, 0.0)) if here else None,
+            cores_used=self._over_time(used.process_cpu_seconds),
+            cores_of_others=self._over_time(used.other_cpu_seconds) if here else None,
             noise=Noise(
                 load_start=self._load,
                 load_end=machine.load(),
                 frequency_start_mhz=self._frequency_mhz,
                 frequency_end_mhz=machine.frequency_mhz(),
-                cores_stolen=self._over_time(used.stolen),
-                cores_taken=self._over_time(max(used.held - used.own, 0.0)) if here else None,
+                cores_stolen=self._over_time(used.stolen_cpu_seconds),
+                cores_taken=self._over_time(used.taken_cpu_seconds) if here else None,
             ),
             **self._facts,
         )
@@ -233,7 +234,7 @@ class Run:
                 self._check(found.progress.identity)
             except CheckpointError as error:
                 found = None
-                print(f"The run starts over: {error}.", file=sys.stderr)
+                print(f"The run starts over: {error}", file=sys.stderr)
                 self.record(started_over=str(error))
         found = checkpoint.of_first_rank(trainer, found)
         if found is None:
@@ -259,7 +260,7 @@ class Run:
     def _check(self, found: Identity) -> None:
         for field, wanted in self._identity():
             if getattr(found, field) != wanted:
-                raise CheckpointError(f"the checkpoint is of another run: its {field} differs")
+                raise CheckpointError(f"The checkpoint is of another run: its {field} differs.")
 
     def _identity(self) -> Identity:
         return Identity(**{name: self._facts[name] for name in Identity.model_fields})
@@ -361,24 +362,18 @@ class Run:
     @contextmanager
     def _timed(self, trainer: Trainer) -> Generator[Timer]:
         """Time training. Also measure how much of the machine these processes and all others use meanwhile."""
-        before = self._used_so_far()
+        meter = Meter(self._cpus)
         with self._stopwatch.phase("training") as timer:
             yield timer
-        spent = {name: seconds - getattr(before, name) for name, seconds in self._used_so_far()}
-        spent["own"], memory = map(float, trainer.total(np.array([spent["own"], machine.peak_memory_mib()])))
+        used = meter.usage()
+        seconds, memory = map(float, trainer.total(np.array([used.process_cpu_seconds, machine.peak_memory_mib()])))
         self._peak_memory_mib = max(self._peak_memory_mib, memory)
-        self._usage = self._usage.plus(Usage(**spent | {"wall": timer.seconds}))
-
-    def _used_so_far(self) -> Usage:
-        return Usage(
-            own=machine.cpu_seconds(),
-            whole=machine.busy_cpu_seconds(),
-            held=machine.busy_cpu_seconds(self._cpus),
-            stolen=machine.stolen_cpu_seconds(self._cpus),
-        )
+        used = used.model_copy(update={"wall_seconds": timer.seconds, "process_cpu_seconds": seconds})
+        self._usage = self._usage.plus(used)
 
     def _over_time(self, seconds: float) -> float | None:
-        return seconds / self._usage.wall if self._usage.wall >= LEAST_TIMED_SECONDS else None
+        wall = self._usage.wall_seconds
+        return seconds / wall if wall >= LEAST_TIMED_SECONDS else None
 
     def _run_part(self, trainer: Trainer, plan: Plan, batches: Iterator[Batch]) -> None:
         """Run only the input or only the model, step by step as in training. Nothing is scored.

@@ -29,7 +29,7 @@ from compare.core.interrupt import SIGNALLED, Interrupted, interruptible
 from compare.core.option_parsing import names, numbers, variants
 from compare.core.presets import Preset
 from compare.core.progress import Display, Watchers, display
-from compare.execution import executor, launch, matrix, store
+from compare.execution import code_digest, executor, launch, matrix, store
 from compare.execution.interleaving import turn
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
@@ -404,7 +404,7 @@ def judged(request: Request, shown: Display) -> Comparison:
         data_notes=list(dataset.notes),
         class_names=list(dataset.class_names),
         trainable_values=sum(parameter.size for parameter in architecture.parameters() if parameter.trainable),
-        code_hash=ladder.code_digest(request.frameworks, run_spec.model),
+        code_hash=code_digest.of(request.frameworks, run_spec.model),
         versions={framework: description["versions"] for framework, description in descriptions.items()},
         machine=machine.describe() | {"gpus": _gpus(descriptions)},
         seeds=list(settings.seeds),
@@ -471,7 +471,7 @@ def proof(comparison: Comparison, request: Request, folder: Path, told: Watchers
             replicas=request.settings.replicas,
             out=folder / "proof",
             progress=told.say,
-            raced=serial,
+            timed_runs=serial,
         )
     except (LaunchError, SpecError) as error:
         return ProofRecord(verdict="not proved", sentence=f"the proof broke off: {error}")
@@ -483,7 +483,7 @@ def proof(comparison: Comparison, request: Request, folder: Path, told: Watchers
         sentence=before.sentence if before is not None and own else proof.sentence,
         mode_verdicts=verdicts,
         not_claimed=proof.not_claimed,
-        held_against=proof.held_against,
+        held_against=proof.compared_with,
         rungs=rungs,
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 import pydantic
 
 from common import spec
-from common.artifacts import atomic_files
+from common.artifacts import records
 from common.data import sources
 from common.data.sources import Dataset
 from common.frozen import Frozen
@@ -67,7 +67,7 @@ def evaluate(settings: Evaluation, folder: Path, shown: Display) -> Evaluated:
         stored = _trained(settings, folder / TRAINING_FOLDER, shown)
         scored = scoring.score(stored, folder, shown, with_validation=settings.scores_validation)
         made = scored.model_copy(update={"tuned_on": settings.tuned_on})
-        atomic_files.write_atomically(folder / RECORD_FILE, atomic_files.with_checksum(made.model_dump_json()))
+        records.write(folder / RECORD_FILE, made)
     return made
 
 

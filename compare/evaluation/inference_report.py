@@ -9,11 +9,11 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from common.machine.interference import DISTURBED_FROM
 from common.training import inference
 from compare.core import statistics
 from compare.evaluation.inference_timing import CALLS_FOR_P99, Inferred, cell_name
 from compare.judgement.findings import DISTURBED
-from compare.judgement.summary import DISTURBED_FROM
 from compare.reporting import document, plots
 from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table

@@ -11,10 +11,11 @@ import numpy as np
 import pydantic
 from pydantic import Field
 
-from common.artifacts import atomic_files
+from common.artifacts import records
 from common.artifacts.trained import Card, Trained
 from common.frozen import Frozen
 from common.machine import machine
+from common.machine.interference import cores_lost
 from common.models import weights
 from common.spec import SpecError
 from common.training import inference
@@ -23,10 +24,8 @@ from compare.core import errors, exits, statistics, wording
 from compare.core.errors import FolderError
 from compare.core.progress import Display
 from compare.core.statistics import Judged, Ratio, Spread, paired_ratio, spread
-from compare.execution import launch, results_folder, store, twin_client
+from compare.execution import code_digest, launch, results_folder, store, twin_client
 from compare.execution.interleaving import turn
-from compare.judgement.summary import cores_lost
-from compare.proof import ladder
 
 SCHEMA_VERSION = 1
 KIND = "inference"
@@ -128,7 +127,7 @@ def measure(settings: Settings, checkpoint: Path, model: Trained, folder: Path, 
     wanted = Plan(
         settings=settings,
         weights_hash=weights.digest(model.weights),
-        code_hash=ladder.code_digest(settings.frameworks, model.card.model),
+        code_hash=code_digest.of(settings.frameworks, model.card.model),
         machine=machine.describe(),
     )
     what = "measurement of inference"
@@ -136,7 +135,7 @@ def measure(settings: Settings, checkpoint: Path, model: Trained, folder: Path, 
         found, failures = _run_all(settings, checkpoint, model, folder, shown)
         _refuse_other_versions(found, folder)
         made = _inferred(settings, model, found, failures)
-        atomic_files.write_atomically(folder / RECORD_FILE, atomic_files.with_checksum(made.model_dump_json()))
+        records.write(folder / RECORD_FILE, made)
     return made
 
 

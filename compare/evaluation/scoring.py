@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from common.artifacts import atomic_files, results, trained
-from common.artifacts.checked_arrays import SealError
+from common.artifacts.records import RecordError
 from common.artifacts.schema import Metrics
 from common.artifacts.trained import Trained
 from common.data import sources
@@ -226,7 +226,7 @@ class _Scorer:
         count = len(getattr(self._dataset, split))
         try:
             return inference.logits(out, model, count)
-        except SealError:
+        except RecordError:
             pass  # none yet, or from another model
         self._shown.say(f"{row.id}: the {split} split, in {framework}")
         spec_file, log = out.with_suffix(".spec.json"), out.with_suffix(".txt")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from common import spec
-from common.artifacts import atomic_files
+from common.artifacts import atomic_files, records
 from common.data import cache
 from common.frozen import Frozen
 from common.machine import machine
@@ -56,7 +56,7 @@ def path(framework: str, model: str, description: Mapping[str, Any], cache_dir: 
 def save(found: Best, description: Mapping[str, Any], cache_dir: str | None) -> Path:
     """Store it, whole or not at all, in place of an earlier one."""
     where = path(found.framework, found.model, description, cache_dir)
-    atomic_files.write_atomically(where, atomic_files.with_checksum(found.model_dump_json()))
+    records.write(where, found)
     return where
 
 
@@ -69,19 +69,13 @@ def load(framework: str, model: str, description: Mapping[str, Any], cache_dir: 
     where = path(framework, model, description, cache_dir)
     held = f" --set device={device}" if device != "auto" else ""
     again = f"Run: python -m compare optimize --model {model} --frameworks {framework}{held}"
-    try:
-        values = atomic_files.parsed(where.read_bytes())
-        if not atomic_files.is_unchanged(values):
-            raise SpecError(f"{where} was changed since it was written: its checksum does not fit. {again}")
-        found = Best.model_validate(values, context={"recorded": True})
-    except FileNotFoundError:
-        raise SpecError(
-            f"switches best are not known for {model} in {framework} on this machine: nothing is stored. {again}"
-        ) from None
-    except SpecError:
-        raise
-    except (OSError, ValueError) as error:
-        raise SpecError(f"{where} is no whole record of the best switches ({type(error).__name__}). {again}") from None
+    found = records.read(
+        where,
+        Best,
+        what=f"record of the best switches for {model} in {framework} on this machine",
+        again=again,
+        raises=SpecError,
+    )
     if found.schema_version != SCHEMA_VERSION or found.versions != description["versions"]:
         raise SpecError(
             f"switches best were found for {model} with other versions of {framework} ({_listed(found.versions)}). Here: "

@@ -5,26 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel
 
-from common.artifacts import atomic_files
+from common.artifacts import atomic_files, records
 from compare.core.errors import FolderError
 from compare.execution import store
 
-
-class _Plan(Protocol):
-    """What every record of planned work holds."""
-
-    @property
-    def code_hash(self) -> str: ...
-    @property
-    def machine(self) -> Mapping[str, Any]: ...
-    def model_dump_json(self) -> str: ...
-
-
-_Work = TypeVar("_Work", bound=_Plan)
+_Work = TypeVar("_Work", bound=BaseModel)
+"""A record of planned work, with `code_hash` and `machine`."""
 
 
 @contextmanager
@@ -62,17 +52,13 @@ def claimed(
         record = wanted
         store.refuse_others(folder, file, getattr(wanted, "kind", None), what, own=own)
         if path.exists():
-            stored = _read(path, wanted, what)
-            ground = store.other_ground((stored.code_hash, wanted.code_hash), (stored.machine, wanted.machine))
+            stored = store.read_record(path, type(wanted), f"a {what}")
+            then, now = cast(Any, stored), cast(Any, wanted)
+            ground = store.other_ground((then.code_hash, now.code_hash), (then.machine, now.machine))
             there, asked = (store.flat(dict(identity(each))) for each in (stored, wanted))
             if difference := store.differing(there, asked) or ground:
                 raise FolderError(f"{folder} holds another {what} ({difference}). Choose another --out, or remove it.")
             record = merge(stored, wanted) if merge else stored
-        atomic_files.write_atomically(path, atomic_files.with_checksum(record.model_dump_json()))
+        records.write(path, record)
         atomic_files.sweep(folder)
         yield record
-
-
-def _read(path: Path, like: _Work, what: str) -> _Work:
-    assert isinstance(like, BaseModel)
-    return store.read_record(path, type(like), f"a {what}")

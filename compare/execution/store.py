@@ -9,15 +9,14 @@ from collections import defaultdict
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import filelock
-import pydantic
 from pydantic import BaseModel, Field
 
-from common.artifacts import atomic_files, checkpoint, event_log, results
+from common.artifacts import atomic_files, checkpoint, event_log, records, results
 from common.artifacts.checkpoint import CheckpointError
 from common.artifacts.schema import ResultError, RunResult
 from common.frozen import Exact
@@ -77,7 +76,7 @@ class Comparison(Exact):
     """Of the model."""
     train_examples: int = 0
     code_hash: str
-    """See `parity.code_digest`."""
+    """See `compare.execution.code_digest`."""
     versions: dict[str, dict[str, str]]
     """framework: {package: version}."""
     machine: dict[str, Any]
@@ -166,27 +165,18 @@ def refuse_others(folder: Path, record: str, kind: str | None, what: str, *, own
 
 
 def read_record(path: Path, record: type[_Record], what: str) -> _Record:
-    """What a command has written about its work, with a checksum.
+    """A record of a command's own work.
 
     Args:
         path: of the JSON file.
         record: its model.
-        what: words for it, with their article.
+        what: a noun for it, with its article.
 
     Raises:
-        FolderError: there is none, or it is torn, or was changed since it was written.
+        FolderError: no such file, torn, or changed since it was written.
     """
-    try:
-        values = atomic_files.parsed(path.read_bytes())
-        if not atomic_files.is_unchanged(values):
-            raise FolderError(f"{path} was changed since it was written: its checksum does not fit. Make it again.")
-        return record.model_validate(values)
-    except FileNotFoundError:
-        raise FolderError(f"{path.parent} holds no record of {what}: there is no {path.name}. Name another folder.") from None
-    except FolderError:
-        raise
-    except (OSError, ValueError) as error:
-        raise FolderError(f"{path} is no whole record of {what} ({error}). Make it again in another folder.") from None
+    again = "Make it again in another folder."
+    return records.read(path, record, what=f"record of {what}", again=again, name_it="Name another folder.", raises=FolderError)
 
 
 @contextmanager
@@ -282,7 +272,7 @@ def _refuse_other(folder: Path, difference: str | None) -> None:
 
 
 def write_plan(folder: Path, comparison: Comparison) -> None:
-    atomic_files.write_atomically(folder / PLAN_FILE, atomic_files.with_checksum(comparison.model_dump_json()))
+    records.write(folder / PLAN_FILE, comparison)
 
 
 def read_plan(folder: Path) -> Comparison:
@@ -291,30 +281,15 @@ def read_plan(folder: Path) -> Comparison:
     Raises:
         FolderError: there is none, or it cannot be read.
     """
-    path = folder / PLAN_FILE
-    try:
-        values = atomic_files.parsed(path.read_bytes())
-    except FileNotFoundError:
-        raise FolderError(
-            f"{folder} holds no comparison: there is no {PLAN_FILE}. Name the folder that `run` printed."
-        ) from None
-    except (OSError, ValueError) as error:
-        raise FolderError(f"{path} cannot be read ({error}). Run the comparison again in another folder.") from None
-    if not atomic_files.is_unchanged(values):
-        raise FolderError(
-            f"{path} was changed since it was written: its checksum does not fit. Run the comparison again in another folder."
-        )
-    version = values.get("schema_version") if isinstance(values, dict) else None
-    if version != SCHEMA_VERSION:
-        raise FolderError(
-            f"{path} has another schema_version. Received: {version!r}, needed: {SCHEMA_VERSION}. Run the comparison again in "
-            "another folder."
-        )
-    try:
-        # Read as a record: it may come from a machine with more cores than this one.
-        return Comparison.model_validate(values, context={"recorded": True})
-    except pydantic.ValidationError as error:
-        raise FolderError(f"{path} is not a whole comparison ({error}). Run it again in another folder.") from None
+    return records.read(
+        folder / PLAN_FILE,
+        Comparison,
+        what="comparison",
+        again="Run the comparison again in another folder.",
+        name_it="Name the folder that `run` printed.",
+        version=SCHEMA_VERSION,
+        raises=FolderError,
+    )
 
 
 def sealed(folder: Path, row: Row, repeat: int) -> RunResult | None:
@@ -324,14 +299,22 @@ def sealed(folder: Path, row: Row, repeat: int) -> RunResult | None:
         ResultError: the file is torn, or the result of another spec or repeat.
     """
     path = run_folder(folder, row.id, repeat) / results.RESULT_FILE
-    if not path.exists():
+    try:
+        file = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    result = results.load(path)
+    result = _loaded(path, (file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns))
     if result.spec != row.spec or result.framework != row.framework:
         raise ResultError(f"{path} is the result of another spec. Run it again.")
     if result.repeat != repeat:
         raise ResultError(f"{path} is the result of another repeat: of {result.repeat}. Run it again.")
     return result
+
+
+@lru_cache(maxsize=4096)
+def _loaded(path: Path, state: tuple[int, ...]) -> RunResult:
+    """Parse and check a result once in a command, unless the `state` of its file has changed."""
+    return results.load(path)
 
 
 def read(folder: Path) -> Stored:
@@ -385,7 +368,7 @@ def _has_whole_checkpoint(attempt: Path) -> bool:
     try:
         checkpoint.load(attempt)
     except CheckpointError as error:
-        print(f"Not gone on from: {error}.", file=sys.stderr)
+        print(f"Not gone on from: {error}", file=sys.stderr)
         return False
     return True
 
@@ -415,7 +398,7 @@ def other_ground(code_hashes: tuple[str, str], machines: tuple[Mapping[str, Any]
     """How code or machine have changed since a record was made; None where what it is of can go on.
 
     Args:
-        code_hashes: (then, now), see `parity.code_digest`.
+        code_hashes: (then, now), see `compare.execution.code_digest`.
         machines: (then, now), see `machine.describe`.
     """
     if code_hashes[0] != code_hashes[1]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import statistics as python_statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import combinations
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from common.artifacts.schema import EpochRecord, Metrics, Noise, Phases, RunResult, StepParts, TopOperations
 from common.frozen import Frozen
+from common.machine.interference import DISTURBED_FROM, cores_lost
 from common.machine.rates import DeviceRates
 from common.models.stages import idle_fraction
 from common.spec import Spec
@@ -26,9 +27,6 @@ from compare.execution.store import Comparison, Stored
 
 BUDGET_TOLERANCE = 1.05
 """Measured cores over budgeted ones from which a row is said to exceed its budget: clocks and start-up blur the rest."""
-
-DISTURBED_FROM = 0.15
-"""Cores that other work took out of a row's budget from which its times are not to be relied on."""
 
 LEAST_APART_SECONDS = 60.0
 """Between two runs, so that they may count as not made in turn: starts of processes and seals are in no wall time."""
@@ -379,11 +377,6 @@ def _summary(row: Row, stored: Stored) -> Summary:
         ),
         confusion=_confusion(good),
     )
-
-
-def cores_lost(cores_of_others: float, budget: int, machine: Mapping[str, Any]) -> float:
-    """What others took of a budget of cores: what they used beyond the machine's cores that it left to them, if known."""
-    return max(cores_of_others - ((machine.get("logical_cores") or budget) - budget), 0.0)
 
 
 def _cores_lost(result: RunResult) -> float | None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics as python_statistics
 
 from common.machine import machine
+from common.machine.interference import DISTURBED_FROM, cores_lost
 from compare.core import statistics, wording
 from compare.core.statistics import Judged, Ratio
 from compare.data.data_report import counted
 from compare.execution import store
-from compare.judgement.summary import DISTURBED_FROM, cores_lost
 from compare.papers import judging, schema
 from compare.papers.here import Here
 from compare.papers.judging import UNTOLD, Judgement, Verdict

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from common import spec
 from common.data import sources
-from common.models import architectures
+from common.models import architectures, work
 from common.models.architectures import Architecture
 from compare.core import errors, exits
 from compare.core.interrupt import interruptible
@@ -67,7 +67,7 @@ def summarize(architecture: Architecture, wanted: spec.Spec, frameworks: list[st
             {
                 "name": layer.name,
                 "kind": type(layer).__name__,
-                "flops": flops(layer, first[layer.name]["output_shape"]),
+                "flops": work.forward_flops(layer, math.prod(first[layer.name]["output_shape"])),
                 "sides": {name: {"output_shape": shape, "values": values} for name, (shape, values) in sides.items()},
                 "same": len({(tuple(shape), values) for shape, values in sides.values()}) == 1,
             }
@@ -86,24 +86,6 @@ def summarize(architecture: Architecture, wanted: spec.Spec, frameworks: list[st
         "flops": sum(layer["flops"] for layer in layers),
         "same": all(layer["same"] for layer in layers) and all(total == expected for total in totals.values()),
     }
-
-
-def flops(layer: architectures.Layer, output_shape: list[int]) -> int:
-    """Floating-point operations of one image's forward pass: a multiplication and an addition count as two.
-
-    Convolutions and dense layers, biases included; normalisation, pooling and activations are left out, being under a
-    hundredth of the whole in these networks.
-    """
-    outputs = math.prod(output_shape)
-    match layer:
-        case architectures.Conv():
-            return outputs * (2 * layer.kernel_size**2 * layer.in_channels + layer.bias)
-        case architectures.DepthwiseConv():
-            return outputs * 2 * layer.kernel_size**2
-        case architectures.Dense():
-            return outputs * (2 * layer.in_features + 1)
-        case _:
-            return 0
 
 
 def show(summary: dict[str, Any], console: Console) -> None:

@@ -21,7 +21,7 @@ from compare.core.option_parsing import chosen, each_once, names, variants
 from compare.core.presets import Preset
 from compare.execution import launch
 from compare.proof import ladder
-from compare.proof.ladder import Proof, Rung
+from compare.proof.certificate import Proof, Rung
 
 _OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"name": "sgd", "learning_rate": 0.05, "momentum": 0.9},

@@ -16,6 +16,7 @@ from rich.text import Text
 from common import spec
 from common.data import sources
 from common.machine import machine, rates
+from common.machine.interference import DISTURBED_FROM, cores_lost
 from common.machine.rates import Rates
 from common.models import architectures
 from common.models.architectures import Conv, DepthwiseConv, MaxPool
@@ -31,7 +32,6 @@ from compare.core.statistics import Spread, spread
 from compare.execution import launch, twin_client
 from compare.execution.interleaving import turn
 from compare.judgement.findings import DISTURBED
-from compare.judgement.summary import DISTURBED_FROM, cores_lost
 from compare.reporting import document, tables
 from compare.reporting.tables import Cell, Column, Table
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from common import spec
-from common.artifacts import atomic_files
+from common.artifacts import atomic_files, records
 from common.data import sources
 from common.frozen import Frozen
 from common.machine import machine, rates
@@ -27,9 +27,8 @@ from compare.core.errors import FolderError
 from compare.core.interrupt import Interrupted, interruptible
 from compare.core.option_parsing import chosen, names
 from compare.core.progress import Display, display
-from compare.execution import best_switches, launch, store
+from compare.execution import best_switches, code_digest, launch, store
 from compare.execution.best_switches import Best
-from compare.proof import ladder
 from compare.reporting import tables
 from compare.reporting.tables import Column, Table
 from compare.switches.search import ACCELERATOR_EPOCHS, FAIR, PARTED, PLAIN, PRICE_STEPS, Request, Search, Step
@@ -226,7 +225,7 @@ def _claimed(folder: Path, request: Request, descriptions: dict[str, dict[str, A
     wanted = Record(
         request=request,
         frameworks=list(descriptions),
-        code_hash=ladder.code_digest(list(descriptions), request.spec.model),
+        code_hash=code_digest.of(list(descriptions), request.spec.model),
         machine={fact: machine.describe().get(fact) for fact in (*machine.IDENTITY, "python")},
         versions={framework: description["versions"] for framework, description in descriptions.items()},
         rates=None,
@@ -239,7 +238,7 @@ def _claimed(folder: Path, request: Request, descriptions: dict[str, dict[str, A
             raise FolderError(f"{folder} holds files that are no search's ({others[0]}). Choose an empty folder with --out.")
         else:
             record = wanted.model_copy(update={"rates": rates.measured(request.spec.cores)})
-            atomic_files.write_atomically(path, atomic_files.with_checksum(record.model_dump_json()))
+            records.write(path, record)
         atomic_files.sweep(folder)
         yield record
 

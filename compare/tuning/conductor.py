@@ -13,7 +13,7 @@ import optuna
 from optuna.storages import RDBStorage
 
 from common import spec
-from common.machine import machine
+from common.machine.interference import Meter
 from common.spec import SpecError
 from compare.core.errors import LaunchError
 from compare.core.progress import Display
@@ -97,7 +97,7 @@ class _Conductor:
         self._up = True
         start_seconds = time.monotonic() - begun
         self._zero = time.monotonic()
-        others = machine.OtherWork()
+        others = Meter()
         self._show()
         while self._pending or self._running:
             for place in sorted(self._ready):
@@ -105,7 +105,7 @@ class _Conductor:
                     self._begin(place, *self._pending.pop(0))
             if self._running or self._pending:
                 self._handle(*self._next())
-        cores_of_others = others.cores() if self._search.settings.scheduler is None else None
+        cores_of_others = others.cores_of_others() if self._search.settings.scheduler is None else None
         facts = {"start_seconds": start_seconds, "cores_of_others": cores_of_others, "servers_lost": self._servers_lost}
         self._study.set_user_attr(optuna_study.DONE, facts)
 

@@ -11,17 +11,16 @@ from typing import Any
 from rich.console import Console
 
 from common import spec
-from common.artifacts import atomic_files
+from common.artifacts import records
 from common.data import sources
 from common.machine import machine
 from common.models import architectures
 from common.spec import Spec, SpecError
 from compare.core.option_parsing import chosen
 from compare.core.progress import Display, display
-from compare.execution import launch, matrix, results_folder, store
+from compare.execution import code_digest, launch, matrix, results_folder, store
 from compare.execution.interleaving import turn
 from compare.execution.matrix import Row
-from compare.proof import ladder
 from compare.tuning import conductor, optuna_study, search_space, servers
 from compare.tuning.optuna_study import Search
 from compare.tuning.records import Best, Plan, SearchResult, Tuned, Tuning
@@ -62,7 +61,7 @@ def tune(settings: Tuning, folder: Path) -> Tuned:
                     conductor.conduct(each, storage, logs, shown)
             finally:
                 tuned = _tuned(plan, space, [optuna_study.stored(each, storage) for each in searches])
-                atomic_files.write_atomically(folder / RECORD_FILE, atomic_files.with_checksum(tuned.model_dump_json()))
+                records.write(folder / RECORD_FILE, tuned)
             return tuned
 
 
@@ -164,7 +163,7 @@ def _judge(settings: Tuning, shown: Display) -> tuple[Plan, Space, dict[str, dic
         data_hash=dataset.content_hash,
         train_examples=len(dataset.train),
         validation_examples=len(dataset.validation.labels),
-        code_hash=ladder.code_digest(settings.frameworks, base.model),
+        code_hash=code_digest.of(settings.frameworks, base.model),
         versions={framework: description["versions"] for framework, description in descriptions.items()},
         machine=machine.describe(),
     )

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import optuna
 
+from common.machine.interference import DISTURBED_FROM, cores_lost
 from compare.core.statistics import Judged, Ratio, Spread, paired_ratio, spread, verdicts
-from compare.judgement.summary import DISTURBED_FROM, cores_lost
 from compare.tuning.records import Objective, SearchResult, Trial, Tuned
 
 IMPORTANCE_TRIALS = 10

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import statistics as python_statistics
 
+from common.machine.interference import DISTURBED_FROM
 from common.training.loop import relative_difference
 from compare.core.statistics import VERDICT_PAIRS, Judged, family_words, hardly, interval_words, surety, word
 from compare.core.wording import count
 from compare.judgement.findings import DISTURBED
-from compare.judgement.summary import DISTURBED_FROM
 from compare.tuning.optuna_study import random_trials
 from compare.tuning.records import SearchResult, Trial, Tuned
 from compare.tuning.tuning_findings import IMPORTANCE_TRIALS, Findings, Gain, cores_taken, disturbed, settings_scored

@@ -12,14 +12,13 @@ from typing import Any, Generic, Self, TypeVar
 
 import typer
 
-from common.artifacts import atomic_files
+from common.artifacts import records
 from common.data.sources import DataRefused
 from common.frozen import Exact
 from common.machine import machine
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import Interrupted
-from compare.execution import store
-from compare.proof import ladder
+from compare.execution import code_digest, store
 from compare.reporting import tables
 from compare.reporting.document import COMPARE, Mark, Report, Section, shell
 from compare.reporting.tables import Column, Table
@@ -98,7 +97,7 @@ class Record(Exact):
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             argv=sys.argv[1:],
             settings=settings,
-            code_hash=ladder.code_digest(frameworks, model),
+            code_hash=code_digest.of(frameworks, model),
             machine=machine.describe(),
         )
 
@@ -180,7 +179,7 @@ def _do(step: Step[Subject], directory: Path, subject: Subject, before: list[Pas
         seconds=time.monotonic() - began,
         exit_code=made.exit_code,
     )
-    atomic_files.write_atomically(directory / STEP_FILE, atomic_files.with_checksum(done.model_dump_json()))
+    records.write(directory / STEP_FILE, done)
     return done
 
 
@@ -215,7 +214,7 @@ def _claim(folder: Path, wanted: Record) -> Record:
     path = folder / f"{kind}.json"
     store.refuse_others(folder, path.name, kind, kind)
     if not path.exists() or not any(folder.glob(f"*/{STEP_FILE}")):
-        atomic_files.write_atomically(path, atomic_files.with_checksum(wanted.model_dump_json()))
+        records.write(path, wanted)
         return wanted
     stored = store.read_record(path, Record, f"a {kind}")
     if difference := _difference(stored, wanted):

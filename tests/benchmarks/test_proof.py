@@ -8,7 +8,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from common import spec
 from compare.execution import launch
 from compare.proof import ladder
-from compare.proof.ladder import Proof
+from compare.proof.certificate import Proof
 
 
 def test_seconds_of_a_proof_of_serial_training(benchmark: BenchmarkFixture, tmp_path: Path) -> None:

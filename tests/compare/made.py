@@ -6,8 +6,9 @@ import numpy as np
 
 from common import spec
 from common.artifacts import results
-from common.artifacts.checkpoint import Checkpoint, Identity, Progress, Usage
+from common.artifacts.checkpoint import Checkpoint, Identity, Progress
 from common.artifacts.schema import EpochRecord, Metrics, Noise, Operation, Phases, RunResult, StepParts, TopOperations
+from common.machine.interference import Usage
 from common.machine.rates import Rates
 from common.models.work import Work
 from compare.execution.matrix import Row

@@ -11,7 +11,7 @@ from common import spec
 from common.models import architectures, weights
 from common.models.architectures import Architecture
 from common.spec import Spec
-from compare.proof.ladder import Arrays
+from compare.proof.differences import Arrays
 
 Change = Callable[[Arrays], None]
 DESCRIBED = {

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from compare.__main__ import app
-from compare.proof.ladder import Arrays
+from compare.proof.differences import Arrays
 from tests.parity.made_up import FakeTwins
 
 QUICK = ("--steps", "5", "--no-remember")

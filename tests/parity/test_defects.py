@@ -10,7 +10,7 @@ import pytest
 import safetensors.numpy
 
 from common.models import architectures
-from compare.proof import ladder
+from compare.proof import certificate, rungs
 from tests.parity.settings import setting
 
 PROJECT = Path(__file__).parents[2]
@@ -163,17 +163,17 @@ def _assert_caught(recordings: Recordings, framework: str, name: str, defect: st
     assert proof.sentence.startswith("not proved:") and f"first {first} " in proof.sentence
 
 
-def _proof(recordings: Recordings, framework: str, name: str, defect: str) -> ladder.Proof:
+def _proof(recordings: Recordings, framework: str, name: str, defect: str) -> certificate.Proof:
     """The rungs of one recording: against the clean other framework, or in a parallel mode against its own serial."""
     base = setting(name)
     architecture = architectures.resolve(base.model, 10, 32)
     recorded = recordings(framework, name, defect)
     if base.mode == "serial":
         other = {"pytorch": "tensorflow", "tensorflow": "pytorch"}[framework]
-        rungs = ladder.hold(base, architecture, recordings(other, name, "nothing"), recorded, None)
+        compared = rungs.compare_serials(base, architecture, recordings(other, name, "nothing"), recorded, None)
     else:
-        rungs = ladder.hold_mode(base, architecture, framework, recordings(framework, "sgd", "nothing"), recorded, None)
-    return ladder.Proof(rungs=rungs, seconds=0.0)
+        compared = rungs.compare_mode(base, architecture, framework, recordings(framework, "sgd", "nothing"), recorded, None)
+    return certificate.Proof(rungs=compared, seconds=0.0)
 
 
 def _record(folder: Path, jobs: list[tuple[str, str, str]]) -> Recordings:

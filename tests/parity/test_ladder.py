@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from common import spec
-from compare.proof import ladder
-from compare.proof.ladder import Proof, Rung
+from compare.proof import ladder, tolerances
+from compare.proof.certificate import Proof, Rung
 
 MODES = ("serial", "data_parallel", "multi_process", "parameter_server", "tensor_parallel", "hybrid_tensor")
 PIPELINES = ("serial", "model_parallel", "pipeline", "pipeline_1f1b", "hybrid_pipeline")
@@ -172,13 +172,13 @@ def test_the_bar_is_met_on_real_images(tmp_path: Path, test_data: Callable[[str]
     assert_proved(proof, amplifies=model == "resnet18")
     losses = losses_of(proof)
     assert (losses.precision, losses.steps) == ("float64", 50)
-    assert (ladder.BATCH_SIZE, ladder.STRICT_STEPS, ladder.YARDSTICK_FACTOR) == (16, 3, 10.0)
+    assert (ladder.BATCH_SIZE, tolerances.STRICT_STEPS, tolerances.YARDSTICK_FACTOR) == (16, 3, 10.0)
     if model != "resnet18":
         assert (losses.tolerance, losses.judged_steps) == (1e-12, 50)
     else:
         # Its yardstick must not have grown so long that nothing could fail.
         assert losses.judged_steps is not None and losses.judged_steps >= 14
-        assert losses.tolerance <= ladder.YARDSTICK_CEILING
+        assert losses.tolerance <= tolerances.YARDSTICK_CEILING
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import safetensors.numpy
 
 from common import spec
 from compare.execution import launch
-from compare.proof.ladder import Arrays
+from compare.proof.differences import Arrays
 from tests.parity.settings import setting
 
 STEPS = 8

@@ -10,8 +10,9 @@ from common import spec
 from common.machine import machine
 from common.spec import Spec, SpecError
 from compare.core.errors import LaunchError
-from compare.proof import ladder
-from compare.proof.ladder import Arrays, Proof, Rung
+from compare.proof import ladder, tolerances
+from compare.proof.certificate import Proof, Rung
+from compare.proof.differences import Arrays
 from tests.parity.made_up import Change, FakeTwins
 
 MODES = ("serial", "data_parallel", "multi_process")
@@ -102,7 +103,7 @@ def apart_at(step: int, relative: float) -> Change:
 def test_a_model_that_amplifies_rounding_is_held_to_ten_times_its_own(
     twins: FakeTwins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    monkeypatch.setattr(ladder, "PARALLEL_TOLERANCE", 1e-12)
+    monkeypatch.setattr(tolerances, "PARALLEL_TOLERANCE", 1e-12)
 
     def failed() -> list[str]:
         proof = prove(tmp_path, timed(), ("serial", "data_parallel"))
@@ -202,26 +203,26 @@ def test_copies_of_a_pipeline_are_held_where_their_micro_batches_have_no_statist
     assert proof.mode_verdict("pytorch", "hybrid_pipeline") == "not claimed"
     assert "micro-batches" in proof.not_claimed["hybrid_pipeline"]
     assert not [rung for rung in proof.rungs if rung.mode == "hybrid_pipeline"]
-    assert held.held_against == {}
-    assert list(proof.held_against) == ["pipeline"]
-    assert "4 parts" in proof.held_against["pipeline"]
+    assert held.compared_with == {}
+    assert list(proof.compared_with) == ["pipeline"]
+    assert "4 parts" in proof.compared_with["pipeline"]
 
 
 def test_the_timed_kernels_are_held_against_each_other_in_their_own_precision(twins: FakeTwins, tmp_path: Path) -> None:
     raced = {name: timed(global_batch_size=32) for name in ("pytorch", "tensorflow")}
-    proof = prove(tmp_path, timed(), raced=raced)
+    proof = prove(tmp_path, timed(), timed_runs=raced)
     again = [rung for rung in proof.rungs if rung.precision == "float32"]
     assert {rung.name[0] for rung in again} == set("2345")
     asked = [what for _, what in twins.calls if what.precision == "float32"]
-    assert [(what.steps, what.global_batch_size) for what in asked] == [(ladder.RACED_STEPS, 32)] * 2
+    assert [(what.steps, what.global_batch_size) for what in asked] == [(ladder.TIMED_STEPS, 32)] * 2
     assert "in float64" in proof.sentence
 
     def other_kernel(arrays: Arrays) -> None:
-        if arrays["loss"].shape == (ladder.RACED_STEPS,):
+        if arrays["loss"].shape == (ladder.TIMED_STEPS,):
             arrays["gradient/dense.kernel"] = 1.5 * arrays["gradient/dense.kernel"]
 
     twins.changes["tensorflow", "serial"] = other_kernel
-    refuted = prove(tmp_path, timed(), raced=raced)
+    refuted = prove(tmp_path, timed(), timed_runs=raced)
     assert [(rung.name, rung.precision) for rung in refuted.rungs if rung.status == "failed"] == [("3 gradients", "float32")]
 
 
@@ -230,18 +231,18 @@ def test_a_race_in_float64_or_by_two_rules_has_no_rungs_of_its_own(
     twins: FakeTwins, tmp_path: Path, fields: dict[str, Any]
 ) -> None:
     raced = {name: timed(**fields) for name in ("pytorch", "tensorflow")}
-    assert {rung.precision for rung in prove(tmp_path, timed(**fields), raced=raced).rungs} == {"float64"}
+    assert {rung.precision for rung in prove(tmp_path, timed(**fields), timed_runs=raced).rungs} == {"float64"}
 
 
 def test_a_switch_takes_the_claim_from_its_framework_alone(twins: FakeTwins, tmp_path: Path) -> None:
     switched = timed(framework_options={"graph": "xla"})
-    proof = prove(tmp_path, timed(), MODES, raced={"pytorch": timed(), "tensorflow": switched})
+    proof = prove(tmp_path, timed(), MODES, timed_runs={"pytorch": timed(), "tensorflow": switched})
     assert {mode: proof.mode_verdict("tensorflow", mode) for mode in MODES} == dict.fromkeys(MODES, "not claimed")
     assert {mode: proof.mode_verdict("pytorch", mode) for mode in MODES} == dict.fromkeys(MODES, "proved")
 
 
 def test_the_level_of_switches_takes_the_claim_too(twins: FakeTwins, tmp_path: Path) -> None:
-    proof = prove(tmp_path, timed(), MODES, raced={"pytorch": timed(switches="plain"), "tensorflow": timed()})
+    proof = prove(tmp_path, timed(), MODES, timed_runs={"pytorch": timed(switches="plain"), "tensorflow": timed()})
     assert [proof.mode_verdict(name, "serial") for name in ("pytorch", "tensorflow")] == ["not claimed", "proved"]
     assert {what.switches for _, what in twins.calls if what.precision == "float64"} == {"fair"}
 
@@ -250,11 +251,11 @@ def test_a_race_with_fewer_digits_is_shown_and_not_judged(twins: FakeTwins, tmp_
     twins.described["options"] = {"digits": {"values": ["all", "few"], "default": "all", "reduced": ["few"]}}
 
     def fewer(arrays: Arrays) -> None:
-        if arrays["loss"].shape == (ladder.RACED_STEPS,):
+        if arrays["loss"].shape == (ladder.TIMED_STEPS,):
             arrays["gradient/dense.kernel"] = 1.5 * arrays["gradient/dense.kernel"]
 
     twins.changes["tensorflow", "serial"] = fewer
-    proof = prove(tmp_path, timed(), raced={"pytorch": timed(), "tensorflow": timed(framework_options={"digits": "few"})})
+    proof = prove(tmp_path, timed(), timed_runs={"pytorch": timed(), "tensorflow": timed(framework_options={"digits": "few"})})
     raced = [rung for rung in proof.rungs if rung.precision == "float32"]
     assert raced and {rung.status for rung in raced} == {"shown"} and proof.verdict == "proved"
     assert all(rung.reason == "fewer digits than float32: tensorflow with digits=few" for rung in raced)

@@ -9,8 +9,10 @@ import pytest
 
 from common import spec
 from common.spec import Spec
-from compare.proof import ladder
-from compare.proof.ladder import Arrays, Rung, Yardstick
+from compare.proof import rungs, tolerances
+from compare.proof.certificate import Rung
+from compare.proof.differences import Arrays
+from compare.proof.tolerances import Yardstick
 from tests.parity.made_up import architecture_of, recording
 
 SGD = {"name": "sgd"}
@@ -27,7 +29,7 @@ def held(change: Callable[[Arrays], None], yardstick: Yardstick | None = None, *
     what = base(**fields)
     ours, theirs = recording(what), recording(what)
     change(theirs)
-    return {rung.name: rung for rung in ladder.hold(what, architecture_of(what), ours, theirs, yardstick)}
+    return {rung.name: rung for rung in rungs.compare_serials(what, architecture_of(what), ours, theirs, yardstick)}
 
 
 _SERIALS_ALONE = ("initial/", "gradient/", "logits/train", "logits/eval")
@@ -47,7 +49,7 @@ def held_mode(
     serial = recording(what)
     split = {name: array for name, array in recording(what).items() if not name.startswith(_SERIALS_ALONE)}
     change(split)
-    return ladder.hold_mode(parallel, architecture_of(what), "pytorch", serial, split, yardstick)
+    return rungs.compare_mode(parallel, architecture_of(what), "pytorch", serial, split, yardstick)
 
 
 def failed(rungs: dict[str, Rung]) -> list[str]:
@@ -138,7 +140,7 @@ def test_only_adam_is_forgiven_where_a_gradient_is_rounding_noise() -> None:
         ours["gradient/conv.bias"][:] = 1e-16
         theirs["gradient/conv.bias"][:] = -1e-16
         theirs["stepped/conv.bias"] += 1e-6
-        return failed({rung.name: rung for rung in ladder.hold(what, architecture_of(what), ours, theirs, None)})
+        return failed({rung.name: rung for rung in rungs.compare_serials(what, architecture_of(what), ours, theirs, None)})
 
     assert moved_bias(base(optimizer=ADAM)) == []
     assert moved_bias(base(optimizer=SGD)) == ["4 weights after one step"]
@@ -199,9 +201,9 @@ def test_numbers_that_are_missing_on_both_sides_are_no_agreement(name: str) -> N
     ours, theirs = recording(what), recording(what)
     for arrays in (ours, theirs):
         arrays[name][-1] = np.nan
-    yardstick = ladder.measure_yardstick([(ours, {**theirs, "logits/final": theirs["logits/final"][::-1]})])
+    yardstick = tolerances.measure_yardstick([(ours, {**theirs, "logits/final": theirs["logits/final"][::-1]})])
     for each in (None, yardstick):
-        assert failed({rung.name: rung for rung in ladder.hold(what, architecture_of(what), ours, theirs, each)})
+        assert failed({rung.name: rung for rung in rungs.compare_serials(what, architecture_of(what), ours, theirs, each)})
 
 
 @pytest.mark.parametrize(
@@ -255,7 +257,7 @@ def test_a_yardstick_is_the_largest_difference_so_far_of_any_framework_to_itself
     mirrored["loss"] = mirrored["loss"] * (1 + np.array([0, 3e-13, 1e-13, 5e-13]))
     other["loss"] = other["loss"] * (1 + np.array([0, 0, 4e-13, 0]))
     other["logits/final"] = other["logits/final"] * (1 + 1e-8)
-    yardstick = ladder.measure_yardstick([(ours, mirrored), (theirs, other)])
+    yardstick = tolerances.measure_yardstick([(ours, mirrored), (theirs, other)])
     np.testing.assert_allclose(yardstick.losses, [0, 3e-13, 4e-13, 5e-13], atol=1e-15)
     assert yardstick.logits == pytest.approx(1e-8, rel=1e-3)
 
@@ -299,7 +301,7 @@ def test_a_yardstick_that_is_large_from_the_start_measures_nothing(
     ordered, reordered = recording(base()), recording(base(), reverse_batches=True)
     reordered["loss"][step - 1 :] *= 1 + difference
     reordered["logits/final"] *= 1 + 1e-10
-    yardstick = ladder.measure_yardstick([(ordered, reordered)], strict_steps)
+    yardstick = tolerances.measure_yardstick([(ordered, reordered)], strict_steps)
     assert (yardstick.losses.any(), yardstick.logits > 0.0) == (is_one, is_one)
 
 
@@ -397,9 +399,9 @@ def test_a_kernel_whose_gradient_is_all_noise_to_adam_is_not_passed_over() -> No
     ours, theirs = recording(what), recording(what)
     ours["gradient/dense.kernel"] *= 1e-14
     theirs["gradient/dense.kernel"] *= -1e-14
-    rungs = {rung.name: rung for rung in ladder.hold(what, architecture_of(what), ours, theirs, None)}
-    assert failed(rungs) == ["4 weights after one step"]
-    assert rungs["4 weights after one step"].where == "dense.kernel"
+    found = {rung.name: rung for rung in rungs.compare_serials(what, architecture_of(what), ours, theirs, None)}
+    assert failed(found) == ["4 weights after one step"]
+    assert found["4 weights after one step"].where == "dense.kernel"
 
 
 @pytest.mark.parametrize(("precision", "too_small"), [("float64", 1e-7), ("float32", 1e-3)])
@@ -413,7 +415,7 @@ def test_adams_first_step_in_a_mode_is_compared_where_rounding_cannot_have_turne
     def moved(row: int) -> str:
         split = {name: array.copy() for name, array in serial.items() if not name.startswith(_SERIALS_ALONE)}
         split["stepped/dense.kernel"][row, 0] += 0.1
-        return ladder.hold_mode(_parallel(what), architecture_of(what), "pytorch", serial, split, None)[1].status
+        return rungs.compare_mode(_parallel(what), architecture_of(what), "pytorch", serial, split, None)[1].status
 
     assert [moved(0), moved(1)] == ["passed", "failed"]
 
@@ -427,7 +429,7 @@ def test_a_parameter_whose_first_gradient_is_zero_must_stay_where_it_is() -> Non
     split = {name: array.copy() for name, array in serial.items() if not name.startswith(_SERIALS_ALONE)}
 
     def status() -> str:
-        return ladder.hold_mode(_parallel(what), architecture_of(what), "pytorch", serial, split, None)[1].status
+        return rungs.compare_mode(_parallel(what), architecture_of(what), "pytorch", serial, split, None)[1].status
 
     assert status() == "passed"
     split["stepped/dense.kernel"][3, 5] += 1e-3
@@ -442,8 +444,8 @@ def test_adams_direction_is_that_of_the_gradient_with_its_weight_decay() -> None
     theirs = {name: array.copy() for name, array in ours.items()}
     theirs["gradient/dense.kernel"][0, 0] *= 1 + 1e-6
     theirs["stepped/dense.kernel"][7, 7] += 0.1
-    rungs = {rung.name: rung for rung in ladder.hold(what, architecture_of(what), ours, theirs, None)}
-    assert failed(rungs) == []
+    found = {rung.name: rung for rung in rungs.compare_serials(what, architecture_of(what), ours, theirs, None)}
+    assert failed(found) == []
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("float64", 1e-8), ("float32", 1e-2)])
@@ -461,7 +463,7 @@ def test_adams_first_step_is_compared_wherever_the_gradient_stands_out_of_the_ro
         gradient[0, 0] += noise * tolerance * np.abs(gradient).max()
         farthest = np.unravel_index(np.abs(gradient).argmax(), gradient.shape)
         theirs["stepped/dense.kernel"][farthest] += by
-        return failed({rung.name: rung for rung in ladder.hold(what, architecture_of(what), ours, theirs, None)})
+        return failed({rung.name: rung for rung in rungs.compare_serials(what, architecture_of(what), ours, theirs, None)})
 
     assert moved(by=0.0, noise=0.5) == []
     assert moved(by=0.1, noise=0.5) == ["4 weights after one step"]

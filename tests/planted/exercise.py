@@ -17,7 +17,7 @@ from pathlib import Path
 import safetensors.numpy
 
 from common.models import architectures
-from compare.proof import ladder
+from compare.proof import certificate, rungs
 from tests.parity.settings import setting
 
 PROJECT = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ def main() -> int:
     return 0
 
 
-def _proof(name: str, defect: str) -> ladder.Proof:
+def _proof(name: str, defect: str) -> certificate.Proof:
     """PyTorch with the mistake, held against TensorFlow without it."""
     base = setting(name)
     with tempfile.TemporaryDirectory(prefix="convtwins-") as temporary:
@@ -71,7 +71,8 @@ def _proof(name: str, defect: str) -> ladder.Proof:
                 sys.exit(f"{framework} could not record:\n{done.stderr[-3000:]}")
             recorded[framework] = safetensors.numpy.load_file(folder / f"{name}-{planted}.safetensors")
     architecture = architectures.resolve(base.model, 10, 32)
-    return ladder.Proof(rungs=ladder.hold(base, architecture, recorded["tensorflow"], recorded["pytorch"], None), seconds=0.0)
+    compared = rungs.compare_serials(base, architecture, recorded["tensorflow"], recorded["pytorch"], None)
+    return certificate.Proof(rungs=compared, seconds=0.0)
 
 
 if __name__ == "__main__":

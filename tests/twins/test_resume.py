@@ -153,7 +153,7 @@ def _flipped(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "fields", "reason"),
     [
-        (_torn, {}, "is torn"),
+        (_torn, {}, "is not a whole checkpoint"),
         (_flipped, {}, "was changed since it was written"),
         (Path.unlink, {}, "no checkpoint had been made"),
         (lambda path: None, {"seed": 1}, "of another run: its spec differs"),

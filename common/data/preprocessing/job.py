@@ -15,6 +15,7 @@ from common.data.preprocessing.sums import Sums, Triple
 from common.data.sources import Encoded
 from common.frozen import Frozen
 from common.machine import machine
+from common.machine.interference import Meter
 
 Scanning = Callable[[Encoded, int, int], AbstractContextManager[Callable[[], Sums]]]
 """(files, image size, workers): starts the workers and gives the function that scans."""
@@ -76,11 +77,11 @@ def run(scanning: Scanning, path: Path, workers: int, out: Path, started: float)
     imported = time.time()
     with scanning(encoded, image_size, workers) as scan:
         start_seconds = time.time() - imported
-        others = machine.OtherWork()
+        others = Meter()
         start = time.perf_counter()
         sums = scan()
         seconds = time.perf_counter() - start
-        cores_of_others = others.cores()
+        cores_of_others = others.cores_of_others()
         peak_memory_mib = machine.peak_memory_mib()
     if sums.pixels != len(encoded) * image_size**2:
         raise AssertionError(f"The scan added {sums.pixels:,} pixels for {len(encoded):,} images of {image_size} px")

@@ -55,12 +55,14 @@ def scan(tree: FileSource, listing: Listing, packed: BinaryIO) -> Manifest:
                 packed.write(content)
             for name, value in found.items():
                 columns[name][row] = value
+    told: dict[str, Any] = {name: tuple(values) for name, values in texts.items()}
     return Manifest(
         paths=tuple(place.path for place in places),
         splits=tuple(place.split for place in places),
         classes=tuple(place.class_name for place in places),
         empty_folders=tuple(empty_folders),
-        **columns | {name: tuple(values) for name, values in texts.items()},
+        **columns,
+        **told,
     )
 
 

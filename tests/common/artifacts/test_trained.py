@@ -57,10 +57,10 @@ def test_files_that_are_no_trained_model_are_refused_by_name(tmp_path: Path) -> 
         path = tmp_path / name
         if content is not None:
             path.write_bytes(content)
-        said = "is not there, or no file" if content is None else r"is torn, or no safetensors file \(.*\)"
-        with pytest.raises(WeightsError, match=rf"{name} {said}\. Use the best\.safetensors of a run"):
+        said = "there is no file missing" if content is None else rf"{name} is not a whole trained model \(.*\)"
+        with pytest.raises(WeightsError, match=rf"{said}\. Use the best\.safetensors of a run"):
             trained.load(path)
-    with pytest.raises(WeightsError, match="no file"):
+    with pytest.raises(WeightsError, match="there is no file"):
         trained.load(tmp_path)
     foreign = tmp_path / "foreign"
     safetensors.numpy.save_file({"x": np.zeros(3)}, foreign)
@@ -68,18 +68,18 @@ def test_files_that_are_no_trained_model_are_refused_by_name(tmp_path: Path) -> 
         trained.load(foreign)
     other = tmp_path / "other"
     checked_arrays.write(other, {"version": "1", "progress": "{}"}, {"x": np.zeros(3)})
-    with pytest.raises(WeightsError, match="other has no whole card"):
+    with pytest.raises(WeightsError, match="other is not a whole card"):
         trained.load(other)
 
 
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"pixel_std": [0.0, 1.0, 1.0]}, "no whole card"),
-        ({"image_size": 100_000}, "no whole card"),
-        ({"class_names": []}, "no whole card"),
-        ({"framework": "torch\x1b[2J"}, "no whole card"),
-        ({"model": "package.module\x1b[2J"}, "no whole card"),
+        ({"pixel_std": [0.0, 1.0, 1.0]}, "not a whole card"),
+        ({"image_size": 100_000}, "not a whole card"),
+        ({"class_names": []}, "not a whole card"),
+        ({"framework": "torch\x1b[2J"}, "not a whole card"),
+        ({"model": "package.module\x1b[2J"}, "not a whole card"),
         ({"image_size": 16}, "does not fit its model: data.image_size is too small"),
         ({"class_names": ["a", "b", "c"]}, "does not fit simple_cnn: logits.bias has shape"),
     ],

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-import time
 from collections import namedtuple
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -148,19 +147,6 @@ def test_cpu_time_of_a_child_counts_when_it_has_ended_too() -> None:
     with child("import time\nwhile time.process_time() < 0.3: pass\nprint(time.process_time())") as (_, burnt):
         pass
     assert machine.cpu_seconds() - before > float(burnt) - 0.05
-
-
-def test_other_work_is_what_the_machine_did_and_this_process_did_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = {"time": 100.0, "busy": 50.0, "own": 20.0}
-    monkeypatch.setattr(time, "monotonic", lambda: now["time"])
-    monkeypatch.setattr(machine, "busy_cpu_seconds", lambda: now["busy"])
-    monkeypatch.setattr(machine, "cpu_seconds", lambda: now["own"])
-    others = machine.OtherWork()
-    assert others.cores() == 0.0  # no time has passed
-    now.update(time=110.0, busy=65.0, own=30.0)
-    assert others.cores() == 0.5
-    now.update(own=40.0)
-    assert others.cores() == 0.0  # clocks are coarse: no negative work
 
 
 @linux

@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from common.models import architectures, stages
-from common.models.architectures import Architecture, BatchNorm, Conv, Dense, Layer, ReLU, Residual
+from common.models.architectures import Architecture, Conv, Layer, ReLU, Residual
 from common.models.stages import Operation, Schedule
 from common.spec import MODELS, SpecError
 
@@ -36,12 +36,12 @@ def test_every_layer_is_in_one_stage_in_order_and_no_cut_is_better_balanced(arch
     assert all(before.output_shape == behind.input_shape for before, behind in itertools.pairwise(cut))
     assert cut[0].is_first and cut[-1].is_last
 
-    costs = [4 * layer.in_channels * layer.out_channels for layer in architecture.layers if isinstance(layer, Conv)]
+    costs = [8 * layer.in_channels * layer.out_channels for layer in architecture.layers if isinstance(layer, Conv)]
     best = min(
         max(sum(costs[start:stop]) for start, stop in itertools.pairwise((0, *inner, len(costs))))
         for inner in itertools.combinations(range(1, len(costs)), number - 1)
     )
-    assert max(stage.multiply_adds for stage in cut) == best
+    assert max(stage.forward_flops for stage in cut) == best
     assert stages.cut(architecture, number) == cut
 
 
@@ -79,13 +79,18 @@ def test_fewer_layers_than_stages_are_refused_in_words() -> None:
         stages.cut(architecture, 7)
 
 
-def test_multiply_adds_are_counted_layer_by_layer() -> None:
-    same = architectures.same_padding(4, 3, 1)
-    body = (Conv("a", 2, 5, 3, 1, same, bias=True), BatchNorm("b", 5))
-    shortcut = (Conv("c", 2, 5, 1, 1, architectures.no_padding, bias=False),)
-    expected = 4 * 4 * 5 * (9 * 2) + 4 * 4 * 5 + 4 * 4 * 5 * 2 + 4 * 4 * 5
-    assert stages.multiply_adds((Residual("r", body, shortcut),), (4, 4, 2)) == expected
-    assert stages.multiply_adds((Dense("d", 7, 3), ReLU("e")), (7,)) == 21
+@pytest.mark.parametrize(
+    ("model", "layers"),
+    [
+        ("simple_cnn", {2: [6, 11], 3: [6, 3, 8], 4: [3, 3, 3, 8]}),
+        ("mini_xception", {2: [8, 15], 3: [7, 3, 13], 4: [4, 4, 3, 12]}),
+        ("resnet18", {2: [8, 6], 3: [6, 3, 5], 4: [6, 2, 2, 4]}),
+    ],
+)
+def test_the_built_in_models_are_cut_where_they_always_were(model: str, layers: dict[int, list[int]]) -> None:
+    architecture = architectures.resolve(model, 10, 32)
+    cuts = {number: stages.cut(architecture, number) for number in layers}
+    assert {number: [len(stage.architecture.layers) for stage in cut] for number, cut in cuts.items()} == layers
 
 
 def told(schedule: Schedule, number: int, micro_batches: int) -> list[str]:

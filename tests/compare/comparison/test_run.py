@@ -26,7 +26,7 @@ from compare.core.interrupt import Interrupted
 from compare.core.presets import Preset
 from compare.execution import executor, launch, matrix, store
 from compare.execution.matrix import Row
-from compare.proof import ladder
+from compare.proof import certificate, ladder
 from tests.compare import made
 from tests.compare.conftest import behave
 
@@ -388,7 +388,7 @@ def test_one_core_has_one_serial_row(fake_twins: pytest.MonkeyPatch) -> None:
 def _stand_in(verdict: str, *, remembered: bool = False) -> Any:
     def prove(timed: Spec, frameworks: list[str], modes: list[str], **settings: Any) -> Any:
         settings["progress"]("rung 5")
-        rung = ladder.Rung(
+        rung = certificate.Rung(
             name="5 losses", model=timed.model, optimizer="sgd", precision="float64", steps=50, max_relative_difference=3e-15,
             step=49, tolerance=1e-12, reason="rounding", status="passed",
         )  # fmt: skip

@@ -347,7 +347,7 @@ def test_where_the_last_checkpoint_is_damaged_the_one_before_is_gone_on_from(
     path = newer / checkpoint.FILE
     path.write_bytes(path.read_bytes()[:-7])
     assert store.resumable(run) == older
-    assert f"Not gone on from: {path} is torn" in capsys.readouterr().err
+    assert f"Not gone on from: {path} is not a whole checkpoint" in capsys.readouterr().err
     (older / checkpoint.FILE).unlink()
     assert store.resumable(run) == empty  # which says why it starts over
 

@@ -349,7 +349,7 @@ def test_what_is_no_image_is_refused_by_name(
     ):
         assert said in done.stderr
     refused = compare("predict", text, good)
-    assert refused.exit_code == 2 and f"{text} is torn" in refused.stderr
+    assert refused.exit_code == 2 and f"{text} is not a whole trained model" in refused.stderr
     unknown = compare("predict", checkpoint, good)
     assert unknown.exit_code == 2 and f"Say --model {MODEL}" in unknown.stderr
 

@@ -340,7 +340,7 @@ def test_what_is_stored_is_refused_where_it_was_changed_or_is_of_other_versions(
     newer = {**description, "versions": {"left": "2.0"}}
     with pytest.raises(ValueError, match=r"other versions of left \(left 1.0\). Here: left 2.0. Run: python -m compare opti"):
         best_switches.load("left", "simple_cnn", newer, cache)
-    with pytest.raises(ValueError, match="nothing is stored"):
+    with pytest.raises(ValueError, match="no record of the best switches for mini_xception in left on this machine"):
         best_switches.load("left", "mini_xception", description, cache)
     path = best_switches.path("left", "simple_cnn", description, cache)
     path.write_text(path.read_text(encoding="utf-8").replace("few", "all"), encoding="utf-8")

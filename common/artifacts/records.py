@@ -1,0 +1,115 @@
+"""Stored records, written and read back in one way: parse, check the checksum, the version, then every field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+import pydantic
+from pydantic import BaseModel
+
+from common.artifacts import atomic_files
+
+_Record = TypeVar("_Record", bound=BaseModel)
+_MOST_FAULTS = 3
+
+
+class RecordError(ValueError):
+    """A stored record cannot be read: missing, torn, changed since, or of another version. The message names its path."""
+
+
+def write(path: Path, record: BaseModel) -> None:
+    """Replace a JSON file by a record with its checksum, whole or not at all.
+
+    Raises:
+        OSError: it cannot be written. The former file stays.
+    """
+    atomic_files.write_atomically(path, atomic_files.with_checksum(record.model_dump_json()))
+
+
+def read(
+    path: Path,
+    model: type[_Record],
+    *,
+    what: str,
+    again: str,
+    name_it: str = "",
+    version: int | None = None,
+    raises: type[Exception] = RecordError,
+) -> _Record:
+    """Read a record back. A file from before there were checksums may lack one.
+
+    Args:
+        path: of the JSON file.
+        model: of its values.
+        what: a noun for it without article.
+        again: a sentence that says how to get it anew.
+        name_it: a sentence that says what to do if there is no such file. Default: `again`.
+        version: the `schema_version` that the file must have. None: it has none.
+        raises: class of the error.
+
+    Raises:
+        RecordError, or `raises`: no such file, torn, changed since it was written, or of another version.
+    """
+    try:
+        content = path.read_bytes()
+        # A line that stands as it was written needs no second look at each value.
+        whole = atomic_files.without_checksum(content)
+        if whole is not None and (record := _of_version(whole, model, version)) is not None:
+            return record
+        values = atomic_files.parsed(content)
+        if not atomic_files.is_unchanged(values):
+            raise raises(changed(path, again))
+        found = values.get("schema_version") if isinstance(values, dict) else None
+        if version is not None and found != version:
+            raise raises(other_version(path, "schema_version", found, version, again))
+        return model.model_validate(values)
+    except raises:
+        raise
+    except FileNotFoundError:
+        raise raises(missing(path, what, name_it or again)) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise raises(torn(path, what, why(error), again)) from None
+
+
+def _of_version(text: bytes, model: type[_Record], version: int | None) -> _Record | None:
+    """None where `read` has to say what is wrong."""
+    try:
+        record = model.model_validate_json(text)
+    except pydantic.ValidationError:
+        return None
+    said = "schema_version" in record.model_fields_set and getattr(record, "schema_version", None) == version
+    return record if version is None or said else None
+
+
+def missing(path: Path, what: str, again: str) -> str:
+    """The message of an error about a file that does not exist."""
+    return _message(f"{path.parent} holds no {what}: there is no file {path.name}.", again)
+
+
+def torn(path: Path, what: str, fault: str, again: str) -> str:
+    """The message of an error about a file that is cut short, or whose values are not those of such a record."""
+    return _message(f"{path} is not a whole {what} ({fault}).", again)
+
+
+def why(error: Exception) -> str:
+    """An error as the fault of a file; of several wrong fields the first ones."""
+    said = str(error)
+    if isinstance(error, pydantic.ValidationError):
+        faults = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_url=False)]
+        said = "; ".join(faults[:_MOST_FAULTS] + ["..."] * (len(faults) > _MOST_FAULTS))
+    return f"{type(error).__name__}: {said}"
+
+
+def changed(path: Path, again: str) -> str:
+    """The message of an error about a file whose values are others than those that were written."""
+    return _message(f"{path} was changed since it was written: its checksum does not fit.", again)
+
+
+def other_version(path: Path, field: str, received: object, needed: object, again: str) -> str:
+    """The message of an error about a file that another version of this project has written."""
+    return _message(f"{path} has another {field}. Received: {received!r}, needed: {needed!r}.", again)
+
+
+def _message(wrong: str, again: str) -> str:
+    return f"{wrong} {again}".rstrip()

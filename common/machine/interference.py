@@ -1,0 +1,88 @@
+"""Other work on the machine while something is timed, and how much of a budget of cores it took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import AliasChoices, Field
+
+from common.frozen import Frozen
+from common.machine import machine
+
+DISTURBED_FROM = 0.15
+"""Cores that other work took from a budget, above which times are unreliable."""
+
+
+class Usage(Frozen):
+    """Wall time, and CPU time of a run and of all other work in it."""
+
+    wall_seconds: float = Field(default=0.0, validation_alias=AliasChoices("wall_seconds", "wall"))
+    process_cpu_seconds: float = Field(default=0.0, validation_alias=AliasChoices("process_cpu_seconds", "own"))
+    """Of this process and its descendants. In a run of several ranks: summed over them."""
+    machine_cpu_seconds: float = Field(default=0.0, validation_alias=AliasChoices("machine_cpu_seconds", "whole"))
+    """Of everything on the machine."""
+    budget_cpu_seconds: float = Field(default=0.0, validation_alias=AliasChoices("budget_cpu_seconds", "held"))
+    """Of everything on the CPUs of the budget."""
+    stolen_cpu_seconds: float = Field(default=0.0, validation_alias=AliasChoices("stolen_cpu_seconds", "stolen"))
+    """What a hypervisor gave to other machines while the CPUs of the budget wanted it. Part of `budget_cpu_seconds`."""
+
+    @property
+    def other_cpu_seconds(self) -> float:
+        """Of other work on the machine. Not negative, though the kernel's clocks are coarse."""
+        return max(self.machine_cpu_seconds - self.process_cpu_seconds, 0.0)
+
+    @property
+    def taken_cpu_seconds(self) -> float:
+        """Of other work on the CPUs of the budget."""
+        return max(self.budget_cpu_seconds - self.process_cpu_seconds, 0.0)
+
+    def plus(self, other: Usage) -> Usage:
+        return Usage(**{name: seconds + getattr(other, name) for name, seconds in self})
+
+    def minus(self, other: Usage) -> Usage:
+        return Usage(**{name: seconds - getattr(other, name) for name, seconds in self})
+
+
+class Meter:
+    """Measures usage from its construction on.
+
+    Args:
+        cpus: of the budget. None: all.
+    """
+
+    def __init__(self, cpus: Sequence[int] | None = None) -> None:
+        self._cpus = cpus
+        self._before = self._so_far()
+
+    def usage(self) -> Usage:
+        return self._so_far().minus(self._before)
+
+    def cores_of_others(self) -> float:
+        """Mean number of cores that other work on the machine used until now. 0 if no time has passed."""
+        used = self.usage()
+        return used.other_cpu_seconds / used.wall_seconds if used.wall_seconds else 0.0
+
+    def _so_far(self) -> Usage:
+        machine_cpu_seconds = machine.busy_cpu_seconds()
+        return Usage(
+            wall_seconds=time.monotonic(),
+            process_cpu_seconds=machine.cpu_seconds(),
+            machine_cpu_seconds=machine_cpu_seconds,
+            budget_cpu_seconds=machine_cpu_seconds if self._cpus is None else machine.busy_cpu_seconds(self._cpus),
+            stolen_cpu_seconds=machine.stolen_cpu_seconds(self._cpus),
+        )
+
+
+def cores_lost(cores_of_others: float, budget: int, description: Mapping[str, Any]) -> float:
+    """Cores that other work took from a budget, if only its use of the whole machine is known.
+
+    Other work first uses the cores outside the budget. What it uses beyond these counts.
+
+    Args:
+        cores_of_others: that other work used on the whole machine.
+        budget: cores of the budget.
+        description: `machine.describe` of that machine. If it lacks the number of cores, all use counts.
+    """
+    return max(cores_of_others - ((description.get("logical_cores") or budget) - budget), 0.0)

@@ -1,0 +1,15 @@
+"""The code of a run as one number, by which a stored record tells whether it has changed since."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from common.machine import machine
+from common.models import architectures
+from compare.execution import launch
+
+
+def of(frameworks: Sequence[str], model: str) -> str:
+    """SHA-256 over what the twins share, the twins of these frameworks, and a user's own model with its package."""
+    folders = [machine.PROJECT_ROOT / folder for folder in ("common", *(launch.FRAMEWORKS[name] for name in frameworks))]
+    return machine.code_digest([*folders, *architectures.user_folders(model)])

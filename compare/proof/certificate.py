@@ -1,0 +1,93 @@
+"""What the rungs of the ladder prove: the verdict, and the sentence that says it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from common.frozen import Frozen
+
+Verdict = Literal["proved", "not proved", "not claimed"]
+
+
+class Rung(Frozen):
+    """One claim, and the largest difference that was found against it."""
+
+    name: str
+    model: str
+    optimizer: str
+    precision: str
+    steps: int
+    max_relative_difference: float
+    """Infinite if names, shapes or ids differ, or if a value is not finite. In JSON, infinity is null."""
+    step: int | None
+    """The step of the largest difference, from 1. None: the rung has no steps."""
+    tolerance: float
+    """The largest difference that is allowed at that step."""
+    reason: str
+    """Why this tolerance."""
+    status: Literal["passed", "failed", "shown"]
+    """`shown`: reported, but not judged."""
+    framework: str | None = None
+    """Rung 6 only: the framework whose mode is compared with its own serial run."""
+    mode: str | None = None
+    where: str | None = None
+    """The parameter, file or step with the largest difference."""
+    judged_steps: int | None = None
+    """Of a rung over steps: how many have a tolerance, from the first on."""
+
+
+class Proof(Frozen):
+    """All rungs of one or more ladders."""
+
+    rungs: list[Rung]
+    seconds: float
+    """How long the proof took when it was made."""
+    made_at: str = ""
+    """UTC, ISO 8601."""
+    remembered: bool = False
+    """Read back from an earlier proof with the same code, versions, machine and spec."""
+    not_claimed: dict[str, str] = {}
+    """Mode or framework: why it does not claim to be the proved mathematics as it is timed."""
+    compared_with: dict[str, str] = {}
+    """Mode: what it was proved to equal, if that is not the serial run that is timed beside it."""
+
+    @property
+    def verdict(self) -> Verdict:
+        statuses = {rung.status for rung in self.rungs}
+        return "not proved" if "failed" in statuses else "proved" if "passed" in statuses else "not claimed"
+
+    @property
+    def sentence(self) -> str:
+        """The verdict with its numbers."""
+        failed = [rung for rung in self.rungs if rung.status == "failed"]
+        if failed:
+            first = failed[0]
+            return (
+                f"not proved: {len(failed)} of {len(self.rungs)} rungs failed, first {first.name} "
+                f"({first.max_relative_difference:.1e}, tolerance {first.tolerance:.0e})"
+            )
+        passed = sum(rung.status == "passed" for rung in self.rungs)
+        if not passed:
+            return "not claimed: nothing was compared"
+        when = f", remembered from {self.made_at}" if self.remembered else ""
+        losses = [rung for rung in self.rungs if rung.name == "5 losses"]
+        if not losses:
+            return f"proved: each mode trains as serial does in the same framework; {passed} rungs passed{when}"
+        proving = [rung for rung in losses if rung.precision == "float64"] or losses
+        worst = max(proving, key=lambda rung: rung.max_relative_difference)
+        steps = (
+            f"at each of {worst.judged_steps} steps ({worst.where})" if worst.precision == "float64" else "at the first step"
+        )
+        return (
+            f"proved: in {worst.precision} the losses of the frameworks agree within {worst.max_relative_difference:.1e} "
+            f"(relative) {steps}; {passed} rungs passed{when}"
+        )
+
+    def mode_verdict(self, framework: str, mode: str) -> str:
+        """The verdict on one mode of one framework as it is timed."""
+        own = [rung for rung in self.rungs if rung.mode == mode and rung.framework == framework]
+        twins = [rung for rung in self.rungs if rung.mode is None]
+        if {mode, framework} & self.not_claimed.keys() or not (twins if mode == "serial" else own):
+            return "not claimed"
+        # A mode equals its own serial run. It is the same training only if the serial runs of the frameworks are.
+        return "not proved" if any(rung.status == "failed" for rung in (*twins, *own)) else "proved"

@@ -1,0 +1,60 @@
+"""Which modes claim to train as serial does, as they are timed, and why others do not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from common import spec
+from common.models.architectures import Architecture
+from common.spec import Spec
+from compare.execution import launch
+
+
+def not_claimed(timed: Spec, architecture: Architecture, modes: Sequence[str], frameworks: Sequence[str]) -> dict[str, str]:
+    """Mode or framework: why it does not claim to be the proved mathematics as it is timed.
+
+    Args:
+        timed: the run that the proof is for.
+        architecture: of its model.
+        modes: parallel ones.
+        frameworks: those that run with switches of their own.
+    """
+    reasons: dict[str, str] = {}
+    for mode in modes:
+        asked = spec.build(spec.with_variant({**timed.model_dump(), "global_batch_size": 2}, mode, 2))
+        if asked.departs is not None:
+            reasons[mode] = asked.departs
+        elif asked.data_replicas == 1:
+            continue
+        elif architecture.has_batch_norm and mode == "hybrid_pipeline":
+            reasons[mode] = "BatchNorm over the micro-batches of each copy's shard is another function than serial's"
+        elif architecture.has_batch_norm and timed.batch_norm_statistics == "per_replica":
+            reasons[mode] = "BatchNorm over each replica's own examples is another function than serial's"
+        elif timed.schedule.scaling != "none":
+            reasons[mode] = "the learning rate is scaled with the replicas"
+        elif architecture.has_batch_norm and timed.accumulation > 1:
+            reasons[mode] = "the parts of a batch whose gradients are added up are parts of each replica's shard"
+    reasons |= dict.fromkeys(frameworks, "the float64 proof is made without its switches")
+    if timed.optimizer.native:
+        reasons |= dict.fromkeys(("serial", *modes), "the frameworks' own optimizers follow different rules")
+    return reasons
+
+
+def compared_with(timed: Spec, architecture: Architecture, modes: Sequence[str]) -> dict[str, str]:
+    """Mode: what its proof compares it with, if that is not the serial run that is timed beside it."""
+    pipelines = [mode for mode in modes if mode in ("pipeline", "pipeline_1f1b")]
+    if not architecture.has_batch_norm or not pipelines:
+        return {}
+    micro_batches = spec.micro_batches(timed.global_batch_size, timed.pipeline.micro_batches)
+    words = f"serial that adds up the gradients of {micro_batches} parts of a batch, for BatchNorm sees one part at a time"
+    return dict.fromkeys(pipelines, words) if micro_batches > 1 else {}
+
+
+def has_switches(timed: Spec) -> bool:
+    """Whether a run has other switches than `fair`."""
+    return bool(timed.framework_options) or timed.switches != "fair"
+
+
+def reduced(framework: str, timed: Spec) -> list[str]:
+    """The switches by which a run computes with fewer digits. The framework is asked only if there are switches."""
+    return spec.reduced(timed, spec.of_device(timed, launch.describe(framework))["options"]) if has_switches(timed) else []

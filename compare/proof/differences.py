@@ -1,0 +1,121 @@
+"""Differences between two recordings as numbers, on the scale that each of them needs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from common.models.architectures import Architecture
+from common.spec import Spec
+
+Arrays = dict[str, npt.NDArray[Any]]
+UNSEEN_NOISE = {"float64": 1e-14, "float32": 1e-4}
+"""Rounding in the gradients of a mode, which are not recorded. In float64 the scale is the model's largest gradient. In float32
+it is the parameter's own largest one, because the model's would hide whole layers."""
+
+
+def parameters(architecture: Architecture, ours: Arrays, theirs: Arrays) -> tuple[float, str | None]:
+    """(0 if names, shapes, count and initial values are equal, else infinite; the first that differs)."""
+    for parameter in architecture.parameters():
+        name = f"initial/{parameter.name}"
+        for arrays in (ours, theirs):
+            if name not in arrays or arrays[name].shape != parameter.shape:
+                return math.inf, parameter.name
+            if parameter.trainable != (f"gradient/{parameter.name}" in arrays):
+                return math.inf, parameter.name
+        if not np.array_equal(ours[name], theirs[name]):
+            return math.inf, parameter.name
+    values = [parameter.size for parameter in architecture.parameters()]
+    trainable = [parameter.size for parameter in architecture.parameters() if parameter.trainable]
+    if any(arrays["num_values"].tolist() != [sum(values), sum(trainable)] for arrays in (ours, theirs)):
+        return math.inf, "number of values"
+    for prefix in ("initial/", "gradient/"):
+        if group(ours, prefix).keys() != group(theirs, prefix).keys():
+            return math.inf, "names"
+    return 0.0, None
+
+
+def updates_apart(what: Spec, limit: float, ours: Arrays, theirs: Arrays) -> tuple[float, str | None]:
+    """(largest difference of the weights after one step, on the scale of the largest update; its parameter)."""
+    gradients = group(ours, "gradient/")
+    largest_gradient = max(float(np.abs(gradient).max()) for gradient in gradients.values())
+    largest_update = max(float(np.abs(ours[f"stepped/{name}"] - ours[f"initial/{name}"]).max()) for name in gradients)
+    differences: list[tuple[float, str]] = []
+    for name, gradient in gradients.items():
+        apart = absolute(ours[f"stepped/{name}"], theirs.get(f"stepped/{name}"))
+        if what.optimizer.name == "adam" and apart.shape == gradient.shape:
+            # Adam's first direction is g / (|g| + epsilon), where g includes the weight decay. If g moves by d, it moves by at
+            # most d / 4|g|. So it must agree wherever g is well above rounding. The gradient of a bias before BatchNorm is
+            # only rounding, and has no direction.
+            is_bias, other = name.endswith(".bias"), theirs.get(f"gradient/{name}")
+            is_own = what.precision == "float32" and not is_bias
+            scale = float(np.abs(gradient).max()) if is_own else largest_gradient
+            noise = UNSEEN_NOISE[what.precision] * scale if other is None else float(absolute(gradient, other).max())
+            followed = gradient + what.optimizer.weight_decay * ours[f"initial/{name}"]
+            counts = np.abs(followed) * limit >= noise
+            if not counts.any() and not is_bias and followed.any():
+                return math.inf, name  # nothing of it would be compared
+            apart = apart[counts] if followed.any() else apart  # a parameter that must not move
+        differences.append((over(apart.max(initial=0.0), largest_update), name))
+    return farthest(differences)
+
+
+def statistics_apart(ours: Arrays, theirs: Arrays) -> tuple[float, str | None]:
+    """(largest difference of BatchNorm statistics, on the scale of the largest of their kind; its name)."""
+    trained = group(ours, "gradient/")
+    statistics = {name: array for name, array in group(ours, "stepped/").items() if name not in trained}
+    largest: dict[str, float] = {}
+    for name, array in statistics.items():
+        role = name.rpartition(".")[2]
+        largest[role] = max(largest.get(role, 0.0), float(np.abs(array).max()))
+    return farthest(
+        [
+            (over(absolute(array, theirs.get(f"stepped/{name}")).max(), largest[name.rpartition(".")[2]]), name)
+            for name, array in statistics.items()
+        ]
+    )
+
+
+def group(arrays: Arrays, prefix: str) -> Arrays:
+    """The arrays whose names begin with a prefix, under the rest of their names."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def against_largest(ours: Arrays, theirs: Arrays) -> tuple[float, str | None]:
+    """(largest difference of all arrays, on the scale of the largest value of all; the name of its array)."""
+    scale = max(float(np.abs(array).max()) for array in ours.values())
+    return farthest([(over(absolute(ours[name], theirs.get(name)).max(), scale), name) for name in ours])
+
+
+def scaled(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> float:
+    """The largest difference, on the scale of the largest value."""
+    return over(absolute(ours, theirs).max(), float(np.abs(ours).max()))
+
+
+def relative(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> npt.NDArray[np.floating]:
+    """Each difference, on the scale of the larger of its two values."""
+    apart = absolute(ours, theirs)
+    if ours.shape != theirs.shape:
+        return apart
+    scale = np.maximum(np.maximum(np.abs(ours), np.abs(theirs)), np.finfo(np.float64).tiny)
+    return np.divide(apart, scale, out=np.full(apart.shape, np.inf), where=np.isfinite(apart))
+
+
+def absolute(ours: npt.NDArray[Any], theirs: npt.NDArray[Any] | None) -> npt.NDArray[np.floating]:
+    """Absolute differences in the shape of `ours`. Infinite if a value is not finite, or if the other shape differs."""
+    if theirs is None or ours.shape != theirs.shape:
+        return np.full(ours.shape, np.inf)
+    finite = np.isfinite(ours) & np.isfinite(theirs)
+    return np.where(finite, np.abs(np.where(finite, ours, 0.0) - np.where(finite, theirs, 0.0)), np.inf)
+
+
+def over(difference: float, scale: float) -> float:
+    """A difference on a scale. Infinite if the scale is zero or not finite, because that compares nothing."""
+    return float(difference) / scale if scale > 0.0 and math.isfinite(scale) else math.inf
+
+
+def farthest(differences: list[tuple[float, str]]) -> tuple[float, str | None]:
+    return max(differences, default=(math.inf, None))

@@ -1,0 +1,63 @@
+"""Recordings of a few steps by each framework, made through the code that is timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import safetensors.numpy
+
+from common.spec import Spec
+from compare.core.errors import LaunchError
+from compare.execution import launch
+from compare.proof.differences import Arrays
+
+
+def record(
+    specs: Mapping[str, Spec], frameworks: Sequence[str], out: Path, progress: Callable[[str], None], *options: str
+) -> dict[str, dict[str, Arrays]]:
+    """Record every spec in every framework. A framework records all specs in one process.
+
+    The processes run one after the other. Side by side, their threads would wait for each other.
+
+    Args:
+        specs: by label.
+        frameworks: by name.
+        out: folder for specs, recordings and logs.
+        progress: called with what is being done.
+        options: of `python -m <twin> trace`.
+
+    Returns:
+        {label: {framework: arrays}}
+
+    Raises:
+        LaunchError: a twin could not record.
+    """
+    recordings: dict[str, dict[str, Arrays]] = {label: {} for label in specs}
+    if not specs:
+        return recordings
+    first, what = next(iter(specs.items()))
+    folder = out / what.model / what.optimizer.name
+    folder.mkdir(parents=True, exist_ok=True)
+    for label, each in specs.items():
+        (folder / f"{label}.json").write_text(each.to_json(), encoding="utf-8")
+    labels = " and ".join(specs)
+    for name in frameworks:
+        progress(f"proof: {what.model}, {what.optimizer.name}, {labels}, {name}")
+        paths, log = {label: folder / f"{label}-{name}.safetensors" for label in specs}, folder / f"{first}-{name}.log"
+        words: list[str] = []
+        for label, path in paths.items():
+            path.unlink(missing_ok=True)  # never judge a recording of an earlier proof
+            source = str(folder / f"{label}.json")
+            words += ["--then", source, str(path)] if words else ["trace", source, "--out", str(path)]
+        code = launch.call(name, [*words, *options], log=log, hang_seconds=what.hang_seconds)
+        if code != 0:
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+            raise LaunchError(
+                f"{name} could not record {labels} ({launch.exit_words(code)}). See {log}.\n" + "\n".join(lines[-3:])
+            )
+        for label, path in paths.items():
+            if not path.exists():
+                raise LaunchError(f"{name} recorded nothing for {label}, and ended as if all were well. See {log}.")
+            recordings[label][name] = safetensors.numpy.load_file(path)
+    return recordings

@@ -1,0 +1,224 @@
+"""The rungs of the ladder: each compares one aspect of two recordings."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from common.models.architectures import Architecture
+from common.spec import Spec
+from compare.proof import tolerances
+from compare.proof.certificate import Rung
+from compare.proof.differences import (
+    Arrays,
+    absolute,
+    against_largest,
+    farthest,
+    group,
+    over,
+    parameters,
+    relative,
+    scaled,
+    statistics_apart,
+    updates_apart,
+)
+from compare.proof.tolerances import Yardstick
+
+
+def compare_serials(
+    base: Spec, architecture: Architecture, ours: Arrays, theirs: Arrays, yardstick: Yardstick | None
+) -> list[Rung]:
+    """Rungs 1 to 5 and 7 between two serial recordings of the same spec. Only rung 1 if that one fails.
+
+    Args:
+        base: the spec that both recorded.
+        architecture: what both should have built.
+        ours: recording of the first framework.
+        theirs: recording of the other.
+        yardstick: of a model that amplifies rounding. None: every step must meet the plain tolerance.
+    """
+    tolerance = tolerances.LOSS_TOLERANCE if base.precision == "float64" else tolerances.DEEP_FLOAT32_TOLERANCE
+    kind = f"rounding of {base.precision}, through all layers"
+    exact = "names, shapes, count and values are equal or not"
+    rungs = [_rung(base, "1 parameters", *parameters(architecture, ours, theirs), 0.0, exact)]
+    if rungs[0].status == "failed":
+        return rungs
+    for mode in ("train", "eval"):
+        difference = scaled(ours[f"logits/{mode}"], theirs[f"logits/{mode}"])
+        rungs.append(_rung(base, f"2 logits, {mode} mode", difference, None, tolerance, kind))
+    difference, where = against_largest(group(ours, "gradient/"), group(theirs, "gradient/"))
+    reason = f"{kind}, on the scale of the model's largest gradient"
+    if base.precision == "float32":
+        tolerance, reason = tolerances.GRADIENT_FLOAT32_TOLERANCE, f"{reason}; it decides some ReLUs and ties of max-pooling"
+    rungs.append(_rung(base, "3 gradients", difference, where, tolerance, reason))
+    rungs += _after_one_step(base, "4 ", architecture, ours, theirs)
+    limits, reason = tolerances.loss_limits(
+        base, tolerances.STRICT_STEPS, tolerances.LOSS_TOLERANCE, len(ours["loss"]), yardstick
+    )
+    rungs.append(_losses(base, "5 losses", ours, theirs, tolerances.STRICT_STEPS, limits, reason))
+    rungs.append(_last_logits(base, "5 logits after the last step, eval mode", architecture, ours, theirs, yardstick))
+    rungs.append(_pixels(base, ours, theirs))
+    return rungs
+
+
+def compare_mode(
+    parallel: Spec,
+    architecture: Architecture,
+    framework: str,
+    serial: Arrays,
+    split: Arrays,
+    yardstick: Yardstick | None,
+) -> list[Rung]:
+    """Rung 6: the recording of a parallel mode against the serial one of the same framework.
+
+    Losses alone are not enough. They do not depend on BatchNorm's running statistics, which evaluation uses.
+    """
+    name = f"6 {parallel.variant} against serial"
+    fields = {"framework": framework, "mode": parallel.variant}
+    strict = tolerances.strict_steps(parallel, architecture)
+    limits, _ = tolerances.loss_limits(parallel, strict, tolerances.PARALLEL_TOLERANCE, len(serial["loss"]), yardstick)
+    reason = "summation order over replicas is the only difference left"
+    losses = _losses(parallel, name, serial, split, strict, limits, reason, **fields)
+    if not np.array_equal(serial["ids"], split["ids"]):
+        apart = {"max_relative_difference": math.inf, "status": "failed", "where": "order of the examples"}
+        losses = losses.model_copy(update=apart)
+    # A rank holds only its own part of the batch. The first rank holds the first rows.
+    whole = {**serial, "logits/final": serial["logits/final"][: len(split["logits/final"])]}
+    return [
+        losses,
+        *_after_one_step(parallel, f"{name}: ", architecture, serial, split, **fields),
+        _last_logits(parallel, f"{name}: logits after the last step", architecture, whole, split, yardstick, **fields),
+    ]
+
+
+def _after_one_step(
+    what: Spec, prefix: str, architecture: Architecture, ours: Arrays, theirs: Arrays, **fields: Any
+) -> list[Rung]:
+    """Weights on the scale of the largest update, BatchNorm statistics on that of the largest mean or variance."""
+    plain = tolerances.LOSS_TOLERANCE if what.precision == "float64" else tolerances.FIRST_FLOAT32_TOLERANCE
+    kind = f"rounding of {what.precision}"
+    limit, reason = 10 * plain, kind
+    if what.precision == "float32":
+        limit = tolerances.GRADIENT_FLOAT32_TOLERANCE
+    elif what.optimizer.name == "adam":
+        # Adam's first direction is g / (|g| + epsilon). If g is small, its rounding counts up to 1 / epsilon times.
+        limit, reason = 1e4 * plain, f"{kind}, times what Adam makes of small gradients"
+    difference, where = updates_apart(what, limit, ours, theirs)
+    reason = f"{reason}, on the scale of the largest update"
+    rungs = [_rung(what, f"{prefix}weights after one step", difference, where, limit, reason, **fields)]
+    if architecture.has_batch_norm:
+        difference, where = statistics_apart(ours, theirs)
+        reason = f"{kind}, on the scale of the largest of their kind"
+        rungs.append(_rung(what, f"{prefix}BatchNorm statistics after one step", difference, where, plain, reason, **fields))
+    return rungs
+
+
+def _losses(
+    what: Spec,
+    name: str,
+    ours: Arrays,
+    theirs: Arrays,
+    strict_steps: int,
+    limits: npt.NDArray[np.floating],
+    reason: str,
+    **fields: Any,
+) -> Rung:
+    """The loss at every step, and the number of right predictions at the first ones, which rounding cannot change."""
+    differences = relative(ours["loss"], theirs["loss"])
+    steps = len(differences)
+    passed = np.isfinite(differences).all() and (differences <= limits).all()
+    if passed:
+        # The largest judged difference, not the one nearest to its limit. Limits may grow with the steps.
+        step = int(np.argmax(np.where(np.isfinite(limits), differences, 0.0)))
+    else:
+        step = int(np.argmax(np.divide(differences, limits, out=np.full(steps, np.inf), where=np.isfinite(differences))))
+    difference, tolerance, where = float(differences[step]), float(limits[step]), None
+    if not math.isfinite(tolerance):  # a loss that is only shown, and not finite
+        tolerance = float(limits[0])
+    status = "passed" if passed else "failed"
+    if what.precision == "float32":
+        where = "grows by rounding: " + ", ".join(f"{differences[at - 1]:.1e} at step {at}" for at in _milestones(steps))
+    elif passed:  # how much training there was to agree on
+        few = min(5, -(-steps // 2))
+        where = f"loss from {ours['loss'][:few].mean():.2f} to {ours['loss'][-few:].mean():.2f}"
+    counted = 1 if what.precision == "float32" else strict_steps
+    miscounted = absolute(ours["num_correct"], theirs["num_correct"])[:counted] > 0.0
+    if passed and miscounted.any():
+        step, difference, status, where = int(np.argmax(miscounted)), math.inf, "failed", "number of right predictions"
+    judged = int(np.isfinite(limits).sum())
+    values = {"step": step + 1, "steps": steps, "judged_steps": judged, "status": status, **fields}
+    return _rung(what, name, difference, where, tolerance, reason, **values)
+
+
+def _last_logits(
+    what: Spec,
+    name: str,
+    architecture: Architecture,
+    ours: Arrays,
+    theirs: Arrays,
+    yardstick: Yardstick | None,
+    **fields: Any,
+) -> Rung:
+    steps = len(ours["loss"])
+    difference = scaled(ours["logits/final"], theirs["logits/final"])
+    values: dict[str, Any] = {"step": steps, "steps": steps, **fields}
+    if what.precision == "float32":
+        if math.isfinite(difference):
+            values["status"] = "shown"
+        reason = "shown: rounding grows with the steps"
+        return _rung(what, name, difference, None, tolerances.FIRST_FLOAT32_TOLERANCE, reason, **values)
+    limit, reason = tolerances.LOGITS_TOLERANCE, "rounding of float64, summed over the steps"
+    settings = what.optimizer
+    if settings.name == "adam" and architecture.has_batch_norm and not settings.weight_decay:
+        # With weight decay the noise grows with each step. Only the yardstick says by how much.
+        limit = max(limit, steps * settings.learning_rate * min(tolerances.GRADIENT_NOISE / settings.epsilon, 1.0))
+        reason = "Adam moves biases in front of BatchNorm by rounding noise over epsilon, which the running means follow"
+    if yardstick is not None and tolerances.YARDSTICK_FACTOR * yardstick.logits > limit:
+        limit = tolerances.YARDSTICK_FACTOR * yardstick.logits
+        reason = "ten times a framework's difference to itself in another order"
+        if limit > tolerances.YARDSTICK_CEILING and math.isfinite(difference):
+            values["status"], reason = "shown", f"shown: {reason} exceeds {tolerances.YARDSTICK_CEILING:.0e}"
+    return _rung(what, name, difference, None, limit, reason, **values)
+
+
+def _pixels(base: Spec, ours: Arrays, theirs: Arrays) -> Rung:
+    difference, where = 0.0, None
+    if not np.array_equal(ours["ids"], theirs["ids"]):
+        difference, where = math.inf, "order of the examples"
+    elif not np.array_equal(ours["decoded"], theirs["decoded"]):
+        difference, where = math.inf, "decoded pixels"
+    else:
+        images, others = group(ours, "images/"), group(theirs, "images/")
+        levels, name = farthest(
+            [(over(absolute(array.astype(np.int64), others.get(name)).max(), 255.0), name) for name, array in images.items()]
+        )
+        apart = absolute(ours["pixels"], theirs["pixels"]).any(axis=1)
+        if levels:
+            difference, where = levels, f"images of step {int(name or 0) + 1}"
+        elif apart.any():
+            difference, where = math.inf, f"images of step {int(np.argmax(apart)) + 1}"
+    reason = "order and augmentation, which moves whole pixels, are equal at every step or not; decoding is shared code"
+    return _rung(base, "7 pixels and order", difference, where, 0.0, reason, steps=len(ours["loss"]))
+
+
+def _rung(what: Spec, name: str, difference: float, where: str | None, tolerance: float, reason: str, **fields: Any) -> Rung:
+    """A rung about one moment. It passes if its difference is a number within the tolerance."""
+    values: dict[str, Any] = {"steps": 1, "step": None, "status": "passed" if difference <= tolerance else "failed", **fields}
+    return Rung(
+        name=name,
+        model=what.model,
+        optimizer=what.optimizer.name,
+        precision=what.precision,
+        max_relative_difference=difference,
+        where=where,
+        tolerance=tolerance,
+        reason=reason,
+        **values,
+    )
+
+
+def _milestones(steps: int) -> list[int]:
+    return [at for at in (1, 2, 5, 10, 20, 50, 100) if at < steps] + [steps]

@@ -1,0 +1,94 @@
+"""How far recordings may differ: fixed tolerances, and the yardstick for models that amplify rounding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from common.models.architectures import Architecture
+from common.spec import Spec
+from compare.proof.certificate import Rung
+from compare.proof.differences import Arrays, relative, scaled
+
+LOSS_TOLERANCE = 1e-12
+PARALLEL_TOLERANCE = 1e-10
+LOGITS_TOLERANCE = 1e-9
+"""Ten times that of losses. A loss is a mean over a batch. Of some hundred logits the farthest one counts."""
+FIRST_FLOAT32_TOLERANCE = 1e-5
+DEEP_FLOAT32_TOLERANCE = 1e-4
+"""Of single logits, which add up the rounding of every layer: some hundred times that of one number."""
+GRADIENT_FLOAT32_TOLERANCE = 1e-2
+"""In float32, rounding opens some ReLUs and turns some ties of max-pooling. mini_xception showed 1.4e-3."""
+GRADIENT_NOISE = 1e-13
+"""Rounding in the gradient of a bias before BatchNorm. In exact arithmetic that gradient is zero."""
+YARDSTICK_FACTOR = 10.0
+YARDSTICK_CEILING = 1e-6
+"""If rounding alone may exceed this, a step is shown and not judged. It proves nothing any more."""
+STRICT_STEPS_IN_PARTS = 2
+"""If BatchNorm sees a micro-batch at a time. Rounding of resnet18 over four examples grows a hundredfold with each step."""
+STRICT_STEPS = 3
+"""Every model must meet the plain tolerance for so many steps. Then a yardstick counts for one that amplifies rounding."""
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """How far frameworks differ from themselves in another summation order. For models that amplify rounding."""
+
+    losses: npt.NDArray[np.floating]
+    """[steps], relative, the largest so far. 0, which allows nothing, if not finite or large from the start."""
+    logits: float
+    """After the last step, on the scale of the largest logit."""
+
+
+def measure_yardstick(pairs: Sequence[tuple[Arrays, Arrays]], strict_steps: int = STRICT_STEPS) -> Yardstick:
+    """The yardstick from pairs of recordings of one framework each: in order, and with every batch reversed.
+
+    If the order changes the first losses by more than rounding does, the yardstick is zero.
+    """
+    first = np.full(STRICT_STEPS, LOSS_TOLERANCE)
+    first[strict_steps:] = PARALLEL_TOLERANCE
+    losses = np.max([relative(ordered["loss"], reordered["loss"]) for ordered, reordered in pairs], axis=0)
+    if not (losses[:STRICT_STEPS] <= first[: len(losses)]).all():
+        return Yardstick(losses=np.zeros_like(losses), logits=0.0)
+    logits = max(scaled(ordered["logits/final"], reordered["logits/final"][::-1]) for ordered, reordered in pairs)
+    return Yardstick(
+        losses=np.maximum.accumulate(np.where(np.isfinite(losses), losses, 0.0)),
+        logits=logits if math.isfinite(logits) else 0.0,
+    )
+
+
+def loss_limits(
+    what: Spec, strict_steps: int, later: float, steps: int, yardstick: Yardstick | None
+) -> tuple[npt.NDArray[np.floating], str]:
+    """([steps] the largest relative difference of each loss, infinite if it is only shown; why)."""
+    if what.precision == "float32":
+        limits = np.full(steps, np.inf)
+        limits[0] = FIRST_FLOAT32_TOLERANCE
+        return limits, "rounding of float32 at the first step; later steps are shown"
+    limits = np.full(steps, LOSS_TOLERANCE)
+    limits[strict_steps:] = later
+    if yardstick is None:
+        return limits, "rounding of float64"
+    limits[strict_steps:] = np.maximum(later, YARDSTICK_FACTOR * yardstick.losses[strict_steps:])
+    beyond = np.flatnonzero(limits > YARDSTICK_CEILING)
+    reason = f"rounding of float64; after step {strict_steps} ten times a framework's difference to itself in another order"
+    if len(beyond):
+        limits[beyond[0] :] = np.inf
+        reason += f"; from step {beyond[0] + 1} on, where that exceeds {YARDSTICK_CEILING:.0e}, shown"
+    return limits, reason
+
+
+def strict_steps(what: Spec, architecture: Architecture) -> int:
+    in_parts = architecture.has_batch_norm and "pipeline" in what.variant and what.pipeline.micro_batches > 1
+    return STRICT_STEPS_IN_PARTS if in_parts else STRICT_STEPS
+
+
+def may_be_rounding(compared: list[Rung], strict_steps: int) -> bool:
+    """Whether all failures come after many steps, in which a model may have amplified rounding."""
+    return any(rung.status == "failed" for rung in compared) and all(
+        rung.status != "failed" or (rung.step or 0) > strict_steps for rung in compared
+    )
