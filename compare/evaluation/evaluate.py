@@ -11,7 +11,7 @@ from rich.text import Text
 
 from common import spec
 from common.data import sources
-from compare.comparison import run
+from compare.comparison import comparison_plan
 from compare.core import exits, presets, terminal
 from compare.core.interrupt import Interrupted, interruptible
 from compare.core.option_parsing import names
@@ -92,4 +92,4 @@ def settings(preset: str | None, spec_file: Path | None, options: dict[str, Any]
     stated = spec.read_values(spec_file) if spec_file is not None else {}
     if not {"epochs", "steps"} & (given.keys() | assigned.keys() | stated.keys()):
         given["epochs"] = EPOCHS
-    return run.values_of_one(preset, spec_file, given, assignments)
+    return comparison_plan.values_of_one(preset, spec_file, given, assignments)

@@ -24,7 +24,7 @@ from common.machine import machine
 from common.spec import SpecError
 from common.training import inference, scores
 from common.training.scores import Agreement, Confusion, Scores
-from compare.comparison import run
+from compare.comparison import comparison_plan, run
 from compare.core import errors, option_parsing, statistics
 from compare.core.errors import FolderError
 from compare.core.presets import Preset
@@ -242,7 +242,7 @@ def _trained(settings: Evaluation, folder: Path, shown: Display) -> Stored:
         prove=False,
         lay_out=lambda preset, frameworks: made,
     )
-    wanted = run.judged(request, shown)
+    wanted = comparison_plan.judged(request, shown)
     if unavailable := [f"{row.id}: {row.unavailable}" for row in wanted.rows if row.unavailable]:
         raise SpecError(f"{unavailable[0]}. Choose a mode that this machine can do.")
     with store.locked(folder):

@@ -18,7 +18,7 @@ from rich.text import Text
 from common.artifacts import atomic_files
 from common.data.sources import DataRefused
 from common.spec import SpecError
-from compare.comparison import run
+from compare.comparison import comparison_plan, run
 from compare.core import exits, presets, terminal, wording
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import Interrupted, interruptible
@@ -104,9 +104,10 @@ def command(
         elif baseline is not None:
             raise SpecError(f"--interleaved measures both sides itself. Received also: {baseline}. Leave one of them out.")
         else:
-            settings = run.settings(preset, spec_file, {} if preset or spec_file else {"epochs": _EPOCHS}, assignments or [])
+            fields = {} if preset or spec_file else {"epochs": _EPOCHS}
+            settings = comparison_plan.settings(preset, spec_file, fields, assignments or [])
             first = settings.values.get("seed") or 0
-            settings = run.with_seeds(
+            settings = comparison_plan.with_seeds(
                 replace(settings, modes=tuple(variants(modes)), repeats=repeats), tuple(range(first, first + repeats)), repeats
             )
             judged = _interleaved(revision, settings, names(frameworks), out, criteria, prove=proof)

@@ -10,10 +10,10 @@ import typer
 from common import spec
 from common.data import sources
 from common.spec import SpecError
-from compare.comparison import run
+from compare.comparison import comparison_plan
 from compare.core import exits
 from compare.core.interrupt import Interrupted, interruptible
-from compare.core.option_parsing import chosen, names, numbers
+from compare.core.option_parsing import chosen, given_besides, names, numbers
 from compare.execution import launch, store
 from compare.tuning import optuna_study, search_space, tuner, tuning_report
 from compare.tuning.optuna_study import OBJECTIVES, PRUNERS, SAMPLERS
@@ -110,7 +110,7 @@ def command(
 
 def _values(spec_file: Path | None, fields: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
     """Spec values from a file, the options over it, and `--set` over these."""
-    made = run.values_of_one(None, spec_file, fields, assignments)
+    made = comparison_plan.values_of_one(None, spec_file, fields, assignments)
     return made if made.get("epochs") is not None or made.get("steps") is not None else {**made, "epochs": EPOCHS}
 
 
@@ -128,7 +128,7 @@ def _only_with_resume(context: typer.Context) -> None:
     Raises:
         SpecError: an option was given that the folder has the say of.
     """
-    others = run.given_besides(context, _WITH_RESUME)
+    others = given_besides(context, _WITH_RESUME)
     if others:
         raise SpecError(
             f"--resume takes all settings from its folder. Received also: {', '.join(others)}. Leave them out, or tune in "

@@ -17,7 +17,7 @@ from common.artifacts.schema import EpochRecord, RunResult
 from common.data import cache, sources
 from common.data.sources import DataRefused
 from common.machine import machine
-from compare.comparison import estimate, run
+from compare.comparison import comparison_plan, estimate, run
 from compare.core import exits, wording
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen
@@ -169,7 +169,7 @@ def _plan(subject: Reproduction, folder: Path, passed: Passed) -> Made:
     published, scale = subject.paper.published(), subject.setting.scale
     known, rows, total = dict[str, Any](), list[dict[str, Cell]](), 0.0
     with display(Console(stderr=True)) as shown:
-        judged = [(training, run.judged(_request(training, folder), shown)) for training in subject.trainings]
+        judged = [(training, comparison_plan.judged(_request(training, folder), shown)) for training in subject.trainings]
         # # Trials and the final training use the images of the published runs.
         for training, comparison in [*judged, *((later, judged[0][1]) for later in _later(subject.plan))]:
             not_run = {row.id for row in comparison.rows if row.unavailable}
