@@ -15,7 +15,7 @@ from common.data import sources
 from common.machine import machine
 from common.models import architectures, work
 from common.processes import supervisor
-from common.spec import SpecError
+from common.spec import Spec, SpecError
 from compare.core import presets
 from compare.core.presets import Preset
 from compare.core.progress import Display
@@ -125,6 +125,20 @@ def values_of_one(
     for asked in (stated, spec.parse_assignments(assignments)):
         own |= {field: asked[field] for field in ("mode", "replicas") if field in asked}
     return settings(preset, spec_file, options, assignments).values | own
+
+
+def spec_of_one(
+    command: str, preset: str | None, spec_file: Path | None, options: Mapping[str, Any], assignments: list[str]
+) -> Spec:
+    """The spec of a command that looks at one model.
+
+    Raises:
+        SpecError: a field is refused, or no model is named.
+    """
+    values = values_of_one(preset, spec_file, options, assignments)
+    if "model" not in values:
+        raise SpecError(f"{command} needs a model. Received: none. Add --model, or name one in --spec.")
+    return spec.build(values)
 
 
 def with_seeds(settings: Preset, seeds: tuple[int, ...], repeats: int | None) -> Preset:

@@ -268,7 +268,7 @@ def test_threads_that_were_found_with_other_cores_are_left_at_fair(twin: Twin, t
 
 
 def test_a_price_may_be_allowed(twin: Twin, tmp_path: Path) -> None:
-    steps = ladder(optimize(tmp_path / "out", "--only", "digits", "--max-price", "1", "--json"))
+    steps = ladder(optimize(tmp_path / "out", "--only", "digits", "--max-loss-drift", "1", "--json"))
     assert [name for name, step in steps.items() if step["taken"]] == ["digits-fewest"]
 
 
@@ -281,7 +281,7 @@ def test_where_nothing_is_faster_that_is_stored(twin: Twin, tmp_path: Path) -> N
 def test_a_search_that_was_cut_short_goes_on_without_measuring_anything_twice(twin: Twin, tmp_path: Path) -> None:
     twin.cut_after = 9
     done = optimize(tmp_path / "out")
-    assert done.exit_code == 130 and f"The same command with --out {tmp_path / 'out'} goes on." in done.stderr
+    assert done.exit_code == 130 and f"To continue, run the same command with --out {tmp_path / 'out'}." in done.stderr
     twin.cut_after = None
     again = ladder(optimize(tmp_path / "out", "--json"))
     assert len(twin.runs) == len(set(twin.runs))
