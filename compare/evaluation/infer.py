@@ -34,8 +34,8 @@ from compare.core.statistics import Judged, Ratio, Spread, paired_ratio, spread
 from compare.execution import launch, store, twin_client
 from compare.execution.interleaving import turn
 from compare.execution.twin_client import OwnModel
-from compare.judgement.findings import DISTURBED
 from compare.judgement.summary import DISTURBED_FROM, cores_lost
+from compare.judgement.verdict_sentences import DISTURBED
 from compare.proof import ladder
 from compare.reporting import document, plots, tables
 from compare.reporting.tables import Cell, Column, Table

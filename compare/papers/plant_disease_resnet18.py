@@ -611,7 +611,7 @@ def _workers_beyond_cores(here: Here) -> tuple[Verdict, list[str]]:
     base = _worker_row(within[-1])
     run = [count for count in beyond_them if here.runs(_FAITHFUL, _worker_row(count))]
     ratios = {count: ratio for count in run if (ratio := judging.paired(here, _FAITHFUL, base, _worker_row(count)))}
-    held = [(f"{count}", statistics.held_against(ratio, _GAIN)) for count, ratio in ratios.items()]
+    held = [(f"{count}", statistics.relative_to(ratio, _GAIN)) for count, ratio in ratios.items()]
     judged = dict(zip(ratios, statistics.verdicts(held), strict=True))
     verdicts: list[Verdict] = []
     evidence: list[str] = []

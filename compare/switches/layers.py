@@ -29,8 +29,8 @@ from compare.core.progress import Display, display
 from compare.core.statistics import Spread, spread
 from compare.execution import launch, options, twin_client
 from compare.execution.interleaving import turn
-from compare.judgement.findings import DISTURBED
 from compare.judgement.summary import DISTURBED_FROM, cores_lost
+from compare.judgement.verdict_sentences import DISTURBED
 from compare.reporting import document
 from compare.reporting.document import Report
 from compare.reporting.tables import Cell, Column, Table

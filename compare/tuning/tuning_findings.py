@@ -13,8 +13,8 @@ from optuna.distributions import BaseDistribution
 from common.training.loop import relative_difference
 from compare.core import statistics, wording
 from compare.core.statistics import VERDICT_PAIRS, Judged, Ratio, Spread, interval_words, paired_ratio, spread
-from compare.judgement.findings import DISTURBED
 from compare.judgement.summary import DISTURBED_FROM, cores_lost
+from compare.judgement.verdict_sentences import DISTURBED
 from compare.tuning import search_space
 from compare.tuning.optuna_study import Objective, Searched, Trial, random_trials
 from compare.tuning.tuner import Tuned

@@ -268,7 +268,7 @@ def test_a_folder_in_use_is_refused_before_anything_is_prepared(
     assert compare_quick(out).exit_code == 0
     if use == "other files":
         (out / store.PLAN_FILE).rename(out / "thesis.json")
-    fake_twins.setattr(run, "judged", pytest.fail)
+    fake_twins.setattr(comparison_plan, "judged", pytest.fail)
     asked = ("--seed", "7") if use == "another comparison" else ()
     with store.locked(out) if use == "running" else nullcontext():
         done = compare_quick(out, *asked)
