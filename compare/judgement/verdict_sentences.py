@@ -68,10 +68,10 @@ def _pays(summary: Summary, speedup: Judged) -> str:
     times = f"{statistics.interval_words(speedup.ratio)} times as fast as serial on {wording.count(summary.cores, 'core')}"
     if speedup.verdict == "too few repeats to tell":
         pairs = f"({speedup.ratio.n} of {VERDICT_PAIRS})"
-        return f"too few repeats to tell whether {summary.name} pays {pairs}: it is {times} here"
+        return f"{summary.name}: too few repeats to tell {pairs}; it is {times} here"
     word = statistics.pays(speedup)
-    said = f"no gain shown for {summary.name}" if word == "no gain shown" else f"{summary.name} {word}"
-    return f"{said}: it is {times}{statistics.surety(speedup)}"
+    said = f"{summary.name}: {word}; it" if word == "no gain shown" else f"{summary.name} {word}: it"
+    return f"{said} is {times}{statistics.surety(speedup)}"
 
 
 def _sentences(verdicts: Sequence[_Verdict], separator: str) -> list[str]:

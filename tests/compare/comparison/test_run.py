@@ -411,7 +411,7 @@ def test_the_verdict_of_the_proof_stands_with_the_table(
     assert done.exit_code == code
     assert f"Identical training: {verdict}: losses agree within 3e-15." in done.stdout
     assert "data_parallel: not claimed: why not." in done.stdout
-    assert "pipeline: held against serial in parts." in done.stdout
+    assert "pipeline: compared with serial in parts." in done.stdout
     assert "losses differ between the frameworks by at most 8.7e-08" in done.stdout
     proof = store.read_plan(tmp_path / "out").proof
     assert proof is not None and proof.rungs[0]["max_relative_difference"] == 3e-15
