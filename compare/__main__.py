@@ -45,7 +45,7 @@ MODULES = {
 RENAMED = {
     "predict": {"--framework": "--frameworks"},
     "layers": {"--framework": "--frameworks"},
-    "optimize": {"--framework": "--frameworks", "--rounds": "--repeats"},
+    "optimize": {"--framework": "--frameworks", "--rounds": "--repeats", "--max-price": "--max-loss-drift"},
     "regress": {"--metrics": "--metric", "--pairs": "--repeats", "--prove": "--proof"},
     "data": {"--allow-duplicates": "--duplicates=allow"},
 }

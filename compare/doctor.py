@@ -1,31 +1,28 @@
-"""`python -m compare doctor`: what this machine has for a comparison, and what it lacks."""
+"""`python -m compare doctor`: what this machine offers for a comparison, and what it lacks."""
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import psutil
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from common import spec
 from common.data import cache as store
 from common.machine import machine
-from compare.core import exits, terminal, wording
+from compare.core import exits
 from compare.core.errors import LaunchError
 from compare.core.interrupt import interruptible
 from compare.data import cache
-from compare.execution import launch, matrix
-from compare.reporting import tables
-from compare.reporting.tables import Column, Table
+from compare.execution import launch, matrix, options
+from compare.reporting.document import Report
+from compare.reporting.tables import Cell, Column, Table
 
 EXIT_LACKING = 1
 
@@ -46,22 +43,18 @@ NEEDS = {
 _MIB = 2**20
 _LEAST_DISK_MIB, _LEAST_MEMORY_MIB, _LEAST_SHARED_MIB = 2_048, 2_048, 256
 _BUSY = 0.5
-"""Other work for each core from which times suffer."""
+"""Load of each core above which times suffer."""
 
 
-def command(as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False) -> None:
+def command(as_json: options.AsJson = False) -> None:
     """Say what this machine has for a comparison: frameworks, devices, modes, threads, memory, disk, caches."""
     with exits.told(), interruptible():
         found = examine(list(launch.FRAMEWORKS))
-    if as_json:
-        typer.echo(json.dumps(found, indent=1))
-    else:
-        print_to(terminal.stdout(), found)
-    raise typer.Exit(EXIT_LACKING if any(each["error"] for each in found["frameworks"]) else 0)
+    raise typer.Exit(report(found).deliver(None, as_json=as_json))
 
 
 def examine(frameworks: Sequence[str]) -> dict[str, Any]:
-    """Everything that is known of this machine, JSON-ready; each framework is asked in a process of its own."""
+    """Everything that is known of this machine, JSON-ready. Each framework answers in a process of its own."""
     with launch.asked(frameworks) as answer:
         asked = [_framework(name, answer) for name in frameworks]
     memory = psutil.virtual_memory()
@@ -81,57 +74,59 @@ def examine(frameworks: Sequence[str]) -> dict[str, Any]:
     return {**found, "warnings": list(_warnings(found))}
 
 
-def print_to(console: Console, found: dict[str, Any]) -> None:
-    """For a reader on a terminal."""
-    say(
-        console,
-        f"{found['processor']}, {found['cores_allowed']} of {found['logical_cores']} logical cores, load {found['load']:.1f}",
+def report(found: dict[str, Any]) -> Report:
+    modes = _modes(found["frameworks"])
+    return Report(
+        title="This machine",
+        facts=_facts(found),
+        findings=[
+            ("Folders", _folder_lines(found)),
+            *([("Cautions", found["warnings"])] if found["warnings"] else []),
+        ],
+        tables=[modes] if modes else [],
+        values=found,
+        exit_code=EXIT_LACKING if any(each["error"] for each in found["frameworks"]) else 0,
     )
-    memory = f"{found['memory_free_mib']:,} of {found['memory_mib']:,} MiB of memory free"
-    say(console, f"{memory}; allocator: {found['allocator']}; {found['open_files']:,} open files")
+
+
+def _facts(found: dict[str, Any]) -> list[str]:
     threads = found["threads"]
-    say(
-        console,
-        f"threads: {threads['of_a_run']} in a run, shared by its replicas, on {threads['physical_cores']} physical cores; "
-        "fewer with --cores, never by OMP_NUM_THREADS and its like, which no run is given",
-    )
-    say(console, f"{found['system']}, Python {found['python']}")
     tools = ", ".join(f"{name} {'found' if path else 'missing'}" for name, path in found["tools"].items())
-    say(console, f"{tools}; commit {found['commit'] or 'unknown'}{' with changes' if found['dirty'] else ''}")
-    for each in found["frameworks"]:
-        if each["error"]:
-            say(console, f"{each['framework']}: {each['error']}")
-            continue
-        versions = ", ".join(f"{package} {version}" for package, version in each["versions"].items())
-        devices = ", ".join(f"{device['name']} ({device['kind']})" for device in each["devices"])
-        options = "; ".join(f"{name}: {', '.join(map(str, option['values']))}" for name, option in each["options"].items())
-        say(console, f"{each['framework']}: {versions}; {devices}; switches: {options or 'none'}")
-    console.print()
-    if modes := _modes(found["frameworks"]):
-        console.print(tables.to_rich(modes, console.width))
-    console.print()
-    for each in found["folders"]:
-        say(
-            console,
-            f"{each['what']}: {each['path']}, {each['free_mib']:,} MiB free{'' if each['writable'] else ', CANNOT BE WRITTEN'}",
-        )
-    for each in found["caches"]:
-        say(
-            console,
-            f"{each['what']}: {each['path']}, {each['mib']:,} MiB"
-            if each["mib"] is not None
-            else f"{each['what']}: {each['path']}, not there",
-        )
-    for warning in found["warnings"]:
-        console.print(Text(f"Caution: {warning}", style="yellow"), soft_wrap=True)
+    return [
+        f"{found['processor']}, {found['cores_allowed']} of {found['logical_cores']} logical cores, load {found['load']:.1f}",
+        f"{found['memory_free_mib']:,} of {found['memory_mib']:,} MiB of memory free; allocator: {found['allocator']}; "
+        f"{found['open_files']:,} open files",
+        f"threads: {threads['of_a_run']} in a run, shared by its replicas, on {threads['physical_cores']} physical cores. "
+        "--cores sets fewer. OMP_NUM_THREADS and its like have no effect: no run receives them",
+        f"{found['system']}, Python {found['python']}",
+        f"{tools}; commit {found['commit'] or 'unknown'}{' with changes' if found['dirty'] else ''}",
+        *map(_framework_line, found["frameworks"]),
+    ]
 
 
-def say(console: Console, line: str) -> None:
-    console.print(Text(wording.one_line(line)), soft_wrap=True)
+def _framework_line(each: dict[str, Any]) -> str:
+    if each["error"]:
+        return f"{each['framework']}: {each['error']}"
+    versions = ", ".join(f"{package} {version}" for package, version in each["versions"].items())
+    devices = ", ".join(f"{device['name']} ({device['kind']})" for device in each["devices"])
+    options = "; ".join(f"{name}: {', '.join(map(str, option['values']))}" for name, option in each["options"].items())
+    return f"{each['framework']}: {versions}; {devices}; switches: {options or 'none'}"
+
+
+def _folder_lines(found: dict[str, Any]) -> list[str]:
+    folders = [
+        f"{each['what']}: {each['path']}, {each['free_mib']:,} MiB free{'' if each['writable'] else ', CANNOT BE WRITTEN'}"
+        for each in found["folders"]
+    ]
+    caches = [
+        f"{each['what']}: {each['path']}, {'not there' if each['mib'] is None else format(each['mib'], ',') + ' MiB'}"
+        for each in found["caches"]
+    ]
+    return folders + caches
 
 
 def _modes(frameworks: Sequence[dict[str, Any]]) -> Table | None:
-    """What each framework can do here, one line a mode; None where none of them has started."""
+    """What each framework can do here, one line per mode. None if no framework has started."""
     started = [each for each in frameworks if not each["error"]]
     if not started:
         return None
@@ -139,13 +134,13 @@ def _modes(frameworks: Sequence[dict[str, Any]]) -> Table | None:
         Column("mode", "mode"),
         *(Column(each["framework"], each["framework"], fold=26) for each in started),
         Column("needs", "needs"),
-        Column("cut_short", "cut short"),
+        Column("cut_short", "when cut short"),
     )
-    rows: list[dict[str, tables.Cell]] = []
+    rows: list[dict[str, Cell]] = []
     for same in zip(*(each["modes"] for each in started), strict=True):
         here = {each["framework"]: mode["here"] for each, mode in zip(started, same, strict=True)}
         rows.append({**same[0], **here})
-    return Table("modes", "Modes, with 2 replicas; what becomes of a run that is cut short", columns, rows)
+    return Table("modes", "Modes, with 2 replicas", columns, rows)
 
 
 def _framework(framework: str, answer: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
@@ -207,8 +202,8 @@ def _warnings(found: dict[str, Any]) -> Iterator[str]:
         if not each["writable"]:
             yield f"{each['path']} ({each['what']}) cannot be written. Choose another folder, or change its rights."
     if found["memory_free_mib"] < _LEAST_MEMORY_MIB:
-        yield f"{found['memory_free_mib']:,} MiB of memory are free. A run of both frameworks wants {_LEAST_MEMORY_MIB:,}."
+        yield f"{found['memory_free_mib']:,} MiB of memory are free. A run of both frameworks needs {_LEAST_MEMORY_MIB:,}."
     if found["load"] > _BUSY * found["logical_cores"]:
-        yield f"the machine is busy (load {found['load']:.1f}): rely on no time until it is idle."
+        yield f"the machine is busy (load {found['load']:.1f}). Rely on no time until it is idle."
     if found["cores_allowed"] < 2:
-        yield "one core alone: no parallel mode can pay here."
+        yield "only one core: no parallel mode can pay here."

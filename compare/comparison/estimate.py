@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import typer
 from rich.console import Console
-from rich.text import Text
 
 from common.artifacts import results
 from common.artifacts.schema import RunResult
-from compare.core import wording
+from compare.comparison import comparison_plan
+from compare.comparison.comparison_plan import Request
+from compare.core import exits, wording
+from compare.core.interrupt import interruptible
+from compare.core.progress import display
 from compare.execution import executor, store
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
-from compare.reporting import tables
-from compare.reporting.tables import Column, Table
+from compare.reporting.document import Report
+from compare.reporting.tables import Cell, Column, Table
 
 STEPS = 8
 """Training steps of a measured run."""
@@ -47,12 +51,41 @@ class Estimate:
     """Where the figures come from."""
 
 
+def rehearse(request: Request, *, as_json: bool, like: Path | None) -> int:
+    """Print the remaining runs of a comparison in order, with an estimate of their time and disk. Starts none of them.
+
+    Args:
+        request: of the comparison.
+        as_json: whether to print JSON.
+        like: a results folder to take the times from. None: train and time a few steps of each row.
+
+    Returns:
+        The exit code: 0; 1 if a row could not be measured.
+
+    Raises:
+        SpecError, DataRefused, LaunchError, FolderError: as `run`.
+    """
+    known = measured if like is None else stored(like)
+    if like is None:
+        typer.echo("Training a few steps of each row. --from DIR takes times from results and measures nothing.", err=True)
+    with interruptible(), display(Console(stderr=True)) as shown:
+        wanted = comparison_plan.judged(request, shown)
+        jobs = comparison_plan.jobs(wanted, request.out)
+
+        def looked_up(row: Row) -> tuple[RunResult, str] | str:
+            shown.say(f"a few steps of {row.id}" if like is None else f"looking for {row.id}")
+            return known(row)
+
+        estimates = estimate(wanted, jobs, looked_up)
+    return report(estimates, wanted, measured=like is None).deliver(None, as_json=as_json)
+
+
 def estimate(
     comparison: Comparison,
     jobs: Sequence[tuple[Row, int]],
     known: Callable[[Row], tuple[RunResult, str] | str],
 ) -> list[Estimate]:
-    """Estimates every run, in order.
+    """Estimate every run, in order.
 
     Args:
         comparison: judged, not started.
@@ -148,10 +181,10 @@ def stored(folder: Path) -> Callable[[Row], tuple[RunResult, str] | str]:
     return known
 
 
-def to_plain(estimates: Sequence[Estimate], comparison: Comparison) -> dict[str, Any]:
-    """Everything as JSON values."""
+def report(estimates: Sequence[Estimate], comparison: Comparison, *, measured: bool) -> Report:
+    """Report the estimates. A row that could not be measured now is a failure; one missing from stored results is not."""
     wanted = [row for row in comparison.rows if row.id in {each.row for each in estimates}]
-    return {
+    plain: dict[str, Any] = {
         "runs": [asdict(each) for each in estimates],
         "not_run": {row.id: row.unavailable for row in comparison.rows if row.unavailable},
         "seconds": sum(each.seconds or 0.0 for each in estimates),
@@ -161,10 +194,6 @@ def to_plain(estimates: Sequence[Estimate], comparison: Comparison) -> dict[str,
         "proof": comparison.prove,
         "profile": any(row.spec.profile_steps for row in wanted),
     }
-
-
-def print_to(console: Console, plain: dict[str, Any]) -> None:
-    """Prints the estimates to a terminal."""
     columns = (
         Column("number", "no."),
         Column("row", "run"),
@@ -172,27 +201,33 @@ def print_to(console: Console, plain: dict[str, Any]) -> None:
         Column("seconds", "seconds", 0),
         Column("source", "from", fold=50),
     )
-    rows: list[dict[str, tables.Cell]] = [
-        {**each, "number": number, "repeat": each["repeat"] + 1} for number, each in enumerate(plain["runs"], 1)
+    rows: list[dict[str, Cell]] = [
+        {**asdict(each), "number": number, "repeat": each.repeat + 1} for number, each in enumerate(estimates, 1)
     ]
-    if rows:
-        console.print(tables.to_rich(Table("dry_run", "Runs, in this order", columns, rows), console.width))
-    for row, reason in plain["not_run"].items():
-        console.print(Text(f"{row}: {reason}"), soft_wrap=True)
-    unknown = f", and {plain['unknown']} of which nothing is known" if plain["unknown"] else ""
+    left_out = [f"{row}: {reason}" for row, reason in plain["not_run"].items()]
+    return Report(
+        title="Dry run",
+        findings=[*([("Not run", left_out)] if left_out else []), ("Time and disk", _sentences(plain))],
+        tables=[Table("dry_run", "Runs, in this order", columns, rows)] if rows else [],
+        values=plain,
+        exit_code=exits.RUN_FAILED if measured and plain["unknown"] else 0,
+    )
+
+
+def _sentences(plain: Mapping[str, Any]) -> list[str]:
+    number, unknown = len(plain["runs"]), plain["unknown"]
     minutes, rest = divmod(round(plain["seconds"]), 60)
-    disk = (
-        f"{plain['num_bytes'] / 2**20:.1f} MiB of disk, and {plain['checkpoint_bytes'] / 2**20:.1f} for checkpoints meanwhile"
-    )
-    proof = " The proof comes before them and is not counted." if plain["proof"] else ""
-    profile = " The profile after each run, and its trace, are not counted." if plain["profile"] else ""
-    number = len(plain["runs"])
-    about = (
-        f"about {minutes}:{rest:02d} min{unknown}; {disk}" if plain["unknown"] < number else "nothing is known of their time"
-    )
-    said = f"{wording.count(number, 'run')}: {about}.{proof}{profile}"
-    console.print(Text(said), soft_wrap=True)
-    console.print(Text("No results folder was touched."), soft_wrap=True)
+    kept, checkpoints = plain["num_bytes"] / 2**20, plain["checkpoint_bytes"] / 2**20
+    about = "nothing is known of their time"
+    if unknown < number:
+        about = f"about {minutes}:{rest:02d} min{f', and {unknown} of which nothing is known' if unknown else ''}"
+        about += f"; {kept:.1f} MiB of disk, and {checkpoints:.1f} for checkpoints meanwhile"
+    sentences = [f"{wording.count(number, 'run')}: {about}."]
+    if plain["proof"]:
+        sentences.append("The proof comes before the runs. It is not counted.")
+    if plain["profile"]:
+        sentences.append("The profile after each run, and its trace, are not counted.")
+    return [*sentences, "No results folder was touched."]
 
 
 def _length(row: Row, num_train: int) -> tuple[int, int]:

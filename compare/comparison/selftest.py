@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import tempfile
 from collections.abc import Callable, Sequence
@@ -13,24 +12,23 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 import typer
-from rich.text import Text
 from scipy import special
 
 from common import spec
 from common.frozen import Frozen
 from compare.comparison import run
-from compare.core import exits, statistics, terminal
-from compare.core.interrupt import SIGNALLED
+from compare.comparison.comparison_plan import Request
+from compare.core import exits, statistics
 from compare.core.option_parsing import chosen, names
 from compare.core.presets import Preset
 from compare.core.statistics import VERDICT_PAIRS, Judged, Ratio, interval_words, paired_ratio, verdicts
-from compare.execution import launch
+from compare.execution import launch, options
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement.summary import epoch_seconds, measured, ratio_of_seconds
-from compare.reporting import tables
-from compare.reporting.report import Report
-from compare.reporting.tables import Column, Table
+from compare.reporting.comparison_report import Compared
+from compare.reporting.document import Report
+from compare.reporting.tables import Cell, Column, Table
 
 TRIALS = 10_000
 NOISE = 0.02
@@ -84,28 +82,27 @@ class Selftest(Frozen):
 
 
 def command(
-    frameworks: Annotated[str, typer.Option(help="For the trials on this machine, with commas.")] = ",".join(launch.FRAMEWORKS),
-    simulate_only: Annotated[bool, typer.Option("--simulate-only", help="No trials on this machine: seconds.")] = False,
-    trials: Annotated[int, typer.Option(min=1000, help="Comparisons to simulate; of families, a quarter.")] = TRIALS,
+    frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
+    simulate_only: Annotated[bool, typer.Option("--simulate-only", help="No trials on this machine. Takes seconds.")] = False,
+    trials: Annotated[int, typer.Option(min=1000, help="Comparisons to simulate. A quarter as many families.")] = TRIALS,
     seed: Annotated[int, typer.Option(min=0, help="Of the simulation.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Test the verdicts themselves: equal runs must be called equal, and a known slowdown be found."""
+    """Test the verdicts themselves: equal runs must be called equal, and a known slowdown must be found."""
     with exits.told():
         asked = chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
         made = Selftest(checks=simulate(trials, seed), sentences=[])
         if not simulate_only:
             found = _try_here(asked)
             made = Selftest(checks=[*made.checks, *found.checks], sentences=found.sentences)
-    show(made, as_json=as_json)
-    raise typer.Exit(0 if made.passed else exits.RUN_FAILED)
+    raise typer.Exit(report(made).deliver(None, as_json=as_json))
 
 
 def simulate(trials: int, seed: int) -> list[Check]:
-    """How often the verdicts of a report are wrong where the truth is known: pairs of times with log-normal noise.
+    """How often the verdicts of a report are wrong if the truth is known: pairs of times with log-normal noise.
 
     Args:
-        trials: single comparisons of each kind; families, a quarter as many.
+        trials: single comparisons of each kind. There are a quarter as many families.
         seed: of the noise.
     """
     generator = np.random.default_rng(seed)
@@ -145,8 +142,8 @@ def simulate(trials: int, seed: int) -> list[Check]:
             passed=any_alarm <= most,
         ),
         add(
-            what=f"slowdowns of {least:.1%} found among {FAMILY} comparisons, which is the least that {VERDICT_PAIRS} pairs of "
-            f"noise {NOISE:.0%} are said to find there",
+            what=f"slowdowns of {least:.1%} found among {FAMILY} comparisons: the least that {VERDICT_PAIRS} pairs of noise "
+            f"{NOISE:.0%} are said to find there",
             n=number,
             found=f"{found_among:.2%}",
             required=f"at least {100 * least_power:.3g} %",
@@ -173,8 +170,8 @@ def rows(settings: Preset, frameworks: Sequence[str]) -> list[Row]:
     ]
 
 
-def judge(made: Report) -> Selftest:
-    """Judges real trials that were laid out by `rows`."""
+def judge(made: Compared) -> Selftest:
+    """Judge real trials that were laid out by `rows`."""
     stored = made.stored
     by_id = {row.id: row for row in stored.comparison.rows}
     frameworks = list(dict.fromkeys(row.framework for row in by_id.values()))
@@ -190,11 +187,7 @@ def judge(made: Report) -> Selftest:
     return Selftest(checks=checks, sentences=[*resolutions, *dict.fromkeys(made.findings.troubles)])
 
 
-def show(made: Selftest, *, as_json: bool) -> None:
-    """Print the checks on stdout: as a table, or as one JSON object."""
-    if as_json:
-        typer.echo(json.dumps(made.model_dump(mode="json") | {"passed": made.passed}, indent=1, allow_nan=False))
-        return
+def report(made: Selftest) -> Report:
     columns = (
         Column("where", "where"),
         Column("what", "what", fold=44),
@@ -203,34 +196,28 @@ def show(made: Selftest, *, as_json: bool) -> None:
         Column("required", "required", fold=20),
         Column("passed", "passed"),
     )
-    cells: list[dict[str, tables.Cell]] = [
-        check.model_dump() | {"passed": "yes" if check.passed else "NO"} for check in made.checks
-    ]
-    console = terminal.stdout()
-    console.print(tables.to_rich(Table("selftest", "Can the verdicts be relied on?", columns, cells), console.width))
-    for sentence in made.sentences:
-        console.print(Text(sentence))
+    cells: list[dict[str, Cell]] = [check.model_dump() | {"passed": "yes" if check.passed else "NO"} for check in made.checks]
+    title = "Can the verdicts be relied on?"
+    return Report(
+        title=title,
+        tables=[Table("selftest", title, columns, cells)],
+        findings=[("What the trials show of this machine", made.sentences)] if made.sentences else [],
+        values=made.model_dump() | {"passed": made.passed},
+        exit_code=0 if made.passed else exits.RUN_FAILED,
+    )
 
 
 def _try_here(frameworks: Sequence[str]) -> Selftest:
     """The real trials, run like any comparison.
 
     Raises:
-        SpecError, DataRefused, LaunchError, FolderError, Interrupted: as `run.run`.
-        typer.Exit: it was interrupted during the trials. A message was already printed.
+        SpecError, DataRefused, LaunchError, FolderError, Interrupted: as `run.within`.
     """
-    seen: list[Report] = []
-
-    def keep(made: Report, folder: Path, *, as_json: bool) -> None:
-        seen.append(made)
-
     with tempfile.TemporaryDirectory(prefix="convtwins-selftest-") as folder:
         settings = Preset(values=VALUES, modes=("serial",), repeats=VERDICT_PAIRS)
-        request = run.Request(settings, list(frameworks), Path(folder) / "runs", prove=False, lay_out=rows)
-        code = run.run(request, as_json=False, show=keep)
-    if code >= SIGNALLED:
-        raise typer.Exit(code)
-    return judge(seen[0])
+        out = Path(folder) / "runs"
+        compared, _ = run.within(Request(settings, list(frameworks), out, prove=False, lay_out=rows), out)
+    return judge(compared)
 
 
 def _simulated(generator: np.random.Generator, trials: int, comparisons: int, slowdown: float = 1.0) -> list[list[Judged]]:
@@ -291,6 +278,6 @@ def _resolution(stored: Stored, framework: str) -> str | None:
 
     return (
         f"{framework} here: two equal runs differ by {deviation:.1%} (standard deviation; {low:.1%} to {high:.1%}, for so few "
-        f"pairs); so {len(logs)} pairs find a difference of about {least(deviation, 1)} nine times in ten, and of "
+        f"pairs). So {len(logs)} pairs find a difference of about {least(deviation, 1)} nine times in ten, and of "
         f"{least(deviation, FAMILY)} among {FAMILY} comparisons; at the most, {least(high, FAMILY)}."
     )

@@ -1,28 +1,30 @@
-"""Lists on the command line."""
+"""Words, numbers and lists that a user types on the command line."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+
+import typer
 
 from common.spec import VARIANTS, SpecError
 
 
 def names(text: str) -> list[str]:
-    """The words between the commas, in order; empty ones are passed over."""
+    """The words between the commas, in order. Empty words are left out."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def each_once(option: str, words: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Words that must be at least one, and none twice.
+    """Check that there is at least one word, and none twice.
 
     Args:
-        option: where they were given, as it is typed.
-        words: what it was given.
-        known: words that make sense; others may, too, see `chosen`.
+        option: its name, as a user types it.
+        words: its value.
+        known: examples for the error. `chosen` allows no others.
 
     Raises:
-        SpecError: there is no word, or one comes again.
+        SpecError: there is no word, or one occurs twice.
     """
     if not words:
         raise SpecError(f"{option} is empty. Use {', '.join(known)}.")
@@ -32,10 +34,10 @@ def each_once(option: str, words: Sequence[str], known: Sequence[str]) -> list[s
 
 
 def chosen(option: str, words: Sequence[str], known: Sequence[str]) -> list[str]:
-    """The same where there are no words but the known ones.
+    """The same, if only known words are allowed.
 
     Raises:
-        SpecError: also where a word is unknown.
+        SpecError: also if a word is unknown.
     """
     for word in each_once(option, words, known):
         if word not in known:
@@ -46,7 +48,7 @@ def chosen(option: str, words: Sequence[str], known: Sequence[str]) -> list[str]
 
 
 def variants(modes: str) -> list[str]:
-    """The words of `--modes`, or all that there are."""
+    """The modes named by `--modes`. `all`: every mode."""
     return list(VARIANTS) if modes == "all" else chosen("--modes", names(modes), tuple(VARIANTS))
 
 
@@ -54,7 +56,7 @@ def numbers(option: str, text: str, *, least: int) -> tuple[int, ...]:
     """The whole numbers of an option, each once.
 
     Raises:
-        SpecError: also where a word is no number, or one below `least`.
+        SpecError: also if a word is not a number, or is below `least`.
     """
     examples = [str(least + more) for more in range(3)]
     words = each_once(option, names(text), examples)
@@ -63,3 +65,13 @@ def numbers(option: str, text: str, *, least: int) -> tuple[int, ...]:
             use = ",".join(examples)
             raise SpecError(f"{option} must be whole numbers of at least {least}. Received: {word!r}. Use e.g. {use}.")
     return tuple(map(int, words))
+
+
+def given_besides(context: typer.Context, allowed: Collection[str]) -> list[str]:
+    """Options that were typed on the command line, by the names a user types, except the allowed parameters."""
+    typed: list[str] = []
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if source is not None and source.name == "COMMANDLINE" and option.name not in allowed:
+            typed.append("/".join((option.opts[0], *option.secondary_opts[:1])))
+    return typed

@@ -169,8 +169,8 @@ def paired_ratio(pairs: Sequence[tuple[float, float]], *, rounding: float = 0.0)
     return _as_ratio(of_differences(logs, rounding=rounding / min(map(min, known))), len(logs))
 
 
-def held_against(ratio: Ratio, margin: float) -> Ratio:
-    """How many times `margin` a ratio of pairs is: its p is of the test that the true one is `margin`."""
+def relative_to(ratio: Ratio, margin: float) -> Ratio:
+    """A ratio of pairs divided by `margin`. Its p tests whether the true ratio is `margin`."""
     if ratio.low is None or ratio.high is None:
         return ratio.model_copy(update={"value": ratio.value / margin})
     freedom = ratio.n - 1
@@ -261,9 +261,11 @@ def faster(seconds: Judged, first: str, second: str) -> str:
     ratio = seconds.ratio
     quick, slow, times = (first, second, ratio) if ratio.value >= 1.0 else (second, first, inverse(ratio))
     if seconds.verdict == "too few repeats to tell":
-        return f"{seconds.verdict} ({ratio.n} of {VERDICT_PAIRS}); {quick} {times.value:.2f} times as fast as {slow} here"
+        return f"{seconds.verdict} ({ratio.n} of {VERDICT_PAIRS}); {quick} is {times.value:.2f} times as fast as {slow} here"
     if seconds.verdict == "no difference shown":
-        return f"no difference shown between {first} and {second}: {first} {range_words(ratio)} times as fast{surety(seconds)}"
+        return (
+            f"no difference shown between {first} and {second}; {first} is {range_words(ratio)} times as fast{surety(seconds)}"
+        )
     return f"{quick} is {range_words(times)} times as fast as {slow}{hardly(seconds)}{surety(seconds)}"
 
 

@@ -26,6 +26,6 @@ def one_line(text: str) -> str:
     return _CONTROL.sub(" ", text).strip()
 
 
-def count(number: int, noun: str) -> str:
-    """`1 core`, `2 cores`; for nouns whose plural ends in s."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def count(number: float, noun: str) -> str:
+    """`1 core`, `2 cores`, `2.5 epochs`; for nouns whose plural ends in s."""
+    return f"{number if isinstance(number, int) else format(number, 'g')} {noun}{'' if number == 1 else 's'}"

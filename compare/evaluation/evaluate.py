@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from common import spec
-from compare.comparison import run
+from compare.comparison import comparison_plan
 from compare.core import exits
 from compare.core.interrupt import Interrupted, interruptible
 from compare.core.option_parsing import names
@@ -89,4 +89,4 @@ def settings(preset: str | None, spec_file: Path | None, given: dict[str, Any], 
     stated = spec.read_values(spec_file) if spec_file is not None else {}
     if not {"epochs", "steps"} & (given.keys() | assigned.keys() | stated.keys()):
         given["epochs"] = EPOCHS
-    return run.values_of_one(preset, spec_file, given, assignments)
+    return comparison_plan.values_of_one(preset, spec_file, given, assignments)

@@ -15,7 +15,7 @@ from common.data import sources
 from common.data.sources import Dataset
 from common.frozen import Frozen
 from common.spec import SpecError
-from compare.comparison import run
+from compare.comparison import comparison_plan, run
 from compare.core import errors, option_parsing
 from compare.core.errors import FolderError
 from compare.core.presets import Preset
@@ -133,7 +133,7 @@ def _trained(settings: Evaluation, folder: Path, shown: Display) -> Stored:
         prove=False,
         lay_out=lambda preset, frameworks: made,
     )
-    wanted = run.judged(request, shown)
+    wanted = comparison_plan.judged(request, shown)
     if unavailable := [f"{row.id}: {row.unavailable}" for row in wanted.rows if row.unavailable]:
         raise SpecError(f"{unavailable[0]}. Choose a mode that this machine can do.")
     with store.locked(folder):

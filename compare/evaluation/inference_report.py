@@ -13,7 +13,7 @@ from common.machine.interference import DISTURBED_FROM
 from common.training import inference
 from compare.core import statistics
 from compare.evaluation.inference_timing import CALLS_FOR_P99, Inferred, cell_name
-from compare.judgement.findings import DISTURBED
+from compare.judgement.verdict_sentences import DISTURBED
 from compare.reporting import document, plots
 from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table

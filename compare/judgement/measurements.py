@@ -19,7 +19,7 @@ from compare.core.statistics import Spread, spread
 from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
-from compare.judgement.findings import FIRST_STEP_TOLERANCE
+from compare.judgement.sameness import FIRST_STEP_TOLERANCE
 from compare.judgement.summary import (
     Summary,
     epoch_seconds,

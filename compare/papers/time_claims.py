@@ -128,7 +128,7 @@ def no_gain_beyond_cores(here: Here, claim: schema.NoGainBeyondCores) -> Judgeme
     most = by_workers[within[-1]]
     run = [count for count in beyond if here.runs(training, by_workers[count])]
     ratios = {count: ratio for count in run if (ratio := judging.paired(here, training, most, by_workers[count]))}
-    compared = [(f"{count}", statistics.held_against(ratio, claim.gain)) for count, ratio in ratios.items()]
+    compared = [(f"{count}", statistics.relative_to(ratio, claim.gain)) for count, ratio in ratios.items()]
     judged = dict(zip(ratios, statistics.verdicts(compared), strict=True))
     verdicts: list[Verdict] = []
     evidence: list[str] = []

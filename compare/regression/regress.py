@@ -16,11 +16,11 @@ from rich.text import Text
 
 from common.data.sources import DataRefused
 from common.spec import SpecError
-from compare.comparison import run
+from compare.comparison import comparison_plan, run
 from compare.core import exits, terminal
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import Interrupted, interruptible
-from compare.core.option_parsing import chosen, names, variants
+from compare.core.option_parsing import chosen, given_besides, names, variants
 from compare.core.presets import Preset
 from compare.core.progress import display
 from compare.execution import matrix, options, store
@@ -96,7 +96,7 @@ def command(
         if revision is None:
             if baseline is None:
                 raise SpecError("There is no baseline. Name a results folder or a benchmark file, or give --interleaved REV.")
-            if idle := run.given_besides(context, _OF_STORED):
+            if idle := given_besides(context, _OF_STORED):
                 raise SpecError(f"{', '.join(idle)} need --interleaved REV. Received: no --interleaved. Leave them out.")
             judged = judge_stored(baseline, candidate, criteria)
         elif baseline is not None:
@@ -108,10 +108,10 @@ def command(
                 data=data, model=model, epochs=epochs, batch_size=batch_size, image_size=image_size, optimizer=optimizer,
                 precision=precision, limit=limit, cores=cores, seed=seed,
             )  # fmt: skip
-            settings = run.settings(preset, spec_file, fields, assignments or [])
+            settings = comparison_plan.settings(preset, spec_file, fields, assignments or [])
             settings = replace(settings, modes=tuple(variants(modes)), repeats=repeats)
             first = settings.values.get("seed") or 0
-            settings = run.with_seeds(settings, tuple(range(first, first + repeats)), repeats)
+            settings = comparison_plan.with_seeds(settings, tuple(range(first, first + repeats)), repeats)
             folder = (out or store.new_folder("regress")).resolve()
             judged = _interleaved(revision, settings, names(frameworks), folder, criteria, prove=proof)
         report = regress_report.report(judged)

@@ -19,7 +19,7 @@ from common.artifacts import atomic_files
 from common.data import sources
 from common.machine import machine
 from common.spec import SpecError
-from compare.comparison import run
+from compare.comparison import comparison_plan, run
 from compare.comparison.run import Request
 from compare.core import errors
 from compare.core.progress import Display, Watchers
@@ -115,7 +115,7 @@ def measure(revision: str, request: Request, out: Path, shown: Display) -> None:
         if others := sorted(path.name for path in out.glob("[!.]*")):
             raise errors.FolderError(f"{out} is not empty. Received: a folder with {others[0]}. Choose another --out.")
         settings = replace(request.settings, values=_with_absolute_path(request.settings.values))
-        head = run.judged(replace(request, settings=settings), shown)
+        head = comparison_plan.judged(replace(request, settings=settings), shown)
         rows = [row for row in head.rows if row.unavailable is None]
         if not rows:
             raise RevisionError(f"{head.rows[0].id}: {head.rows[0].unavailable}. Choose rows that this machine can do.")

@@ -207,7 +207,7 @@ def sections(compared: Compared) -> list[tuple[str, list[str]]]:
         ("Which modes pay?", found.modes),
         ("How sure is that?", found.surety),
         ("How accurate, and how soon?", found.scores),
-        ("Which modes are not serial's mathematics, and what came of it?", found.departures),
+        ("Which modes are not serial's mathematics, and what came of it?", found.inexact_modes),
         ("Input or model: what bounds the runs?", found.bounds),
         ("Cautions", found.troubles),
         ("The data", compared.stored.comparison.data_notes),

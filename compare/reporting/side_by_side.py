@@ -12,9 +12,9 @@ from common.training.loop import relative_difference
 from compare.core.errors import FolderError
 from compare.core.statistics import VERDICT_PAIRS, Judged, Ratio, family_words, interval_words, surety, unpaired_ratio, verdicts
 from compare.execution import store
-from compare.judgement.findings import doubt_of
 from compare.judgement.measurements import OF_THE_PLACE
 from compare.judgement.summary import Summary, comparable, epoch_seconds
+from compare.judgement.verdict_sentences import doubt_of
 from compare.reporting import comparison_report, document, tables
 from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Mark, Report

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from common import spec
 from common.data import sources
@@ -23,16 +21,18 @@ from common.models.architectures import Conv, DepthwiseConv, MaxPool
 from common.spec import Spec, SpecError
 from common.training import layers
 from common.training.layers import Measured, Unit
-from compare.core import exits, terminal, wording
+from compare.comparison import comparison_plan
+from compare.core import exits
 from compare.core.errors import LaunchError
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen, names
 from compare.core.progress import Display, display
 from compare.core.statistics import Spread, spread
-from compare.execution import launch, twin_client
+from compare.execution import launch, options, twin_client
 from compare.execution.interleaving import turn
-from compare.judgement.findings import DISTURBED
-from compare.reporting import document, tables
+from compare.judgement.verdict_sentences import DISTURBED
+from compare.reporting import document
+from compare.reporting.document import Report
 from compare.reporting.tables import Cell, Column, Table
 
 
@@ -57,7 +57,7 @@ class Timed:
 
     @property
     def reach(self) -> tuple[float, float] | None:
-        """(GFLOP/s of matrix products, GB/s of copies) of what the layers ran on; None where they could not be measured.
+        """(GFLOP/s of matrix products, GB/s of copies) of the device of the layers. None if they could not be measured.
 
         On an accelerator: as the faster framework reaches them.
         """
@@ -84,7 +84,7 @@ class Timed:
     def limits(self, number: int) -> tuple[float, float] | None:
         """Lower bounds (seconds at the rate of matrix products, seconds at the rate of copies) for all layers of a unit.
 
-        None where the rates could not be measured.
+        None if the rates could not be measured.
         """
         if self.reach is None:
             return None
@@ -101,41 +101,54 @@ class Timed:
 
 
 def command(
-    model: Annotated[str, typer.Option(help=f"{', '.join(spec.MODELS)}, or package.module of your own.")],
-    frameworks: Annotated[str, typer.Option(help="Which, with commas.")] = ",".join(launch.FRAMEWORKS),
-    data: Annotated[
-        str, typer.Option(help=f"{', '.join(sources.NAMES)}, or an image folder or archive: it gives classes and size.")
-    ] = "digits",
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Images of a step. Default: 64.")] = None,
-    cores: Annotated[int | None, typer.Option(help="CPU cores that may be used. Default: all.")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Processes of each framework, in turns.")] = 3,
+    model: options.Model = None,
+    frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
+    preset: options.PresetName = None,
+    spec_file: options.SpecFile = None,
+    data: options.Data = None,
+    batch_size: options.BatchSize = None,
+    image_size: options.ImageSize = None,
+    optimizer: options.OptimizerName = None,
+    precision: options.Precision = None,
+    cores: options.Cores = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Processes of each framework, interleaved.")] = 3,
     calls: Annotated[int, typer.Option(min=1, help="Timed passes through each layer in a process.")] = 10,
-    assignments: Annotated[list[str] | None, typer.Option("--set", help="field=value of the spec.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the tables as Markdown, CSV and LaTeX.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    assignments: options.Set = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the report. Default: print it only.")] = None,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Time each layer of a model by itself, forward and backward, and compare it with what the machine allows."""
+    """Time each layer of a model by itself, forward and backward, and compare it with the limits of the machine."""
     with exits.told():
         named = chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
-        fields: dict[str, Any] = {"model": model, "data.source": data, "global_batch_size": batch_size, "cores": cores}
-        wanted = spec.from_options(fields, assignments)
+        fields = options.fields(
+            model=model, data=data, batch_size=batch_size, image_size=image_size, optimizer=optimizer, precision=precision,
+            cores=cores,
+        )  # fmt: skip
+        wanted = comparison_plan.spec_of_one("layers", preset, spec_file, fields, assignments or [])
         if wanted.mode != "serial":
             raise SpecError(f"layers times one replica. Received: mode {wanted.mode}. Leave it out.")
         with interruptible(), display(Console(stderr=True)) as shown:
             timed = measure(wanted, named, repeats, calls, shown)
-        made = [kinds_table(timed), layers_table(timed)]
-        if out is not None:
-            for table in made:
-                tables.write(table, out)
-        if as_json:
-            typer.echo(json.dumps(_plain(timed, made), indent=1, allow_nan=False))
-            return
-        console = terminal.stdout()
-        versions = {name: found[0].versions for name, found in timed.found.items()}
-        console.print(Text(document.ground(machine.describe(), versions, cores=timed.spec.cores)))
-        tables.print_all(console, made, where="--json")
-        for sentence in sentences(timed):
-            console.print(Text(wording.one_line(sentence)))
+        code = report(timed).deliver(out, as_json=as_json)
+    raise typer.Exit(code)
+
+
+def report(timed: Timed) -> Report:
+    versions = {name: found[0].versions for name, found in timed.found.items()}
+    return Report(
+        title=f"Layers of {timed.spec.model}",
+        json_file="layers.json",
+        facts=[document.ground(machine.describe(), versions, cores=timed.spec.cores)],
+        findings=[("How far that goes", sentences(timed))],
+        tables=[kinds_table(timed), layers_table(timed)],
+        values={
+            "spec": timed.spec.model_dump(mode="json"),
+            "machine": machine.describe(),
+            "rates": timed.rates,
+            "processes": timed.found,
+            "sentences": sentences(timed),
+        },
+    )
 
 
 def measure(wanted: Spec, frameworks: list[str], repeats: int, calls: int, shown: Display) -> Timed:
@@ -191,14 +204,14 @@ def sentences(timed: Timed) -> list[str]:
     for framework in timed.frameworks:
         apart, whole = timed.seconds(framework, everything).median, timed.whole_seconds(framework).median
         said.append(
-            f"{framework}: its layers one by one take {1e3 * apart:.1f} ms, the model as a whole {1e3 * whole:.1f} ms "
-            f"({whole / apart:.2f} times that): forward and backward, without loss and update."
+            f"{framework}: forward and backward, without loss and update, its layers one by one take {1e3 * apart:.1f} ms, "
+            f"the model as a whole {1e3 * whole:.1f} ms ({whole / apart:.2f} times that)."
         )
         worst = max(cores_lost(each.cores_of_others, timed.spec.cores, machine.describe()) for each in timed.found[framework])
         if worst > DISTURBED_FROM:
             said.append(f"{framework}: other work took up to {worst:.2f} cores.{DISTURBED}")
     if timed.reach is None:
-        said.append("What the machine can do could not be measured.")
+        said.append("The limits of the machine could not be measured.")
     return said
 
 
@@ -222,8 +235,8 @@ def _table(timed: Timed, name: str, title: str, numbers: Mapping[str, list[int]]
     if timed.reach is not None:
         gflops, copied = timed.reach
         limits = (
-            f"Limit: the longer of operations at {gflops:.0f} GFLOP/s, which {whose} matrix product reaches here, and of "
-            f"values moved at {copied:.1f} GB/s, which a copy reaches; what the caches hold moves faster. "
+            f"Limit: the longer of two times. Operations take theirs at {gflops:.0f} GFLOP/s, the rate of {whose} matrix "
+            f"product here; values are moved at {copied:.1f} GB/s, the rate of a copy. Values in caches move faster. "
         )
     return Table(
         name,
@@ -231,7 +244,7 @@ def _table(timed: Timed, name: str, title: str, numbers: Mapping[str, list[int]]
         tuple(columns),
         rows,
         spreads_on_terminal=False,
-        note=f"{limits}Each layer by itself, with random values; medians over processes, in files with quartiles.",
+        note=f"{limits}Each layer is timed by itself, with random values. Medians over processes; files also have quartiles.",
     )
 
 
@@ -282,14 +295,3 @@ def _words(unit: Unit) -> str:
     shapes = ["x".join(map(str, shape)) for shape in (unit.input_shape, unit.output_shape)]
     first = "" if unit.learned_before else ", first"
     return f"{unit.kind}{kernel}{stride}, {' to '.join(dict.fromkeys(shapes))}{first}"
-
-
-def _plain(timed: Timed, made: list[Table]) -> dict[str, Any]:
-    return {
-        "spec": timed.spec.model_dump(mode="json"),
-        "machine": machine.describe(),
-        "rates": timed.rates.model_dump() if timed.rates else None,
-        "processes": {framework: [each.model_dump() for each in found] for framework, found in timed.found.items()},
-        "tables": [tables.to_plain(table) for table in made],
-        "sentences": sentences(timed),
-    }

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,26 +11,25 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from common import spec
-from common.artifacts import atomic_files, records
 from common.data import sources
 from common.frozen import Frozen
 from common.machine import machine, rates
 from common.machine.rates import Rates
 from common.models import architectures, work
 from common.spec import Spec, SpecError
-from compare.core import exits, terminal, wording
-from compare.core.errors import FolderError
+from compare.comparison import comparison_plan
+from compare.core import exits
 from compare.core.interrupt import Interrupted, interruptible
 from compare.core.option_parsing import chosen, names
 from compare.core.progress import Display, display
-from compare.execution import best_switches, code_digest, launch, store
+from compare.execution import best_switches, code_digest, launch, options, results_folder, store
 from compare.execution.best_switches import Best
-from compare.reporting import tables
+from compare.reporting import document, tables
+from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table
-from compare.switches.search import ACCELERATOR_EPOCHS, FAIR, PARTED, PLAIN, PRICE_STEPS, Request, Search, Step
+from compare.switches.search import ACCELERATOR_EPOCHS, DRIFT_STEPS, FAIR, PARTED, PLAIN, Request, Search, Step
 
 RECORD_FILE = "optimize.json"
 LADDER = "ladder"
@@ -39,7 +37,7 @@ LADDER = "ladder"
 
 
 class Record(Frozen):
-    """What a folder's search measures. Another search may not resume in the folder."""
+    """What a folder's search measures. Another search cannot resume in the folder."""
 
     request: Request
     frameworks: list[str]
@@ -59,58 +57,72 @@ class Outcome:
     best: Best
     stored: Path
     rounds: int
-    """Of each configuration, where none is dropped."""
+    """Of each configuration that is not dropped."""
 
 
 def command(
-    model: Annotated[str, typer.Option(help=f"{', '.join(spec.MODELS)}, or package.module of your own.")],
-    frameworks: Annotated[str, typer.Option(help="Which, with commas.")] = ",".join(launch.FRAMEWORKS),
-    data: Annotated[str, typer.Option(help=f"{', '.join(sources.NAMES)}, or an image folder or archive.")] = "digits",
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Images of a step. Default: 64.")] = None,
+    model: options.Model = None,
+    frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
+    preset: options.PresetName = None,
+    spec_file: options.SpecFile = None,
+    data: options.Data = None,
+    batch_size: options.BatchSize = None,
+    image_size: options.ImageSize = None,
+    optimizer: options.OptimizerName = None,
+    precision: options.Precision = None,
     only: Annotated[str | None, typer.Option(help="Switches to try, with commas. Default: all.")] = None,
-    repeats: Annotated[int, typer.Option(min=2, help="Runs of each configuration, in turns.")] = 5,
+    repeats: Annotated[int, typer.Option(min=2, help="Runs of each configuration, interleaved.")] = 5,
     steps: Annotated[
-        int, typer.Option(min=1, help=f"Timed steps of each run; on a GPU it takes {ACCELERATOR_EPOCHS} epochs.")
+        int, typer.Option(min=1, help=f"Timed steps of each run. On a GPU it takes {ACCELERATOR_EPOCHS} epochs.")
     ] = 30,
-    max_price: Annotated[
-        float, typer.Option(min=0, help=f"Relative difference of a loss over {PRICE_STEPS} steps that best may cost.")
+    max_loss_drift: Annotated[
+        float, typer.Option(min=0, help=f"Largest relative difference of a loss over {DRIFT_STEPS} steps that best may have.")
     ] = 0.1,
-    cores: Annotated[int | None, typer.Option(help="CPU cores that each run may use. Default: all.")] = None,
-    assignments: Annotated[list[str] | None, typer.Option("--set", help="field=value of the spec.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Runs and ladders. Default: results/<time>-optimize-<model>.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    cores: options.Cores = None,
+    assignments: options.Set = None,
+    out: options.Out = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Search the switches that make training fastest here, and store them for `run --switches best`."""
     with exits.told():
         named = chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
-        fields: dict[str, Any] = {"model": model, "data.source": data, "global_batch_size": batch_size, "cores": cores}
-        base = spec.from_options(fields, assignments)
+        fields = options.fields(
+            model=model, data=data, batch_size=batch_size, image_size=image_size, optimizer=optimizer, precision=precision,
+            cores=cores,
+        )  # fmt: skip
+        base = comparison_plan.spec_of_one("optimize", preset, spec_file, fields, assignments or [])
         _check(base)
-        folder = out or store.new_folder("optimize", model)
+        folder = out or store.new_folder("optimize", base.model)
         switches = None if only is None else names(only)
-        request = Request(spec=base, switches=switches, rounds=repeats, steps=steps, max_price=max_price)
+        request = Request(spec=base, switches=switches, rounds=repeats, steps=steps, max_loss_drift=max_loss_drift)
         with interruptible(), display(Console(stderr=True)) as shown:
             try:
                 outcomes = _search(request, named, folder, shown)
             except Interrupted as interruption:
-                interruption.words = f"Interrupted. The same command with --out {folder} goes on."
+                interruption.words = f"Interrupted. To continue, run the same command with --out {folder}."
                 raise
-        show(outcomes, folder, as_json=as_json)
+        code = report(outcomes, folder).deliver(folder, as_json=as_json)
+    raise typer.Exit(code)
 
 
-def show(outcomes: list[Outcome], folder: Path, *, as_json: bool) -> None:
-    """Print each framework's ladder and the findings, or everything as one JSON object."""
-    if as_json:
-        plain = {outcome.framework: _plain(outcome) for outcome in outcomes}
-        typer.echo(json.dumps({"folder": str(folder), "frameworks": plain}, indent=1))
-        return
-    console = terminal.stdout(width=160)
-    for outcome in outcomes:
-        made = table(outcome)
-        console.print(tables.to_rich(made, console.width))
-        console.print(Text(tables.note_on_terminal(made, console.width, str(folder)), style="dim"))
-        for sentence in sentences(outcome):
-            console.print(Text(wording.one_line(sentence)))
+def report(outcomes: Sequence[Outcome], folder: Path) -> Report:
+    """Each framework's ladder and what was found. Each ladder also has files of its own in its framework's folder."""
+    ladders = {outcome.framework: table(outcome) for outcome in outcomes}
+    plain = {outcome.framework: _plain(outcome) for outcome in outcomes}
+    files: dict[str, str | bytes] = {}
+    for framework, made in ladders.items():
+        files[f"{framework}/{LADDER}.md"] = tables.to_markdown(made) + "\n"
+        files[f"{framework}/{LADDER}.csv"] = tables.to_csv(made)
+        files[f"{framework}/{LADDER}.json"] = document.to_json(plain[framework]) + "\n"
+    versions = {outcome.framework: outcome.best.versions for outcome in outcomes}
+    return Report(
+        title="The fastest switches",
+        facts=[document.ground(machine.describe(), versions, cores=outcomes[0].best.spec.cores)],
+        findings=[(outcome.framework, sentences(outcome)) for outcome in outcomes],
+        tables=list(ladders.values()),
+        files=files,
+        values={"folder": str(folder), "frameworks": plain},
+    )
 
 
 def table(outcome: Outcome) -> Table:
@@ -121,34 +133,35 @@ def table(outcome: Outcome) -> Table:
         Column("ratio", "times fair", 3, interval=True),
         Column("compile_seconds", "compile seconds", 1, short="compile\ns"),
         Column("paid_back_epochs", "paid back after epochs", 1, short="paid back\nepochs"),
-        Column("price", "largest loss difference", -1, short="price"),
+        Column("price", "largest loss difference", -1, short="loss\ndrift"),
         Column("matrix_fraction", "of the float32 matrix rate", 3, short="of matrix\nrate"),
         Column("status", "status", fold=12),
         Column("reason", "reason", terminal=False),
     )
     parted = next((step.rounding for step in outcome.ladder if step.rounding is not None), None)
     unsteady = (
-        f" Losses of {PLAIN} in float32 part from those in float64 by {parted:.1e}: a price of up to {PARTED:g} times that may "
-        "be rounding that grew, and keeps no switch from being taken."
+        f" Losses of {PLAIN} in float32 part from those in float64 by {parted:.1e}. A loss drift of up to {PARTED:g} times "
+        "this may be rounding that grew. It keeps no switch from being taken."
         if parted is not None
         else ""
     )
     order = {"level": 0, "switch": 1, "together": 2}
     ladder = sorted(outcome.ladder, key=lambda step: (order[step.kind], -(step.ratio.value if step.ratio else 1.0)))
     rows = [
-        {column.key: getattr(step, column.key) for column in columns if column.key in Step.model_fields}
+        {column.key: getattr(step, column.key, None) for column in columns}
         | {"configuration": step.name.replace(".", ", "), "status": "best" if step.taken else step.status}
+        | {"price": step.loss_drift}
         for step in ladder
     ]
     return Table(
-        LADDER,
+        f"{LADDER}-{outcome.framework}",
         f"Switches of {outcome.framework}: {outcome.best.model}, batch {outcome.best.spec.global_batch_size}",
         columns,
         rows,
         note=f"Medians with quartiles, ratios with 95 % intervals, of up to {outcome.rounds} interleaved rounds. Compile "
-        f"seconds: what the first step takes longer than that of {FAIR}; paid back after so many epochs of the whole data. "
-        f"Price: largest relative difference of a loss over {PRICE_STEPS} steps to that of {PLAIN} in float32.{unsteady} "
-        "Matrix rate: of NumPy's product in float32; on a GPU of the framework's own, in the run's arithmetic.",
+        f"seconds: how much longer the first step takes than that of {FAIR}. They are paid back after so many epochs of the "
+        f"whole data. Loss drift: largest relative difference of a loss over {DRIFT_STEPS} steps from that of {PLAIN} in "
+        f"float32.{unsteady} Matrix rate: NumPy's product in float32; on a GPU the framework's own, in the run's arithmetic.",
     )
 
 
@@ -159,8 +172,8 @@ def sentences(outcome: Outcome) -> list[str]:
     doubtful = {step.name: step.in_doubt for step in outcome.ladder if step.in_doubt}
     if doubtful:
         said.append(
-            f"Times of {sum(doubtful.values())} runs are in doubt, as other work took cores from them or they were too short "
-            f"to tell ({', '.join(doubtful)}). Search again with another --out while nothing else runs."
+            f"Times of {sum(doubtful.values())} runs are in doubt ({', '.join(doubtful)}). Other work took cores from them, or "
+            "they were too short to tell. Search again with another --out while nothing else runs."
         )
     if not found.options:
         return [f"{outcome.framework}: nothing is surely faster than {FAIR}. That is stored in {outcome.stored}.", *said]
@@ -179,8 +192,10 @@ def _search(request: Request, named: list[str], folder: Path, shown: Display) ->
     shown.say("reading the data")
     dataset = sources.describe(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir)
     architecture = architectures.resolve(base.model, len(dataset.class_names), dataset.image_size)
+    shown.say("measuring what the machine can do")
     outcomes: list[Outcome] = []
-    with _claimed(folder, request, descriptions) as record:
+    wanted = _record(request, descriptions, is_new=not (folder / RECORD_FILE).exists())
+    with results_folder.claimed(folder, RECORD_FILE, wanted, "search", identity=_identity) as record:
         for framework in named:
             search = Search(
                 framework,
@@ -190,68 +205,44 @@ def _search(request: Request, named: list[str], folder: Path, shown: Display) ->
                 train_images=dataset.sizes["train"],
                 work=work.count(architecture),
                 machine_rates=record.rates,
-                told=shown.say,
+                report=shown.say,
             )
-            ladder, options = search.run()
-            taken = next(step for step in ladder if step.taken)
-            found = Best(
-                framework=framework,
-                model=base.model,
-                machine=best_switches.identity(descriptions[framework]),
-                versions=descriptions[framework]["versions"],
-                options=options,
-                ratio=taken.ratio,
-                measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
-                spec=base,
-            )
-            stored = best_switches.save(found, descriptions[framework], base.paths.cache_dir)
-            outcome = Outcome(framework, ladder, found, stored, request.rounds)
-            made = table(outcome)
-            atomic_files.write_atomically(folder / framework / f"{LADDER}.md", tables.to_markdown(made) + "\n")
-            atomic_files.write_atomically(folder / framework / f"{LADDER}.csv", tables.to_csv(made))
-            atomic_files.write_atomically(folder / framework / f"{LADDER}.json", json.dumps(_plain(outcome), indent=1) + "\n")
-            outcomes.append(outcome)
+            ladder, found = search.run()
+            outcomes.append(_store(framework, request, descriptions[framework], ladder, found))
+            report(outcomes, folder).write(folder)  # the command says at its end whether that worked
     return outcomes
 
 
-@contextmanager
-def _claimed(folder: Path, request: Request, descriptions: dict[str, dict[str, Any]]) -> Generator[Record]:
-    """Claim the folder: a new one, or one of the same search.
-
-    Raises:
-        FolderError: it holds something else, or another process has it locked.
-    """
-    path = folder / RECORD_FILE
-    wanted = Record(
+def _record(request: Request, descriptions: Mapping[str, dict[str, Any]], *, is_new: bool) -> Record:
+    return Record(
         request=request,
         frameworks=list(descriptions),
         code_hash=code_digest.of(list(descriptions), request.spec.model),
         machine={fact: machine.describe().get(fact) for fact in (*machine.IDENTITY, "python")},
         versions={framework: description["versions"] for framework, description in descriptions.items()},
-        rates=None,
+        rates=rates.measured(request.spec.cores) if is_new else None,  # of a resumed search, those of its beginning count
     )
-    with store.locked(folder):
-        if path.exists():
-            record = store.read_record(path, Record, "a search of switches")
-            _refuse_other(folder, record, wanted)
-        elif others := sorted(each.name for each in folder.glob("[!.]*")):
-            raise FolderError(f"{folder} holds files that are no search's ({others[0]}). Choose an empty folder with --out.")
-        else:
-            record = wanted.model_copy(update={"rates": rates.measured(request.spec.cores)})
-            records.write(path, record)
-        atomic_files.sweep(folder)
-        yield record
 
 
-def _refuse_other(folder: Path, record: Record, wanted: Record) -> None:
-    pairs = [(name, getattr(record.request, name), getattr(wanted.request, name)) for name in Request.model_fields]
-    pairs += [(name, getattr(record, name), getattr(wanted, name)) for name in ("frameworks", "versions")]
-    for name, there, asked in pairs:
-        if there != asked:
-            raise FolderError(f"{folder} holds another search: its {name} differs. Choose another --out.")
-    hashes, machines = (record.code_hash, wanted.code_hash), (record.machine, wanted.machine)
-    if (why := store.other_ground(hashes, machines)) is not None:
-        raise FolderError(f"{folder} holds a search that cannot go on: {why}. Choose another --out.")
+def _identity(record: Record) -> dict[str, Any]:
+    return record.model_dump(mode="json", include={"request", "frameworks", "versions"})
+
+
+def _store(
+    framework: str, request: Request, description: Mapping[str, Any], steps: list[Step], options: dict[str, Any]
+) -> Outcome:
+    found = Best(
+        framework=framework,
+        model=request.spec.model,
+        machine=best_switches.identity(description),
+        versions=description["versions"],
+        options=options,
+        ratio=next(step for step in steps if step.taken).ratio,
+        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        spec=request.spec,
+    )
+    stored = best_switches.save(found, description, request.spec.paths.cache_dir)
+    return Outcome(framework, steps, found, stored, request.rounds)
 
 
 def _check(base: Spec) -> None:

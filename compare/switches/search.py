@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 import safetensors.numpy
+from pydantic import AliasChoices, Field
 
 from common import spec
 from common.artifacts.schema import ResultError, RunResult
@@ -39,7 +40,7 @@ surely faster in five."""
 STOPPED_BELOW = {1: 0.1, 3: 0.5}
 """By epochs of the search: fraction of the speed of `fair`. A run below it after so many epochs is stopped. The first epoch
 may be slow by chance."""
-PRICE_STEPS = 20
+DRIFT_STEPS = 20
 """Steps over which losses are compared with those of `plain`."""
 EPOCH_STEPS = 5
 """Steps of an epoch. A run's pace is that of its median epoch, so that its warm-up does not count."""
@@ -55,7 +56,7 @@ PLAIN, FAIR, FULL, FLOAT64 = "plain", "fair", "full", "float64"
 Kind = Literal["level", "switch", "together"]
 
 
-class Step(Frozen):
+class Step(Frozen, serialize_by_alias=True):
     """One configuration of the ladder."""
 
     name: str
@@ -73,8 +74,11 @@ class Step(Frozen):
     """Extra seconds of its first step, compared with `fair`."""
     paid_back_epochs: float | None = None
     """Epochs of the whole data after which its pace makes up for that. None if it never does."""
-    price: float | None = None
-    """Largest relative difference of a loss from `plain` with full float32 digits. Infinite if a loss is not a number."""
+    loss_drift: float | None = Field(
+        default=None, validation_alias=AliasChoices("loss_drift", "price"), serialization_alias="price"
+    )
+    """Largest relative difference of a loss from `plain` with full float32 digits. Infinite if a loss is not a number. JSON
+    calls it `price`."""
     rounding: float | None = None
     """Loss drift of float32 itself, from float64. Set if the switch's own drift is above the limit."""
     matrix_fraction: float | None = None
@@ -126,8 +130,9 @@ class Request(Frozen):
     """Runs of each configuration."""
     steps: int
     """Timed steps of each run. On an accelerator, a run takes ACCELERATOR_EPOCHS instead."""
-    max_price: float
-    """A switch with a larger loss drift is not taken, unless float32 itself drifts as far from float64; see `Step.price`."""
+    max_loss_drift: float = Field(validation_alias=AliasChoices("max_loss_drift", "max_price"))
+    """A switch with a larger loss drift is not taken, unless float32 itself drifts as far from float64; see `Step.loss_drift`.
+    Version 0.1 calls it `max_price`."""
 
 
 class Search:
@@ -141,7 +146,7 @@ class Search:
         train_images: of a whole epoch.
         work: of the model.
         machine_rates: of the machine with the run's cores; None where they are not known.
-        told: what is being done.
+        report: is called with what is being done.
     """
 
     def __init__(
@@ -154,7 +159,7 @@ class Search:
         train_images: int,
         work: Work,
         machine_rates: Rates | None,
-        told: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         self._framework = framework
         self._request = request
@@ -163,7 +168,7 @@ class Search:
         self._train_images = train_images
         self._work = work
         self._rates = machine_rates
-        self._told = told
+        self._report = report
         base = request.spec
         if self._on_accelerator:
             self._timed = base.with_fields(epochs=ACCELERATOR_EPOCHS, steps=None, checkpoint_seconds=None)
@@ -175,7 +180,7 @@ class Search:
                 data=self._limited(EPOCH_STEPS),
                 checkpoint_seconds=None,
             )
-        self._judged = base.with_fields(epochs=None, steps=PRICE_STEPS, data=self._limited(PRICE_STEPS))
+        self._judged = base.with_fields(epochs=None, steps=DRIFT_STEPS, data=self._limited(DRIFT_STEPS))
         self._plain = _Configuration(PLAIN, "level", {})
         options: dict[str, Any] = description["options"]
         fewer = {name: each["default"] for name, each in options.items() if each.get("plain") in each.get("reduced", ())}
@@ -183,7 +188,7 @@ class Search:
         """Reference for losses. Under `plain`, some devices compute with fewer digits."""
         self._float64 = _Configuration(FLOAT64, "level", fewer)
         self._fair = _Configuration(FAIR, "level", {})
-        self._prices: dict[str, float] = {}
+        self._drifts: dict[str, float] = {}
 
     def run(self) -> tuple[list[Step], dict[str, Any]]:
         """The ladder, and the switches that are surely the fastest together; see the module.
@@ -198,7 +203,7 @@ class Search:
             for each in singles:
                 self._drop_if_below(HOPELESS.get(number + 1, 0.0), each, self._fair)
         ratios = {each.name: ratio for each in singles if (ratio := self._ratio(each, self._fair)) is not None}
-        hopeful = [each for each in singles if each.hopeful and each.name in ratios and self._is_cheap(each)]
+        hopeful = [each for each in singles if each.hopeful and each.name in ratios and self._is_precise(each)]
         hopeful.sort(key=lambda each: -ratios[each.name].value)
         tests = 2 * len(singles)  # each may be tested by itself, and once on top of others
         bases = [self._fair, *[each for each in hopeful if is_surely_faster(ratios[each.name], tests)][:1]]
@@ -243,7 +248,7 @@ class Search:
             if not new.hopeful:
                 return False
         ratio = self._ratio(new, base)
-        return ratio is not None and is_surely_faster(ratio, tests) and self._is_cheap(new)
+        return ratio is not None and is_surely_faster(ratio, tests) and self._is_precise(new)
 
     def _measure(self, configurations: Sequence[_Configuration], number: int) -> None:
         """One round: A B, and B A in the next. So a machine that grows warmer or busier favours none.
@@ -253,7 +258,7 @@ class Search:
         """
         for each in turn(configurations, number):
             if each.hopeful:
-                self._told(f"{self._framework}, {each.name}, round {number + 1}")
+                self._report(f"{self._framework}, {each.name}, round {number + 1}")
                 result = self._result(each, number)
                 if result.status == "ok" or self._is_stopped(each, result, number):
                     each.rounds[number] = result
@@ -318,31 +323,31 @@ class Search:
             [(images_per_second(one.rounds[number]), images_per_second(other.rounds[number])) for number in shared]
         )
 
-    def _is_cheap(self, each: _Configuration) -> bool:
-        price, rounding = self._price(each), self._rounding(each)
-        return price <= self._request.max_price or (rounding is not None and price <= PARTED * rounding)
+    def _is_precise(self, each: _Configuration) -> bool:
+        drift, rounding = self._loss_drift(each), self._rounding(each)
+        return drift <= self._request.max_loss_drift or (rounding is not None and drift <= PARTED * rounding)
 
     def _rounding(self, each: _Configuration) -> float | None:
         """The loss drift of float32 itself. None if it is not needed, or not a number."""
-        if not self._request.max_price < self._price(each) < np.inf:
+        if not self._request.max_loss_drift < self._loss_drift(each) < np.inf:
             return None
-        found = self._price(self._float64)
+        found = self._loss_drift(self._float64)
         return found if found < np.inf else None
 
-    def _price(self, each: _Configuration) -> float:
+    def _loss_drift(self, each: _Configuration) -> float:
         """Largest relative difference of a loss from `plain` with full digits, over some steps of training."""
-        if each.name not in self._prices:
+        if each.name not in self._drifts:
             ours, theirs = (self._losses(which) for which in (each, self._full))
             apart = np.inf if ours is None or theirs is None else np.abs(ours - theirs) / np.abs(theirs)
-            self._prices[each.name] = float(np.max(np.where(np.isfinite(apart), apart, np.inf)))
-        return self._prices[each.name]
+            self._drifts[each.name] = float(np.max(np.where(np.isfinite(apart), apart, np.inf)))
+        return self._drifts[each.name]
 
     def _losses(self, each: _Configuration) -> np.ndarray | None:
         """None where the framework cannot record them."""
         folder = self._folder / "losses"
         path, recording = folder / f"{each.name}.json", folder / f"{each.name}.safetensors"
         if not recording.exists():
-            self._told(f"{self._framework}, {each.name}, its losses")
+            self._report(f"{self._framework}, {each.name}, its losses")
             folder.mkdir(parents=True, exist_ok=True)
             path.write_text(self._spec(each, self._judged).to_json(), encoding="utf-8")
             partial = recording.with_suffix(".partial")  # of a trace that is cut short
@@ -369,7 +374,7 @@ class Search:
             first_step_seconds=first,
             compile_seconds=compiling,
             paid_back_epochs=compiling / gained if compiling is not None and gained > 0 else None,
-            price=self._price(each) if each.hopeful else None,
+            loss_drift=self._loss_drift(each) if each.hopeful else None,
             rounding=self._rounding(each) if each.hopeful else None,
             matrix_fraction=1e-9 * self._work.flops * own / rate if rate else None,
             in_doubt=sum(map(times_in_doubt, each.rounds.values())),

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from common.spec import SpecError
-from compare.comparison import run
+from compare.comparison import comparison_plan
 from compare.core import exits
 from compare.core.interrupt import Interrupted, interruptible
-from compare.core.option_parsing import chosen, names, numbers
+from compare.core.option_parsing import chosen, given_besides, names, numbers
 from compare.execution import launch, options, store
 from compare.tuning import optuna_study, search_space, tuner, tuning_report
 from compare.tuning.records import BACKENDS, OBJECTIVES, PRUNERS, SAMPLERS, Tuning
@@ -69,7 +69,7 @@ def command(
                 data=data, model=model, epochs=epochs, batch_size=batch_size, image_size=image_size, optimizer=optimizer,
                 precision=precision, limit=limit, cores=cores, seed=seed,
             )  # fmt: skip
-            values = run.values_of_one(preset, spec_file, fields, assignments or [])
+            values = comparison_plan.values_of_one(preset, spec_file, fields, assignments or [])
             if values.get("epochs") is None and values.get("steps") is None:
                 values["epochs"] = EPOCHS
             known = (("sampler", sampler, SAMPLERS), ("pruner", pruner, PRUNERS), ("objective", objective, OBJECTIVES))
@@ -110,7 +110,7 @@ def _stored_settings(context: typer.Context, out: Path | None, storage: str | No
     """
     if out is None:
         raise SpecError("--resume needs the folder. Received: no --out. Name the folder of the tuning with --out DIR.")
-    if others := run.given_besides(context, _WITH_RESUME):
+    if others := given_besides(context, _WITH_RESUME):
         raise SpecError(
             f"--resume takes all settings from its folder. Received also: {', '.join(others)}. Leave them out, or tune in "
             "another folder."

@@ -8,7 +8,7 @@ from common.machine.interference import DISTURBED_FROM
 from common.training.loop import relative_difference
 from compare.core.statistics import VERDICT_PAIRS, Judged, family_words, hardly, interval_words, surety, word
 from compare.core.wording import count
-from compare.judgement.findings import DISTURBED
+from compare.judgement.verdict_sentences import DISTURBED
 from compare.tuning.optuna_study import random_trials
 from compare.tuning.records import SearchResult, Trial, Tuned
 from compare.tuning.tuning_findings import IMPORTANCE_TRIALS, Findings, Gain, cores_taken, disturbed, settings_scored

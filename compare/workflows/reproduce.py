@@ -16,7 +16,7 @@ from common.artifacts.schema import EpochRecord, RunResult
 from common.data import cache, sources
 from common.data.sources import DataRefused
 from common.machine import machine
-from compare.comparison import estimate, run
+from compare.comparison import comparison_plan, estimate, run
 from compare.core import exits
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen
@@ -158,7 +158,7 @@ def _shown(plan: Plan, folder: Path, passed: Passed) -> Made:
     known, rows, smoke = dict[str, Any](), list[dict[str, Cell]](), plan.setting.scale == SMOKE
     scans: float | None = None
     with display(Console(stderr=True)) as shown:
-        judged = [(training, run.judged(_request(training, folder), shown)) for training in plan.trainings]
+        judged = [(training, comparison_plan.judged(_request(training, folder), shown)) for training in plan.trainings]
         # Trials and the final training use the images of the published runs.
         for training, comparison in [*judged, *((later, judged[0][1]) for later in _later(plan))]:
             not_run = {row.id for row in comparison.rows if row.unavailable}

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from common.data import sources
 from common.data.sources import Description
-from compare.comparison import run
+from compare.comparison import comparison_plan, run
 from compare.core import exits
 from compare.core.errors import FolderError, LaunchError
 from compare.core.presets import Preset
@@ -120,7 +120,7 @@ def _prove(study: Study, folder: Path, passed: Passed) -> Made:
     _refuse_other_data(study, passed)
     request = _request(study, folder)
     with display(Console(stderr=True)) as shown:
-        proof = run.proof(run.judged(request, shown), request, folder, Watchers(shown))
+        proof = run.proof(comparison_plan.judged(request, shown), request, folder, Watchers(shown))
     part = Section(
         name="prove",
         title="Is it the same training?",

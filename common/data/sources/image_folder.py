@@ -61,8 +61,7 @@ def scan(tree: FileSource, listing: Listing, packed: BinaryIO) -> Manifest:
         splits=tuple(place.split for place in places),
         classes=tuple(place.class_name for place in places),
         empty_folders=tuple(empty_folders),
-        **columns,
-        **told,
+        **(columns | told),
     )
 
 

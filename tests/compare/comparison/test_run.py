@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from common.artifacts import results, schema
 from common.spec import Spec
 from compare.__main__ import app
-from compare.comparison import run
+from compare.comparison import comparison_plan, run
 from compare.core import errors
 from compare.core.interrupt import Interrupted
 from compare.core.presets import Preset
@@ -268,7 +268,7 @@ def test_a_folder_in_use_is_refused_before_anything_is_prepared(
     assert compare_quick(out).exit_code == 0
     if use == "other files":
         (out / store.PLAN_FILE).rename(out / "thesis.json")
-    fake_twins.setattr(run, "judged", pytest.fail)
+    fake_twins.setattr(comparison_plan, "judged", pytest.fail)
     asked = ("--seed", "7") if use == "another comparison" else ()
     with store.locked(out) if use == "running" else nullcontext():
         done = compare_quick(out, *asked)
@@ -363,13 +363,13 @@ def test_a_spec_file_gives_values_that_options_override(fake_twins: pytest.Monke
 )
 def test_a_mode_of_a_spec_file_is_the_word_that_its_fields_make(tmp_path: Path, text: str, word: str, replicas: int) -> None:
     (tmp_path / "spec.yaml").write_text(text)
-    found = run.settings(None, tmp_path / "spec.yaml", {}, [])
+    found = comparison_plan.settings(None, tmp_path / "spec.yaml", {}, [])
     assert (found.modes, found.replicas) == (tuple(dict.fromkeys(("serial", word))), replicas)
 
 
 def test_repeats_are_interleaved_and_unavailable_rows_left_out() -> None:
     rows = [made.row("a"), made.row("b", unavailable="not available: no"), made.row("c")]
-    order = [(row.framework, repeat) for row, repeat in run.order(rows, 3)]
+    order = [(row.framework, repeat) for row, repeat in comparison_plan.order(rows, 3)]
     assert order == [("a", 0), ("c", 0), ("c", 1), ("a", 1), ("a", 2), ("c", 2)]
 
 
@@ -378,7 +378,7 @@ def test_rows_that_differ_by_their_framework_alone_are_run_next_to_each_other() 
     rows = [made.row(framework, mode) for framework in "ab" for mode in ("serial", "data_parallel", "multi_process")]
     modes = ("serial-2", "data_parallel-2", "multi_process-2")
     there = [f"{framework}-{mode}" for mode in modes for framework in "ab"]
-    assert [row.id for row, _ in run.order(rows, 2)] == [*there, *reversed(there)]
+    assert [row.id for row, _ in comparison_plan.order(rows, 2)] == [*there, *reversed(there)]
 
 
 def test_one_core_has_one_serial_row(fake_twins: pytest.MonkeyPatch) -> None:
@@ -411,7 +411,7 @@ def test_the_verdict_of_the_proof_stands_with_the_table(
     assert done.exit_code == code
     assert f"Identical training: {verdict}: losses agree within 3e-15." in done.stdout
     assert "data_parallel: not claimed: why not." in done.stdout
-    assert "pipeline: held against serial in parts." in done.stdout
+    assert "pipeline: compared with serial in parts." in done.stdout
     assert "losses differ between the frameworks by at most 8.7e-08" in done.stdout
     proof = store.read_plan(tmp_path / "out").proof
     assert proof is not None and proof.rungs[0]["max_relative_difference"] == 3e-15

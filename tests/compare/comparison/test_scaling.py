@@ -12,7 +12,7 @@ from common.artifacts.schema import Noise
 from common.machine import machine
 from common.spec import SpecError
 from compare.__main__ import app
-from compare.comparison import scaling
+from compare.comparison import scaling_fit, scaling_report, scaling_rows
 from compare.core.presets import Preset
 from compare.execution import store
 from compare.judgement import scaling_laws
@@ -44,8 +44,8 @@ def test_gustafson_finds_the_serial_fraction_that_made_the_speedups() -> None:
 def test_a_fraction_outside_of_zero_to_one_tells_nothing_of_more_replicas(speedup: float, told: bool) -> None:
     fraction = scaling_laws.amdahl([(2, speedup)])
     assert fraction is not None
-    law = scaling.Law(framework="pytorch", mode="multi_process", workers=0, fraction=fraction)
-    (row,) = scaling.laws_table(scaling.Scaling(points=[], laws=[law], checks=[], projected=[])).rows
+    law = scaling_fit.Law(framework="pytorch", mode="multi_process", workers=0, fraction=fraction)
+    (row,) = scaling_report.laws_table(scaling_fit.Scaling(points=[], laws=[law], checks=[], projected=[])).rows
     assert ("speedup_64" in row) == told
 
 
@@ -201,8 +201,8 @@ def test_what_is_projected_is_what_the_runs_sent(
         for repeat, result in stored.runs[row.id].items():
             moved = None if row.spec.mode == "serial" else sent(row.spec.replicas)
             stored.runs[row.id][repeat] = result.model_copy(update={"bytes_per_step": moved})
-    wish = scaling.Wish((8,), Network(name="", alpha_seconds=0.0, beta_seconds_per_byte=1e-9))
-    found = {each.topology: each.step_seconds for each in scaling.read(stored, wish).projected if each.kind == "weak"}
+    wish = scaling_fit.Wish((8,), Network(name="", alpha_seconds=0.0, beta_seconds_per_byte=1e-9))
+    found = {each.topology: each.step_seconds for each in scaling_fit.read(stored, wish).projected if each.kind == "weak"}
     assert set(found) == topologies
     compute = {
         topology: (seconds or 0.0) - scaling_laws.exchange_terms(topology, 8, 1.0)[1] for topology, seconds in found.items()
@@ -214,15 +214,15 @@ def test_points_and_projections_that_rest_on_disturbed_runs_say_so(fake_twins: p
     out = tmp_path / "out"
     assert compare(*ARGUMENTS[:-1], "2", "--out", out).exit_code == 0
     stored = store.read(out)
-    wish = scaling.Wish((8,), scaling_laws.network("10Gbit"))
+    wish = scaling_fit.Wish((8,), scaling_laws.network("10Gbit"))
     base = next(row.id for row in stored.comparison.rows if row.framework == "left" and row.spec.mode == "serial")
     for repeat, result in stored.runs[base].items():
         stored.runs[base][repeat] = result.model_copy(update={"noise": Noise(cores_stolen=0.9)})
-    found = scaling.read(stored, wish)
+    found = scaling_fit.read(stored, wish)
     assert {point.in_doubt for point in found.points if point.framework == "left"} == {True}
-    assert {row["status"] for row in scaling.points_table(found).rows if row["framework"] == "left"} == {"in doubt"}
-    note = scaling.projected_table(found).note
-    assert "It rests on runs that are in doubt." in note and "the same model was off by" in note
+    assert {row["status"] for row in scaling_report.points_table(found).rows if row["framework"] == "left"} == {"in doubt"}
+    note = scaling_report.projected_table(found).note
+    assert "The projection rests on runs that are in doubt." in note and "the same model was off by" in note
 
 
 def test_a_first_host_that_is_not_this_machine_is_refused_before_anything_is_run(
@@ -239,7 +239,7 @@ def test_over_hosts_serial_has_the_first_and_fewer_replicas_fewer_hosts(
     monkeypatch.setattr(machine, "available_cores", lambda: 2)
     values = {"hosts": ("a", "b", "c"), "global_batch_size": 48}
     settings = Preset(values, ("multi_process",), replicas=2)
-    rows = {row.id: row.spec for row in scaling.rows(settings, ["left"], sizes=(2, 6), kinds=("strong",))}
+    rows = {row.id: row.spec for row in scaling_rows.rows(settings, ["left"], sizes=(2, 6), kinds=("strong",))}
     assert {name: (row.hosts, row.cores) for name, row in rows.items()} == {
         "left-serial-1cores-batch48": ((), 1),
         "left-multi_process-2replicas-strong": (("a", "b"), 2),
@@ -263,10 +263,10 @@ def test_every_input_has_a_compute_and_a_check_of_its_own(fake_twins: pytest.Mon
             for repeat, result in slower.runs[row.id].items():
                 epochs = [epoch.model_copy(update={"timed_seconds": 10 * epoch.timed_seconds}) for epoch in result.epochs]
                 slower.runs[row.id][repeat] = result.model_copy(update={"epochs": epochs})
-    wish = scaling.Wish((8,), scaling_laws.network("10Gbit"))
+    wish = scaling_fit.Wish((8,), scaling_laws.network("10Gbit"))
     projected = {
         (each.workers, each.framework): each.step_seconds
-        for each in scaling.read(slower, wish).projected
+        for each in scaling_fit.read(slower, wish).projected
         if (each.kind, each.topology) == ("weak", "ring")
     }
     inline, fed = projected[0, "left"], projected[2, "left"]
@@ -281,7 +281,7 @@ def test_replicas_on_accelerators_take_no_turns_and_are_the_resource(fake_twins:
     for repeats in stored.runs.values():
         for repeat, result in repeats.items():
             repeats[repeat] = result.model_copy(update={"device": "cuda: made up"})
-    points = {point.id: point for point in scaling.read(stored, scaling.Wish()).points}
+    points = {point.id: point for point in scaling_fit.read(stored, scaling_fit.Wish()).points}
     four = points["left-multi_process-4replicas-strong"]
     assert not four.oversubscribed and four.speedup_one_core is not None
     assert four.efficiency_one_core == pytest.approx(four.speedup_one_core.value / 4)

@@ -14,7 +14,7 @@ from compare.execution import launch, matrix
 from compare.execution.store import Stored
 from compare.judgement.findings import findings
 from compare.judgement.summary import family, summarize
-from compare.reporting.report import Report
+from compare.reporting.comparison_report import Compared
 from tests.compare import made
 
 
@@ -71,7 +71,7 @@ def test_an_unknown_framework_is_refused_before_anything_is_simulated(monkeypatc
     assert done.exit_code == 2 and "Did you mean pytorch?" in done.stderr
 
 
-def trials(slower: float, equal: float = 1.0) -> Report:
+def trials(slower: float, equal: float = 1.0) -> Compared:
     """Real trials that went so: seconds of the slower row, and of the second of the equal ones, over those of the first."""
     rows = selftest.rows(Preset(values=selftest.VALUES), ["pytorch"])
     noise = ((1.0, 1.01, 0.99, 1.0, 1.0), (1.01, 0.99, 1.0, 1.01, 0.99), (0.99, 1.0, 1.01, 1.0, 1.01))
@@ -81,7 +81,7 @@ def trials(slower: float, equal: float = 1.0) -> Report:
     }
     stored = Stored(comparison=made.comparison(rows, 5), runs=runs, set_aside=[])
     summaries = summarize(stored)
-    return Report(stored, summaries, findings(stored, summaries))
+    return Compared(stored, summaries, findings(stored, summaries))
 
 
 def test_trials_are_equal_rows_and_one_with_a_known_tenth_more_to_do() -> None:
@@ -109,7 +109,7 @@ def test_a_trial_that_failed_is_no_success() -> None:
     report = trials(1.1)
     stored = report.stored.model_copy(update={"runs": report.stored.runs | {"pytorch-slower": {}}})
     summaries = summarize(stored)
-    found = selftest.judge(Report(stored, summaries, findings(stored, summaries)))
+    found = selftest.judge(Compared(stored, summaries, findings(stored, summaries)))
     assert [(check.found, check.passed) for check in found.checks[1:]] == [("no times: a run failed", False)]
 
 

@@ -43,7 +43,7 @@ def test_a_ratio_held_against_a_margin_is_that_of_pairs_so_much_closer() -> None
     pairs = [(1.2, 1.0), (1.1, 1.0), (1.3, 1.1), (1.2, 1.1), (1.15, 1.0)]
     ratio, closer = statistics.paired_ratio(pairs), statistics.paired_ratio([(first, 1.05 * second) for first, second in pairs])
     assert ratio is not None and closer is not None
-    held = statistics.held_against(ratio, 1.05)
+    held = statistics.relative_to(ratio, 1.05)
     assert held.n == closer.n and held.p != ratio.p
     assert (held.value, held.low, held.high, held.p) == pytest.approx((closer.value, closer.low, closer.high, closer.p))
 
@@ -148,9 +148,9 @@ EQUAL = ratio(1.0, 0.9, 1.1, 5, p=0.9)
 @pytest.mark.parametrize(
     ("ratios", "words"),
     [
-        ([ONE], "too few repeats to tell (1 of 5); a 1.50 times as fast as b here"),
-        ([FEW], "too few repeats to tell (4 of 5); b 2.00 times as fast as a here"),
-        ([UNSHOWN], "no difference shown between a and b: a 0.90 to 1.30 times as fast (p = 0.210)"),
+        ([ONE], "too few repeats to tell (1 of 5); a is 1.50 times as fast as b here"),
+        ([FEW], "too few repeats to tell (4 of 5); b is 2.00 times as fast as a here"),
+        ([UNSHOWN], "no difference shown between a and b; a is 0.90 to 1.30 times as fast (p = 0.210)"),
         ([QUICK], "a is 1.40 to 1.60 times as fast as b (p = 0.010)"),
         ([SLOW], "b is 1.25 to 2.50 times as fast as a (p < 0.001)"),
         ([HARDLY], "a is 1.003 to 1.004 times as fast as b, by less than 1% (p = 0.010)"),
@@ -158,7 +158,7 @@ EQUAL = ratio(1.0, 0.9, 1.1, 5, p=0.9)
         ([QUICK, EQUAL], "a is 1.40 to 1.60 times as fast as b (p = 0.020 among 2 comparisons)"),
         (
             [QUICK, EQUAL, EQUAL, EQUAL, EQUAL],
-            "no difference shown between a and b: a 1.40 to 1.60 times as fast "
+            "no difference shown between a and b; a is 1.40 to 1.60 times as fast "
             "(p = 0.050 among 5 comparisons; 0.010 by itself)",
         ),
     ],

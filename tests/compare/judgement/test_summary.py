@@ -77,7 +77,9 @@ def test_rows_of_other_batches_are_never_held_against_each_other() -> None:
     ]
     speedups = [each.speedup_same_cores.value for each in summaries if each.speedup_same_cores]
     assert speedups == pytest.approx([2.0, 2.0, 4.01 / 6.0, 4.01 / 6.0], rel=0.03)
-    assert found.frameworks[1].startswith("serial-2-batch128: no difference shown between")
+    assert found.frameworks[0] == "All with simple_cnn, float32, switches fair, on Some CPU."
+    assert found.frameworks[2].startswith("no difference shown between")
+    assert found.frameworks[2].endswith(": batch 128, serial on 2 cores, row serial-2-batch128.")
 
 
 def test_on_accelerators_efficiency_counts_devices() -> None:
@@ -130,6 +132,11 @@ def test_a_framework_alone_has_no_first_step_difference() -> None:
     assert summarize(stored)[0].first_step_difference is None
 
 
+def _verdicts(sentences: list[str]) -> list[str]:
+    """Without the sentence on the conditions that all share."""
+    return [sentence for sentence in sentences if not sentence.startswith("All with ")]
+
+
 def test_the_input_alone_is_judged_by_all_its_images_over_all_its_seconds() -> None:
     stored = made.input_only(timed_steps=20)
     summaries = summarize(stored)
@@ -137,14 +144,14 @@ def test_the_input_alone_is_judged_by_all_its_images_over_all_its_seconds() -> N
     assert rate is not None and rate.median == pytest.approx(20 * 64 / 4.001)  # the mean of its epochs' rates is 100 times that
     assert seconds is not None and seconds.median == pytest.approx(640 * 4.001 / (20 * 64))
     found = findings(stored, summaries)
-    assert len(found.frameworks) == 3 and found.troubles == []
+    assert len(_verdicts(found.frameworks)) == 3 and found.troubles == []
 
 
 @pytest.mark.parametrize(("timed", "too_short"), [(16, []), (15, [2]), (7, [1, 2]), (3, [0, 1, 2])])
 def test_an_input_of_too_few_timed_batches_gets_a_caution_and_no_verdict(timed: int, too_short: list[int]) -> None:
     stored = made.input_only(timed_steps=timed)
     found = findings(stored, summarize(stored))
-    assert len(found.frameworks) == 3 - len(too_short)
+    assert len(_verdicts(found.frameworks)) == 3 - len(too_short)
     said = [sentence.partition(": ")[2] for sentence in found.troubles if sentence.startswith("pytorch")]
     needed = {0: 4, 1: 8, 2: 16}
     assert said == [
@@ -494,8 +501,8 @@ def test_stolen_time_takes_the_verdicts_reliability() -> None:
     row = stored.comparison.rows[0]
     stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update={"noise": Noise(cores_stolen=0.5)})
     found = findings(stored, summarize(stored))
-    assert found.frameworks[0].endswith("Other work disturbed it: do not rely on this.")
-    doubts = {sentence.split()[0]: "disturbed" in sentence for sentence in found.modes}
+    assert _verdicts(found.frameworks)[0].endswith("Other work disturbed it: do not rely on this.")
+    doubts = {sentence.split()[0]: "disturbed" in sentence for sentence in _verdicts(found.modes)}
     assert doubts == {"pytorch": True, "tensorflow": False}  # whose serial row, and whose not
 
 
@@ -605,7 +612,7 @@ def test_a_run_too_short_to_know_of_other_work_says_so() -> None:
     found = findings(stored, summarize(stored))
     assert found.troubles.count(told) == 1
     doubted = [said for said in found.frameworks + found.modes if "Too short to tell whether other work disturbed it" in said]
-    assert doubted and all("serial, 2 cores" in said or "data_parallel" in said for said in doubted)
+    assert doubted and all("serial on 2 cores" in said or "data_parallel" in said for said in doubted)
 
 
 @pytest.mark.parametrize(
@@ -640,3 +647,21 @@ def test_a_run_without_a_validation_split_that_breaks_down_gets_a_caution_too() 
     stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update={"epochs": epochs})
     (caution,) = findings(stored, summarize(stored)).troubles
     assert "broke down: training accuracy 0.9000 at epoch 1, 0.2000 at the last, 2." in caution
+
+
+def test_a_single_verdict_names_all_its_conditions_and_the_switches_that_decide() -> None:
+    rows = [made.row("pytorch"), made.row("tensorflow")]
+    ran = {"pytorch": {"graph": "eager", "memory_format": "contiguous"}, "tensorflow": {"graph": "function"}}
+    runs = {
+        row.id: {
+            repeat: made.good(row, seconds + 0.01 * repeat, repeat).model_copy(update={"switches": ran[row.framework]})
+            for repeat in range(5)
+        }
+        for row, seconds in zip(rows, (4.0, 2.0), strict=True)
+    }
+    stored = Stored(comparison=made.comparison(rows, 5), runs=runs, set_aside=[])
+    (said,) = findings(stored, summarize(stored)).frameworks
+    assert said.startswith("tensorflow is ") and "times as fast as pytorch (p < 0.001): simple_cnn, batch 64, float32, " in said
+    assert said.endswith(
+        f"serial on {rows[0].spec.cores} cores, switches fair (pytorch eager contiguous, tensorflow function), on Some CPU."
+    )

@@ -17,7 +17,7 @@ from common.artifacts import atomic_files, results
 from common.artifacts.schema import RunResult
 from common.machine import machine
 from compare.__main__ import app
-from compare.comparison import run
+from compare.comparison import comparison_plan, run
 from compare.core.interrupt import Interrupted
 from compare.execution import executor, launch, store
 from compare.execution.executor import Code
@@ -173,7 +173,7 @@ def stand_in(repository: Path, rows: list[Row], monkeypatch: pytest.MonkeyPatch)
         results.save(made_up, directory)
         return made_up
 
-    monkeypatch.setattr(run, "judged", judged)
+    monkeypatch.setattr(comparison_plan, "judged", judged)
     monkeypatch.setattr(executor, "execute", execute)
     return done
 

@@ -107,7 +107,7 @@ def test_what_disturbed_it_is_said_and_tables_are_written(
     words = " ".join(done.stdout.split())
     assert "left: other work took up to 0.50 cores. Other work disturbed it: do not" in words and "do not rely on this" in words
     assert "the model as a whole 250.0 ms" in words
-    assert {path.name for path in tmp_path.iterdir()} >= {"layers.csv", "layer-kinds.md"}
+    assert {path.name for path in (tmp_path / "tables").iterdir()} >= {"layers.csv", "layer-kinds.md"}
 
 
 def test_what_cannot_be_timed_is_refused_in_a_line(twins: Twins) -> None:

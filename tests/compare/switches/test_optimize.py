@@ -268,7 +268,7 @@ def test_threads_that_were_found_with_other_cores_are_left_at_fair(twin: Twin, t
 
 
 def test_a_price_may_be_allowed(twin: Twin, tmp_path: Path) -> None:
-    steps = ladder(optimize(tmp_path / "out", "--only", "digits", "--max-price", "1", "--json"))
+    steps = ladder(optimize(tmp_path / "out", "--only", "digits", "--max-loss-drift", "1", "--json"))
     assert [name for name, step in steps.items() if step["taken"]] == ["digits-fewest"]
 
 
@@ -281,7 +281,7 @@ def test_where_nothing_is_faster_that_is_stored(twin: Twin, tmp_path: Path) -> N
 def test_a_search_that_was_cut_short_goes_on_without_measuring_anything_twice(twin: Twin, tmp_path: Path) -> None:
     twin.cut_after = 9
     done = optimize(tmp_path / "out")
-    assert done.exit_code == 130 and f"The same command with --out {tmp_path / 'out'} goes on." in done.stderr
+    assert done.exit_code == 130 and f"To continue, run the same command with --out {tmp_path / 'out'}." in done.stderr
     twin.cut_after = None
     again = ladder(optimize(tmp_path / "out", "--json"))
     assert len(twin.runs) == len(set(twin.runs))
@@ -292,7 +292,7 @@ def test_a_search_that_was_cut_short_goes_on_without_measuring_anything_twice(tw
 def test_a_folder_serves_one_search(twin: Twin, tmp_path: Path) -> None:
     assert optimize(tmp_path / "out", "--only", "order", "--repeats", "2").exit_code == 0
     other = optimize(tmp_path / "out", "--only", "order", "--repeats", "3")
-    assert other.exit_code == 2 and "holds another search: its rounds differs" in other.stderr
+    assert other.exit_code == 2 and "holds another search (request.rounds is 2 there, asked for: 3)" in other.stderr
     (tmp_path / "else").mkdir()
     (tmp_path / "else" / "letter.txt").touch()
     assert "holds files that are no search's (letter.txt)" in optimize(tmp_path / "else").stderr

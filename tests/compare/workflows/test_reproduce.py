@@ -23,7 +23,7 @@ from common.machine.rates import Rates
 from common.models import architectures
 from common.training import scores
 from compare.__main__ import app
-from compare.core.statistics import Judged, Ratio, held_against, paired_ratio, verdicts
+from compare.core.statistics import Judged, Ratio, paired_ratio, relative_to, verdicts
 from compare.execution import launch, store
 from compare.papers import cells, claims, curves, here, judging, schema, time_claims
 from compare.papers.cells import Compared
@@ -395,17 +395,17 @@ GAIN = 1.05
 def test_more_workers_gain_nothing_only_where_a_gain_is_ruled_out(gains: list[tuple[float, float]], verdict: str) -> None:
     ratio: Ratio | None = paired_ratio(gains)
     assert ratio
-    held = held_against(ratio, GAIN)
+    held = relative_to(ratio, GAIN)
     assert time_claims.no_gain(ratio, verdicts([("more", held)])[0], GAIN)[0] == verdict
 
 
 def test_one_of_several_numbers_of_workers_gains_only_as_surely_as_the_first_of_several() -> None:
     ratio = paired_ratio([(10, each) for each in (9.3, 8.85, 9.4, 8.95, 9.3)])
     assert ratio is not None
-    held = held_against(ratio, GAIN)
+    held = relative_to(ratio, GAIN)
     assert held.p is not None and 0.025 < held.p < 0.05
     for family, verdict in ((1, "not reproduced"), (2, "cannot be told here")):
-        judged = verdicts([("more", held), ("still more", held_against(ratio, ratio.value))][:family])
+        judged = verdicts([("more", held), ("still more", relative_to(ratio, ratio.value))][:family])
         assert time_claims.no_gain(ratio, judged[0], GAIN)[0] == verdict
 
 

@@ -1,0 +1,256 @@
+"""What a comparison will run: its settings read, and every run judged before the first one starts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+from common import spec
+from common.artifacts.schema import ResultError
+from common.data import sources
+from common.machine import machine
+from common.models import architectures, work
+from common.processes import supervisor
+from common.spec import Spec, SpecError
+from compare.core import presets
+from compare.core.presets import Preset
+from compare.core.progress import Display
+from compare.execution import code_digest, launch, matrix, store
+from compare.execution.interleaving import turn
+from compare.execution.matrix import Row
+from compare.execution.store import Comparison
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of the command line, read but not yet judged."""
+
+    settings: Preset
+    frameworks: list[str]
+    out: Path | None
+    prove: bool
+    lay_out: Callable[[Preset, Sequence[str]], list[Row]] = lambda settings, frameworks: matrix.rows(
+        settings.values, frameworks, settings.modes, settings.replicas, settings.workers
+    )
+    """The rows of these settings for these frameworks."""
+    oversubscribe: bool = False
+    """Whether to run modes with more replicas than cores. The replicas then share cores."""
+    target_accuracy: float | None = None
+    """Validation accuracy at which the time to accuracy is taken."""
+    live: bool = False
+    """Whether to keep a live page up to date during the runs."""
+
+
+def stored_request(folder: Path, repeats: int | None = None) -> Request:
+    """The request that made a results folder, from its compare.json.
+
+    Args:
+        folder: of a comparison.
+        repeats: of each row; None: as many as before.
+
+    Raises:
+        FolderError: the folder holds no comparison.
+    """
+    stored = store.read_plan(folder)
+    parallel = [row.spec for row in stored.rows if row.spec.mode != "serial"]
+    copies = [each.data_replicas if each.mode == "hybrid" else each.replicas for each in parallel]
+    settings = Preset(
+        replicas=min(copies, default=Preset().replicas),
+        repeats=stored.repeats if repeats is None else repeats,
+        seeds=tuple(stored.seeds),
+    )
+    rows = [row.model_copy(update={"unavailable": None}) for row in stored.rows]
+    return Request(
+        settings,
+        list(dict.fromkeys(row.framework for row in rows)),
+        folder,
+        stored.prove,
+        lay_out=lambda settings, frameworks: rows,
+        oversubscribe=stored.oversubscribe,
+        target_accuracy=stored.target_accuracy,
+    )
+
+
+def settings(preset: str | None, spec_file: Path | None, options: Mapping[str, Any], assignments: list[str]) -> Preset:
+    """The preset or spec file with the options over it, and `--set` over these."""
+    if preset is not None and spec_file is not None:
+        raise SpecError(f"--preset and --spec exclude each other. Received: {preset} and {spec_file}. Use one of them.")
+    settings = presets.preset(preset) if preset is not None else Preset()
+    values = settings.values
+    if spec_file is not None:
+        values = spec.read_values(spec_file)
+    given = {field: value for field, value in options.items() if value is not None}
+    for asked in (given, spec.parse_assignments(assignments)):
+        for field, other in (("epochs", "steps"), ("steps", "epochs")):
+            if asked.get(field) is not None:
+                values = {name: value for name, value in values.items() if name != other}
+        values = spec.overlay(values, asked)
+    return _with_modes(replace(settings, values=values))
+
+
+def _with_modes(settings: Preset) -> Preset:
+    """Move mode and replicas from the values to the matrix, which sets both for each row.
+
+    A spec that names a parallel mode is compared with serial.
+    """
+    values = {name: value for name, value in settings.values.items() if name not in ("mode", "replicas")}
+    mode, replicas = (settings.values.get(name) for name in ("mode", "replicas"))
+    settings = replace(settings, values=values)
+    if replicas is not None and not (mode == "serial" and replicas == 1):
+        if type(replicas) is not int or replicas < 2:
+            raise SpecError(
+                f"replicas of the parallel modes must be a whole number of at least 2. Received: {replicas!r}. Use 2."
+            )
+        settings = replace(settings, replicas=replicas)
+    if mode is None:
+        return settings
+    if mode == "serial":
+        return replace(settings, modes=("serial",))
+    asked = spec.build({**values, "mode": mode, "replicas": settings.replicas})
+    copies = asked.data_replicas if asked.mode == "hybrid" else asked.replicas
+    return replace(settings, modes=("serial", asked.variant), replicas=copies)
+
+
+def values_of_one(
+    preset: str | None, spec_file: Path | None, options: Mapping[str, Any], assignments: list[str]
+) -> dict[str, Any]:
+    """The same for a single run: the values, with the mode and the replicas that were asked for."""
+    stated = spec.read_values(spec_file) if spec_file is not None else {}
+    own: dict[str, Any] = {}
+    for asked in (stated, spec.parse_assignments(assignments)):
+        own |= {field: asked[field] for field in ("mode", "replicas") if field in asked}
+    return settings(preset, spec_file, options, assignments).values | own
+
+
+def spec_of_one(
+    command: str, preset: str | None, spec_file: Path | None, options: Mapping[str, Any], assignments: list[str]
+) -> Spec:
+    """The spec of a command that looks at one model.
+
+    Raises:
+        SpecError: a field is refused, or no model is named.
+    """
+    values = values_of_one(preset, spec_file, options, assignments)
+    if "model" not in values:
+        raise SpecError(f"{command} needs a model. Received: none. Add --model, or name one in --spec.")
+    return spec.build(values)
+
+
+def with_seeds(settings: Preset, seeds: tuple[int, ...], repeats: int | None) -> Preset:
+    """The settings with a seed for each repeat. The splits keep one seed, so that all repeats are scored on the same images.
+
+    Args:
+        settings: with the repeats that were asked for, if any.
+        seeds: each once.
+        repeats: as asked for; None: one for each seed.
+
+    Raises:
+        SpecError: a seed is too large, or there are fewer repeats than seeds.
+    """
+    for seed in seeds:
+        spec.build({"seed": seed})
+    if repeats is not None and repeats < len(seeds):
+        raise SpecError(
+            f"--repeats must be at least one for each of --seeds. Received: {repeats} for {len(seeds)} seeds. Use "
+            f"{len(seeds)}, or fewer seeds."
+        )
+    values, data = settings.values, settings.values.get("data")
+    if not isinstance(data, dict) or cast(dict[str, Any], data).get("seed") is None:
+        values = spec.overlay(values, {"data.seed": values.get("seed") or 0})
+    return replace(settings, values=values, seeds=seeds, repeats=max(settings.repeats, len(seeds)))
+
+
+def judged(request: Request, shown: Display) -> Comparison:
+    """Check every run against the frameworks, the machine and the data before the first one starts.
+
+    Raises:
+        SpecError, DataRefused, LaunchError: something is refused.
+    """
+    settings = request.settings
+    if settings.repeats > store.MOST_REPEATS:
+        raise SpecError(f"A row has at most {store.MOST_REPEATS} runs. Received: {settings.repeats}. Ask for fewer.")
+    rows = request.lay_out(settings, request.frameworks)
+    shown.say("asking the frameworks what they can do here")
+    with launch.asked(request.frameworks) as answer:
+        descriptions = {framework: answer(framework) for framework in request.frameworks}
+    rows = matrix.judge(rows, descriptions, oversubscribe=request.oversubscribe)
+    shown.say("reading the data")
+    _refuse_other_first_hosts(rows)
+    run_spec = rows[0].spec
+    dataset = sources.load(run_spec.data, seed=run_spec.split_seed, cache_dir=run_spec.paths.cache_dir)
+    matrix.check_data(rows, dataset)
+    architecture = architectures.resolve(run_spec.model, len(dataset.class_names), dataset.image_size)
+    return Comparison(
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        argv=sys.argv[1:],
+        rows=rows,
+        repeats=settings.repeats,
+        data_name=dataset.name,
+        data_hash=dataset.content_hash,
+        data_notes=list(dataset.notes),
+        class_names=list(dataset.class_names),
+        trainable_values=sum(parameter.size for parameter in architecture.parameters() if parameter.trainable),
+        code_hash=code_digest.of(request.frameworks, run_spec.model),
+        versions={framework: description["versions"] for framework, description in descriptions.items()},
+        machine=machine.describe() | {"gpus": _gpus(descriptions)},
+        seeds=list(settings.seeds),
+        target_accuracy=request.target_accuracy,
+        work=work.count(architecture),
+        train_examples=len(dataset.train),
+        prove=request.prove,
+        oversubscribe=request.oversubscribe,
+    )
+
+
+def _refuse_other_first_hosts(rows: Sequence[Row]) -> None:
+    """Check that the first host of every row is this machine.
+
+    Raises:
+        SpecError: it is not.
+    """
+    for hosts in {row.spec.hosts for row in rows if row.spec.hosts}:
+        try:
+            supervisor.free_ports(1, hosts[0])
+        except supervisor.AddressError as error:
+            raise SpecError(
+                f"hosts must begin with this machine. Received: {', '.join(hosts)} ({error}). Name an address of this machine "
+                "first."
+            ) from None
+
+
+def _gpus(descriptions: Mapping[str, dict[str, Any]]) -> list[str] | None:
+    """Names of the accelerators, as the first framework that sees any says them."""
+    seen = [[each["name"] for each in description["devices"] if each["kind"] != "cpu"] for description in descriptions.values()]
+    return next(filter(None, seen), None)
+
+
+def order(rows: Sequence[Row], repeats: int) -> list[tuple[Row, int]]:
+    """The runs in the order in which they are made: A B, then B A, and so on; see `interleaving`.
+
+    Rows that differ by their framework alone follow one another. So little changes on the machine between the two that are
+    compared most.
+    """
+    runnable = [row for row in rows if row.unavailable is None]
+    ordered: list[Row] = []
+    for row in runnable:
+        if row not in ordered:
+            ordered += [row, *(other for other in runnable if matrix.differ_by_framework(row, other))]
+    return [(row, repeat) for repeat in range(repeats) for row in turn(ordered, repeat)]
+
+
+def jobs(comparison: Comparison, folder: Path | None) -> list[tuple[Row, int]]:
+    """The runs that still have no good result, in order, each with its repeat's seed."""
+    jobs = [(comparison.of_repeat(row, repeat), repeat) for row, repeat in order(comparison.rows, comparison.repeats)]
+    return jobs if folder is None else [(row, repeat) for row, repeat in jobs if not _is_done(folder, row, repeat)]
+
+
+def _is_done(folder: Path, row: Row, repeat: int) -> bool:
+    try:
+        result = store.sealed(folder, row, repeat)
+    except ResultError:
+        return False
+    return result is not None and result.status in ("ok", "not parallel")

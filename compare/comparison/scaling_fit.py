@@ -1,0 +1,322 @@
+"""Speed-ups of a scaling, the laws fitted to them, and the projection with its check."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from common.artifacts.schema import RunResult
+from common.frozen import Frozen
+from common.training.compression import SUMMABLE
+from compare.comparison.scaling_rows import KINDS, Kind
+from compare.core.errors import FolderError
+from compare.core.statistics import Ratio, Spread, spread
+from compare.execution.matrix import Row
+from compare.execution.store import Stored
+from compare.judgement import scaling_laws
+from compare.judgement.scaling_laws import Compute, Network, SerialFraction, Topology
+from compare.judgement.summary import (
+    accelerated,
+    images_per_second,
+    measured,
+    oversubscribed,
+    pairs_of_seconds,
+    ratio_of_seconds,
+    serial_of,
+    spread_median,
+    summarize,
+)
+
+TOPOLOGIES: tuple[Topology, ...] = ("ring", "tree", "server")
+EXCHANGES: dict[str, Topology] = {"multi_process": "ring", "parameter_server": "server"}
+"""Modes whose exchange the alpha-beta model describes. The model is checked on them; see `_topology`."""
+
+
+class Point(Frozen):
+    """One mode at one number of replicas."""
+
+    id: str
+    framework: str
+    mode: str
+    kind: Kind
+    """strong: the global batch is fixed; weak: it grows with the replicas."""
+    replicas: int
+    cores: int
+    oversubscribed: bool
+    """More replicas than cores, so that replicas share cores; see `summary.oversubscribed`."""
+    global_batch_size: int
+    per_replica_batch_size: int
+    workers: int
+    status: str
+    in_doubt: bool
+    """Other work disturbed this run or a run that it is compared with, or the runs were too short to tell."""
+    images_per_second: Spread | None
+    speedup_one_core: Ratio | None
+    """Epoch seconds of serial on one core, with the per-replica batch of the weak runs, divided by this row's."""
+    speedup_same_cores: Ratio | None
+    """Epoch seconds of serial on as many cores, with the same global batch, divided by this row's."""
+    speedup_same_batch: Ratio | None
+    """Epoch seconds of serial on one core with this row's per-replica batch, divided by this row's."""
+    efficiency_one_core: float | None
+    """speedup_one_core / cores; on accelerators, / replicas."""
+    efficiency_same_batch: float | None
+
+
+class Law(Frozen):
+    """A law fitted to the points of one mode. Points with more replicas than cores are left out."""
+
+    framework: str
+    mode: str
+    workers: int
+    fraction: SerialFraction
+
+
+class Check(Frozen):
+    """The model is fitted on the smaller runs and compared with the largest measured run."""
+
+    framework: str
+    mode: str
+    kind: Kind
+    workers: int
+    replicas: int
+    fitted_on: list[int]
+    """Replicas of the parallel runs that the link was fitted on. Empty: compute alone."""
+    predicted_seconds: float
+    measured_seconds: float
+
+    @property
+    def error(self) -> float:
+        """(predicted - measured) / measured, for a step."""
+        return self.predicted_seconds / self.measured_seconds - 1.0
+
+
+class Projected(Frozen):
+    """Projected, not measured: this machine's compute, and the gradient's bytes over a network that it does not have."""
+
+    framework: str
+    workers: int
+    kind: Kind
+    topology: Topology
+    network: str
+    replicas: int
+    step_seconds: float | None
+    """None if the global batch has fewer images than replicas."""
+    speedup: float | None
+    """Images per second divided by those of one replica."""
+
+
+class Scaling(Frozen):
+    """The complete result of `compare scaling`."""
+
+    points: list[Point]
+    laws: list[Law]
+    checks: list[Check]
+    projected: list[Projected]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What to project."""
+
+    replicas: tuple[int, ...] = ()
+    link: Network | None = None
+
+
+def read(stored: Stored, wish: Wish) -> Scaling:
+    """The scaling of a comparison that was laid out by `scaling_rows.rows`.
+
+    Raises:
+        FolderError: it holds no such rows.
+    """
+    doubted = {summary.id for summary in summarize(stored) if summary.in_doubt}
+    points = [_point(stored, row, doubted) for row in stored.comparison.rows if row.spec.mode != "serial"]
+    if not points:
+        raise FolderError("The folder holds no parallel run. Choose one that compare scaling has filled.")
+    groups = _fed_alike(stored)
+    return Scaling(
+        points=points,
+        laws=_laws(stored, points),
+        checks=[check for rows in groups for mode in EXCHANGES for check in _checks(stored, rows, mode)],
+        projected=[each for rows in groups for each in _projected(stored, rows, wish)],
+    )
+
+
+def _point(stored: Stored, row: Row, doubted: Collection[str]) -> Point:
+    wanted, device = row.spec, _device(stored, row)
+    whole, part = wanted.global_batch_size, wanted.per_replica_batch_size
+    against = ((1, _base_batch(stored)), (wanted.cores, whole), (1, part))
+    bases = [serial_of(stored.comparison, row, cores=cores, batch=batch) for cores, batch in against]
+    one_core, same_cores, same_batch = (ratio_of_seconds(stored, slow=base, fast=row) if base else None for base in bases)
+    resources = wanted.replicas if accelerated(device) else wanted.cores
+    return Point(
+        id=row.id,
+        framework=row.framework,
+        mode=wanted.variant,
+        kind=_kind(stored, row),
+        replicas=wanted.replicas,
+        cores=wanted.cores,
+        oversubscribed=oversubscribed(wanted.replicas, wanted.cores, device),
+        global_batch_size=whole,
+        per_replica_batch_size=part,
+        workers=wanted.workers,
+        status=_status(stored, row),
+        in_doubt=any(each.id in doubted for each in (row, *filter(None, bases))),
+        images_per_second=spread([images_per_second(result) for result in measured(stored, row).values()]),
+        speedup_one_core=one_core,
+        speedup_same_cores=same_cores,
+        speedup_same_batch=same_batch,
+        efficiency_one_core=one_core.value / resources if one_core else None,
+        efficiency_same_batch=same_batch.value / resources if same_batch else None,
+    )
+
+
+def _base_batch(stored: Stored) -> int | None:
+    """The batch that everything is scaled up from: the batch of the first serial row, which `rows` puts first."""
+    return next((row.spec.global_batch_size for row in stored.comparison.rows if row.spec.mode == "serial"), None)
+
+
+def _kind(stored: Stored, row: Row) -> Kind:
+    """A row is a weak run if its batch has grown with the replicas."""
+    return "strong" if _base_batch(stored) in (None, row.spec.global_batch_size) else "weak"
+
+
+def _device(stored: Stored, row: Row) -> str | None:
+    return next((result.device for result in measured(stored, row).values() if result.device), None)
+
+
+def _status(stored: Stored, row: Row) -> str:
+    if row.unavailable:
+        return row.unavailable.partition(":")[0]
+    found = stored.runs[row.id].values()
+    bad = [result.status for result in found if result.status != "ok"]
+    return bad[0] if bad else "ok" if len(found) == stored.comparison.repeats else "not run"
+
+
+def _laws(stored: Stored, points: Sequence[Point]) -> list[Law]:
+    rows = {row.id: row for row in stored.comparison.rows}
+    samples: dict[tuple[str, str, int], dict[Kind, list[tuple[int, float]]]] = {}
+    for point in points:
+        group = samples.setdefault((point.framework, point.mode, point.workers), {kind: [] for kind in KINDS})
+        if not point.oversubscribed:
+            group[point.kind] += [(point.replicas, gain) for gain in _gains(stored, rows[point.id])]
+    return [
+        Law(framework=framework, mode=mode, workers=workers, fraction=fraction)
+        for (framework, mode, workers), group in samples.items()
+        for fraction in (scaling_laws.amdahl(group["strong"]), scaling_laws.gustafson(group["weak"]))
+        if fraction is not None
+    ]
+
+
+def _gains(stored: Stored, row: Row) -> list[float]:
+    """The speed-up over serial on one core, for each repeat."""
+    base = serial_of(stored.comparison, row, cores=1, batch=_base_batch(stored))
+    return [serial / own for serial, own in pairs_of_seconds(stored, slow=base, fast=row)] if base else []
+
+
+def _fed_alike(stored: Stored) -> list[list[Row]]:
+    """The rows by framework and input. Rows with another input have another pace and cannot be used together."""
+    groups: dict[tuple[str, str, int], list[Row]] = {}
+    for row in stored.comparison.rows:
+        groups.setdefault((row.framework, row.spec.input, row.spec.workers), []).append(row)
+    return list(groups.values())
+
+
+def _step_seconds(stored: Stored, rows: Sequence[Row]) -> list[tuple[Row, float]]:
+    """Seconds for a step of a whole batch, at the pace of the timed images, for each run of these rows."""
+
+    def seconds(result: RunResult) -> float:
+        return result.spec.global_batch_size / images_per_second(result)
+
+    return [(row, seconds(result)) for row in rows for result in measured(stored, row).values()]
+
+
+def _compute(stored: Stored, rows: Sequence[Row]) -> Compute | None:
+    """One replica's compute, from serial runs on one core."""
+    serial = [row for row in rows if (row.spec.mode, row.spec.cores) == ("serial", 1)]
+    return scaling_laws.fit_compute([(row.spec.global_batch_size, seconds) for row, seconds in _step_seconds(stored, serial)])
+
+
+def _topology(row: Row) -> Topology:
+    """How a row exchanges gradients. Compressed data that cannot be summed goes to everybody, in every mode."""
+    summable = row.spec.communication.compression in SUMMABLE
+    return EXCHANGES[row.spec.variant] if summable else "all_gather"
+
+
+def _payload_bytes(stored: Stored, rows: Sequence[Row]) -> float:
+    """Bytes that one replica sends in a step, as measured in these runs: compressed, with the sums of BatchNorm.
+
+    If no run is parallel: all gradients, uncompressed.
+    """
+    for row in rows:
+        if row.spec.variant in EXCHANGES:
+            # Sent by all replicas, and for each of them what beta is multiplied by; a server's link carries all of it.
+            sharing = 1 if _topology(row) == "server" else row.spec.replicas
+            volume = scaling_laws.exchange_terms(_topology(row), row.spec.replicas, 1.0)[1] * sharing
+            for result in measured(stored, row).values():
+                if result.bytes_per_step:
+                    return result.bytes_per_step / volume
+    comparison = stored.comparison
+    return comparison.trainable_values * {"float32": 4.0, "float64": 8.0}[comparison.rows[0].spec.precision]
+
+
+def _checks(stored: Stored, alike: Sequence[Row], mode: str) -> Iterator[Check]:
+    """The largest run of a mode against the model fitted on its smaller runs, for rows with the same input."""
+    own = [
+        row
+        for row in alike
+        if row.spec.variant == mode and not oversubscribed(row.spec.replicas, row.spec.cores, _device(stored, row))
+    ]
+    compute, runs = _compute(stored, alike), _step_seconds(stored, own)
+    if compute is None or not runs:
+        return
+    topology, payload = _topology(own[0]), _payload_bytes(stored, own)
+    largest = max(row.spec.replicas for row, _ in runs)
+    beyond = [
+        (row.spec.replicas, seconds - compute.step_seconds(row.spec.per_replica_batch_size))
+        for row, seconds in runs
+        if row.spec.replicas < largest
+    ]
+    link = scaling_laws.fit_link(topology, payload, beyond)
+    exchange = scaling_laws.exchange_seconds(topology, largest, payload, link)
+    for row in own:
+        seconds = [each for other, each in runs if other.id == row.id]
+        if row.spec.replicas == largest and seconds:
+            yield Check(
+                framework=row.framework,
+                mode=mode,
+                kind=_kind(stored, row),
+                workers=row.spec.workers,
+                replicas=largest,
+                fitted_on=sorted({replicas for replicas, _ in beyond}),
+                predicted_seconds=compute.step_seconds(row.spec.per_replica_batch_size) + exchange,
+                measured_seconds=spread_median(seconds),
+            )
+
+
+def _projected(stored: Stored, alike: Sequence[Row], wish: Wish) -> Iterator[Projected]:
+    """Each wished number of replicas, for rows with the same input."""
+    batch, compute = _base_batch(stored), _compute(stored, alike)
+    if wish.link is None or batch is None or compute is None:
+        return
+    payload, first = _payload_bytes(stored, alike), alike[0]
+    # All ways to exchange gradients that are possible, sent as these rows send them.
+    topologies = TOPOLOGIES if first.spec.communication.compression in SUMMABLE else ("all_gather",)
+    for kind in KINDS:
+        for topology in topologies:
+            for replicas in wish.replicas:
+                images = batch if kind == "strong" else batch * replicas
+                seconds = speedup = None
+                if images >= replicas:
+                    exchange = scaling_laws.exchange_seconds(topology, replicas, payload, wish.link)
+                    seconds = compute.step_seconds(images / replicas) + exchange
+                    speedup = images / seconds * compute.step_seconds(batch) / batch
+                yield Projected(
+                    framework=first.framework,
+                    workers=first.spec.workers,
+                    kind=kind,
+                    topology=topology,
+                    network=wish.link.name,
+                    replicas=replicas,
+                    step_seconds=seconds,
+                    speedup=speedup,
+                )

@@ -1,0 +1,246 @@
+"""The report of a scaling: its tables and its plot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from compare.comparison.scaling_fit import TOPOLOGIES, Point, Projected, Scaling
+from compare.comparison.scaling_rows import KINDS, Kind
+from compare.core.statistics import Ratio
+from compare.judgement.scaling_laws import Topology
+from compare.reporting import comparison_report, document, plots
+from compare.reporting.comparison_report import Compared
+from compare.reporting.document import Report
+from compare.reporting.tables import Cell, Column, Table
+
+NAME, SCALING_FILE = "scaling", "scaling.json"
+
+_FRAMEWORK, _MODE, _KIND = Column("framework", "framework"), Column("mode", "mode"), Column("kind", "scaling")
+_WORKERS = Column("workers", "input workers", terminal=False)
+
+
+def report(compared: Compared, folder: Path, found: Scaling, arguments: Sequence[str]) -> Report:
+    """The report of a scaling, which stands beside the report of its runs.
+
+    Args:
+        compared: its runs.
+        folder: their results.
+        found: what they show.
+        arguments: of the command, besides `scaling --stored DIR`, that makes it again.
+    """
+    made = (points_table(found), laws_table(found), checks_table(found), projected_table(found))
+    checks = [{**check.model_dump(), "error": check.error} for check in found.checks]
+    again = document.shell(["scaling", "--stored", str(folder), *arguments])
+    return Report(
+        title="Scaling",
+        name=NAME,
+        json_file=SCALING_FILE,
+        facts=comparison_report.facts(compared),
+        findings=[("Cautions", compared.findings.troubles)] if compared.findings.troubles else [],
+        tables=[table for table in made if table.rows],
+        drawings={NAME: lambda figure: draw(found, figure)},
+        environment=comparison_report.environment(compared),
+        commands=[("This report, from the stored results:", f"{document.COMPARE} {again}")],
+        values=found.model_dump() | {"checks": checks},
+        exit_code=compared.exit_code,
+    )
+
+
+def points_table(found: Scaling) -> Table:
+    columns = (
+        _FRAMEWORK,
+        _MODE,
+        _KIND,
+        Column("replicas", "replicas", short="repl."),
+        Column("cores", "cores"),
+        Column("global_batch_size", "global batch", short="batch"),
+        _WORKERS,
+        Column("images_per_second", "images/s", 0, short="img/s", interval=True),
+        Column("speedup_one_core", "against serial, 1 core", 2, short="vs serial,\n1 core", interval=True),
+        Column("speedup_same_cores", "against serial, same cores", 2, short="vs serial,\nsame cores", interval=True, wide=True),
+        Column(
+            "speedup_same_batch", "against serial, same per-replica batch", 2, short="same\nbatch", interval=True, wide=True
+        ),
+        Column("efficiency_one_core", "efficiency, 1 core", 2, short="eff."),
+        Column("efficiency_same_batch", "efficiency, same per-replica batch", 2, short="eff., same\nbatch", wide=True),
+        Column("status", "status", fold=14),
+    )
+    return Table(
+        "scaling",
+        "Scaling, measured",
+        columns,
+        [{column.key: getattr(point, column.key) for column in columns} | {"status": _status(point)} for point in found.points],
+        spreads_on_terminal=False,
+        note="Ratios of seconds per epoch, paired by repeat. Same batch: against serial with the batch of one replica. "
+        "Oversubscribed: there are more replicas than cores, so replicas share cores. In doubt: other work disturbed this run "
+        "or the serial run, or they were too short to tell. Do not rely on such a time.",
+    )
+
+
+def _status(point: Point) -> str:
+    marks = ["oversubscribed"] * point.oversubscribed + ["in doubt"] * point.in_doubt
+    return ", ".join(marks) or "ok" if point.status == "ok" else point.status
+
+
+def laws_table(found: Scaling) -> Table:
+    columns = (
+        _FRAMEWORK,
+        _MODE,
+        Column("law", "law"),
+        Column("serial_fraction", "serial fraction", 3, interval=True),
+        Column("n", "points"),
+        Column("speedup_8", "at 8 replicas", 1),
+        Column("speedup_64", "at 64", 1),
+    )
+    cells: list[dict[str, Cell]] = []
+    for law in found.laws:
+        fraction = law.fraction
+        ratio = Ratio(value=fraction.value, low=fraction.low, high=fraction.high, n=fraction.n)
+        row: dict[str, Cell] = {"framework": law.framework, "mode": law.mode, "law": fraction.law, "n": fraction.n}
+        extrapolated = (8, 64) if 0.0 <= fraction.value <= 1.0 else ()
+        cells.append(
+            row | {"serial_fraction": ratio} | {f"speedup_{replicas}": fraction.speedup(replicas) for replicas in extrapolated}
+        )
+    return Table(
+        "scaling_laws",
+        "The laws, fitted",
+        columns,
+        cells,
+        note="Serial fraction with its 95 % t-interval, if there are two points or more. Speed-ups at 8 and 64 replicas follow "
+        "from the law. They are not measured. A fraction below zero: smaller batches gained more than the number of replicas. "
+        "Above one: replicas are slower than serial. Neither says anything about more replicas.",
+    )
+
+
+def checks_table(found: Scaling) -> Table:
+    columns = (
+        _FRAMEWORK,
+        _MODE,
+        _KIND,
+        _WORKERS,
+        Column("replicas", "replicas"),
+        Column("fitted_on", "link fitted on"),
+        Column("predicted_seconds", "predicted s/step", 4),
+        Column("measured_seconds", "measured s/step", 4),
+        Column("error_percent", "error %", 1),
+    )
+    cells: list[dict[str, Cell]] = [
+        check.model_dump()
+        | {"fitted_on": ", ".join(map(str, check.fitted_on)) or "serial alone", "error_percent": 100 * check.error}
+        for check in found.checks
+    ]
+    return Table(
+        "scaling_check",
+        "The model of the projection, checked",
+        columns,
+        cells,
+        note="Compute is fitted to serial runs on one core, the link to the smaller parallel runs. The prediction is compared "
+        "with the largest run here that has a core for each replica. If all smaller runs have one number of replicas, the link "
+        "is fitted as bandwidth alone.",
+    )
+
+
+def projected_table(found: Scaling) -> Table:
+    columns = (
+        _FRAMEWORK,
+        _WORKERS,
+        _KIND,
+        Column("network", "network"),
+        Column("topology", "exchange"),
+        Column("replicas", "replicas"),
+        Column("step_seconds", "projected s/step", 4),
+        Column("speedup", "projected speed-up", 1),
+    )
+    errors = ", ".join(f"{100 * check.error:+.0f} %" for check in found.checks)
+    checked = f" For the largest runs here the same model was off by {errors} of a step." if errors else ""
+    doubt = " The projection rests on runs that are in doubt." if any(point.in_doubt for point in found.points) else ""
+    return Table(
+        "scaling_projected",
+        "Projected, not measured",
+        columns,
+        [projected.model_dump() for projected in found.projected],
+        note="One replica's compute is fitted to serial runs on one core. Its exchange takes alpha + beta x bytes, none of it "
+        f"hidden behind compute.{checked}{doubt}",
+    )
+
+
+def draw(found: Scaling, figure: Figure) -> bool:
+    """Draw speed-up over replicas. Measured points have their intervals; projected points stand in a plot of their own."""
+    figure.set_size_inches(11 if found.projected else 6.5, 5)
+    axes = figure.subplots(1, 2 if found.projected else 1, squeeze=False)[0]
+    _draw_measured(axes[0], found)
+    if found.projected:
+        _draw_projected(axes[1], found)
+    return True
+
+
+def _draw_measured(axes: Axes, found: Scaling) -> None:
+    lines: dict[tuple[str, str, Kind, int], list[tuple[Point, Ratio]]] = {}
+    for point in found.points:
+        if point.speedup_one_core is not None:
+            key = point.framework, point.mode, point.kind, point.workers
+            lines.setdefault(key, []).append((point, point.speedup_one_core))
+    for index, line in enumerate(lines.values()):
+        _draw_line(axes, index, sorted(line, key=lambda each: each[0].replicas))
+    largest = max((point.replicas for point in found.points), default=1)
+    axes.plot([1, largest], [1, largest], color="0.6", linestyle=":", label="as many times as replicas")
+    note = "; ringed: more replicas than cores" if any(point.oversubscribed for point in found.points) else ""
+    axes.set(xlabel="replicas", ylabel="images per second, against serial on one core", title=f"Measured{note}")
+    axes.set_xticks(sorted({1, *(point.replicas for point in found.points)}))
+    axes.legend(fontsize=8)
+
+
+def _draw_line(axes: Axes, index: int, line: Sequence[tuple[Point, Ratio]]) -> None:
+    """One mode's measured points, from serial at 1, with their intervals."""
+    first, _ = line[0]
+    colour = plots.COLOURS[index % len(plots.COLOURS)]
+    values = [ratio.value for _, ratio in line]
+    below = [ratio.value - (ratio.value if ratio.low is None else ratio.low) for _, ratio in line]
+    above = [(ratio.value if ratio.high is None else ratio.high) - ratio.value for _, ratio in line]
+    axes.errorbar(
+        [1, *(point.replicas for point, _ in line)],
+        [1.0, *values],
+        [[0.0, *below], [0.0, *above]],
+        color=colour,
+        linestyle="-" if first.kind == "strong" else "--",
+        marker=plots.MARKERS[index % len(plots.MARKERS)],
+        capsize=3,
+        label=f"{first.framework} {first.mode}, {first.kind}{_fed(first.workers)}",
+    )
+    crowded = [(point.replicas, ratio.value) for point, ratio in line if point.oversubscribed]
+    if crowded:
+        axes.plot(*zip(*crowded, strict=True), "o", markersize=13, fillstyle="none", color=colour)
+
+
+def _draw_projected(axes: Axes, found: Scaling) -> None:
+    lines: dict[tuple[str, int, Kind, Topology], list[Projected]] = {}
+    for projected in found.projected:
+        if projected.speedup is not None:
+            key = projected.framework, projected.workers, projected.kind, projected.topology
+            lines.setdefault(key, []).append(projected)
+    computes = list(dict.fromkeys((framework, workers) for framework, workers, _, _ in lines))
+    styles: Mapping[Topology, Any] = dict(zip((*TOPOLOGIES, "all_gather"), plots.LINE_STYLES, strict=True))
+    for (framework, workers, kind, topology), line in lines.items():
+        colour = 2 * computes.index((framework, workers)) + KINDS.index(kind)
+        line.sort(key=lambda projected: projected.replicas)
+        axes.plot(
+            [projected.replicas for projected in line],
+            [projected.speedup or 0.0 for projected in line],
+            color=plots.COLOURS[colour % len(plots.COLOURS)],
+            linestyle=styles[topology],
+            alpha=0.8,
+            label=f"{framework}, {kind}, {topology}{_fed(workers)}",
+        )
+    axes.set(xscale="log", yscale="log", xlabel="replicas", ylabel="images per second, against one replica")
+    axes.set_title(f"Projected, not measured: {found.projected[0].network}")
+    axes.set_facecolor("0.96")
+    axes.legend(fontsize=7, ncols=2)
+
+
+def _fed(workers: int) -> str:
+    return f", {workers} workers" if workers else ""

@@ -1,0 +1,80 @@
+"""The rows of a scaling: every parallel size, and the serial rows that it is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+from common import spec
+from common.spec import SpecError
+from compare.core.option_parsing import chosen
+from compare.core.presets import Preset
+from compare.execution import launch, matrix
+from compare.execution.matrix import Row
+
+Kind = Literal["strong", "weak"]
+KINDS: tuple[Kind, ...] = ("strong", "weak")
+
+
+def rows(settings: Preset, frameworks: Sequence[str], *, sizes: Sequence[int], kinds: Sequence[Kind]) -> list[Row]:
+    """Lay out a scaling.
+
+    Args:
+        settings: its values' `global_batch_size` is that of the strong runs and of each replica of the weak ones.
+        frameworks: names of `launch.FRAMEWORKS`.
+        sizes: numbers of replicas, each at least 2.
+        kinds: of KINDS.
+
+    Raises:
+        SpecError: a row's spec is refused.
+    """
+    values = settings.values
+    chosen("frameworks", frameworks, tuple(launch.FRAMEWORKS))
+    chosen("modes", settings.modes, tuple(spec.VARIANTS))
+    available, batch = _cores_and_batch(values)
+    made: dict[str, Row] = {}
+    for framework in frameworks:
+        for fed in [matrix.fed(values, number) for number in settings.workers] or [values]:
+            ending = f"-{fed['workers']}workers" if len(settings.workers) > 1 else ""
+            for name, fields in _configurations(fed, settings.modes, sizes, kinds, available, batch):
+                row_id = f"{framework}-{name}{ending}"
+                made.setdefault(row_id, Row(id=row_id, framework=framework, spec=spec.build(fields)))
+    return list(made.values())
+
+
+def _cores_and_batch(values: dict[str, Any]) -> tuple[int, int]:
+    """(cores on all hosts together, global batch of the first row)."""
+    hosts = tuple(values.get("hosts") or ())
+    # Judged without hosts: every scaling begins with serial, which has none.
+    first = spec.build({name: value for name, value in values.items() if name not in (("hosts", "cores") if hosts else ())})
+    available = first.cores * max(len(hosts), 1)
+    if hosts and values.get("cores") is not None:
+        available = values["cores"]
+        if type(available) is not int or available < len(hosts):
+            raise SpecError(f"cores must be a whole number, one for each host at least. Received: {available!r}.")
+    return available, first.global_batch_size
+
+
+def _configurations(
+    values: dict[str, Any], modes: Sequence[str], sizes: Sequence[int], kinds: Sequence[Kind], available: int, batch: int
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(name, fields of the spec) of each row of one framework and one input. Some come more than once."""
+    hosts = tuple(values.get("hosts") or ())
+
+    def serial(cores: int, size: int) -> tuple[str, dict[str, Any]]:
+        # Over several hosts, serial has the first: with_variant limits it to the cores that are there.
+        one = spec.with_variant({**values, "cores": cores, "global_batch_size": size}, "serial", 1)
+        return f"serial-{one['cores']}cores-batch{size}", one
+
+    yield serial(1, batch)
+    for mode in modes:
+        for size in sizes if mode != "serial" else ():
+            for kind in kinds:
+                total = batch if kind == "strong" else batch * size
+                wanted = spec.with_variant({**values, "global_batch_size": total}, mode, size)
+                wanted["cores"] = min(wanted["replicas"], available)
+                wanted["hosts"] = hosts[: wanted["replicas"]]
+                row = spec.build(wanted)
+                yield f"{mode}-{row.replicas}replicas-{kind}", wanted
+                yield serial(row.cores, total)
+                yield serial(1, row.per_replica_batch_size)

@@ -1,0 +1,125 @@
+"""Did the runs of a comparison train the same? What the proof says, and what the timed runs themselves show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from common.artifacts.schema import RunResult
+from common.training.loop import relative_difference
+from compare.execution.store import ProofRecord, Stored
+from compare.judgement.summary import Summary
+
+FIRST_STEP_TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
+"""Relative difference of the first losses of the timed runs, before any update: rounding, and no more."""
+
+
+def is_comparable(stored: Stored, summaries: Sequence[Summary]) -> bool:
+    runs = _all_runs(stored)
+    hashes = [{run.data_hash for run in runs} - {None}]
+    for same_seed in _by_seed(runs):
+        hashes.append({run.weights_hash for run in same_seed} - {None})
+        for as_long in _by_length([run for run in same_seed if run.status == "ok"]):
+            hashes.append({run.order_hash for run in as_long} - {None})
+    repeats = [same_seed for each in stored.runs.values() for same_seed in _by_seed(list(each.values()))]
+    known = [[run.first_step_loss for run in each if run.first_step_loss is not None] for each in repeats]
+    alike = all(relative_difference(min(losses), max(losses)) <= FIRST_STEP_TOLERANCE["float32"] for losses in known if losses)
+    return alike and all(len(each) <= 1 for each in hashes) and all(_agrees(summary) for summary in summaries)
+
+
+def _all_runs(stored: Stored) -> list[RunResult]:
+    return [result for repeats in stored.runs.values() for result in repeats.values()]
+
+
+def _by_seed(runs: Sequence[RunResult]) -> list[list[RunResult]]:
+    """Runs that are meant to be the same training, seed by seed."""
+    seeds = dict.fromkeys(run.spec.seed for run in runs)
+    return [[run for run in runs if run.spec.seed == seed] for seed in seeds]
+
+
+def _by_length(runs: Sequence[RunResult]) -> list[list[RunResult]]:
+    """Runs that ended after the same number of epochs."""
+    lengths = dict.fromkeys(len(run.epochs) for run in runs)
+    return [[run for run in runs if len(run.epochs) == length] for length in lengths]
+
+
+def _agrees(summary: Summary) -> bool:
+    tolerance = FIRST_STEP_TOLERANCE[summary.precision]
+    return summary.first_step_difference is None or summary.first_step_difference <= tolerance
+
+
+def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
+    proof = stored.comparison.proof
+    runs = _all_runs(stored)
+    said = "not claimed: it was not examined"
+    if proof:
+        said = f"{proof.verdict}: {proof.sentence.removeprefix(f'{proof.verdict}: ')}"
+    found = [f"Identical training: {said.removesuffix('.')}."]
+    found += [f"{mode}: not claimed: {reason}." for mode, reason in (proof.not_claimed if proof else {}).items()]
+    found += [
+        f"{mode}: compared with {other}. The serial runs here see whole batches."
+        for mode, other in (proof.held_against if proof else {}).items()
+    ]
+    known = [summary for summary in summaries if summary.first_step_difference is not None]
+    if known:
+        worst = max(known, key=lambda summary: summary.first_step_difference or 0.0)
+        what = f"differ between the frameworks by at most {worst.first_step_difference:.1e} (relative; {worst.mode})"
+        if not worst.first_step_difference:
+            what = "are the same number in all frameworks"
+        grown = _growth(proof)
+        grows = f" It grows by rounding, {grown}: so float32 scores differ in the end." if grown else ""
+        agrees = "agrees" if all(map(_agrees, known)) else "DOES NOT AGREE: figures do not compare"
+        tolerance = FIRST_STEP_TOLERANCE[worst.precision]
+        found.append(
+            f"Timed configuration: {agrees}: the first {worst.precision} losses {what}, tolerance {tolerance:.0e}.{grows}"
+        )
+    fewer = {f"{run.framework} with {switch}" for run in runs for switch in run.reduced}
+    if fewer:
+        found.append(
+            f"Fewer digits than the precision says: {', '.join(sorted(fewer))}. Those first losses are compared with no others."
+        )
+    if any(summary.part != "training" for summary in summaries):
+        return [*found, *filter(None, [_equal([runs], "data", lambda result: result.data_hash)])]
+    found += filter(
+        None,
+        [
+            _equal([runs], "data", lambda result: result.data_hash),
+            _equal(_by_seed(runs), "initial weights", lambda result: result.weights_hash),
+            _same_order([run for run in runs if run.status == "ok"]),
+        ],
+    )
+    return found
+
+
+def _same_order(runs: Sequence[RunResult]) -> str | None:
+    """Of runs that trained as long as each other: with `best_epoch.patience` each may end when it will."""
+    by_seed = _by_seed(runs)
+    by_length = [as_long for same_seed in by_seed for as_long in _by_length(same_seed)]
+    said = _equal(by_length, "order of examples", lambda result: result.order_hash)
+    if said is None or len(by_length) == len(by_seed):
+        return said
+    if all(len(each) == 1 for each in by_length):
+        return "Order of examples: the runs ended after different numbers of epochs, so that it cannot be compared."
+    return f"{said} Only runs that ended after the same number of epochs are compared in this."
+
+
+def _growth(proof: ProofRecord | None) -> str | None:
+    """How the float32 losses of the timed configuration part, as the proof has seen it; None where it has not looked."""
+    rungs = proof.rungs if proof else []
+    shown = [rung["where"] for rung in rungs if rung["name"] == "5 losses" and rung["precision"] == "float32"]
+    return next((str(where).removeprefix("grows by rounding: ") for where in shown if where), None)
+
+
+def _equal(groups: Sequence[Sequence[RunResult]], what: str, pick: Callable[[RunResult], str | None]) -> str | None:
+    """Whether the runs of each group have the same of something; several groups are those of several seeds."""
+    known = [[value for run in runs if (value := pick(run)) is not None] for runs in groups]
+    number = sum(map(len, known))
+    if number == 0:
+        return None
+    if number == 1:
+        return f"Same {what}: one run alone has nothing to be compared with."
+    seeds = len({run.spec.seed for runs in groups for run in runs})
+    within = f", within each of {seeds} seeds" if len(groups) > 1 and seeds > 1 else ""
+    kinds = max(len(set(each)) for each in known)
+    if kinds == 1:
+        return f"Same {what} in all {number} runs that recorded it{within}."
+    return f"NOT the same {what}: {kinds} different among {number} runs{within}. Their figures do not compare."

@@ -1,0 +1,145 @@
+"""Verdicts in sentences: who, against whom, by how much, how surely, under which conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from compare.core import statistics, wording
+from compare.core.statistics import VERDICT_PAIRS, Judged
+from compare.execution.matrix import Row
+from compare.execution.store import Stored
+from compare.judgement.summary import Family, Summary, measured, serial_of
+
+DISTURBED = " Other work disturbed it: do not rely on this."
+UNWATCHED = " Too short to tell whether other work disturbed it: do not rely on this."
+
+_TELLING = ("graph", "memory_format")
+"""Switches whose values stand in every verdict, whether the spec names them or not: they decide most of the time."""
+
+
+class _Verdict(NamedTuple):
+    said: str
+    """Who, against whom, by how much, how surely."""
+    conditions: dict[str, str]
+    """What decides the times, by name, in the order of reading."""
+    doubt: str
+
+
+def doubt_of(*compared: Summary) -> str:
+    """The warning behind a sentence on the times of these rows. Empty if nothing disturbed them."""
+    if any(summary.disturbed for summary in compared):
+        return DISTURBED
+    return UNWATCHED if any(summary.unwatched for summary in compared) else ""
+
+
+def of_frameworks(stored: Stored, judged: Family) -> list[str]:
+    """Which framework is faster, one sentence for each configuration that both ran."""
+    settings = _settings(stored, [summary for first, second, _ in judged.frameworks for summary in (first, second)])
+    verdicts: list[_Verdict] = []
+    for first, second, seconds in judged.frameworks:
+        conditions = _conditions(stored, first, settings, mode=_mode(stored, first))
+        said = statistics.faster(seconds, first.framework, second.framework)
+        verdicts.append(_Verdict(said, conditions, doubt_of(first, second)))
+    return _sentences(verdicts, ": ")
+
+
+def of_modes(stored: Stored, summaries: Sequence[Summary], judged: Family) -> list[str]:
+    """Which parallel modes pay, one sentence for each."""
+    by_id = {summary.id: summary for summary in summaries}
+    pairs = [
+        (by_id[row.id], by_id[serial.id])
+        for row in stored.comparison.rows
+        if row.id in judged.modes and (serial := serial_of(stored.comparison, row)) is not None
+    ]
+    settings = _settings(stored, [summary for summary, _ in pairs])
+    return _sentences(
+        [
+            _Verdict(
+                _pays(summary, judged.modes[summary.id]), _conditions(stored, summary, settings), doubt_of(summary, serial)
+            )
+            for summary, serial in pairs
+        ],
+        "; ",
+    )
+
+
+def _pays(summary: Summary, speedup: Judged) -> str:
+    times = f"{statistics.interval_words(speedup.ratio)} times as fast as serial on {wording.count(summary.cores, 'core')}"
+    if speedup.verdict == "too few repeats to tell":
+        pairs = f"({speedup.ratio.n} of {VERDICT_PAIRS})"
+        return f"{summary.name}: too few repeats to tell {pairs}; it is {times} here"
+    word = statistics.pays(speedup)
+    said = f"{summary.name}: {word}; it" if word == "no gain shown" else f"{summary.name} {word}: it"
+    return f"{said} is {times}{statistics.surety(speedup)}"
+
+
+def _sentences(verdicts: Sequence[_Verdict], separator: str) -> list[str]:
+    """The verdicts. Conditions that several share are said once, before them."""
+    shared: dict[str, str] = {}
+    if len(verdicts) > 1:
+        first = verdicts[0].conditions
+        shared = {name: words for name, words in first.items() if all(each.conditions.get(name) == words for each in verdicts)}
+    said = [f"All with {', '.join(shared.values())}."] if shared else []
+    for verdict in verdicts:
+        own = ", ".join(words for name, words in verdict.conditions.items() if name not in shared)
+        said.append(f"{verdict.said}{separator if own else ''}{own}.{verdict.doubt}")
+    return said
+
+
+def _conditions(stored: Stored, summary: Summary, settings: Mapping[str, str], **mode: str) -> dict[str, str]:
+    """What decides a row's times."""
+    spec, place = _row(stored, summary).spec, summary.device
+    if place is None or place.startswith("cpu"):
+        place = stored.comparison.machine.get("processor")
+    return {
+        "model": spec.model,
+        "batch": f"batch {spec.global_batch_size}",
+        "precision": spec.precision,
+        **mode,
+        "switches": settings[summary.id],
+        **({"machine": f"on {place}"} if place else {}),
+        **({"row": f"row {summary.configuration}"} if summary.shares_name else {}),
+    }
+
+
+def _mode(stored: Stored, summary: Summary) -> str:
+    kind = "Dask" if summary.input == "dask" else "input"
+    workers = "" if summary.input == "inline" else f" with {wording.count(summary.workers, f'{kind} worker')}"
+    hosts = len(_row(stored, summary).spec.hosts)
+    name = summary.mode if summary.mode == "serial" else f"{summary.mode} x{summary.replicas}"
+    return f"{name} on {wording.count(summary.cores, 'core')}{f' of {hosts} hosts' if hosts else ''}{workers}"
+
+
+def _settings(stored: Stored, summaries: Sequence[Summary]) -> dict[str, str]:
+    """Row id: the level of its switches, with those of each framework that decide most, or that the spec names.
+
+    If each framework has the same ones in all rows, every row names those of all frameworks. So they can be said once.
+    """
+    found = {summary.id: _switches(stored, summary) for summary in summaries}
+    by_framework: dict[str, set[str]] = {}
+    for summary in summaries:
+        by_framework.setdefault(summary.framework, set()).add(found[summary.id])
+    alike = all(len(each) == 1 for each in by_framework.values())
+    together = {framework: next(iter(each)) for framework, each in by_framework.items()}
+    return {
+        summary.id: _level(_row(stored, summary), together if alike else {summary.framework: found[summary.id]})
+        for summary in summaries
+    }
+
+
+def _level(row: Row, by_framework: Mapping[str, str]) -> str:
+    named = ", ".join(f"{framework} {words}" for framework, words in by_framework.items() if words)
+    return f"switches {row.spec.switches}{f' ({named})' if named else ''}"
+
+
+def _switches(stored: Stored, summary: Summary) -> str:
+    row = _row(stored, summary)
+    ran = next((result.switches for result in measured(stored, row).values() if result.switches), {})
+    telling = [str(ran[name]) for name in _TELLING if name in ran]
+    named = [f"{name}={value}" for name, value in row.spec.framework_options.items() if name not in ran or name not in _TELLING]
+    return " ".join([*telling, *named])
+
+
+def _row(stored: Stored, summary: Summary) -> Row:
+    return next(row for row in stored.comparison.rows if row.id == summary.id)
