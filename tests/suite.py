@@ -19,14 +19,15 @@ from common.machine import machine
 
 PROJECT = Path(__file__).parents[1]
 
+TWO_FILES_AT_ONCE = ("-n", "2", "--dist", "loadfile")
+"""Where most of the time is waiting for processes that start."""
 # The longest first, so that none is left to run alone in the end.
 PARTS = {
     "twins, TensorFlow": ("tests/twins", "--framework", "tensorflow"),
     "twins, PyTorch": ("tests/twins", "--framework", "pytorch"),
-    # Its files wait for processes that start, so two at once.
-    "compare": ("-n", "2", "--dist", "loadfile", "tests/compare"),
     "parity": ("tests/parity",),
-    "common": ("tests/common", "tests/conventions"),
+    "compare": (*TWO_FILES_AT_ONCE, "tests/compare"),
+    "common": (*TWO_FILES_AT_ONCE, "tests/common", "tests/conventions"),
     "browser": ("tests/browser",),
 }
 
