@@ -7,9 +7,6 @@ DIR ?= $(patsubst %/,%,$(firstword $(shell ls -td results/*/ 2>/dev/null)))
 BIN := .venv/bin
 STAMP := .venv/.installed-lock
 PYTEST := $(BIN)/python -m pytest
-# Two files of tests at once, where most of the time is waiting for processes that start: half of the time on two cores. The
-# twins' own tests compute, on all cores, and gain nothing.
-TWO_AT_ONCE := -n 2 --dist loadfile
 
 # Byte code is kept, whatever the environment says: a comparison starts a process for each run, the tests start hundreds, and
 # without it each spends seconds to compile its framework's Python again.
@@ -48,20 +45,11 @@ check: setup ## Format, lint, types and the convention tests: before every commi
 	$(BIN)/pyright --project pyright-twins.json
 	$(PYTEST) tests/conventions
 
-test: MARKERS := not slow
-test: setup run-tests ## The quick suite, each framework in its own process
+test: setup ## The quick suite: its parts, as many at once as there are cores, and what each took
+	$(BIN)/python -m tests.suite
 
-test-all: MARKERS := slow or not slow
-test-all: setup run-tests ## The quick suite and the slow tests
-
-# One process must never import both frameworks. pytest's exit code 5 (nothing collected) fails here like any other.
-.PHONY: run-tests
-run-tests: setup
-	$(PYTEST) $(TWO_AT_ONCE) -m "$(MARKERS)" tests/conventions tests/common tests/compare
-	$(PYTEST) -m "$(MARKERS)" tests/twins --framework pytorch
-	$(PYTEST) -m "$(MARKERS)" tests/twins --framework tensorflow
-	$(PYTEST) -m "$(MARKERS)" tests/parity
-	$(PYTEST) -m "$(MARKERS)" tests/browser
+test-all: setup ## The quick suite and the slow tests
+	$(BIN)/python -m tests.suite --slow
 
 bench: setup run-benchmarks ## Time the frameworks: pytest-benchmark for history (.benchmarks), then the bars that are ratios
 	$(BIN)/python -m tests.benchmarks.bars

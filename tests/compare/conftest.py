@@ -9,6 +9,7 @@ from common.machine import machine, rates
 from common.machine.rates import Rates
 from compare.execution import launch
 from compare.reporting import plots
+from tests.compare.twins import fake
 
 
 @pytest.fixture
@@ -22,7 +23,9 @@ def fake_twins(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) 
     monkeypatch.setattr(launch, "FRAMEWORKS", {"left": "tests.compare.twins.left", "right": "tests.compare.twins.right"})
     monkeypatch.setattr(machine, "available_cores", lambda: 4)
     monkeypatch.setattr(rates, "measured", _rates)
+    # As they describe themselves when asked, which takes a process each.
     launch.DESCRIPTIONS.clear()
+    launch.DESCRIPTIONS.update({framework: fake.describe(framework, {}) for framework in launch.FRAMEWORKS})
     yield monkeypatch
     launch.DESCRIPTIONS.clear()
 
@@ -41,7 +44,11 @@ def _rates(cores: int) -> Rates:
 
 
 def behave(monkeypatch: pytest.MonkeyPatch, **behaviours: str) -> None:
-    """Set how fake runs behave: `left_serial_2="crash"` for the run of `left` in mode serial on 2 cores."""
+    """Set how fake runs behave: `left_serial_2="crash"` for the run of `left` in mode serial on 2 cores.
+
+    They are asked again to describe themselves.
+    """
+    launch.DESCRIPTIONS.clear()
     monkeypatch.setenv(
         "FAKE_TWIN_BEHAVIOUR", json.dumps({name.replace("__", "-"): value for name, value in behaviours.items()})
     )

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -112,19 +113,23 @@ def start(framework: str, tmp_path: Path) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def ended(framework: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Started, RunResult]]:
-    """The same training in every mode, and a run that fails, side by side."""
+    """The same training in every mode, and a run that fails, two at a time: each has processes enough for all cores."""
+    started: list[Started] = []
+
+    def run(name: str, fields: dict[str, Any]) -> tuple[Started, RunResult]:
+        started.append(Started(framework, tmp_path_factory.mktemp(name), fields))
+        one = started[-1]
+        code, result = one.end()
+        assert code == (4 if name == "refused" else 0), (one.folder / "log").read_text(encoding="utf-8")
+        return one, result
+
     cases = {**MODES, "refused": REFUSED}
-    started = {name: Started(framework, tmp_path_factory.mktemp(name), fields) for name, fields in cases.items()}
-    found: dict[str, tuple[Started, RunResult]] = {}
     try:
-        for name, run in started.items():
-            code, result = run.end()
-            assert code == (4 if name == "refused" else 0), (run.folder / "log").read_text(encoding="utf-8")
-            found[name] = run, result
+        with ThreadPoolExecutor(2) as pool:
+            return dict(zip(cases, pool.map(run, cases, cases.values()), strict=True))
     finally:
-        for run in started.values():
-            run.kill()
-    return found
+        for one in started:
+            one.kill()
 
 
 Ended = dict[str, tuple[Started, RunResult]]

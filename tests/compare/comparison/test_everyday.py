@@ -55,6 +55,7 @@ def test_doctor_says_what_is_here_and_what_each_mode_needs(fake_twins: pytest.Mo
 
 def test_doctor_fails_in_the_words_of_a_framework_that_cannot_start(fake_twins: pytest.MonkeyPatch) -> None:
     launch.FRAMEWORKS["left"] = "no_such_module"
+    del launch.DESCRIPTIONS["left"]
     done = compare("doctor")
     assert done.exit_code == 1
     assert "left cannot describe itself" in done.stdout and "No module named" in done.stdout

@@ -335,6 +335,7 @@ def test_a_switch_goes_to_the_framework_that_has_it(fake_twins: pytest.MonkeyPat
 
 def test_a_framework_that_cannot_describe_itself_is_named(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     launch.FRAMEWORKS["left"] = "no_such_module"
+    del launch.DESCRIPTIONS["left"]
     done = compare_quick(tmp_path / "out")
     assert done.exit_code == 1 and "left cannot describe itself" in done.stderr and "No module named" in done.stderr
 

@@ -35,6 +35,7 @@ from compare.reporting.tables import Table
 from compare.tuning import tuning_findings
 from compare.workflows import reproduce
 from compare.workflows.step_runner import Passed
+from tests.compare.twins import fake
 from tests.parity import settings as parity_settings
 from tests.planted import exercise
 
@@ -53,6 +54,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
         rates, "measured", lambda cores: Rates(cores=cores, float32_gflops=9.0, float64_gflops=5.0, copy_gb_per_second=9.0)
     )
     launch.DESCRIPTIONS.clear()
+    launch.DESCRIPTIONS.update({name: fake.describe(name, {}) for name in found})
     yield monkeypatch
     launch.DESCRIPTIONS.clear()
 

@@ -1,0 +1,90 @@
+"""Run the whole suite: `python -m tests.suite`, or with `--slow` the slow tests too.
+
+Its parts are pytest processes of their own, because one process must never import both frameworks. As many run at once as
+there are cores: each spends half of its time on one core, and waits for processes of its own in the other half.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import NamedTuple
+
+from common.machine import machine
+
+PROJECT = Path(__file__).parents[1]
+
+TWO_FILES_AT_ONCE = ("-n", "2", "--dist", "loadfile")
+"""Where most of the time is waiting for processes that start."""
+# The longest first, so that none is left to run alone in the end.
+PARTS = {
+    "twins, TensorFlow": ("tests/twins", "--framework", "tensorflow"),
+    "twins, PyTorch": ("tests/twins", "--framework", "pytorch"),
+    "parity": ("tests/parity",),
+    "compare": (*TWO_FILES_AT_ONCE, "tests/compare"),
+    "common": (*TWO_FILES_AT_ONCE, "tests/common", "tests/conventions"),
+    "browser": ("tests/browser",),
+}
+
+
+class Ended(NamedTuple):
+    part: str
+    code: int
+    seconds: float
+    output: str
+
+    @property
+    def closing_line(self) -> str:
+        """pytest's own count of what passed, failed and was skipped."""
+        lines = self.output.rstrip().splitlines()
+        return lines[-1].strip("= ") if lines else "no output"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.suite", description="Run every part of the test suite.")
+    parser.add_argument("--slow", action="store_true", help="run the slow tests too")
+    parser.add_argument("--at-once", type=int, default=min(machine.available_cores(), len(PARTS)), help="parts at a time")
+    arguments = parser.parse_args()
+    markers = "slow or not slow" if arguments.slow else "not slow"
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    started = time.monotonic()
+    ended: dict[str, Ended] = {}
+    running: list[subprocess.Popen[str]] = []
+    with ThreadPoolExecutor(arguments.at_once) as pool:
+        try:
+            for future in as_completed([pool.submit(run, part, markers, running) for part in PARTS]):
+                one = future.result()
+                ended[one.part] = one
+                print(f"\n{'=' * 20} {one.part}: {one.seconds:.0f} s {'=' * 20}\n{one.output}", flush=True)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in running:
+                process.terminate()
+            raise
+    print(f"{'part':20}{'seconds':>8}  result")
+    for part in PARTS:
+        one = ended[part]
+        print(f"{part:20}{one.seconds:8.0f}  {'FAILED' if one.code else 'passed'}: {one.closing_line}")
+    failed = [part for part in PARTS if ended[part].code]
+    print(f"{'all':20}{time.monotonic() - started:8.0f}  {'FAILED: ' + ', '.join(failed) if failed else 'passed'}")
+    return 1 if failed else 0
+
+
+def run(part: str, markers: str, running: list[subprocess.Popen[str]]) -> Ended:
+    """One part to its end. pytest's exit code 5 (no test was found) fails here like any other."""
+    print(f"{part} starts", flush=True)
+    started = time.monotonic()
+    command = [sys.executable, "-m", "pytest", "-m", markers, *PARTS[part]]
+    process = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    running.append(process)
+    output, _ = process.communicate()
+    return Ended(part, process.returncode, time.monotonic() - started, output)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
