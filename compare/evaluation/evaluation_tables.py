@@ -159,12 +159,13 @@ def confused_table(made: Evaluated) -> Table:
     columns = (
         Column("framework", "framework", pick="0.framework"),
         Column("seed", "seed", pick="0.seed"),
-        Column("true", "true class", pick=lambda each: made.class_names[each[1].true]),
-        Column("predicted", "taken for", pick=lambda each: made.class_names[each[1].predicted]),
+        Column("true", "true class", pick="2"),
+        Column("predicted", "taken for", pick="3"),
         Column("count", "images", pick="1.count"),
         Column("share", "share of the true class", 4, short="share", pick="1.share"),
     )
-    confused = [(model, pair) for model in made.models for pair in model.worst]
+    names = made.class_names
+    confused = [(model, pair, names[pair.true], names[pair.predicted]) for model in made.models for pair in model.worst]
     return Table.of("confused", "Classes that are confused most often", columns, confused)
 
 

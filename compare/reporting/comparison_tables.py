@@ -209,11 +209,11 @@ def step_table(summaries: Sequence[Summary]) -> list[Table]:
         Column("pieces", "forward, backward and optimizer", terminal=False, pick="step_parts.pieces"),
     )
     note = (
-        f"Medians of {max(parts.steps for _, parts in profiled)} steps each, after the training and in turn. Step: a whole "
-        "one. Compute: one without exchange, the slowest replica's. Exposed: what a step takes beyond compute. Hidden: what "
-        "the exchange alone takes beyond that. Idle: how long a replica waits for the slowest one, in the mean. To device, "
-        "forward, backward, optimizer: of compute, the slowest process's, timed afterwards. MiB sent: by all replicas in a "
-        "step, by formula."
+        f"Medians of {max(parts.steps for _, parts in profiled)} steps each, timed in turn after the training. Step: a whole "
+        "one. Compute: a step without exchange, of the slowest replica. Exposed: what a step takes beyond compute. Hidden: "
+        "what the exchange alone takes beyond that. Idle: how long a replica waits for the slowest one, in the mean. To "
+        "device, forward, backward, optimizer: parts of compute, of the slowest process, timed afterwards. MiB sent: by all "
+        "replicas in a step, by formula."
         + " Not separable: why a part that is missing (-) cannot be timed by itself." * inseparable
         + " Idle by formula: of S equal stages and M micro-batches, (S - 1) / (M + S - 1) of the step." * piped
         + "".join(f" {remark}" for remark in _beyond_their_whole(summaries))
@@ -265,9 +265,9 @@ def target_table(summaries: Sequence[Summary]) -> list[Table]:
         Column("reached", "repeats that reached it", short="reached", pick=reached),
     )
     note = (
-        f"Until validation accuracy {max(targets):g}, looked at after each epoch: training time with the first step, without "
-        "evaluation. Median over all repeats (25 % to 75 % quantile), those that did not reach it, diverged or failed before "
-        "counted as later than the others; none where that leaves a quantile open."
+        f"Training time until validation accuracy {max(targets):g}, checked after each epoch, with the first step and without "
+        "evaluation. Median over all repeats (25 % to 75 % quantile). Repeats that did not reach it, diverged or failed "
+        "before count as later than the others. No figure stands where that leaves a quantile open."
     )
     return [Table.of("time_to_accuracy", "Time to accuracy", columns, summaries, note, spreads_on_terminal=False)]
 
@@ -358,9 +358,9 @@ def _operation_table(mode: str, summaries: Sequence[Summary]) -> Table:
             Column(f"{framework}_percent", "%", 1, pick=_times(100.0, f"1.{side}.share")),
         ]
     notes = [
-        f"Calls, self time and its share of all operations', a step: mean of {max(top.steps for _, top in found)} after the "
-        f"training under the framework's own profiler, first process, first repeat; all that it saw is in {TRACE_FILE} of "
-        "the run.",
+        "Calls of a step, their self time, and its share of the self time of all operations. Mean of "
+        f"{max(top.steps for _, top in found)} steps after the training under the framework's own profiler, in the first "
+        f"process of the first repeat. {TRACE_FILE} of the run has everything that the profiler saw.",
         "Names are each framework's own, and kernels are fused differently: do not compare row with row.",
         *(f"{framework}: {top.failure}." for framework, top in found if top.failure is not None),
     ]
@@ -408,7 +408,7 @@ def class_table(summaries: Sequence[Summary], class_names: Sequence[str]) -> lis
                 | {"precision": hits / predicted if predicted else None, "recall": hits / examples if examples else None}
                 | {"f1": 2 * hits / (examples + predicted) if examples + predicted else None}
             )
-    note = "Test split, examples of all repeats. Precision: of what was taken for the class; recall: of what is of the class."
+    note = "Test split, examples of all repeats. Precision: of what was taken for the class. Recall: of what is of the class."
     return [Table("classes", "Precision and recall by class", columns, rows, note=note)] if rows else []
 
 
@@ -428,7 +428,7 @@ def confusion_table(summaries: Sequence[Summary], class_names: Sequence[str]) ->
         for summary in summaries
         for label, counts in enumerate(summary.confusion or [])
     ]
-    note = "Test split, examples of all repeats: rows are the true class, columns what it was taken for."
+    note = "Test split, examples of all repeats. Rows are the true class, columns what it was taken for."
     return [Table("confusion", "Confusion", columns, rows, note=note)] if rows else []
 
 

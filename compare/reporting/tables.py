@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, Group
 from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -117,19 +117,12 @@ def value_at(item: Any, path: str) -> Any:
     return item
 
 
-def to_rich(table: Table, width: int) -> RichTable:
+def to_rich(table: Table, width: int) -> Group:
     """The table for a terminal of `width` characters, without its note.
 
     Long words are shortened first. Then columns are left out from the right.
     """
-    made = RichTable(
-        title=Text(table.title, style="bold"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        show_edge=False,
-    )
+    made = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     shown = _fitting(table, width)
     for column, cells in shown:
         made.add_column(
@@ -140,7 +133,7 @@ def to_rich(table: Table, width: int) -> RichTable:
         )
     for row in zip(*(cells for _, cells in shown), strict=True):
         made.add_row(*map(Text, row))
-    return made
+    return Group(Text(table.title, style="bold"), made)  # a title of the table itself would be no wider than the table
 
 
 def left_out(table: Table, width: int) -> list[str]:

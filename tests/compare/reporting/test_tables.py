@@ -186,6 +186,13 @@ def test_markdown_and_terminal_take_no_markup_from_outside() -> None:
     assert "[red]x[/red] | <b>" in output.getvalue()
 
 
+def test_a_title_is_as_wide_as_the_terminal_and_not_as_its_table() -> None:
+    table = tables.Table("t", "What differs around them", (tables.Column("a", "a"),), [{"a": "x"}])
+    output = io.StringIO()
+    Console(file=output, width=80).print(tables.to_rich(table, 80))
+    assert output.getvalue().splitlines()[0] == "What differs around them"
+
+
 def test_titles_and_notes_take_no_markup_and_no_escape_sequence_from_outside_either() -> None:
     hostile = "Error: <img src=x>\n# $x$ &lt; ~~b~~ \x1b[31mred \u200f\u061ca\u200bb http://x www.x.de"
     table = tables.Table("t", hostile, (tables.Column("a", "a"),), [{"a": hostile}], note=hostile)
