@@ -155,7 +155,7 @@ def fit_compute(points: Sequence[tuple[float, float]]) -> Compute | None:
 
 
 def fit_link(topology: Topology, gradient_bytes: float, points: Sequence[tuple[int, float]]) -> Network:
-    """The link that this machine's own exchanges look like.
+    """Fit alpha and beta to the exchanges measured on this machine.
 
     Of one number of replicas, alpha and beta cannot be told apart: all of it is taken for bandwidth.
 

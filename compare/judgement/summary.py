@@ -38,7 +38,7 @@ _Value = TypeVar("_Value")
 FAILURES = ("failed", "diverged", "killed")
 
 _OF_THE_MODE = ("mode", "replicas", "cores", "hosts", "parameter_server", "pipeline", "hybrid")
-"""Fields of a spec in which a serial row may differ from one that is held against it."""
+"""Fields of a spec in which a row may differ from the serial row that it is compared with."""
 
 
 class Scores(Frozen):
@@ -462,8 +462,8 @@ def pairs_of_seconds(stored: Stored, slow: Row, fast: Row) -> list[tuple[float, 
 def seconds_apart(stored: Stored, repeat: int, runs: Sequence[RunResult]) -> float:
     """Seconds between the first and the last beginning of a repeat's runs; 0 where they were made in turn.
 
-    In turn means: within the time that all runs of the repeat take, and so much again for what was made and did not last, as
-    a run that hung. One that `--resume` made anew hours later is not. Runs that recorded no time count as made in turn.
+    In turn means: within twice the time that all runs of the repeat take. That leaves room for a run that hung. A run that
+    `--resume` repeated hours later was not made in turn. Runs that recorded no time count as made in turn.
     """
     begun = [datetime.fromisoformat(run.started_at) for run in runs if run.started_at is not None]
     seconds = (max(begun) - min(begun)).total_seconds() if begun else 0.0
