@@ -40,7 +40,7 @@ MODULES = {
     )
     for name in names
 }
-"""Name: the module whose function `command` it is; in the order of `--help`."""
+"""Name: module whose function `command` runs it, in the order of `--help`."""
 
 RENAMED = {
     "predict": {"--framework": "--frameworks"},
@@ -49,15 +49,15 @@ RENAMED = {
     "regress": {"--metrics": "--metric", "--pairs": "--repeats", "--prove": "--proof"},
     "data": {"--allow-duplicates": "--duplicates=allow"},
 }
-"""Options of version 0.1 by command: they work until version 0.3, with a notice."""
+"""Options of version 0.1 by command. They work until version 0.3, with a notice."""
 
 EXIT_UNWRITTEN = 1
 EXIT_UNREAD = SIGNALLED + signal.SIGPIPE
-"""The reader of the output has gone, as `head` does: no failure, and no verdict either that 0 would be."""
+"""stdout was closed by the reader (`| head`). That is no failure, and 0 would be a verdict."""
 
 
 class _Command(TyperCommand):
-    """Takes an option by its former name too, and says on stderr what it is called now."""
+    """Also accepts the former name of an option, and prints the new name on stderr."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         renamed = RENAMED.get(self.name or "", {})
@@ -71,13 +71,13 @@ class _Command(TyperCommand):
 
 
 class _Commands(TyperGroup):
-    """Imports a command when it is asked for: all of them together take seconds, of which each has use for some."""
+    """Imports a command only when it is used. Importing all of them takes seconds."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(MODULES)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        for name in [cmd_name] if cmd_name in MODULES else MODULES:  # for a wrong one, those that may have been meant
+        for name in [cmd_name] if cmd_name in MODULES else MODULES:  # for an unknown name: all, to suggest one
             if name not in self.commands:
                 only = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
                 with ended_at_once():
@@ -96,7 +96,7 @@ def _all() -> None:
 
 
 class _Output(io.TextIOWrapper):
-    """stdout that ends the command, in one line, where it cannot be written; no command takes that for its own failure."""
+    """A stdout that ends the command with one line if it cannot be written. No command takes this for its own failure."""
 
     def write(self, text: str, /) -> int:
         try:
@@ -111,14 +111,14 @@ class _Output(io.TextIOWrapper):
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> NoReturn:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # what still waits to be written goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # drops what still waits to be written
         if isinstance(error, BrokenPipeError):
             raise SystemExit(EXIT_UNREAD) from None
         print(f"The output cannot be written ({error.strerror}). Free space, or send it elsewhere.", file=sys.stderr)
         raise SystemExit(EXIT_UNWRITTEN) from None
 
 
-# Tens of thousands of results are millions of objects, none of them garbage: to look for some doubles the time to read them.
+# Tens of thousands of results are millions of objects and no garbage. Collecting it would double the time to read them.
 COLLECT_AFTER = (100_000, 50, 1000)
 
 if __name__ == "__main__":
@@ -131,7 +131,7 @@ if __name__ == "__main__":
                 app(prog_name="python -m compare", complete_var=completion.VARIABLE)
             finally:
                 sys.stdout.flush()
-                gc.freeze()  # nor does anybody look for it at the end
-    except Interrupted as interruption:  # outside of what the command itself tidies up
+                gc.freeze()  # no collection at exit either
+    except Interrupted as interruption:  # outside of the command's own clean-up
         print(interruption.words, file=sys.stderr)
         sys.exit(interruption.exit_code)

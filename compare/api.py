@@ -1,4 +1,4 @@
-"""Results in a notebook: `load(DIR)` gives tidy pandas frames, `plot_*` the report's plots as figures.
+"""Results in a notebook: `load(DIR)` gives pandas data frames, `plot_*` the report's plots as figures.
 
 from compare import api
 results = api.load("results/20260101-120000-simple_cnn-digits")
@@ -39,7 +39,7 @@ class Results:
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """One line for each run: what it was, how it ended, its scores, its wall time by phase in seconds."""
+        """One line for each run: its configuration, status, scores, and wall time by phase in seconds."""
         return dataframes.runs(self.compared.stored)
 
     @cached_property
@@ -56,7 +56,7 @@ class Results:
 
     @property
     def sentences(self) -> list[str]:
-        """What the figures allow to be said, as the report says it."""
+        """The sentences of the report."""
         return [sentence for _, sentences in comparison_report.sections(self.compared) for sentence in sentences]
 
 
@@ -77,14 +77,14 @@ def plot(results: Results, name: str) -> Plot:
     """One of the report's plots, see `comparison_plots.names`.
 
     Raises:
-        ValueError: there is no such plot, or nothing that it could show.
+        ValueError: there is no such plot, or it has nothing to show.
     """
     if name not in comparison_plots.names():
         raise ValueError(f"plot is unknown. Received: {name!r}. Use one of {', '.join(comparison_plots.names())}.")
     with mpl.rc_context(plots.SETTINGS):
         figure = Plot(figsize=(9, 5), layout="constrained")
         if not comparison_plots.draw(name, figure, results.compared.summaries, results.compared.stored.comparison.class_names):
-            raise ValueError(f"there is nothing to plot. Received: {name}. See `results.runs` for what was run.")
+            raise ValueError(f"There is nothing to plot. Received: {name}. See `results.runs` for what was run.")
         return figure
 
 
@@ -124,5 +124,5 @@ def plot_input(results: Results) -> Plot:
 
 
 def plot_confusion(results: Results) -> Plot:
-    """What each class of the test split was taken for, a matrix for each row."""
+    """The predicted classes of each class of the test split, a matrix for each row."""
     return plot(results, comparison_plots.CONFUSION)

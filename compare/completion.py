@@ -1,4 +1,4 @@
-"""`python -m compare completion SHELL`: a `convtwins` command for the shell, whose words it completes."""
+"""`python -m compare completion SHELL`: a `convtwins` command for the shell, with completion."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from compare.execution.launch import PROJECT_ROOT
 
 NAME = "convtwins"
 VARIABLE = "_CONVTWINS_COMPLETE"
-"""By which a shell asks what may come next."""
+"""Environment variable by which a shell asks for completions."""
 
 
 class Shell(enum.StrEnum):
@@ -52,12 +52,12 @@ complete --command {name} --no-files --condition "__{name} is-args" --arguments 
 
 
 def command(shell: Annotated[Shell, typer.Argument(help="Whose script.")]) -> None:
-    """Print a script that defines the command `convtwins` and completes its words: source it in your shell."""
+    """Print a script that defines the command `convtwins` with completion. Source it in your shell."""
     root, python = shlex.quote(str(PROJECT_ROOT)), shlex.quote(sys.executable)
     typer.echo(_SCRIPTS[shell].format(name=NAME, root=root, python=python, variable=VARIABLE), nl=False)
 
 
 def prepare() -> None:
-    """Make the answers ready, where a shell asks for them."""
+    """Set up the answers if a shell asks for completions."""
     if VARIABLE in os.environ:
         completion_init()

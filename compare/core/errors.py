@@ -1,11 +1,11 @@
-"""Errors that a user can mend. `exits.told` turns each into a line on stderr and an exit code."""
+"""Errors that a user can fix. `exits.told` turns each into a line on stderr and an exit code."""
 
 from __future__ import annotations
 
 
 class LaunchError(RuntimeError):
-    """A twin cannot be started, or does not answer as agreed."""
+    """A twin cannot be started, or its answer is malformed."""
 
 
 class FolderError(ValueError):
-    """A results folder cannot be used. The message says why, and what to do."""
+    """A results folder cannot be used. The message says why and what to do."""

@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, and in a line on stderr why."""
+"""How a command ends: its exit code, and the reason in a line on stderr."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RUN_FAILED, USAGE, DATA_REFUSED = 1, 2, 4
 
 @contextmanager
 def told() -> Generator[None]:
-    """End the command, with a message and a code, where the block raises what a user can mend.
+    """End the command with a message and an exit code if the block raises an error that a user can fix.
 
     Raises:
         typer.Exit: in place of SpecError, FolderError, WeightsError, DataRefused, LaunchError, OSError and Interrupted.
@@ -34,7 +34,7 @@ def told() -> Generator[None]:
     except LaunchError as error:
         code, words = RUN_FAILED, str(error)
     except OSError as error:
-        code, words = RUN_FAILED, f"{error}. Free space, or name another folder; the same command goes on from what is there."
+        code, words = RUN_FAILED, f"{error}. Free space, or name another folder. The same command continues from what is there."
     else:
         return
     typer.echo(words, err=True)

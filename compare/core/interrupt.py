@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as one exception, so that what was started is ended and what was measured is kept."""
+"""SIGINT and SIGTERM as one exception, so that started processes end and measurements are kept."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 _WORDS = "Interrupted."
 
 SIGNALLED = 128
-"""The exit code of a process that a signal ended is this and the signal's number."""
+"""Exit code of a process that a signal ended, minus the number of the signal."""
 
 
 class Interrupted(BaseException):
     """SIGINT or SIGTERM arrived."""
 
     words = _WORDS
-    """What the command says of it in the end."""
+    """The last line of the command."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -28,7 +28,7 @@ class Interrupted(BaseException):
 
 @contextmanager
 def interruptible() -> Generator[None]:
-    """Turn the first SIGINT or SIGTERM into Interrupted; those that follow wait until the children are ended."""
+    """Turn the first SIGINT or SIGTERM into Interrupted. Later signals are ignored until the children have ended."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         for each in _NUMBERS:
@@ -41,11 +41,11 @@ def interruptible() -> Generator[None]:
 
 @contextmanager
 def ended_at_once() -> Generator[None]:
-    """Let SIGINT or SIGTERM end the process where there is nothing to tidy up or to keep."""
+    """Let SIGINT or SIGTERM end the process at once, while there is nothing to clean up or to keep."""
 
     def end(number: int, frame: FrameType | None) -> None:
         os.write(2, f"{_WORDS}\n".encode())
-        os._exit(SIGNALLED + number)  # an exception may be lost in what imports raise and catch
+        os._exit(SIGNALLED + number)  # code that runs during imports may catch an exception
 
     with _handled_by(end):
         yield

@@ -1,4 +1,4 @@
-"""Named comparisons: each a small function that returns a whole one."""
+"""Named comparisons. Each is a small function that returns a complete one."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from common.spec import SpecError
 
 @dataclass(frozen=True)
 class Preset:
-    """Spec values, and the settings of the matrix around them; the command line overrides both."""
+    """Spec values, and the settings of the matrix. The command line overrides both."""
 
     values: dict[str, Any] = field(default_factory=dict[str, Any])
     modes: tuple[str, ...] = ("serial", "data_parallel", "multi_process")
     replicas: int = 2
     repeats: int = 1
     workers: tuple[int, ...] = ()
-    """Numbers of input workers, each of which makes rows of its own; none: as the values have it."""
+    """Numbers of input workers. Each makes rows of its own. Empty: the number in the values."""
     seeds: tuple[int, ...] = ()
-    """Of the repeats, one after the other and again; none: all have the values' seed."""
+    """Seeds of the repeats, in a cycle. Empty: all repeats have the seed in the values."""
 
 
 def digits() -> Preset:

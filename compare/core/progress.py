@@ -16,7 +16,7 @@ _REFRESH_PER_SECOND = 2  # drawing takes CPU time from the runs that are measure
 
 
 class Watcher(Protocol):
-    """Whoever is told how a comparison goes on."""
+    """A listener to the progress of a comparison."""
 
     def say(self, text: str) -> None: ...
     def plan(self, jobs: Sequence[str]) -> None: ...
@@ -26,18 +26,18 @@ class Watcher(Protocol):
 
 
 class Watchers:
-    """Several who are told the same."""
+    """Passes every call on to several listeners."""
 
     def __init__(self, *watchers: Watcher) -> None:
         self._watchers = watchers
 
     def say(self, text: str) -> None:
-        """What is going on before and after the runs."""
+        """Report what happens before and after the runs."""
         for watcher in self._watchers:
             watcher.say(text)
 
     def plan(self, jobs: Sequence[str]) -> None:
-        """The runs to come, in order, by the name of their row: a row's repeats take about the same time."""
+        """The planned runs in order, by the name of their row. The repeats of a row take about the same time."""
         for watcher in self._watchers:
             watcher.plan(jobs)
 
@@ -58,7 +58,7 @@ class Watchers:
 
 
 class Display:
-    """One line for the whole comparison and one for what is going on in it."""
+    """One line for the whole comparison and one for its current step."""
 
     def __init__(self, progress: Progress, whole: TaskID, now: TaskID) -> None:
         self._progress, self._whole, self._now = progress, whole, now
@@ -68,11 +68,11 @@ class Display:
         self._started = time.monotonic()
 
     def say(self, text: str) -> None:
-        """What is going on before the runs start."""
+        """Show what happens before the runs start."""
         self._progress.update(self._now, description=text, total=None, facts="")
 
     def plan(self, jobs: Sequence[str]) -> None:
-        """The runs to come, in order, by the name of their row: a row's repeats take about the same time."""
+        """The planned runs in order, by the name of their row. The repeats of a row take about the same time."""
         self._jobs = jobs
         self._progress.update(self._whole, total=len(jobs), completed=0, visible=True)
 
@@ -97,7 +97,7 @@ class Display:
         self._progress.update(self._now, total=total, completed=len(epochs), facts=facts)
 
     def end(self, result: RunResult | None = None) -> None:
-        """The run has ended; what came of it, the tables will tell."""
+        """The run has ended. The tables show its result."""
         self._seconds.setdefault(self._name, []).append(time.monotonic() - self._started)
         self._progress.advance(self._whole)
         self._jobs = self._jobs[1:]
@@ -109,7 +109,7 @@ class Display:
 
 
 def time_left(jobs: Sequence[str], seconds: dict[str, list[float]]) -> float:
-    """Seconds that these runs will take, by the mean of their row so far, or of all rows where it has not run."""
+    """Seconds that these runs will take: the mean of their row so far, or of all rows if it has not run."""
     known = [value for values in seconds.values() for value in values]
     if not known:
         return 0.0
@@ -119,7 +119,7 @@ def time_left(jobs: Sequence[str], seconds: dict[str, list[float]]) -> float:
 
 @contextmanager
 def display(console: Console) -> Generator[Display]:
-    """Show progress while the block runs; nothing where the console is no terminal."""
+    """Show progress while the block runs. Shows nothing if the console is not a terminal."""
     progress = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),

@@ -1,4 +1,4 @@
-"""What repeats allow to be said: medians with spread, paired ratios with an interval, and words no stronger than these."""
+"""Statistics of repeats: medians with spread, paired ratios with an interval, verdicts."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ VERDICT_PAIRS = 5
 """Below this many pairs no verdict is given: a t-interval over fewer is too wide, a bootstrap raises false alarms."""
 
 CONFIDENCE = 0.95
-"""Of each interval by itself, and of all verdicts of a family together."""
+"""Confidence of each interval by itself, and of all verdicts of a family together."""
 SIGNIFICANCE = 0.05
 """The p below which a difference is named: what CONFIDENCE leaves."""
 
 POWER = 0.9
-"""How often a difference is found that is said to be found."""
+"""Rate at which `least_found` is found."""
 
 MARGIN = 0.01
-"""A difference that is surely smaller is called so: the layout of memory alone makes as much."""
+"""A difference that is surely smaller is called so. The layout of memory alone can make as much."""
 
 Verdict = Literal["above", "below", "no difference shown", "too few repeats to tell"]
-"""What may be said of a ratio: above or below one, or why neither."""
+"""A ratio is above or below one, or the reason why neither is shown."""
 
 
 class Spread(Frozen):
@@ -41,7 +41,7 @@ class Spread(Frozen):
     n: int
 
     def times(self, factor: float) -> Spread:
-        """In another unit."""
+        """The same in another unit."""
         return Spread(median=factor * self.median, low=factor * self.low, high=factor * self.high, n=self.n)
 
 
@@ -50,32 +50,32 @@ class Ratio(Frozen):
 
     value: float
     low: float | None
-    """None where there is a single pair: it has no interval."""
+    """None for a single pair, which has no interval."""
     high: float | None
     n: int
     p: float | None = None
-    """Two-sided, of the paired t-test that the logarithms' mean is zero; by itself, not corrected for others."""
+    """Two-sided, of the paired t-test that the mean of the logarithms is zero. Not corrected for other comparisons."""
 
     @property
     def decided(self) -> bool:
-        """Whether there are pairs enough for a verdict."""
+        """Whether there are enough pairs for a verdict."""
         return self.n >= VERDICT_PAIRS
 
 
 class Judged(Frozen):
-    """One ratio of a family, and what it allows to be said."""
+    """One ratio of a family with its verdict."""
 
     name: str
     ratio: Ratio
     verdict: Verdict
     p: float | None
-    """Holm's, corrected for the family; None where there are too few pairs."""
+    """Corrected for the family by Holm's rule. None if there are too few pairs."""
     family: int
-    """Comparisons that were tested together: those of the family that have pairs enough."""
+    """Comparisons that were tested together: those with enough pairs."""
 
 
 class Estimate(NamedTuple):
-    """A mean, known up to an error of so many degrees of freedom."""
+    """A mean with its standard error and its degrees of freedom."""
 
     mean: float
     error: float
@@ -98,8 +98,8 @@ def of_differences(differences: Sequence[float], *, rounding: float = 0.0) -> Es
 
     Args:
         differences: of the pairs.
-        rounding: the step in which both of a pair are known, as an accuracy is to one image: what it hides is in the error
-            (Sheppard 1897), so that a few equal differences do not pass for a sure one.
+        rounding: resolution of both values, e.g. one image of an accuracy. The error includes what it hides (Sheppard 1897), so
+            that a few equal differences do not pass for a sure one.
     """
     number = len(differences)
     mean = math.fsum(differences) / number
@@ -132,7 +132,7 @@ def least_found(error: float, freedom: float, comparisons: int) -> float:
 
 
 def spread(values: Sequence[float]) -> Spread | None:
-    """Median and quartiles of the finite values; None where there is none."""
+    """Median and quartiles of the finite values. None if there are none."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return None
@@ -142,10 +142,10 @@ def spread(values: Sequence[float]) -> Spread | None:
 
 
 def spread_with_later(values: Sequence[float], later: int) -> Spread | None:
-    """The same over these finite values and so many that are larger than all of them, by how much is not known.
+    """Quartiles of the sample with `later` right-censored values.
 
     Returns:
-        None where one of the quantiles is not known.
+        None if one of the quantiles is unknown.
     """
     number = len(values) + later
     if not values or math.ceil(0.75 * (number - 1)) >= len(values):
@@ -154,13 +154,13 @@ def spread_with_later(values: Sequence[float], later: int) -> Spread | None:
 
 
 def paired_ratio(pairs: Sequence[tuple[float, float]], *, rounding: float = 0.0) -> Ratio | None:
-    """How many times the first of each pair is the second.
+    """Geometric mean of first / second over pairs.
 
-    Repeats are interleaved, so the two of a pair met the same state of the machine: its drift leaves their ratio alone.
+    Repeats are interleaved, so both runs of a pair met the same state of the machine. Its drift does not change their ratio.
 
     Args:
-        pairs: positive values, the same repeat of two rows; pairs with a missing or non-positive value are left out.
-        rounding: the step in which the values are known, as an accuracy is to one image, see `of_differences`.
+        pairs: positive values, the same repeat of two rows. Pairs with a missing or non-positive value are left out.
+        rounding: resolution of the values, see `of_differences`.
     """
     known = [(first, second) for first, second in pairs if _positive(first) and _positive(second)]
     if not known:
@@ -179,12 +179,12 @@ def relative_to(ratio: Ratio, margin: float) -> Ratio:
 
 
 def unpaired_ratio(first: Sequence[float], second: Sequence[float]) -> Ratio | None:
-    """How many times the values of `first` are those of `second`, measured apart.
+    """Ratio of the geometric means of `first` and `second`, which were measured apart.
 
-    What drifted between the two is in the ratio and in no interval: `paired_ratio` leaves it out.
+    Drift between the two is in the ratio and not in its interval. In `paired_ratio` it is in neither.
 
     Args:
-        first, second: positive values; others are left out.
+        first, second: positive values. Others are left out.
     """
     logs = [[math.log(value) for value in values if _positive(value)] for values in (first, second)]
     number = min(map(len, logs))
@@ -201,8 +201,8 @@ def _as_ratio(logarithm: Estimate, n: int) -> Ratio:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Adjusted p-values, in the order given, by the step-down rule of Holm (1979).
 
-    Whatever is called different where its adjusted p is below a level, the chance that any of these calls is false stays
-    below that level: for any dependence between the tests.
+    Call different what has an adjusted p below a level. Then the chance that any such call is false is below that level, for
+    any dependence between the tests.
     """
     adjusted = [0.0] * len(p_values)
     largest = 0.0
@@ -213,10 +213,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def verdicts(ratios: Sequence[tuple[str, Ratio]]) -> list[Judged]:
-    """Judge all ratios that one reader is shown together, as one family.
+    """Judge all ratios that a reader sees together, as one family.
 
-    A ratio is above or below one where its own interval says so and its p, corrected for the family, does: at 95 %, no
-    verdict of the whole family is false. Ratios of fewer than VERDICT_PAIRS pairs are not tested and get no verdict.
+    A ratio is above or below one if its own interval and its corrected p both say so. At 95 %, no verdict of the whole family
+    is false. Ratios of fewer than VERDICT_PAIRS pairs are not tested and get no verdict.
 
     Args:
         ratios: each with its name.
@@ -247,7 +247,7 @@ def _verdict(ratio: Ratio, p: float | None) -> Verdict:
 
 
 def word(judged: Judged, *, above: str, below: str, neither: str) -> str:
-    """The verdict in the words of its subject; `too few repeats to tell` is said alike of all."""
+    """The verdict in the words of its subject. `too few repeats to tell` is the same for all."""
     return {"above": above, "below": below, "no difference shown": neither}.get(judged.verdict, judged.verdict)
 
 
@@ -270,7 +270,7 @@ def faster(seconds: Judged, first: str, second: str) -> str:
 
 
 def hardly(judged: Judged) -> str:
-    """`, by less than 1%` behind a verdict whose whole interval is as near to one as that; nothing behind others."""
+    """`, by less than 1%` if the whole interval of a verdict is so near to one, else an empty text."""
     low, high = judged.ratio.low, judged.ratio.high
     if judged.verdict not in ("above", "below") or low is None or high is None:
         return ""
@@ -278,12 +278,12 @@ def hardly(judged: Judged) -> str:
 
 
 def pays(speedup: Judged | None) -> str | None:
-    """Whether a mode pays, given its speed-up over serial on the same cores; None where that is not known."""
+    """Whether a mode pays, given its speed-up over serial on the same cores. None if that is unknown."""
     return None if speedup is None else word(speedup, above="pays", below="does not pay", neither="no gain shown")
 
 
 def surety(judged: Judged) -> str:
-    """` (p = 0.012 among 4 comparisons)`, as the end of a sentence; nothing where nothing was tested."""
+    """` (p = 0.012 among 4 comparisons)`, the end of a sentence. Empty if nothing was tested."""
     if judged.p is None or judged.ratio.p is None:
         return ""
     if judged.family == 1:
@@ -294,7 +294,7 @@ def surety(judged: Judged) -> str:
 
 
 def resolution(ratios: Sequence[Ratio], comparisons: int) -> float | None:
-    """The difference, as a part, that the middle one of these ratios would have shown; None where none has an interval.
+    """The relative difference that the median of these ratios would have shown. None if none has an interval.
 
     Args:
         ratios: those that were tested.
@@ -306,7 +306,7 @@ def resolution(ratios: Sequence[Ratio], comparisons: int) -> float | None:
 
 
 def resolution_words(ratios: Sequence[Ratio], comparisons: int) -> str:
-    """` At the noise that they met, ...`, as the end of a paragraph on what was tested; nothing where that is not known."""
+    """` At the noise that they met, ...`, the end of a paragraph on what was tested. Empty if that is unknown."""
     least = resolution(ratios, comparisons)
     return (
         ""
@@ -318,7 +318,7 @@ def resolution_words(ratios: Sequence[Ratio], comparisons: int) -> str:
 def family_words(
     judged: Sequence[Judged], tests: str = "paired t-tests on the logarithms of the ratios of repeats"
 ) -> str | None:
-    """What stands behind the verdicts of a family, as sentences; None where none was tested.
+    """How the verdicts of a family were reached, in sentences. None if none was tested.
 
     Args:
         judged: the family.
@@ -337,7 +337,7 @@ def family_words(
 
 
 def inverse(ratio: Ratio) -> Ratio:
-    """The same comparison the other way round."""
+    """The inverse ratio."""
     return Ratio(
         value=1.0 / ratio.value,
         low=None if ratio.high is None else _inverse(ratio.high),
@@ -348,7 +348,7 @@ def inverse(ratio: Ratio) -> Ratio:
 
 
 def range_words(ratio: Ratio) -> str:
-    """`1.58 to 1.66`, or the value alone where there is no interval."""
+    """`1.58 to 1.66`, or the value alone if there is no interval."""
     if ratio.low is None or ratio.high is None:
         return f"{ratio.value:.2f}"
     digits = _digits(ratio.low, ratio.high)
@@ -356,14 +356,14 @@ def range_words(ratio: Ratio) -> str:
 
 
 def interval_words(ratio: Ratio) -> str:
-    """`1.62 (1.58 to 1.66)`, or the value alone where there is no interval."""
+    """`1.62 (1.58 to 1.66)`, or the value alone if there is no interval."""
     if ratio.low is None or ratio.high is None:
         return f"{ratio.value:.2f}"
     return f"{ratio.value:.{_digits(ratio.low, ratio.high)}f} ({range_words(ratio)})"
 
 
 def _digits(low: float, high: float) -> int:
-    """Two, or as many as it takes to see on which side of 1 a bound lies."""
+    """Digits that show on which side of 1 both bounds lie: at least two."""
     seen = (digits for digits in range(2, 7) if 1.0 not in (round(low, digits), round(high, digits)))
     return next(seen, 2)
 
@@ -378,7 +378,7 @@ def _positive(value: float) -> bool:
 
 
 def exp(logarithm: float) -> float:
-    """exp, held to the range of floats: two wild repeats have an interval wider than that."""
+    """exp, limited to the range of floats. Two wild repeats can have a wider interval."""
     return math.exp(min(max(logarithm, -700.0), 700.0))
 
 

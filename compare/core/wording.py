@@ -7,16 +7,16 @@ import re
 _CONTROL = re.compile(
     r"(?:\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff])+"
 )
-"""Escape sequences, control characters, and letters that are not seen, but for the joiners that some scripts need."""
+"""Escape sequences, control characters and invisible letters, except the joiners that some scripts need."""
 
 
 def visible(name: str) -> str:
-    """A name from outside as Python's repr writes it, without the quotes: whatever is no printable character is escaped."""
+    """A name from outside as Python's repr writes it, without the quotes. Unprintable characters are escaped."""
     return "".join(repr(letter)[1:-1] if letter == "\\" or not letter.isprintable() else letter for letter in name)
 
 
 def shortened(text: str, length: int) -> str:
-    """Text of no more than so many characters (at least 3): its start and its end, where it is longer."""
+    """Text of at most `length` characters (at least 3). Of a longer text, its start and its end."""
     end = (length - 1) // 3
     return text if len(text) <= length else f"{text[: length - 1 - end]}…{text[len(text) - end :]}"
 

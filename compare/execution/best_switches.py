@@ -22,7 +22,7 @@ _IDENTITY = ("processor", "logical_cores", "host")
 
 
 class Best(Frozen):
-    """What was found for one framework and model, and on what it was measured."""
+    """The best switches of one framework and model, and where they were measured."""
 
     schema_version: int = SCHEMA_VERSION
     framework: str
@@ -32,9 +32,9 @@ class Best(Frozen):
     versions: dict[str, str]
     """Of the framework's packages."""
     options: dict[str, Any]
-    """The switches that differ from `fair`; none where nothing was surely faster."""
+    """The switches that differ from `fair`. Empty if nothing was surely faster."""
     ratio: Ratio | None
-    """Images per second over those of `fair`; None where they are the same."""
+    """Images per second over those of `fair`. None if `fair` is the best."""
     measured_at: str
     """UTC, ISO 8601."""
     spec: Spec
@@ -42,29 +42,29 @@ class Best(Frozen):
 
 
 def identity(description: Mapping[str, Any]) -> dict[str, Any]:
-    """What tells this machine from others, for a framework: processor, host and the devices that its `describe` lists."""
+    """What identifies this machine for a framework: processor, host and the devices that its `describe` lists."""
     facts = machine.describe()
     return {fact: facts[fact] for fact in _IDENTITY} | {"devices": [device["name"] for device in description["devices"]]}
 
 
 def path(framework: str, model: str, description: Mapping[str, Any], cache_dir: str | None) -> Path:
-    """Where it is stored."""
+    """The file of the best switches."""
     here = atomic_files.digest(identity(description))[:16]
     return cache.folder(cache_dir) / FOLDER / f"{here}-{framework}-{model}.json"
 
 
 def save(found: Best, description: Mapping[str, Any], cache_dir: str | None) -> Path:
-    """Store it, whole or not at all, in place of an earlier one."""
+    """Store them atomically, in place of earlier ones."""
     where = path(found.framework, found.model, description, cache_dir)
     records.write(where, found)
     return where
 
 
 def load(framework: str, model: str, description: Mapping[str, Any], cache_dir: str | None, device: Device = "auto") -> Best:
-    """What was found for this machine, or for its CPU alone.
+    """The best switches stored for this machine, or for its CPU alone.
 
     Raises:
-        SpecError: nothing is stored, or it cannot be relied on; the message names the command that finds it.
+        SpecError: nothing reliable is stored. The message names the command that finds them.
     """
     where = path(framework, model, description, cache_dir)
     held = f" --set device={device}" if device != "auto" else ""
@@ -85,9 +85,9 @@ def load(framework: str, model: str, description: Mapping[str, Any], cache_dir: 
 
 
 def options(run: Spec, framework: str, description: Mapping[str, Any]) -> dict[str, Any]:
-    """The switches that make a run `best`: those found for its model here, but for those that do not fit the run.
+    """The switches that make a run `best`: those found for its model here that fit the run.
 
-    Threads, say, that were found with sixteen cores fit no run with two, nor one of several processes.
+    For example, numbers of threads that were found with sixteen cores do not fit a run with two cores or several processes.
 
     Raises:
         SpecError: nothing was found, as `load`.

@@ -1,4 +1,4 @@
-"""One run of one row: a process of its own, watched while it works, and a sealed result whatever becomes of it."""
+"""One run of one row in a process of its own, watched while it works. Its result is always stored."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from compare.execution import launch, store
 from compare.execution.matrix import Row
 
 Watch = Callable[[list[dict[str, Any]]], None]
-"""Called now and then with the run's events so far."""
+"""Called repeatedly with the run's events so far."""
 
 
 @dataclass(frozen=True)
 class Code:
-    """Another checkout of the suite, whose twins are run in place of this one's."""
+    """Another checkout of the suite, whose twins run instead of this one's."""
 
     root: Path
     spec_json: Callable[[Row], str]
@@ -31,14 +31,14 @@ class Code:
 _POLL_SECONDS = 0.25
 _REASON_LENGTH = 300
 _FULL_BYTES = 2**20
-"""Free on a disk that is full."""
+"""Free space below which a disk is full."""
 
 
 def execute(row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None = None) -> RunResult:
-    """Run one row once, from an earlier attempt's checkpoint where there is one, and seal its result.
+    """Run one row once, from the checkpoint of an earlier attempt if there is one, and store its result.
 
-    A run that dies, or that is interrupted, is sealed here with its reason and its epochs so far. Where the disk is full, it
-    may stay without a seal: then it is a missing one, and the others go on.
+    If a run dies or is interrupted, its reason and its epochs so far are stored here. If the disk is full, the result may not
+    be stored. Then the run counts as missing, and the others continue.
     """
     directory = store.run_folder(folder, row.id, repeat)
     try:
@@ -84,7 +84,7 @@ def _wait(process: launch.Started, hang_seconds: float, directory: Path, watch: 
 
 
 def _seal(row: Row, repeat: int, folder: Path, status: Status, reason: str) -> RunResult:
-    """The run's own result where it wrote one for this spec, else one made from its events."""
+    """The run's own result if it wrote one for this spec, else one made from its events."""
     try:
         sealed = store.sealed(folder, row, repeat)
     except ResultError as error:
@@ -115,7 +115,7 @@ def _unsealed(row: Row, repeat: int, reason: str) -> RunResult:
 
 
 def ending_words(code: int, log: Path, lacked_memory: bool) -> str:
-    """How a process ended that was to leave a result and left none, with the last line of its log."""
+    """How a process without a result ended, with the last line of its log."""
     words = launch.exit_words(code) if code else "ended without a result"
     if lacked_memory:
         return f"{words}; out of memory: the kernel ended a process for lack of it meanwhile"
@@ -131,7 +131,7 @@ def _last_line(log: Path) -> str:
 
 
 def memory_kills() -> int:
-    """How many processes the kernel has ended for lack of memory since the machine started; 0 where it does not say."""
+    """Processes that the kernel has killed for lack of memory since the machine started. 0 if unknown."""
     try:
         lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Start a twin as a process of its own, and end it with everything that it started.
+"""Start a twin as a process of its own, and stop it with everything that it started.
 
 This is the only place that names the twins' modules: a third framework is one more line here.
 """
@@ -26,7 +26,7 @@ from compare.core.errors import LaunchError
 FRAMEWORKS = {"pytorch": "pytorch_impl", "tensorflow": "tensorflow_impl"}
 
 OWN = {"dask": "common.processes.dask_scan_process"}
-"""Work of the suite's own that is measured beside the frameworks', in processes that are started alike."""
+"""The suite's own work that is measured beside the frameworks, in processes started the same way."""
 
 # A run's threads and its place among ranks are the spec's to set, never the shell's.
 _DROPPED = re.compile(
@@ -46,20 +46,20 @@ os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 
 _GRACE_SECONDS = 5.0
 INTERRUPTED_GRACE_SECONDS = 0.5
-"""For a process that is ended by Ctrl-C: it has nothing to write, and who pressed it waits."""
+"""For a process that Ctrl-C ends: it has nothing to write, and the user waits."""
 _DESCRIBE_SECONDS = 300.0
 _LAST_LINES = 8
 
 
 DESCRIPTIONS: dict[str, dict[str, Any]] = {}
-"""What frameworks have said of themselves: asked once per process, for importing a framework takes seconds."""
+"""Descriptions of the frameworks. Each is asked once per process, because importing a framework takes seconds."""
 
 
 def describe(framework: str) -> dict[str, Any]:
-    """What a framework says of itself on this machine: versions, devices, modes, options.
+    """A framework's description on this machine: versions, devices, modes, options.
 
     Raises:
-        LaunchError: the twin failed, hung, or printed something else than a JSON object.
+        LaunchError: the twin failed or hung, or did not print a JSON object.
     """
     with asked([framework]) as answer:
         return answer(framework)
@@ -67,10 +67,10 @@ def describe(framework: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def asked(frameworks: Sequence[str]) -> Generator[Callable[[str], dict[str, Any]]]:
-    """Ask frameworks to describe themselves, side by side; none is waited for where the block is left by an exception.
+    """Ask frameworks to describe themselves, at the same time. If the block raises, none is waited for.
 
     Yields:
-        What returns the answer of one of them, as `describe` does.
+        A function that returns the answer of one of them, as `describe` does.
     """
     with contextlib.ExitStack() as started:
         asked: dict[str, subprocess.Popen[str]] = {}
@@ -121,7 +121,7 @@ def _answer(framework: str, process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 class Started(subprocess.Popen[bytes]):
-    """A process in a session of its own, under watch; one that talks does so by its stdin and stdout."""
+    """A watched process in a session of its own. With `talks`, its stdin and stdout are pipes."""
 
     def __init__(self, command: Sequence[str], log: Path, root: Path | None = None, *, talks: bool = False) -> None:
         self.watched = watchdog.Watched()
@@ -145,17 +145,17 @@ class Started(subprocess.Popen[bytes]):
 
 
 def start(framework: str, arguments: Sequence[str], *, log: Path, root: Path | None = None, talks: bool = False) -> Started:
-    """Start `python -m <twin> arguments...` in a session of its own; its stdout and stderr go to the log file.
+    """Start `python -m <twin> arguments...` in a session of its own. Its stdout and stderr go to the log file.
 
-    One that talks has its stdin and stdout connected to this process, which closes them. The process ends with the thread that
-    called, so call from the main one; end it earlier, and all that it started, with `stop`. The working directory stays the
-    caller's, unless the code of another checkout is started: its `root`.
+    With `talks`, its stdin and stdout are connected to this process, which closes them. The process ends with the calling
+    thread, so call from the main thread. `stop` ends it earlier, with all that it started. The working directory is the
+    caller's, or `root` if the code of another checkout is started.
     """
     return Started(_command(framework, arguments), log, root, talks=talks)
 
 
 def stop(process: Started, *, grace_seconds: float | None = None) -> None:
-    """End a started process and all its descendants: SIGTERM, five seconds' wait, SIGKILL. Does nothing twice."""
+    """End a started process and all its descendants: SIGTERM, five seconds' wait, SIGKILL. A second call does nothing."""
     grace_seconds = _GRACE_SECONDS if grace_seconds is None else grace_seconds
     descendants = _descendants(process)
     _signal_all(process, descendants, signal.SIGTERM)
@@ -170,17 +170,17 @@ def stop(process: Started, *, grace_seconds: float | None = None) -> None:
 def wait(
     process: Started, *, poll_seconds: float, watch: Callable[[], object], hang_seconds: float, folder: Path
 ) -> str | None:
-    """Wait until a started process has ended; one that hangs is ended here.
+    """Wait until a started process has ended. A process that hangs is stopped.
 
     Args:
         process: from `start`.
         poll_seconds: between two calls of `watch`.
         watch: called while it works.
-        hang_seconds: within which it is ended where it hangs, see `common.processes.watchdog`.
-        folder: gets its stacks then.
+        hang_seconds: limit of a hang, see `common.processes.watchdog`.
+        folder: gets the stacks of a process that hangs.
 
     Returns:
-        None where it ended by itself, else in words how it hung.
+        None if it ended by itself, else how it hung, in words.
     """
     dog = watchdog.Watchdog([watchdog.Member("the process", process.watched)], hang_seconds)
     while True:
@@ -196,10 +196,10 @@ def wait(
 
 
 def call(framework: str, arguments: Sequence[str], *, log: Path, hang_seconds: float = heartbeat.HANG_SECONDS) -> int:
-    """Start a twin and wait for it; whatever happens, nothing of it is left running.
+    """Start a twin and wait for it. Nothing of it is left running, whatever happens.
 
     Returns:
-        Its exit code, negative for the signal that ended it: by SIGTERM or SIGKILL where it hung, as the log then says.
+        Its exit code. Negative: the signal that ended it. A twin that hung is ended by SIGTERM or SIGKILL, and the log says so.
     """
     process = start(framework, arguments, log=log)
     try:
@@ -216,7 +216,7 @@ def call(framework: str, arguments: Sequence[str], *, log: Path, hang_seconds: f
 
 
 def exit_words(code: int) -> str:
-    """An exit code as a reader wants it: `exit code 1`, or `killed by SIGKILL`."""
+    """An exit code in words: `exit code 1`, or `killed by SIGKILL`."""
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -250,7 +250,7 @@ def _environment(root: Path | None = None) -> dict[str, str]:
 
 
 def _descendants(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """Also those that moved to another session; where the process has ended, what is left in its own."""
+    """Descendants, including those in another session. If the process has ended: what is left of its session."""
     if process.poll() is None:
         with contextlib.suppress(psutil.NoSuchProcess):
             return psutil.Process(process.pid).children(recursive=True)

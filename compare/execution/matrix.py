@@ -1,4 +1,4 @@
-"""What a comparison runs: one row for each framework, mode and core budget, judged before anything is trained."""
+"""The rows of a comparison, one for each framework, mode and core budget, judged before anything is trained."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from compare.core import option_parsing, wording
 from compare.execution import best_switches, launch
 
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
-"""A word that names a file or folder where it is put, and leads to no other."""
+"""A plain file name, without a path."""
 
 
 class Row(Frozen):
@@ -28,8 +28,8 @@ class Row(Frozen):
     framework: FileName
     spec: Spec
     unavailable: str | None = None
-    """`not available: ...` where this machine cannot do it, `not parallel: ...` where it would only carry the name; such a row
-    is not run."""
+    """`not available: ...` if this machine cannot run it, `not parallel: ...` if its replicas would take turns. Such a row is
+    not run."""
 
 
 def rows(
@@ -38,11 +38,11 @@ def rows(
     """Every row, in the order of the tables: serial on one core and on all, then each parallel mode on all cores.
 
     Args:
-        values: the spec's nested plain values; `mode`, `replicas` and, for the one-core row, `cores` are set here.
+        values: the spec's nested plain values. `mode`, `replicas` and, for the one-core row, `cores` are set here.
         frameworks: names of `launch.FRAMEWORKS`.
         modes: of `spec.VARIANTS`.
-        replicas: of the parallel modes; of hybrids, the copies of the model.
-        workers: numbers of input workers, each of which makes rows of its own; none: as `values` has it.
+        replicas: of the parallel modes. For hybrids: copies of the model.
+        workers: numbers of input workers. Each makes rows of its own. Empty: the number in `values`.
 
     Raises:
         SpecError: a row's spec is refused.
@@ -54,7 +54,7 @@ def rows(
         for mode in modes:
             for own in [fed(values, number) for number in workers] or [values]:
                 wanted = spec.build(spec.with_variant(own, mode, replicas))
-                # A core that replicas cannot share stays idle; so serial runs on the whole shares too, to be judged against.
+                # A core that replicas cannot share stays idle. So serial also runs on the shared cores, for the comparison.
                 sharing = replicas if mode == "serial" else wanted.replicas
                 shared = wanted.cores // sharing * sharing or wanted.cores
                 for cores in sorted({1, shared, wanted.cores}) if mode == "serial" else [shared]:
@@ -64,27 +64,27 @@ def rows(
 
 
 def fed(values: dict[str, Any], workers: int) -> dict[str, Any]:
-    """Some workers mean the input `workers`, where the values do not name another; none is left to the spec to judge."""
+    """Set the number of workers. Some workers mean the input `workers`, unless the values name another one."""
     chosen = values.get("input", "inline")
     return {**values, "input": "workers" if chosen == "inline" and workers else chosen, "workers": workers}
 
 
 def differ_by_framework(one: Row, other: Row) -> bool:
-    """Whether two rows are the same work, done alike, in two frameworks; switches are each framework's own."""
+    """Whether two rows differ by their framework alone. Each framework may have switches of its own."""
     alike = one.spec.model_copy(update={"framework_options": other.spec.framework_options})
     return one.framework != other.framework and alike == other.spec
 
 
 def judge(made: Sequence[Row], descriptions: Mapping[str, dict[str, Any]], *, oversubscribe: bool = False) -> list[Row]:
-    """Hold every row against its framework, and give each framework those of the switches that it has.
+    """Check every row against its framework, and give each framework the switches that it has.
 
     Args:
         made: the rows.
         descriptions: each framework's `describe`.
-        oversubscribe: whether more replicas than cores are run all the same.
+        oversubscribe: whether to run more replicas than cores.
 
     Raises:
-        SpecError: no framework has a switch that the spec names, or not the value, or nobody has looked for the best here.
+        SpecError: no framework has a named switch or its value, or the best switches are unknown here.
     """
     known = {name for description in descriptions.values() for name in description["options"]}
     judged: list[Row] = []
@@ -111,10 +111,10 @@ def _not_parallel(run: Spec, description: dict[str, Any]) -> str | None:
 
 
 def check_data(made: Sequence[Row], dataset: Dataset) -> None:
-    """Hold every row against the data: the model takes its images, and each replica has an example at every step.
+    """Check every row against the data: the model takes its images, and each replica has an example at every step.
 
     Raises:
-        SpecError: it does not.
+        SpecError: a row does not fit the data.
     """
     for row in made:
         architecture = architectures.resolve(row.spec.model, len(dataset.class_names), dataset.image_size)

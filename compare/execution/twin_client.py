@@ -1,4 +1,4 @@
-"""What a twin is asked about a trained model, each time in a process of its own."""
+"""Calls to a twin about a trained model, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from compare.core.errors import LaunchError
 from compare.execution import launch
 
 OwnModel = Annotated[
-    str | None, typer.Option("--model", help="The package.module of your own that the checkpoint may name, and have imported.")
+    str | None, typer.Option("--model", help="Your own package.module that the checkpoint may name and import.")
 ]
 _REASON_LENGTH = 400
 
 
 def ask(framework: str, words: Sequence[str | Path], log: Path) -> None:
-    """Let a twin do one command.
+    """Run one command of a twin.
 
     Args:
         framework: of `launch.FRAMEWORKS`.
-        words: the command and what it is given.
-        log: gets what it prints.
+        words: the command and its arguments.
+        log: gets its output.
 
     Raises:
-        WeightsError: the twin refuses a file; the message is its own.
+        WeightsError: the twin refuses a file. The message is the twin's.
         LaunchError: it fails.
     """
     log.unlink(missing_ok=True)
@@ -48,18 +48,18 @@ def ask(framework: str, words: Sequence[str | Path], log: Path) -> None:
 
 
 def last_line(log: Path) -> str:
-    """What a twin said last: its reason, or what it was ended by; empty where it said nothing."""
+    """The last line of a twin's log: its reason, or what ended it. Empty if it printed nothing."""
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     return wording.one_line(lines[-1])[:_REASON_LENGTH] if lines else ""
 
 
 def logits(framework: str, path: Path, model: Trained, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.floating]:
-    """What a framework makes of a few images.
+    """A framework's logits of a few images.
 
     Args:
-        framework: that is to use the model.
+        framework: that uses the model.
         path: of the model's file.
-        model: what is in it.
+        model: its content.
         images: uint8 [N, S, S, 3].
 
     Returns:
@@ -76,12 +76,12 @@ def logits(framework: str, path: Path, model: Trained, images: npt.NDArray[np.ui
 
 
 def own_model(model: Trained) -> list[str]:
-    """The words that let a twin import the module of a user's own model, which was allowed before."""
+    """Arguments that let a twin import the module of a user's own model. The user has already allowed it."""
     return ["--model", model.card.model]
 
 
 @contextmanager
 def workplace() -> Generator[Path]:
-    """A temporary folder for what goes to a twin and comes back."""
+    """A temporary folder for files to and from a twin."""
     with tempfile.TemporaryDirectory(prefix="convtwins-") as folder:
         yield Path(folder)

@@ -23,29 +23,29 @@ RISEN_FROM = 2.0
 
 
 def _cut_short(summary: Summary, runs: Sequence[RunResult]) -> list[str]:
-    """What became of the runs of a row that did not get through at once."""
+    """Runs of a row that were cut short and continued or started over."""
     sentences: list[str] = []
     if resumes := sum(run.resumes for run in runs):
         times = "once" if resumes == 1 else f"{resumes} times"
         sentences.append(
-            f"{summary.name}: was cut short and went on from a checkpoint {times}: its wall time leaves out what was lost in "
-            "between, and each epoch is timed by itself."
+            f"{summary.name}: was cut short and continued from a checkpoint {times}. Its wall time leaves out what was lost in "
+            "between. Each epoch is timed by itself."
         )
     reasons = dict.fromkeys(run.started_over for run in runs if run.started_over)
     return [*sentences, *(f"{summary.name}: was cut short and started over: {reason}." for reason in reasons)]
 
 
 def _broke_down(summary: Summary, runs: Sequence[RunResult]) -> list[str]:
-    """Of a row whose scores, which are those of the end, are far from those of its best epoch."""
+    """Whether the final scores of a row are far from those of its best epoch."""
     found = [words for run in runs if (words := _breakdown(run))]
     if not found:
         return []
     which = f" in {len(found)} of {len(runs)} repeats" if len(runs) > 1 else ""
-    return [f"{summary.name}: broke down{which}: {found[0]}. Its scores are those of the end: try a smaller learning rate."]
+    return [f"{summary.name}: broke down{which}: {found[0]}. Its scores are those of the end. Try a smaller learning rate."]
 
 
 def _breakdown(run: RunResult) -> str | None:
-    """How a run ended far from its best epoch, in words; None where it did not."""
+    """How far a run ended from its best epoch, in words. None if it did not break down."""
     for split, name in (("validation", "validation"), ("train", "training")):
         scores = [(record.epoch, found) for record in run.epochs if (found := getattr(record, split)) is not None]
         if scores:
@@ -60,7 +60,7 @@ def _breakdown(run: RunResult) -> str | None:
 
 
 def _shared_cores(stored: Stored) -> list[str]:
-    """Budgets that were threads of fewer physical cores."""
+    """Budgets that were hardware threads of fewer physical cores."""
     budgets = {
         (len(run.machine["cpus"]), run.machine["physical_cores"])
         for runs in stored.runs.values()
@@ -68,7 +68,7 @@ def _shared_cores(stored: Stored) -> list[str]:
         if "physical_cores" in run.machine
     }
     return [
-        f"A budget of {cores} cores was {cores} hardware threads of {physical} physical core{'s' if physical > 1 else ''}: two "
+        f"A budget of {cores} cores was {cores} hardware threads of {physical} physical core{'s' if physical > 1 else ''}. Two "
         "threads of a core do less than two cores."
         for cores, physical in sorted(budgets)
         if physical < cores
@@ -76,7 +76,7 @@ def _shared_cores(stored: Stored) -> list[str]:
 
 
 def _not_in_turn(stored: Stored) -> list[str]:
-    """Repeats whose runs did not meet the same machine, as those that a comparison makes when it goes on."""
+    """Repeats whose runs did not meet the same machine, for example after `--resume`."""
     apart: dict[int, float] = {}
     good = [measured(stored, row) for row in stored.comparison.rows]
     for repeat in stored.wall_seconds:
@@ -88,7 +88,7 @@ def _not_in_turn(stored: Stored) -> list[str]:
     which = ", ".join(str(repeat + 1) for repeat in sorted(apart))
     hours = max(apart.values()) / 3600.0
     return [
-        f"Repeat{'s' if len(apart) > 1 else ''} {which}: not all runs were made in turn, up to {hours:.1f} hours lie between "
+        f"Repeat{'s' if len(apart) > 1 else ''} {which}: not all runs were made in turn. Up to {hours:.1f} hours lie between "
         "them. Runs so far apart are in no ratio: they did not meet the same machine."
     ]
 

@@ -1,4 +1,4 @@
-"""Modes that are meant to be other mathematics than serial's: what differs, and what came of it."""
+"""Modes whose mathematics differ from serial's by design: what differs, and the accuracy they reached."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from compare.judgement.summary import Summary, measured
 
 
 def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
-    """One sentence for each such row that ran, with its accuracy beside that of serial."""
+    """One sentence for each such row that ran, with its accuracy and that of serial."""
     rows = {row.id: row for row in stored.comparison.rows}
     return [
         sentence for summary in summaries if (sentence := _sentence(stored, rows[summary.id], summary, summaries)) is not None
@@ -33,7 +33,7 @@ def _sentence(stored: Stored, row: Row, summary: Summary, summaries: Sequence[Su
 
 
 def _beside_serial(summary: Summary, summaries: Sequence[Summary]) -> str:
-    """Serial's on the same cores, else on others, as beside a run over several hosts: they change nothing but rounding."""
+    """Serial's accuracy on the same cores, else on others, e.g. beside a run over several hosts. Cores only change rounding."""
     for cores in (summary.cores, None):
         for other in summaries:
             alike = (other.framework, other.mode) == (summary.framework, "serial") and cores in (other.cores, None)

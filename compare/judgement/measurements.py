@@ -1,4 +1,4 @@
-"""What was measured and stored, one form for both kinds: results folders of `compare run`, files of pytest-benchmark."""
+"""Stored measurements in one form: results folders of `compare run` and files of pytest-benchmark."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from compare.judgement.summary import (
 Kind = Literal["comparison", "benchmarks"]
 
 MACHINE_KEY = "convtwins"
-"""Of a benchmark file's `machine_info`: what this suite adds to it, see `tests/benchmarks/conftest.py`."""
+"""Key of a benchmark file's `machine_info` for what this suite adds, see `tests/benchmarks/conftest.py`."""
 
 SECONDS = "seconds"
 """The one metric of a benchmark: seconds a round."""
 
 OF_THE_PLACE = ("data.source", "paths.cache_dir", "hang_seconds", "profile_steps", "device")
-"""Fields of a spec that leave its work as it is; the data is known by its content, the device by what it was."""
+"""Fields of a spec that do not change its work. Data are compared by content, devices by name."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Metric:
 
 
 def _phase(name: str) -> Callable[[RunResult], float | None]:
-    """Seconds of a phase; None of a run that went on from a checkpoint, whose phases are those of several processes."""
+    """Seconds of a phase. None for a run that continued from a checkpoint: several processes share its phases."""
     return lambda run: getattr(run.phases, name) if run.phases and not run.resumes else None
 
 
@@ -72,7 +72,7 @@ METRICS: dict[str, Metric] = {
 """Of the runs of a comparison, by name."""
 
 TIMES = tuple(name for name in METRICS if name == "images_per_second" or name.endswith("_seconds"))
-"""Those that other work on the machine makes worse."""
+"""Metrics that other work on the machine makes worse."""
 
 MORE_IS_BETTER = ("images_per_second", "test_accuracy")
 
@@ -84,15 +84,15 @@ class Subject(Frozen):
     name: str
     """For a reader."""
     samples: dict[str, dict[int, float]]
-    """metric: {repeat or file: finite value}; of a benchmark each file's median, for its rounds are of one process."""
+    """metric: {repeat or file: finite value}. A benchmark has the median of each file, whose rounds share a process."""
     spreads: dict[str, Spread]
-    """Of each metric that was measured; of a single benchmark file, over its rounds."""
+    """Of each metric that was measured. For a single benchmark file: over its rounds."""
     tests: dict[int, Metrics] = {}
     """Scores on the test split, by repeat."""
     seeds: dict[int, int] = {}
     """Of each repeat."""
     predictions: dict[int, str] = {}
-    """Of the test split: their hash, by repeat, where it is known."""
+    """Hash of the predictions on the test split, by repeat, if known."""
     spec: Spec | None = None
     status: str = "ok"
     """As in `Summary`."""
@@ -100,20 +100,20 @@ class Subject(Frozen):
     parity: str | None = None
     """As in `Summary`; None of a benchmark."""
     first_step_agrees: bool | None = None
-    """Whether the first losses of the frameworks are the same up to rounding; None where that is not known."""
+    """Whether the first losses of the frameworks are the same up to rounding. None if unknown."""
     device: str | None = None
     hashes: dict[str, list[str]] = {}
-    """Of the initial weights and of the order of examples, over the repeats."""
+    """Hashes of the initial weights and of the order of examples, over the repeats."""
     found: dict[str, list[str]] = {}
-    """What its runs say that they worked on, over the repeats: content and amount of the data."""
+    """Content and amount of the data that its runs recorded, over the repeats."""
     begun: list[str] = []
-    """When its runs began, as far as that is recorded: those of the same moments are the same runs."""
+    """When its runs began, if recorded. Runs with the same start are the same runs."""
     in_doubt: list[int] = []
-    """Repeats whose times are not to be relied on, see `times_in_doubt`."""
+    """Repeats whose times are not reliable, see `times_in_doubt`."""
 
     @property
     def work(self) -> dict[str, Any]:
-        """The fields of its spec that say what it does, by their dotted names; none of a benchmark."""
+        """The fields of its spec that decide its work, by dotted name. Empty for a benchmark."""
         fields = store.flat(self.spec.model_dump(mode="json")) if self.spec else {}
         return {name: value for name, value in fields.items() if name not in OF_THE_PLACE}
 
@@ -126,20 +126,20 @@ class Measured(Frozen):
     measured_at: datetime
     commit: str | None
     committed_at: datetime | None
-    """None where it is not stored."""
+    """None if it is not stored."""
     dirty: bool
-    """Whether tracked files had changes that are in no commit."""
+    """Whether tracked files had uncommitted changes."""
     machine: dict[str, Any]
-    """`machine.IDENTITY`, so far as it is known."""
+    """The facts of `machine.IDENTITY` that are known."""
     versions: dict[str, str]
     """Of Python, the system and the frameworks."""
     data_name: str | None
     data_hash: str | None
     proof: str | None
-    """What became of the proof, in words; None where none was asked for."""
+    """Verdict of the proof, in words. None if none was asked for."""
     subjects: dict[str, Subject]
     set_aside: list[str] = []
-    """Of a comparison, why each stored file that cannot be relied on does not count."""
+    """Of a comparison: why each unreliable stored file does not count."""
 
     @property
     def machine_name(self) -> str:
@@ -166,7 +166,7 @@ def read(path: Path) -> Measured:
 def read_all(folder: Path) -> Iterator[Measured | FolderError]:
     """All results folders and benchmark files in a folder and its subfolders, or why one cannot be read.
 
-    Other JSON files are passed over.
+    Other JSON files are ignored.
     """
     plans = sorted(folder.rglob(store.PLAN_FILE))
     inside = {path.parent for path in plans}
@@ -181,7 +181,7 @@ def newest_beside(baseline: Measured) -> Measured:
     """The newest measurement in the baseline's folder that came after it and has a row or benchmark of it.
 
     Raises:
-        FolderError: there is none, or one cannot be read: then nobody knows whether it is the newest.
+        FolderError: there is none, or one cannot be read and may be the newest.
     """
     folder = baseline.source.resolve().parent
     others = [_tried(path) for path in sorted(folder.iterdir()) if _is_kind(path, baseline.kind)]
@@ -386,6 +386,6 @@ def _spread(values: dict[int, float]) -> Spread:
 
 
 def _paced(run: RunResult, pick: Callable[[RunResult], float]) -> float | None:
-    """A figure per timed batch; None where there are too few of them to show a steady pace."""
+    """A figure of the timed batches. None if they are too few to show a steady pace."""
     timed_steps = sum(epoch.timed_steps for epoch in run.epochs)
     return pick(run) if timed_steps >= max(steps_needed(run.spec), 1) else None

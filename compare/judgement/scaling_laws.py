@@ -1,4 +1,4 @@
-"""What speed-ups at several sizes say: the laws of Amdahl and Gustafson, and the alpha-beta model of communication."""
+"""Models fitted to speed-ups at several sizes: the laws of Amdahl and Gustafson, and the alpha-beta model of communication."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ Topology = Literal["ring", "tree", "server", "all_gather"]
 
 
 class SerialFraction(Frozen):
-    """The part of the work that does not share out, by one law, with its 95 % t-interval."""
+    """The part of the work that cannot be shared, by one law, with its 95 % t-interval."""
 
     law: Literal["Amdahl", "Gustafson"]
     value: float
-    """Below zero where replicas gain more than their number, as smaller batches in faster caches can."""
+    """Below zero if replicas gain more than their number, e.g. by smaller batches in faster caches."""
     low: float | None
-    """None where there is a single point: it has no interval."""
+    """None for a single point, which has no interval."""
     high: float | None
     n: int
 
     def speedup(self, replicas: float) -> float:
-        """What the law says of so many replicas."""
+        """The speed-up that the law predicts."""
         if self.law == "Amdahl":
             share = self.value + (1.0 - self.value) / replicas
             return 1.0 / share if share > 0.0 else math.inf
@@ -41,7 +41,7 @@ def amdahl(points: Sequence[tuple[int, float]]) -> SerialFraction | None:
     """Fit 1 / S = s + (1 - s) / R, the speed-up of a fixed problem (Amdahl 1967), by least squares in s.
 
     Args:
-        points: (replicas R, measured speed-up S), one for each repeat; those of one replica say nothing and are left out.
+        points: (replicas R, measured speed-up S), one for each repeat. Points of one replica are left out.
     """
     return _through_origin("Amdahl", [(1.0 - 1.0 / r, 1.0 / speedup - 1.0 / r) for r, speedup in points if r > 1])
 
@@ -102,12 +102,12 @@ def network(text: str) -> Network:
 
 
 def exchange_terms(topology: Topology, replicas: int, gradient_bytes: float) -> tuple[float, float]:
-    """What alpha and beta are multiplied by for one exchange of all gradients among R replicas.
+    """The factors of alpha and beta for one exchange of all gradients among R replicas.
 
     ring: reduce-scatter and all-gather, 2 (R - 1) messages of n / R bytes (Patarasuk & Yuan 2009).
     tree: reduce and broadcast over a binary tree, 2 ceil(log2 R) messages of n bytes.
     server: R pushes and R pulls of n bytes through the server's one link.
-    all_gather: of what cannot be added up on its way: R - 1 messages of n bytes, each handed on around a ring.
+    all_gather: for data that cannot be added on the way: R - 1 messages of n bytes, each passed on around a ring.
 
     Args:
         topology: of the exchange.
@@ -143,7 +143,7 @@ class Compute(Frozen):
 
 
 def fit_compute(points: Sequence[tuple[float, float]]) -> Compute | None:
-    """From (batch size, seconds a step) of serial runs on one replica's resources; both terms are at least zero."""
+    """Fit (batch size, seconds of a step) of serial runs on one replica's resources. Both terms are at least zero."""
     if not points:
         return None
     batch, seconds = np.array(points).T
@@ -155,14 +155,14 @@ def fit_compute(points: Sequence[tuple[float, float]]) -> Compute | None:
 
 
 def fit_link(topology: Topology, gradient_bytes: float, points: Sequence[tuple[int, float]]) -> Network:
-    """The link that this machine's own exchanges look like.
+    """Fit alpha and beta to the exchanges measured on this machine.
 
-    Of one number of replicas, alpha and beta cannot be told apart: all of it is taken for bandwidth.
+    One number of replicas cannot separate alpha and beta. Then all of the time counts as bandwidth.
 
     Args:
         topology: of the exchange.
         gradient_bytes: of all gradients.
-        points: (replicas, seconds a step beyond compute, by their noise also below zero); none: an exchange costs nothing.
+        points: (replicas, seconds of a step beyond compute). Noise can make them negative. None: an exchange costs nothing.
     """
     terms = np.array([exchange_terms(topology, replicas, gradient_bytes) for replicas, _ in points]).reshape(-1, 2)
     if len({replicas for replicas, _ in points}) == 1:

@@ -1,4 +1,4 @@
-"""What a comparison has found: one record for each row, computed once for every table and plot."""
+"""Results of a comparison: one record for each row, computed once for every table and plot."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from compare.execution.matrix import Row
 from compare.execution.store import Comparison, Stored
 
 BUDGET_TOLERANCE = 1.05
-"""Measured cores over budgeted ones from which a row is said to exceed its budget: clocks and start-up blur the rest."""
+"""Measured cores over budgeted cores above which a row exceeds its budget. Clocks and start-up blur smaller excesses."""
 
 LEAST_APART_SECONDS = 60.0
-"""Between two runs, so that they may count as not made in turn: starts of processes and seals are in no wall time."""
+"""Least distance of two runs that were not made in turn. Wall times do not include starts of processes and writes."""
 
 _Value = TypeVar("_Value")
 
 FAILURES = ("failed", "diverged", "killed")
 
 _OF_THE_MODE = ("mode", "replicas", "cores", "hosts", "parameter_server", "pipeline", "hybrid")
-"""Fields of a spec in which a serial row may differ from one that is held against it."""
+"""Fields of a spec in which a row may differ from the serial row that it is compared with."""
 
 
 class Scores(Frozen):
@@ -65,15 +65,15 @@ class Target(Frozen):
     reached: int
     """Repeats that reached it."""
     repeats: int
-    """That were made, those that diverged or failed among them: left out, the luckier ones would pass for all."""
+    """Repeats that were made, including those that diverged or failed. Without these, the luckier ones would pass for all."""
     seconds: Spread | None
-    """Training time until then, the first step's in it, evaluation apart; over all repeats, those that did not reach it
-    counted as later than all others, and None where that leaves a quantile open: else few quick ones would pass for all."""
+    """Training time until then, with the first step, without evaluation, over all repeats. Repeats that did not reach it count
+    as later than all others. None if that leaves a quantile open. Else a few quick repeats would pass for all."""
     epochs: Spread | None
 
 
 class Limit(Frozen):
-    """How near a row came to what the machine can do; fractions are None where its rates are not known."""
+    """How near a row came to the limits of the machine. Fractions are None if its rates are unknown."""
 
     gflop_per_image: float
     mb_per_image: float
@@ -83,13 +83,13 @@ class Limit(Frozen):
     matrix_fraction: float | None
     """Of the rate of the row's cores for matrix products of its precision."""
     gb_per_second: float
-    """Moved, if nothing came from a cache."""
+    """Moved per second, if nothing came from a cache."""
     copy_fraction: float | None
-    """Of the rate at which its cores copy memory; above 1 where caches serve."""
+    """Of the rate at which its cores copy memory. Above 1 if caches serve."""
 
 
 class Summary(Frozen):
-    """One row: what was run, what came of it, and how it compares."""
+    """One row: its configuration, its results, and how it compares."""
 
     id: str
     framework: str
@@ -102,14 +102,14 @@ class Summary(Frozen):
     workers: int
     cores: int
     cores_used: float | None
-    """CPU seconds over wall seconds in training; the largest of the repeats, for the budget is kept in each."""
+    """CPU seconds over wall seconds in training. The largest of the repeats, because each must keep the budget."""
     cores_lost: float | None
-    """Of its budget, to other work on the machine during training; the largest of the repeats."""
+    """Cores of its budget that other work took during training. The largest of the repeats."""
     precision: str
     switches: str
-    """Their level, and what the spec names besides: `fair`, or `best: arithmetic=bfloat16`."""
+    """Their level, and those that the spec names: `fair`, or `best: arithmetic=bfloat16`."""
     status: str
-    """The worst of the repeats: of RunResult's, or `not run`."""
+    """The worst status of the repeats: one of RunResult's, or `not run`."""
     reason: str | None
     repeats_done: int
     repeats: int
@@ -132,11 +132,11 @@ class Summary(Frozen):
     bytes_per_step: float | None
     """Sent by all replicas together, by formula."""
     step_parts: StepParts | None
-    """Median of each part over the repeats; None where the run was not profiled."""
+    """Median of each part over the repeats. None if the run was not profiled."""
     top_operations: TopOperations | None
-    """Of the first repeat; None where the run was not profiled."""
+    """Of the first repeat. None if the run was not profiled."""
     expected_idle: float | None
-    """Of synchronous pipelines: the part of a step, 0..1, in which a stage of equals waits, by formula."""
+    """Of synchronous pipelines: the part of a step, 0..1, in which one of several equal stages waits, by formula."""
     speedup_one_core: Ratio | None
     """Epoch seconds of serial on one core over this row's."""
     speedup_same_cores: Ratio | None
@@ -144,7 +144,7 @@ class Summary(Frozen):
     parallel_efficiency: float | None
     """Speed-up over the ratio of resources: cores against one core; on accelerators, replicas against one device."""
     pays: str | None
-    """For parallel modes: whether it beats serial on the same cores; judged with all other comparisons, see `family`."""
+    """For parallel modes: whether it beats serial on the same cores. Judged with all other comparisons, see `family`."""
     peak_memory_mib: float | None
     device_peak_memory_mib: float | None
     parity: str
@@ -153,9 +153,9 @@ class Summary(Frozen):
     """Largest relative difference of the first loss to the other frameworks' rows of the same configuration and seed."""
     epochs: list[Epoch]
     seeds: int
-    """How many the repeats had."""
+    """Number of different seeds of the repeats."""
     test_accuracy_over_seeds: Spread | None
-    """Of each seed's median; None where there is one seed."""
+    """Of the medians of the seeds: each seed is one sample. None for a single seed."""
     target: Target | None
     noise: Noise | None
     """The worst of the repeats: highest loads and stolen time, lowest clocks."""
@@ -163,7 +163,7 @@ class Summary(Frozen):
     confusion: list[list[int]] | None = None
     """Of the test split, summed over the repeats: rows are the true class, columns the predicted one."""
     shares_name: bool = False
-    """Whether another row would have the same name: then its id has to do, as for rows that differ by their batch alone."""
+    """Whether another row would have the same name, e.g. a row with another batch. Then the id is its name."""
 
     @property
     def name(self) -> str:
@@ -175,12 +175,12 @@ class Summary(Frozen):
 
     @property
     def configuration(self) -> str:
-        """What it shares of the name with the rows of other frameworks that are run alike: `serial, 1 core`."""
+        """The part of the name that the same rows of other frameworks share: `serial, 1 core`."""
         return self.name.removeprefix(self.framework).lstrip(" -")
 
     @property
     def fed_name(self) -> str:
-        """What its rows with other numbers of input workers share of the name."""
+        """The part of the name that its rows with other numbers of input workers share."""
         if self.mode == "serial":
             return f"{self.framework} serial, {wording.count(self.cores, 'core')}"
         return f"{self.framework} {self.mode} x{self.replicas}"
@@ -206,7 +206,7 @@ class Summary(Frozen):
 
     @property
     def stolen(self) -> bool:
-        """Whether a hypervisor took so much of the machine that no time of the row is to be relied on."""
+        """Whether a hypervisor took so much of the machine that no time of the row is reliable."""
         return self.noise is not None and (self.noise.cores_stolen or 0.0) > DISTURBED_FROM
 
     @property
@@ -220,7 +220,7 @@ class Summary(Frozen):
 
     @property
     def in_doubt(self) -> bool:
-        """Whether no time of it is to be relied on, for any of these reasons."""
+        """Whether no time of it is reliable, for any of these reasons."""
         return self.disturbed or self.too_short or self.unwatched
 
 
@@ -247,7 +247,7 @@ def summarize(stored: Stored) -> list[Summary]:
 
 
 def family(stored: Stored, summaries: Sequence[Summary]) -> Family:
-    """Every comparison that is put in words, judged as one family: frameworks against each other, modes against serial."""
+    """All comparisons that get a sentence, judged as one family: frameworks against each other, modes against serial."""
     rows = {row.id: row for row in stored.comparison.rows}
     pairs = [
         (first, second, ratio)
@@ -267,7 +267,7 @@ def family(stored: Stored, summaries: Sequence[Summary]) -> Family:
 
 
 def measured(stored: Stored, row: Row) -> dict[int, RunResult]:
-    """The repeats of a row whose figures count; those that did not end well are told apart, and never averaged in."""
+    """The repeats of a row that ended well. The others are reported apart and never averaged in."""
     return {repeat: result for repeat, result in stored.runs[row.id].items() if result.status in ("ok", "not parallel")}
 
 
@@ -295,7 +295,7 @@ def switches_words(run: Spec) -> str:
 
 
 def steps_needed(run: Spec) -> int:
-    """Timed steps below which the input alone has no pace that is to be relied on: several times what is made ahead."""
+    """Timed steps below which the pace of the input alone is not reliable: several times the batches made ahead."""
     return 4 * max(run.batches_ahead, 1) if run.part == "input" else 0
 
 
@@ -304,7 +304,7 @@ def _timed_steps(result: RunResult) -> int:
 
 
 def spread_median(values: Sequence[float]) -> float:
-    """Median of the finite values, NaN where there is none."""
+    """Median of the finite values. NaN if there are none."""
     finite = [value for value in values if math.isfinite(value)]
     return python_statistics.median(finite) if finite else float("nan")
 
@@ -380,7 +380,7 @@ def _summary(row: Row, stored: Stored) -> Summary:
 
 
 def _cores_lost(result: RunResult) -> float | None:
-    """What others took of the CPUs that the run was held to; of earlier results, what they used beyond those left to them."""
+    """Cores of the run's CPUs that others took. For earlier results: those used beyond the cores left to others."""
     if result.noise and result.noise.cores_taken is not None:
         return result.noise.cores_taken
     if result.cores_of_others is None or not result.machine.get("logical_cores"):
@@ -389,7 +389,7 @@ def _cores_lost(result: RunResult) -> float | None:
 
 
 def times_in_doubt(result: RunResult) -> bool:
-    """Whether other work took cores of a run's budget while it trained, or it was too short to know."""
+    """Whether other work took cores of a run's budget while it trained, or the run was too short to tell."""
     unwatched = result.spec.part == "training" and result.cores_used is None
     taken = (_cores_lost(result), result.noise.cores_stolen if result.noise else None)
     return unwatched or any((cores or 0.0) > DISTURBED_FROM for cores in taken)
@@ -411,13 +411,13 @@ def _status(row: Row, results: Sequence[RunResult], repeats: int) -> tuple[str, 
 
 
 def serial_of(comparison: Comparison, row: Row, *, cores: int | None = None, batch: int | None = None) -> Row | None:
-    """The row that a speed-up of this one is given against: the same work in serial.
+    """The row that this one's speed-up is relative to: the same work in serial.
 
     Args:
         comparison: of the row.
-        row: any; serial on as many cores, itself.
-        cores: of the serial row; None: as many.
-        batch: its global batch; None: the same.
+        row: any row. A serial row finds itself.
+        cores: of the serial row. None: as many.
+        batch: its global batch. None: the same.
     """
     fields = {"cores": cores or row.spec.cores, "global_batch_size": batch or row.spec.global_batch_size}
     for other in comparison.rows:
@@ -434,14 +434,14 @@ def _speedup(stored: Stored, base: Row | None, row: Row) -> Ratio | None:
 
 
 def ratio_of_seconds(stored: Stored, slow: Row, fast: Row) -> Ratio | None:
-    """Epoch seconds of one row over another's, paired by repeat; None where `pairs_of_seconds` has none."""
+    """Epoch seconds of one row over another's, paired by repeat. None if there is no pair."""
     return paired_ratio(pairs_of_seconds(stored, slow, fast))
 
 
 def pairs_of_seconds(stored: Stored, slow: Row, fast: Row) -> list[tuple[float, float]]:
-    """Epoch seconds of two rows, repeat by repeat; a row not parallel as asked, or too short, has none.
+    """Epoch seconds of two rows, repeat by repeat. See `comparable` for the runs that count.
 
-    Nor have two runs that were not made in turn, see `seconds_apart`: they did not meet the same machine.
+    Two runs that were not made in turn are no pair, see `seconds_apart`: they did not meet the same machine.
     """
     ours, theirs = comparable(stored, fast), comparable(stored, slow)
     both = [
@@ -453,10 +453,10 @@ def pairs_of_seconds(stored: Stored, slow: Row, fast: Row) -> list[tuple[float, 
 
 
 def seconds_apart(stored: Stored, repeat: int, runs: Sequence[RunResult]) -> float:
-    """Seconds between the first and the last beginning of a repeat's runs; 0 where they were made in turn.
+    """Seconds between the first and the last start of a repeat's runs. 0 if they were made in turn.
 
-    In turn means: within the time that all runs of the repeat take, and so much again for what was made and did not last, as
-    a run that hung. One that `--resume` made anew hours later is not. Runs that recorded no time count as made in turn.
+    In turn means: within twice the time that all runs of the repeat take. That leaves room for a run that hung. A run that
+    `--resume` repeated hours later was not made in turn. Runs that recorded no time count as made in turn.
     """
     begun = [datetime.fromisoformat(run.started_at) for run in runs if run.started_at is not None]
     seconds = (max(begun) - min(begun)).total_seconds() if begun else 0.0
@@ -464,7 +464,7 @@ def seconds_apart(stored: Stored, repeat: int, runs: Sequence[RunResult]) -> flo
 
 
 def comparable(stored: Stored, row: Row) -> dict[int, RunResult]:
-    """The repeats of a row whose seconds may stand in a ratio: those that were parallel as asked, and long enough."""
+    """The repeats of a row whose seconds may stand in a ratio: they were parallel as asked and long enough."""
     return {
         repeat: result
         for repeat, result in measured(stored, row).items()
@@ -473,12 +473,12 @@ def comparable(stored: Stored, row: Row) -> dict[int, RunResult]:
 
 
 def oversubscribed(replicas: int, cores: int, device: str | None) -> bool:
-    """More replicas than cores, on a machine where replicas are nothing but cores."""
+    """More replicas than cores, on a machine whose only devices are its cores."""
     return replicas > cores and (device or "").startswith("cpu")
 
 
 def accelerated(device: str | None) -> bool:
-    """Whether a replica's resource is a device of its own, and not its share of the cores."""
+    """Whether each replica has a device of its own instead of a share of the cores."""
     return device is not None and not device.startswith("cpu")
 
 
@@ -495,9 +495,9 @@ def _parity(comparison: Comparison, row: Row) -> str:
 
 
 def _first_step_difference(stored: Stored, row: Row) -> float | None:
-    """Over all repeats, seed by seed, of the rows that differ from this one by their framework alone.
+    """Largest difference over all repeats, seed by seed, to the rows that differ from this one by their framework alone.
 
-    None of an asynchronous pipeline: its first batch is learnt from, part by part, before its loss is known.
+    None for an asynchronous pipeline: it updates the weights within the first batch, before the loss of the batch is known.
     """
     if row.spec.variant == "pipeline_async":
         return None
@@ -512,7 +512,7 @@ def _first_step_difference(stored: Stored, row: Row) -> float | None:
 
 
 def _first_losses(stored: Stored, rows: Sequence[Row]) -> set[tuple[int, float]]:
-    """Each seed with its losses; fewer digits than the precision's make another first loss."""
+    """(seed, first loss) of each run. Runs with fewer digits than their precision are left out: their loss is another."""
     runs = [result for row in rows for result in stored.runs[row.id].values()]
     return {
         (result.spec.seed, result.first_step_loss)
@@ -540,12 +540,12 @@ def _over_seeds(results: Sequence[RunResult]) -> Spread | None:
 
 
 def until_accuracy(result: RunResult, accuracy: float) -> tuple[float, int] | None:
-    """Training seconds and epochs until the validation accuracy was first as high; None where it never was.
+    """Training seconds and epochs until the validation accuracy first reached `accuracy`. None if it never did.
 
-    First steps count, of each process that began until then; evaluation does not.
+    The first step of each process until then counts. Evaluation does not.
     """
-    told = any(epoch.first_step_seconds is not None for epoch in result.epochs)  # not in results of earlier versions
-    seconds = result.phases.first_step_seconds if result.phases and not told else 0.0
+    recorded = any(epoch.first_step_seconds is not None for epoch in result.epochs)  # not in results of earlier versions
+    seconds = result.phases.first_step_seconds if result.phases and not recorded else 0.0
     for epoch in result.epochs:
         seconds += epoch.timed_seconds + (epoch.first_step_seconds or 0.0)
         if epoch.validation is not None and epoch.validation.accuracy >= accuracy:
@@ -580,14 +580,14 @@ def _noise(results: Sequence[RunResult]) -> Noise | None:
 def limit(
     comparison: Comparison, run: Spec, device: str | None, rate: float, device_rates: DeviceRates | None = None
 ) -> Limit | None:
-    """How near a run came to what the machine can do.
+    """How near a run came to the limits of the machine.
 
     Args:
         comparison: with the model's work and the machine's rates.
         run: what was run.
-        device: on which; the comparison's rates are those of its CPU.
-        rate: images per second that it trained on; NaN where it had none.
-        device_rates: of one of its accelerators; each replica has one.
+        device: it ran on. The comparison's rates are those of the CPU.
+        rate: images per second that it trained on. NaN if unknown.
+        device_rates: of one of its accelerators. Each replica has one.
     """
     work = comparison.work
     if work is None or run.part == "input" or not math.isfinite(rate):

@@ -389,7 +389,7 @@ def test_runs_that_were_not_made_in_turn_are_no_pairs(apart: float, paired: bool
     pairs = pairs_of_seconds(stored, slow=first, fast=others[0])
     assert len(pairs) == (5 if paired else 0)
     said = (
-        "Repeats 1, 2, 3, 4, 5: not all runs were made in turn, up to 2.0 hours lie between them. Runs so far apart are in no "
+        "Repeats 1, 2, 3, 4, 5: not all runs were made in turn. Up to 2.0 hours lie between them. Runs so far apart are in no "
     )
     troubles = findings(stored, summarize(stored)).troubles
     assert any(sentence.startswith(said) for sentence in troubles) == (not paired)
@@ -478,7 +478,7 @@ def test_a_budget_of_threads_that_share_cores_is_said() -> None:
             stored.runs[row][repeat] = run.model_copy(update={"machine": machine})
     (said,) = (each for each in findings(stored, summarize(stored)).troubles if "hardware threads" in each)
     assert said == (
-        "A budget of 2 cores was 2 hardware threads of 1 physical core: two threads of a core do less than two cores."
+        "A budget of 2 cores was 2 hardware threads of 1 physical core. Two threads of a core do less than two cores."
     )
 
 
