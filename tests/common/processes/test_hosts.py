@@ -14,10 +14,11 @@ import pytest
 
 from common import spec
 from common.machine import machine, placement
-from common.processes import entry, hosts, supervisor
+from common.processes import hosts, ranks, supervisor
 from common.processes.hosts import Distant
 from common.processes.process_spec import ProcessSpec
 from common.processes.supervisor import Failure, Watch
+from common.processes.twin import Job
 
 LIMIT = 4.0
 
@@ -126,4 +127,4 @@ def test_another_error_of_the_system_is_not_taken_for_a_wrong_host(tmp_path: Pat
     arguments = argparse.Namespace(command="run", out=tmp_path)
     environments = placement.environments(2, read.hosts)
     with pytest.raises(FileNotFoundError, match="no ssh"):
-        entry._launch("pytorch", read, arguments, [], environments, "", 0.0)  # pyright: ignore[reportPrivateUsage]
+        ranks.launch(Job("pytorch", read, arguments, [], 0.0), environments, "")

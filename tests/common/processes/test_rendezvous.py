@@ -12,7 +12,7 @@ import pytest
 
 from common import spec
 from common.machine import machine, placement
-from common.processes import entry, rendezvous, supervisor
+from common.processes import ranks, rendezvous, supervisor
 from common.spec import SpecError
 
 
@@ -181,14 +181,14 @@ def test_ranks_that_have_other_data_or_code_are_named(what: str, place: int) -> 
 
     asked = list(mine)
     with pytest.raises(RuntimeError, match=f"rank 2 has other {what} than rank 0"):
-        entry._agree(SimpleNamespace(total=of_rank_2), mine)  # pyright: ignore[reportPrivateUsage, reportArgumentType]
+        ranks.agree(SimpleNamespace(total=of_rank_2), mine)  # pyright: ignore[reportArgumentType]
 
 
 def test_ranks_that_have_the_same_go_on(place: int) -> None:
     def same(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return np.broadcast_to(values[0], values.shape)
 
-    entry._agree(SimpleNamespace(total=same), {"data": "the same"})  # pyright: ignore[reportPrivateUsage, reportArgumentType]
+    ranks.agree(SimpleNamespace(total=same), {"data": "the same"})  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(

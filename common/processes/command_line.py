@@ -1,0 +1,65 @@
+"""The words of `python -m <twin>`, which both twins share."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from common import spec
+from common.training import inference
+
+_ABOUT_A_SPEC = (
+    ("models", "the model of a spec as the framework has built it (JSON)"),
+    ("run", "train: DIR/events.jsonl grows, DIR/result.json is written at the end"),
+    ("trace", "record the arrays of a few steps for the parity proof (safetensors)"),
+    ("layers", "time each layer of the model by itself (JSON)"),
+)
+
+
+def parse(framework: str, words: Sequence[str]) -> argparse.Namespace:
+    """Read the words behind `python -m <twin>`. Wrong ones end the process with exit code 2."""
+    parser = argparse.ArgumentParser(prog=f"python -m {framework}_impl", description=f"The {framework} twin.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("describe", help="devices, modes and switches of this framework on this machine, as JSON")
+    for command, what in _ABOUT_A_SPEC:
+        subparser = commands.add_parser(command, help=what)
+        subparser.add_argument("spec", type=Path, metavar="SPEC.json")
+        subparser.add_argument("--out", type=Path, required=True, metavar="DIR" if command == "run" else "FILE")
+        if command == "run":
+            subparser.add_argument("--repeat", type=int, default=0, help="which repeat this is, for the result")
+            subparser.add_argument("--resume", type=Path, metavar="DIR", help="go on from the checkpoint of an earlier attempt")
+        if command == "layers":
+            subparser.add_argument("--calls", type=int, required=True, help="timed, of each")
+        if command == "trace":
+            _add_trace_options(subparser)
+    _add_trials(commands)
+    subparser = commands.add_parser("preprocess", help="scan the image files of a split for their sums (JSON)")
+    subparser.add_argument("job", type=Path, metavar="JOB.npz")
+    subparser.add_argument("--workers", type=int, required=True)
+    subparser.add_argument("--out", type=Path, required=True, metavar="FILE")
+    inference.add_commands(commands)
+    return parser.parse_args(words)
+
+
+def _add_trace_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--reverse-batches", action="store_true", help="sum in another order: the yardstick")
+    parser.add_argument(
+        "--then",
+        type=Path,
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("SPEC.json", "FILE"),
+        help="another spec for the same process, with the same threads, devices and switches",
+    )
+
+
+def _add_trials(commands: Any) -> None:
+    parser = commands.add_parser("serve-trials", help="train what lines of JSON on stdin ask for, and report it on stdout")
+    parser.add_argument("--cores", type=int, required=True, help="of each trial")
+    parser.add_argument("--trials", type=int, default=1, help="side by side, each in a thread of its own")
+    parser.add_argument("--place", type=int, default=0, help="of this process among several that share the budget, from 0")
+    parser.add_argument("--budget", type=int, help="cores of all of them; default: those of this one")
+    parser.add_argument("--device", choices=get_args(spec.Device), default="auto", help="of each trial, as in its spec")

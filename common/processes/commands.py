@@ -1,0 +1,204 @@
+"""What a twin does in one process, once its framework is imported: train, trace, time layers, serve trials, use models."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common import spec
+from common.artifacts import checkpoint, event_log, results, schema
+from common.data import sources
+from common.data.batches import Plan
+from common.data.preprocessing import job as scan_job
+from common.data.preprocessing import scaling
+from common.machine import heartbeat, machine
+from common.models import architectures, weights
+from common.processes import ranks, serving
+from common.processes.twin import EXIT_DATA_REFUSED, EXIT_FAILED, EXIT_OK, EXIT_USAGE, Job, Twin
+from common.spec import Spec
+from common.training import inference, layers, timing, tracing
+from common.training.loop import Diverged, Run, is_first_rank
+from common.training.trainer import Trainer
+
+
+def refused(error: Exception | str) -> int:
+    """Print why a command was refused, and return its exit code."""
+    print(error, file=sys.stderr)
+    return EXIT_USAGE
+
+
+def choose_device(device: str) -> None:
+    """Hide the GPUs from a run on the CPU. The framework looks for them once, when it is imported, and both ask CUDA."""
+    if device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+
+
+def architecture_of(read: Spec) -> architectures.Architecture:
+    """The model of a spec for its data."""
+    dataset = sources.describe(read.data, seed=read.split_seed, cache_dir=read.paths.cache_dir)
+    return architectures.resolve(read.model, len(dataset.class_names), dataset.image_size)
+
+
+def preprocess(framework: str, load_twin: Callable[[], Twin], arguments: argparse.Namespace) -> int:
+    """Scan the image files of a split."""
+    machine.keep_freed_memory()
+    scan_job.run(load_twin().scanning, arguments.job, arguments.workers, arguments.out, timing.process_started())
+    return EXIT_OK
+
+
+def use_model(framework: str, load_twin: Callable[[], Twin], arguments: argparse.Namespace) -> int:
+    """One of `inference.COMMANDS`."""
+    try:
+        settled = inference.settle(arguments.cores, arguments.device)
+        choose_device(settled.device)
+        twin = load_twin()
+        twin.configure(settled)
+        inference.run(twin.inference, arguments, twin.device, twin.versions, settled.cores)
+    except (spec.SpecError, weights.WeightsError) as error:
+        return refused(error)
+    except sources.DataRefused as error:
+        print(error, file=sys.stderr)
+        return EXIT_DATA_REFUSED
+    return EXIT_OK
+
+
+def serve(framework: str, load_twin: Callable[[], Twin], arguments: argparse.Namespace) -> int:
+    """Train what lines on stdin ask for."""
+    started = timing.process_started()
+    cores = arguments.cores * arguments.trials
+    cpus = machine.cpu_budget(arguments.budget or cores)
+    first = arguments.place * cores % len(cpus)
+    machine.hold_to(cpus[first : first + cores])
+    machine.keep_freed_memory()
+    choose_device(arguments.device)
+    serving.leave_at_once()
+    with serving.answers() as answers:
+        twin = load_twin()
+        twin.configure(spec.build({"cores": arguments.cores}), arguments.trials)
+
+        def prepare(read: Spec) -> tuple[sources.Dataset, Plan, Trainer]:
+            description = twin.describe()
+            if (refusal := spec.check_against(read, description)) is not None:
+                raise spec.SpecError(refusal)
+            if read.device != arguments.device:
+                raise spec.SpecError(
+                    f"device is {arguments.device!r} for all trials of this process. Received: {read.device!r}."
+                )
+            spec.refuse_per_process(read, description["options"], framework)
+            dataset, plan, _, trainer = _prepare(framework, twin, read, reverse_batches=False)
+            return dataset, plan, trainer
+
+        made = serving.Serving(
+            framework, twin.versions, arguments.cores, prepare, twin.synchronize, lambda line: print(line, file=answers)
+        )
+        made.serve(sys.stdin, device=twin.device, start_seconds=time.time() - started)
+    return EXIT_OK
+
+
+def run(job: Job, twin: Twin, cpus: list[int], facts: dict[str, Any]) -> int:
+    """Train, and write a result whatever happens.
+
+    Args:
+        job: the command.
+        twin: of the framework.
+        cpus: that the run is held to.
+        facts: fields of the result that are known before the framework is configured.
+    """
+    out: Path = job.arguments.out
+    out.mkdir(parents=True, exist_ok=True)
+    twin.configure(job.spec)
+    stopwatch = timing.Stopwatch(twin.synchronize, job.started)
+    run = Run(job.framework, job.spec, twin.versions, out, job.arguments.repeat, stopwatch, cpus)
+    run.record(**facts)
+    status, reason, code = _train(job, twin, run, stopwatch)
+    if is_first_rank():
+        run.record(device=twin.device)
+        results.save(run.result(status, reason), out)
+        event_log.append_event(out, "end", status=status)
+        if status == "ok":
+            checkpoint.remove(out)
+    return code
+
+
+def _train(job: Job, twin: Twin, run: Run, stopwatch: timing.Stopwatch) -> tuple[schema.Status, str | None, int]:
+    """(status, why it is not ok, exit code)."""
+    try:
+        with stopwatch.phase("build"):
+            dataset, plan, _, trainer = _prepare(job.framework, twin, job.spec, reverse_batches=False)
+            # Hash the model's weights, not the drawn ones: a twin that did not load them would show.
+            run.record(pixel_mean=plan.scaling.mean, pixel_std=plan.scaling.std, weights_hash=weights.digest(trainer.weights()))
+            run.record(data_hash=dataset.content_hash, class_names=list(dataset.class_names))
+        run.train(trainer, plan, dataset, job.arguments.resume)
+        if (memory := twin.device_peak_memory_mib()) is not None:
+            run.record(device_peak_memory_mib=float(trainer.total(np.array([memory]))[0]))
+        run.rate(twin.device_rates)
+        run.profile(trainer, plan)
+        trainer.close()
+    except Diverged as error:
+        return "diverged", str(error), EXIT_FAILED
+    except (Exception, KeyboardInterrupt) as error:
+        with contextlib.suppress(OSError):  # stderr may be a file on the very disk that is full
+            traceback.print_exc()
+        if isinstance(error, KeyboardInterrupt):
+            return "killed", "interrupted", 128 + signal.SIGINT
+        first_line = (str(error).strip().splitlines() or [""])[0][:500]
+        code = EXIT_DATA_REFUSED if isinstance(error, sources.DataRefused) else EXIT_FAILED
+        return "failed", f"{type(error).__name__}: {first_line}", code
+    return "ok", None, EXIT_OK
+
+
+def trace(framework: str, twin: Twin, read: Spec, out: Path, *, reverse_batches: bool) -> None:
+    """Record the arrays of a few steps."""
+    dataset, plan, initial, trainer = _prepare(framework, twin, read, reverse_batches=reverse_batches)
+    arrays = tracing.trace(trainer, plan, dataset, initial)
+    trainer.close()
+    if is_first_rank():
+        weights.save(arrays, out)
+
+
+def time_layers(twin: Twin, read: Spec, arguments: argparse.Namespace) -> int:
+    """Time each layer of the model by itself."""
+    twin.configure(read)
+    try:
+        measured = layers.measure(
+            read,
+            architecture_of(read),
+            twin.passes,
+            twin.synchronize,
+            arguments.calls,
+            device=twin.device,
+            versions=twin.versions,
+            device_rates=lambda: twin.device_rates(read),
+        )
+    except spec.SpecError as error:
+        return refused(error)
+    layers.save(measured, arguments.out)
+    return EXIT_OK
+
+
+def _prepare(
+    framework: str, twin: Twin, read: Spec, *, reverse_batches: bool
+) -> tuple[sources.Dataset, Plan, weights.Weights, tracing.TraceableTrainer]:
+    """The data, the plan, the drawn weights and the trainer of a spec."""
+    dataset = sources.load(read.data, seed=read.split_seed, cache_dir=read.paths.cache_dir)
+    heartbeat.reached()
+    architecture = architectures.resolve(read.model, len(dataset.class_names), dataset.image_size)
+    pixels = scaling.of(read.data, dataset, cache_dir=read.paths.cache_dir)
+    plan = Plan(read, architecture, len(dataset.train), reverse_batches, pixels)
+    initial = weights.initial(architecture, read.seed)
+    trainer = twin.build(read, architecture, plan, dataset, initial)
+    if "RANK" in os.environ:
+        folders = [machine.PROJECT_ROOT / folder for folder in ("common", f"{framework}_impl")]
+        code = machine.code_digest([*folders, *architectures.user_folders(read.model)])
+        ranks.agree(trainer, {"data": dataset.content_hash, "code": code})
+    return dataset, plan, initial, trainer

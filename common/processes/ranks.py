@@ -1,0 +1,132 @@
+"""The ranks of one run: whether this process is one, how they are started, and what happens when one fails."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from common import spec
+from common.artifacts import event_log, results, schema
+from common.machine import machine, placement
+from common.processes import hosts, parameter_server, supervisor
+from common.processes.process_spec import ProcessSpec
+from common.processes.twin import EXIT_DATA_REFUSED, EXIT_FAILED, EXIT_OK, EXIT_USAGE, Job
+from common.spec import Spec
+from common.training import timing, tracing
+
+
+def is_rank(read: Spec, environments: list[dict[str, str]]) -> bool:
+    """Whether this process is one of several, by its environment.
+
+    Raises:
+        SpecError: the environment names another number of ranks than the spec.
+    """
+    if "RANK" not in os.environ:
+        return False
+    rank, ranks = os.environ["RANK"], os.environ.get("WORLD_SIZE")
+    if not environments:
+        raise spec.SpecError(f"mode {read.mode} is one process here. Received: RANK={rank} in the environment. Unset it.")
+    if ranks != str(read.replicas) or rank not in map(str, range(read.replicas)):
+        raise spec.SpecError(
+            f"replicas must be the number of ranks that were started. Received: replicas {read.replicas}, and RANK={rank}, "
+            f"WORLD_SIZE={ranks} in the environment. Set replicas to WORLD_SIZE."
+        )
+    if missing := {"MASTER_ADDR", "MASTER_PORT"} - os.environ.keys():
+        raise spec.SpecError(f"A rank must know where all meet. Missing in the environment: {', '.join(sorted(missing))}.")
+    os.environ.setdefault("LOCAL_RANK", rank)
+    os.environ.setdefault("LOCAL_WORLD_SIZE", str(read.replicas))
+    return True
+
+
+def own_cpus(cpus: list[int], read: Spec) -> list[int]:
+    """The CPUs of this process: the whole budget, or a rank's own share if there is one for each."""
+    share = placement.cores_of_replica(read.cores, read.replicas, read.hosts)
+    if "RANK" not in os.environ or share == 0:
+        return cpus
+    local_rank = int(os.environ["LOCAL_RANK"])
+    return cpus[local_rank * share : (local_rank + 1) * share] or cpus  # another host may have fewer
+
+
+def agree(trainer: tracing.TraceableTrainer, digests: dict[str, str]) -> None:
+    """Require the same digests in all ranks, which may be on several machines.
+
+    Raises:
+        RuntimeError: a rank has another digest than rank 0.
+    """
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    for what, digest in digests.items():
+        sums = np.zeros((ranks, 32), np.int64)
+        sums[rank] = list(hashlib.sha256(digest.encode()).digest())
+        sums = trainer.total(sums)
+        others = [str(other) for other in range(ranks) if (sums[other] != sums[0]).any()]
+        if others:
+            raise RuntimeError(f"rank {', '.join(others)} has other {what} than rank 0. Bring every host the same.")
+
+
+def launch(job: Job, environments: list[dict[str, str]], waiting: str) -> int:
+    """Run the command in several processes. If one dies or hangs, end all and name it.
+
+    Args:
+        job: the command.
+        environments: of the ranks.
+        waiting: see `Rendezvous.WAITING`.
+    """
+    read, out = job.spec, job.arguments.out
+    machine.hold_to(machine.cpu_budget(read.cores))
+    folder = out if job.arguments.command == "run" else out.with_suffix(".stacks")
+    try:
+        server, address = parameter_server.of_its_own(read) or (None, {})
+        shared = {timing.STARTED_VARIABLE: repr(job.started), **address}
+        members = [_process(job, rank, environment | shared) for rank, environment in enumerate(environments)]
+        if server is not None:
+            members.append(server)
+        failure = supervisor.run_members(members, supervisor.Watch(read.hang_seconds, folder, waiting))
+    except supervisor.AddressError as error:
+        if not read.hosts:
+            raise
+        print(f"hosts must begin with this machine. Received: {', '.join(read.hosts)} ({error}).", file=sys.stderr)
+        return EXIT_USAGE
+    if failure is None:
+        return EXIT_OK
+    print(failure.words, file=sys.stderr)
+    if job.arguments.command == "run":
+        _save_failure(job, out, failure)
+    return EXIT_DATA_REFUSED if failure.code == EXIT_DATA_REFUSED else EXIT_FAILED
+
+
+def _process(job: Job, rank: int, environment: dict[str, str]) -> ProcessSpec:
+    twin, read, arguments = [sys.executable, "-m", f"{job.framework}_impl"], job.spec, job.arguments
+    place = placement.host_of(rank, read.replicas, len(read.hosts) or 1)
+    if place == 0:
+        return ProcessSpec(f"rank {rank}", [*twin, *job.words], environment)
+    # Only rank 0's files are wanted. What another host writes goes to a folder that is removed.
+    command = [*twin, arguments.command, f"{hosts.FOLDER}/spec.json", "--out", f"{hosts.FOLDER}/out"]
+    if arguments.command == "trace" and arguments.reverse_batches:
+        command.append("--reverse-batches")
+    files = {"spec.json": read.to_json()}
+    return ProcessSpec(f"rank {rank}", command, environment, host=read.hosts[place], files=files)
+
+
+def _save_failure(job: Job, out: Path, failure: supervisor.Failure) -> None:
+    """Make the result name the rank that failed. If rank 0 wrote no result, make one from the epochs so far."""
+    if not (out / results.RESULT_FILE).exists():
+        made = schema.RunResult(
+            framework=job.framework,
+            spec=job.spec,
+            status="failed" if failure.code is not None else "killed",
+            reason=failure.words,
+            repeat=job.arguments.repeat,
+            epochs=event_log.read_epochs(out),
+            machine=machine.describe(),
+        )
+        results.save(made, out)
+        event_log.append_event(out, "end", status=made.status)
+        return
+    written = results.load(out / results.RESULT_FILE)
+    if written.status == "failed" and failure.rank != 0 and failure.code != EXIT_DATA_REFUSED:
+        # Rank 0 may only have noticed that the other was gone. Refused data is refused to all alike.
+        results.save(written.model_copy(update={"reason": f"{failure.words}; rank 0: {written.reason}"}), out)
