@@ -20,7 +20,7 @@ from compare.__main__ import app
 from compare.comparison import estimate
 from compare.core.errors import FolderError
 from compare.execution import launch
-from compare.reporting import plots
+from compare.reporting import comparison_plots
 from tests.compare import made
 from tests.compare.conftest import behave
 
@@ -254,7 +254,7 @@ def test_a_notebook_gets_tidy_frames_and_figures(results: api.Results) -> None:
         api.plot_input(results)
     with pytest.raises(ValueError, match=r"plot is unknown. Received: 'los'. Use one of loss, "):
         api.plot(results, "los")
-    assert "loss" in plots.names()
+    assert "loss" in comparison_plots.names()
 
 
 NOTEBOOK = launch.PROJECT_ROOT / "docs" / "notebook.ipynb"

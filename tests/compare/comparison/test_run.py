@@ -88,7 +88,7 @@ def test_the_live_page_of_a_comparison_that_breaks_off_loads_itself_no_more(
     fake_twins.setattr("compare.execution.executor.execute", breaks)
     assert isinstance(compare_quick(tmp_path / "out", "--live").exception, ZeroDivisionError)
     page = (tmp_path / "out" / "live.html").read_text("utf-8")
-    assert "Broken off by an error." in page and 'http-equiv="refresh"' not in page
+    assert "Stopped by an error." in page and 'http-equiv="refresh"' not in page
 
 
 def test_nothing_but_results_goes_to_stdout_and_no_progress_to_a_pipe(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
