@@ -96,11 +96,11 @@ def load(directory: Path) -> Checkpoint:
     """
     path = directory / FILE
     if not path.exists():
-        raise CheckpointError("No checkpoint had been made.")
+        raise CheckpointError("no checkpoint had been made")
     try:
         words, arrays = checked_arrays.read(path, what="checkpoint", version=_VERSION)
     except RecordError as error:
-        raise CheckpointError(str(error)) from None
+        raise CheckpointError(str(error).rstrip(".")) from None  # it is quoted within a sentence
     return _parsed(words.get("progress", ""), arrays, path)
 
 
@@ -150,4 +150,4 @@ def _parsed(progress: str, arrays: Mapping[str, npt.NDArray[Any]], path: Path = 
     try:
         return Checkpoint(Progress.model_validate_json(progress), arrays[_IDS], group(_STATE), group(_BEST))
     except (KeyError, pydantic.ValidationError) as error:
-        raise CheckpointError(records.torn(path, "checkpoint", records.why(error), "")) from None
+        raise CheckpointError(records.torn(path, "checkpoint", records.why(error), "").rstrip(".")) from None

@@ -4,8 +4,24 @@ A spec comes from YAML, JSON or the command line, and travels to the twins as JS
 is judged here. A twin's `describe` judges devices, possible modes and the framework's own switches.
 """
 
-from common.spec.parsing import from_options, load, overlay, parse_assignments, read_values, with_variant
-from common.spec.schema import (
+from common.spec.errors import (
+    SpecError,
+)
+from common.spec.groups import (
+    Augmentation,
+    Averaging,
+    BestEpoch,
+    Communication,
+    Dask,
+    Data,
+    Hybrid,
+    Optimizer,
+    ParameterServer,
+    Paths,
+    Pipeline,
+    Schedule,
+)
+from common.spec.names import (
     COMPRESSING_VARIANTS,
     HOST_MODES,
     INPUTS,
@@ -16,23 +32,13 @@ from common.spec.schema import (
     SCHEDULERS,
     VARIANTS,
     WHOLE_BATCH_MODES,
-    Augmentation,
-    Averaging,
     BatchNormStatistics,
-    BestEpoch,
-    Communication,
-    Dask,
-    Data,
     Device,
-    Hybrid,
-    Optimizer,
-    ParameterServer,
-    Paths,
-    Pipeline,
     Precision,
-    Schedule,
+)
+from common.spec.parsing import from_options, load, overlay, parse_assignments, read_values, with_variant
+from common.spec.schema import (
     Spec,
-    SpecError,
     build,
     from_json,
     micro_batches,

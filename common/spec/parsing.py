@@ -11,7 +11,10 @@ from typing import Any, cast
 import yaml
 
 from common.machine import machine
-from common.spec.schema import VARIANTS, Hybrid, Spec, SpecError, build
+from common.spec.errors import SpecError
+from common.spec.groups import Hybrid
+from common.spec.names import VARIANTS
+from common.spec.schema import Spec, build
 
 
 def load(path: str | Path) -> Spec:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from common.machine import machine
-from common.spec.schema import Spec, SpecError, alternatives, did_you_mean
+from common.spec.errors import SpecError, alternatives, did_you_mean
+from common.spec.schema import Spec
 
 
 def of_device(spec: Spec, description: dict[str, Any]) -> dict[str, Any]:

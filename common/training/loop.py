@@ -234,7 +234,7 @@ class Run:
                 self._check(found.progress.identity)
             except CheckpointError as error:
                 found = None
-                print(f"The run starts over: {error}", file=sys.stderr)
+                print(f"The run starts over: {error}.", file=sys.stderr)
                 self.record(started_over=str(error))
         found = checkpoint.of_first_rank(trainer, found)
         if found is None:
@@ -260,7 +260,7 @@ class Run:
     def _check(self, found: Identity) -> None:
         for field, wanted in self._identity():
             if getattr(found, field) != wanted:
-                raise CheckpointError(f"The checkpoint is of another run: its {field} differs.")
+                raise CheckpointError(f"the checkpoint is of another run: its {field} differs")
 
     def _identity(self) -> Identity:
         return Identity(**{name: self._facts[name] for name in Identity.model_fields})

@@ -368,7 +368,7 @@ def _has_whole_checkpoint(attempt: Path) -> bool:
     try:
         checkpoint.load(attempt)
     except CheckpointError as error:
-        print(f"Not gone on from: {error}", file=sys.stderr)
+        print(f"Not gone on from: {error}.", file=sys.stderr)
         return False
     return True
 

@@ -150,7 +150,7 @@ def test_what_cannot_be_read_is_told_and_nothing_at_all_is_an_error(tmp_path: Pa
     (tmp_path / "other.json").write_text('{"benchmarks": 1}')  # not of pytest-benchmark
     done = compare(tmp_path, "--json")
     assert done.exit_code == 0
-    assert done.stderr.startswith(f"Left out: {tmp_path / 'bad' / 'compare.json'} cannot be read")
+    assert done.stderr.startswith(f"Left out: {tmp_path / 'bad' / 'compare.json'} is not a whole comparison")
     (point,) = json.loads(done.stdout)
     assert point["source"] == str(tmp_path / "good") and point["value"]["n"] == 5
     assert compare(tmp_path, "--metric", "seconds").exit_code == 2

@@ -212,7 +212,7 @@ def test_a_folder_in_which_nothing_was_done_yet_is_free_for_another_study(file: 
 
 def test_other_code_does_not_go_on_in_the_folder_of_a_study(file: Path, steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
     run_study(file)
-    monkeypatch.setattr(step_runner.ladder, "code_digest", lambda frameworks, model: "other")
+    monkeypatch.setattr(step_runner.code_digest, "of", lambda frameworks, model: "other")
     done = run_study(file)
     assert done.exit_code == 2 and "the code has been changed since" in done.stderr
 

@@ -1,0 +1,113 @@
+"""Fields of a spec that must fit each other. Each check raises a SpecError that names field, value and fix."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from common.spec.errors import SpecError, alternatives, did_you_mean
+from common.spec.names import COMPRESSING_VARIANTS, HOST_MODES, INPUTS, MODELS, MODES
+
+if TYPE_CHECKING:
+    from common.spec.schema import Spec
+
+
+def check(spec: Spec) -> None:
+    """Refuse a spec whose fields do not fit each other.
+
+    Raises:
+        SpecError: names the first such field.
+    """
+    _check_names(spec)
+    _check_replicas(spec)
+    _check_hosts(spec)
+    _check_mode_fields(spec)
+    _check_input(spec)
+
+
+def _check_names(spec: Spec) -> None:
+    if spec.model not in MODELS and not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", spec.model):
+        raise SpecError(
+            f"model is unknown. Received: {spec.model!r}. Use {alternatives(MODELS)}{did_you_mean(spec.model, MODELS)}, or "
+            "`package.module` of your own model."
+        )
+    for field, names in (("mode", MODES), ("input", INPUTS)):
+        value = getattr(spec, field)
+        if value not in names:
+            raise SpecError(f"{field} is unknown. Received: {value!r}. Use {alternatives(names)}{did_you_mean(value, names)}.")
+    if spec.epochs is not None and spec.steps is not None:
+        raise SpecError(f"epochs and steps exclude each other. Received: {spec.epochs} and {spec.steps}. Set one of them.")
+
+
+def _check_replicas(spec: Spec) -> None:
+    if spec.mode == "serial" and spec.replicas != 1:
+        raise SpecError(f"replicas must be 1 in mode serial. Received: {spec.replicas}. Use 1, or a parallel mode.")
+    if spec.mode != "serial" and spec.replicas < 2:
+        raise SpecError(
+            f"replicas must be at least 2 in mode {spec.mode}: one replica is serial. Received: {spec.replicas}. Use 2."
+        )
+    inner = spec.hybrid.inner_replicas
+    if spec.mode == "hybrid" and (spec.replicas % inner or spec.replicas == inner):
+        raise SpecError(
+            f"replicas must be at least twice hybrid.inner_replicas in mode hybrid, and a multiple of it. Received: "
+            f"{spec.replicas} and {inner}. Use {2 * inner}."
+        )
+    remainder = spec.global_batch_size % spec.data_replicas
+    if remainder:
+        lower = spec.global_batch_size - remainder
+        choices = [str(size) for size in (lower, lower + spec.data_replicas) if size]
+        raise SpecError(
+            f"global_batch_size must divide evenly over replicas. Received: {spec.global_batch_size} over "
+            f"{spec.data_replicas}. Use {' or '.join(choices)}."
+        )
+
+
+def _check_hosts(spec: Spec) -> None:
+    if spec.hosts and spec.mode not in HOST_MODES:
+        raise SpecError(
+            f"hosts are for {alternatives(HOST_MODES)}. Received: {', '.join(spec.hosts)} in mode {spec.mode}. Use none."
+        )
+    if spec.hosts and spec.replicas < len(spec.hosts):
+        raise SpecError(f"replicas must be one for each host at least. Received: {spec.replicas} on {len(spec.hosts)}.")
+    for host in spec.hosts:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.:_-]*", host):  # a word of a command line
+            raise SpecError(f"hosts are names or addresses. Received: {host!r}. Use e.g. 192.168.0.2.")
+
+
+def _check_mode_fields(spec: Spec) -> None:
+    settings = spec.parameter_server
+    if spec.mode == "parameter_server" and settings.staleness is not None and settings.updates == "synchronous":
+        raise SpecError(
+            f"parameter_server.staleness bounds asynchronous updates. Received: {settings.staleness} with "
+            "synchronous ones. Set parameter_server.updates to asynchronous, or leave it out."
+        )
+    if spec.optimizer.native and (spec.mode == "parameter_server" or spec.variant == "pipeline_async"):
+        raise SpecError(
+            f"optimizer.native is not for mode {spec.variant}, which has the suite's own rule. Received: true. Use false."
+        )
+    if spec.communication.compression != "none" and spec.variant not in COMPRESSING_VARIANTS:
+        raise SpecError(
+            f"communication.compression is for {alternatives(COMPRESSING_VARIANTS[1:])}. Received: "
+            f"{spec.communication.compression} in mode {spec.variant}. Use none."
+        )
+    if spec.accumulation > 1 and spec.mode in ("pipeline", "hybrid", "model_parallel", "tensor_parallel"):
+        raise SpecError(
+            f"accumulation is not for mode {spec.mode}. Received: {spec.accumulation}. Use 1 (a pipeline has "
+            "pipeline.micro_batches)."
+        )
+    if spec.variant == "hybrid_pipeline" and spec.pipeline.schedule == "asynchronous":
+        raise SpecError(
+            "pipeline.schedule must be synchronous in mode hybrid, whose copies wait for each other. "
+            "Received: asynchronous. Use gpipe or 1f1b."
+        )
+
+
+def _check_input(spec: Spec) -> None:
+    if spec.input != "inline" and spec.workers < 1:
+        raise SpecError(f"workers must be at least 1 with input {spec.input}. Received: {spec.workers}. Use 2.")
+    if spec.part == "compute" and spec.input != "inline":
+        raise SpecError(f"input must be inline for the model alone, which gets one batch. Received: {spec.input}. Use inline.")
+    if spec.part != "training" and (spec.best_epoch.keep or spec.best_epoch.patience):
+        raise SpecError(f"best_epoch is of the training. Received: part {spec.part}, which learns nothing. Leave it out.")
+    if spec.input == "inline" and spec.workers:
+        raise SpecError(f"workers must be 0 with input inline. Received: {spec.workers}. Use 0, or input workers.")

@@ -1,0 +1,48 @@
+"""The words of a spec: models, modes and their variants, inputs, levels of switches."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+MODELS = ("simple_cnn", "mini_xception", "resnet18")
+MODES = (
+    "serial",
+    "data_parallel",
+    "multi_process",
+    "parameter_server",
+    "model_parallel",
+    "tensor_parallel",
+    "pipeline",
+    "hybrid",
+    "model_averaging",
+)
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{mode: (mode, {}) for mode in MODES if mode != "hybrid"},
+    "parameter_server": (
+        "parameter_server",
+        {"parameter_server.updates": "synchronous", "parameter_server.staleness": None},
+    ),
+    "pipeline": ("pipeline", {"pipeline.schedule": "gpipe"}),
+    "parameter_server_async": ("parameter_server", {"parameter_server.updates": "asynchronous"}),
+    "pipeline_1f1b": ("pipeline", {"pipeline.schedule": "1f1b"}),
+    "pipeline_async": ("pipeline", {"pipeline.schedule": "asynchronous"}),
+    "hybrid_tensor": ("hybrid", {"hybrid.inner": "tensor_parallel"}),
+    "hybrid_pipeline": ("hybrid", {"hybrid.inner": "pipeline"}),
+}
+"""The words of `--modes`: each is a mode, and the fields that make the variant of it. See `Spec.variant`."""
+HOST_MODES = ("multi_process", "parameter_server", "model_averaging")
+"""Modes whose replicas may be on several machines."""
+COMPRESSING_VARIANTS = ("serial", "data_parallel", "multi_process", "parameter_server")
+"""Variants whose replicas can send compressed gradients. Serial sends none, but may be asked for together with them."""
+WHOLE_BATCH_MODES = ("serial", "model_parallel", "tensor_parallel", "pipeline")
+"""Modes whose replicas work on the same examples. They divide the model, not the batch."""
+RESUMABLE_MODES = ("serial", "data_parallel", "multi_process")
+"""Modes in which rank 0 holds everything that a resumed run needs."""
+INPUTS = ("inline", "workers", "dask")
+SCHEDULERS = ("threads", "processes")
+"""Of Dask, besides the address `tcp://host:port` of a running cluster."""
+LEVELS = ("plain", "fair", "best")
+"""Of switches. See `Spec.switches`."""
+Precision = Literal["float32", "float64"]
+Device = Literal["auto", "cpu"]
+BatchNormStatistics = Literal["per_replica", "synchronised"]
