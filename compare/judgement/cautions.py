@@ -41,9 +41,7 @@ def _broke_down(summary: Summary, runs: Sequence[RunResult]) -> list[str]:
     if not found:
         return []
     which = f" in {len(found)} of {len(runs)} repeats" if len(runs) > 1 else ""
-    return [
-        f"{summary.name}: broke down{which}: {found[0]}. Its scores are those of the end. Try a smaller learning rate."
-    ]
+    return [f"{summary.name}: broke down{which}: {found[0]}. Its scores are those of the end. Try a smaller learning rate."]
 
 
 def _breakdown(run: RunResult) -> str | None:

@@ -23,7 +23,7 @@ from common.machine.rates import Rates
 from common.models import architectures
 from common.training import scores
 from compare.__main__ import app
-from compare.core.statistics import Judged, Ratio, relative_to, paired_ratio, verdicts
+from compare.core.statistics import Judged, Ratio, paired_ratio, relative_to, verdicts
 from compare.execution import launch, store
 from compare.papers import cifar10_minixception, judging, paper, plant_disease_resnet18, tomato_two_frameworks
 from compare.papers.judging import Difference
