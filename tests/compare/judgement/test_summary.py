@@ -634,9 +634,9 @@ def test_a_training_that_breaks_down_in_the_end_gets_a_caution(
     epochs = [made.epoch(number, 1.0, accuracy, loss) for number, (accuracy, loss) in enumerate(scores, start=1)]
     for repeat in (0, 2):
         stored.runs[row.id][repeat] = stored.runs[row.id][repeat].model_copy(update={"epochs": epochs})
-    expected = f"pytorch serial, 2 cores: broke down in 2 of 3 repeats: {said}. Its scores are those of the end: "
+    expected = f"pytorch serial, 2 cores: broke down in 2 of 3 repeats: {said}. Its scores are those of the end. "
     troubles = findings(stored, summarize(stored)).troubles
-    assert troubles == ([] if said is None else [f"{expected}try a smaller learning rate."])
+    assert troubles == ([] if said is None else [f"{expected}Try a smaller learning rate."])
 
 
 def test_a_run_without_a_validation_split_that_breaks_down_gets_a_caution_too() -> None:
