@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import shlex
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -217,8 +218,12 @@ class Report:
 
     def _table_files(self) -> list[Table]:
         """Every table under the name of its files: two sections may have tables of one name."""
-        of_sections = [replace(each, name=f"{part.name}_{each.name}") for part in self.sections for each in part.tables]
-        return [*self.tables, *self.detail_tables, *of_sections]
+        own = [*self.tables, *self.detail_tables]
+        of_sections = [(part.name, each) for part in self.sections for each in part.tables]
+        names = Counter(each.name for each in (*own, *(each for _, each in of_sections)))
+        return own + [
+            each if names[each.name] == 1 else replace(each, name=f"{part}_{each.name}") for part, each in of_sections
+        ]
 
     def _remove_tables_of_before(self, folder: Path, kept: Collection[str]) -> None:
         own = {Path(path).stem for path in self.files}.union(kept)
