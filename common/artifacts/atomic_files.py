@@ -12,18 +12,18 @@ from typing import Any, cast
 from pydantic import TypeAdapter
 
 ANY: TypeAdapter[Any] = TypeAdapter(Any)
-"""Reads JSON into plain values; what is none is a ValueError."""
+"""Reads JSON into plain values. Other text is a ValueError."""
 
 
 _CHECKSUM = "sha256"
 
 
 _SEAL, _END = f', "{_CHECKSUM}": "'.encode(), b'"}'
-"""Around the checksum of a result, or of a line of events.jsonl, which is its last value."""
+"""Around the checksum, which is the last value of a result or of a line of events.jsonl."""
 
 
 _PARTIAL = ".partial"
-"""The end of the names of files that are being written; the first letter is a point."""
+"""End of the names of files that are being written. Their names begin with a point."""
 
 
 def line_with_checksum(values: dict[str, Any]) -> bytes:
@@ -33,9 +33,9 @@ def line_with_checksum(values: dict[str, Any]) -> bytes:
 
 
 def without_checksum(line: bytes) -> bytes | None:
-    """A line of `line_with_checksum` without its checksum; None where its letters differ, though its values may be unchanged.
+    """A line of `line_with_checksum` without its checksum. None if its letters differ, even if its values do not.
 
-    That is seen at once, where `is_unchanged` needs all values, and writes them once more.
+    This is faster than `is_unchanged`, which writes all values again.
     """
     text, _, rest = line.rpartition(_SEAL)
     whole = text + b"}"
@@ -43,21 +43,21 @@ def without_checksum(line: bytes) -> bytes | None:
 
 
 def parsed(content: bytes) -> Any:
-    """The values of a JSON file that anybody may have written; what is none is a ValueError, however deep it nests."""
+    """The values of a JSON file from anybody. Other content is a ValueError, however deep it nests."""
     try:
-        return json.loads(content.decode("utf-8-sig"))  # some editors write a mark of the order of bytes
+        return json.loads(content.decode("utf-8-sig"))  # some editors write a byte order mark
     except RecursionError:
         raise ValueError("it nests too deep") from None
 
 
 def with_checksum(text: str) -> str:
-    """A JSON object's text with the SHA-256 of its values, by which a change of any of them is noticed."""
+    """A JSON object's text with the SHA-256 of its values, which reveals a change of any of them."""
     values = json.loads(text)
     return json.dumps({**values, _CHECKSUM: digest(values)}, indent=1)
 
 
 def is_unchanged(values: Any) -> bool:
-    """Whether values are those that were written; takes the checksum out of them. What has none, from before, passes."""
+    """Whether values are as they were written. Removes their checksum. Old files without one pass."""
     written = values.pop(_CHECKSUM, None) if isinstance(values, dict) else None
     return written is None or written == digest(cast(dict[str, Any], values))
 
@@ -76,7 +76,7 @@ def sha256_hex(content: bytes) -> bytes:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace a file whole or not at all, also when the power fails in between: then the one before may stand."""
+    """Replace a file, whole or not at all, even if the power fails meanwhile. Then the former file may stay."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PARTIAL)
     temporary = Path(name)
@@ -93,6 +93,6 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what kills in the middle of `write_atomically` left in a folder, and below it, that nobody writes to."""
+    """Remove what a kill during `write_atomically` left in a folder and below it. Nobody may write there meanwhile."""
     for temporary in folder.rglob(f".*{_PARTIAL}"):
         temporary.unlink(missing_ok=True)

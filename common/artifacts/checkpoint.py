@@ -1,4 +1,4 @@
-"""What a run that was cut short goes on from: one file, written whole between two epochs."""
+"""Checkpoints, from which a run that was cut short resumes. Each is one file, written between two epochs."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _STATE, _BEST = "state/", "best/"
 
 
 class CheckpointError(ValueError):
-    """A checkpoint cannot be gone on from: torn, changed, or of another run."""
+    """A run cannot resume from a checkpoint: torn, changed, or of another run."""
 
 
 class Identity(Frozen):
-    """What must be the same for a run to go on as the same run."""
+    """What must be the same for a run to resume as the same run."""
 
     framework: str
     spec: Spec
@@ -50,7 +50,7 @@ class Progress(Exact):
     phases: Phases
     first_step_loss: float
     resumes: int
-    """How often it had gone on from a checkpoint before this one was made."""
+    """How often it had resumed before this checkpoint was made."""
     usage: Usage
     load_start: float | None
     frequency_start_mhz: float | None
@@ -65,9 +65,9 @@ class Checkpoint(NamedTuple):
     ids: npt.NDArray[np.int64]
     """[N], of all examples in the order in which they were trained on."""
     state: dict[str, npt.NDArray[Any]]
-    """What the trainer's `state` gave."""
+    """From the trainer's `state`."""
     best: Weights
-    """Of the best epoch so far, where they are kept; else none."""
+    """Of the best epoch so far, if they are kept. Else empty."""
 
 
 class Summing(Protocol):
@@ -82,7 +82,7 @@ def save(checkpoint: Checkpoint, directory: Path) -> None:
     """Replace a run's checkpoint, whole or not at all.
 
     Raises:
-        OSError: it cannot be written; the one before stands.
+        OSError: it cannot be written. The former one stays.
     """
     words = {"version": _VERSION, "progress": checkpoint.progress.model_dump_json()}
     checked_arrays.write(directory / FILE, words, _arrays(checkpoint))
@@ -92,7 +92,7 @@ def load(directory: Path) -> Checkpoint:
     """The checkpoint of an attempt.
 
     Raises:
-        CheckpointError: there is none, or it was torn or changed since it was written.
+        CheckpointError: there is none, or it was torn or changed since.
     """
     path = directory / FILE
     if not path.exists():
@@ -105,7 +105,7 @@ def load(directory: Path) -> Checkpoint:
 
 
 def of_first_rank(trainer: Summing, own: Checkpoint | None) -> Checkpoint | None:
-    """Rank 0's checkpoint in all ranks of a run, which may be on other machines; all call it alike.
+    """Send rank 0's checkpoint to all ranks of a run, which may be on other machines. All ranks call it.
 
     Args:
         trainer: of this rank.
@@ -117,8 +117,8 @@ def of_first_rank(trainer: Summing, own: Checkpoint | None) -> Checkpoint | None
     length = int(trainer.total(np.array([len(header)]))[0])
     if not length:
         return None
-    told = np.zeros(length, np.int64) if own is None else np.frombuffer(header, np.uint8).astype(np.int64)
-    progress, shapes = json.loads(trainer.total(told).astype(np.uint8).tobytes())
+    padded = np.zeros(length, np.int64) if own is None else np.frombuffer(header, np.uint8).astype(np.int64)
+    progress, shapes = json.loads(trainer.total(padded).astype(np.uint8).tobytes())
     named = {} if own is None else _arrays(own)
     arrays: dict[str, npt.NDArray[Any]] = {}
     for name, dtype, shape in shapes:
@@ -128,7 +128,7 @@ def of_first_rank(trainer: Summing, own: Checkpoint | None) -> Checkpoint | None
 
 
 def remove(directory: Path) -> None:
-    """Remove a checkpoint that nobody needs any more."""
+    """Remove a checkpoint that is no longer needed."""
     (directory / FILE).unlink(missing_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""events.jsonl: a line for each epoch as it happens, so that a kill loses no finished epoch."""
+"""events.jsonl: a line for each epoch as it ends, so that a kill loses no finished epoch."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def append_event(directory: Path, event: str, **values: Any) -> None:
     with (directory / EVENTS_FILE).open("ab+") as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(end - 1, 0))
-        if file.read(1) not in (b"", b"\n"):  # torn by a kill: this line is not to be lost with it
+        if file.read(1) not in (b"", b"\n"):  # torn by a kill: keep this line apart from it
             line = b"\n" + line
         file.write(line)
 
 
 def read_events(directory: Path) -> list[dict[str, Any]]:
-    """The whole lines of events.jsonl; those torn by a kill or changed since are left out, see `damaged_events`."""
+    """The whole lines of events.jsonl. Lines torn by a kill or changed since are left out. See `damaged_events`."""
     return [event for line in _lines(directory) if (event := _event(line)) is not None]
 
 
@@ -46,7 +46,7 @@ def _lines(directory: Path) -> list[bytes]:
 
 def _event(line: bytes) -> dict[str, Any] | None:
     try:
-        event = ANY.validate_json(line)  # several times as fast on short lines, of which there may be many
+        event = ANY.validate_json(line)  # several times as fast on short lines
     except ValueError:
         return None
     if not isinstance(event, dict) or not is_unchanged(cast(dict[str, Any], event)):

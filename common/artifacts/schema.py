@@ -1,4 +1,4 @@
-"""What a run says of itself, field by field."""
+"""The result of a run, field by field."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class EpochRecord(Exact):
     timed_steps: int
     timed_images: int
     input_wait_seconds: float
-    """The part of timed_seconds in which the training loop waited for its next batch."""
+    """Part of timed_seconds: the training loop waited for its next batch."""
     evaluation_seconds: float
     first_step_seconds: float | None = None
     """Of the process that began with this epoch; None in all others."""
@@ -66,17 +66,17 @@ class EpochRecord(Exact):
 
 
 class Phases(Exact):
-    """Wall time of the process by phase; the six of them add up to wall_seconds.
+    """Wall time of the process by phase. The six phases add up to wall_seconds.
 
-    Of a run that went on from a checkpoint, all attempts are added up, each until the checkpoint that the next one began with.
+    A resumed run adds up all attempts. Each counts until the checkpoint that the next one began with.
     """
 
     import_seconds: float
-    """Process start until the framework is imported, its devices are set up and the ranks know each other."""
+    """From the start of the process until the framework is imported, devices are set up and ranks are connected."""
     build_seconds: float
     """Data from the cache, model, initial weights, optimizer."""
     first_step_seconds: float
-    """The first update: tracing, compiling, first touch of memory."""
+    """The first update: tracing, compiling, first use of memory."""
     training_seconds: float
     """All other updates, their wait for input included."""
     input_wait_seconds: float
@@ -107,7 +107,7 @@ class StepParts(Exact):
     backward_seconds: float | None = None
     optimizer_seconds: float | None = None
     pieces: str | None = None
-    """How forward, backward and optimizer were told apart, or why they cannot be."""
+    """How forward, backward and optimizer were separated, or why they cannot be."""
 
 
 class Operation(Exact):
@@ -123,7 +123,7 @@ class Operation(Exact):
 
 
 class TopOperations(Exact):
-    """What the framework's own profiler saw in steps after the training, which it slows down: of the first process."""
+    """From the framework's own profiler, in steps after the training, which it slows down. Of the first process."""
 
     steps: int
     operations: list[Operation] = []
@@ -153,7 +153,7 @@ class Members(Exact):
 
 
 class Noise(Exact):
-    """What else the machine did meanwhile; None where the system does not say."""
+    """Other work on the machine meanwhile. None if the system does not say."""
 
     load_start: float | None = None
     """Load average of the minute before the run: processes that ran or waited for a core, of earlier runs too."""
@@ -162,14 +162,13 @@ class Noise(Exact):
     """Mean clock of the CPUs that the run was held to."""
     frequency_end_mhz: float | None = None
     cores_stolen: float | None = None
-    """During training, of those that the run was held to by the hypervisor, for other machines; part of cores_taken."""
+    """Of the CPUs that the run was held to, during training, by the hypervisor for other machines. Part of cores_taken."""
     cores_taken: float | None = None
-    """During training, of the CPUs that the run was held to, by everything else; None also where the run was on several
-    machines."""
+    """Of the CPUs that the run was held to, during training, by other work. None also if the run was on several machines."""
 
 
 class RunResult(Exact):
-    """Everything that one run of one framework says of itself."""
+    """All that is recorded of one run of one framework."""
 
     schema_version: int = Field(default=SCHEMA_VERSION, strict=True)
     framework: str
@@ -200,7 +199,7 @@ class RunResult(Exact):
     """Largest resident memory of the run, its ranks and workers summed; of a resumed run, of its largest attempt."""
     device_peak_memory_mib: float | None = None
     order_hash: str | None = None
-    """SHA-256 over the int64 ids of the training examples in the order in which they were trained on."""
+    """SHA-256 over the int64 ids of the training examples in the order of training."""
     data_hash: str | None = None
     weights_hash: str | None = None
     """SHA-256 over the initial weights."""
@@ -217,13 +216,13 @@ class RunResult(Exact):
     switches: dict[str, Any] = {}
     """All of the framework's switches as they were, by the names that its `describe` lists."""
     reduced: list[str] = []
-    """Those by which it computed with fewer digits than its precision says, as `name=value`."""
+    """Switches that made it compute with fewer digits than its precision says, as `name=value`."""
     staleness: Staleness | None = None
     members: Members | None = None
     predictions_hash: str | None = None
     """SHA-256 over the int64 labels predicted for the test split."""
     confusion: list[list[int]] | None = None
-    """Of the test split, examples of each true class (row) that were taken for each class (column)."""
+    """Examples of the test split: true class (row) by predicted class (column)."""
     class_names: list[str] = []
     versions: dict[str, str] = {}
     machine: dict[str, Any] = {}
@@ -231,6 +230,6 @@ class RunResult(Exact):
     """UTC, ISO 8601; of the last attempt."""
     noise: Noise | None = None
     resumes: int = 0
-    """How often the run was cut short and went on from a checkpoint; see `Phases` for how its time is counted."""
+    """How often the run was cut short and resumed from a checkpoint. See `Phases` for how its time is counted."""
     started_over: str | None = None
-    """Why a run that was cut short did not go on from a checkpoint."""
+    """Why a run that was cut short did not resume from a checkpoint."""

@@ -25,10 +25,10 @@ _Above0 = Annotated[float, Field(gt=0)]
 
 
 class Card(Finite):
-    """What must be known of weights to use them, and where they come from."""
+    """How to use weights, and where they come from."""
 
     framework: str = Field(pattern=r"^[\w .-]+$")
-    """That trained them; any can use them. As plain as the model's name, for both are printed, whoever made the file."""
+    """That trained them. Any can use them. Its letters are restricted, as the model's, because both are printed."""
     versions: dict[str, str]
     model: str = Field(pattern=r"^\w+(\.\w+)*$")
     class_names: tuple[str, ...] = Field(min_length=1)
@@ -45,7 +45,7 @@ class Card(Finite):
     """`Dataset.content_hash` of what it trained on."""
     seed: int
     epoch: int
-    """From 1, after which these were the weights."""
+    """From 1. The weights are those at its end."""
     validation: Metrics | None
 
     @property
@@ -75,11 +75,11 @@ def load(path: Path, own_model: str | None = None) -> Trained:
 
     Args:
         path: of a file that `save` has written.
-        own_model: the user's own module, `package.module`, that the file may name. A name that stands in a file alone is
-            never imported.
+        own_model: the user's own module, `package.module`, that the file may name. A name that is only in a file is never
+            imported.
 
     Raises:
-        WeightsError: no such file, or changed since it was written, or its weights do not fit its model.
+        WeightsError: no such file, changed since it was written, or its weights do not fit its model.
         SpecError: the user's own module does not hold to the contract.
     """
     try:

@@ -227,7 +227,7 @@ def git_environment() -> dict[str, str]:
 
 
 def _host() -> str | None:
-    """By which machines of one kind are told apart: a keyed digest, for the id itself is not to be shown (machine-id(5))."""
+    """An id of this machine: a keyed digest, because the id itself must stay secret (machine-id(5))."""
     try:
         identity = _HOST_FILE.read_text(encoding="utf-8").strip()
     except OSError:

@@ -54,7 +54,7 @@ def machines(hosts: Sequence[str]) -> int:
     """How many times the CPUs of this process a run has, for each of its machines: 1 where all of it is here.
 
     Args:
-        hosts: of the run, as its spec names them. Where it names none, an outer launcher's variables may tell of several.
+        hosts: of the run, as its spec names them. If it names none, an outer launcher's variables may name several.
     """
     if hosts:
         return len(hosts)

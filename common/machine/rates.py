@@ -1,7 +1,7 @@
 """What the machine can do: its matrix rate and its copy rate, as NumPy reaches them, with a number of cores.
 
-`python -m common.machine.rates CORES` measures and prints them as JSON. `measured` starts it as a process of its own, in which
-nothing else runs, and tells NumPy's library the number of its threads before it is loaded.
+`python -m common.machine.rates CORES` measures and prints them as JSON. `measured` starts it as a separate process. So nothing
+else runs there, and NumPy's library gets its number of threads before it is loaded.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Rates(Frozen):
 
 
 class DeviceRates(Frozen):
-    """Of one accelerator, as a framework reaches them in a run's own arithmetic, after its training."""
+    """Of one accelerator, as a framework reaches them after training, in the arithmetic of the run."""
 
     matrix_gflops: float
     """Product of two square matrices of DEVICE_MATRIX_SIZE."""

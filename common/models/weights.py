@@ -63,7 +63,7 @@ def load(path: Path, architecture: Architecture) -> Weights:
 
 
 def check(weights: Mapping[str, npt.NDArray[Any]], architecture: Architecture, path: Path) -> None:
-    """Hold what a file has against an architecture.
+    """Compare the contents of a file with an architecture.
 
     Raises:
         WeightsError: names, shapes or dtypes differ.

@@ -1,7 +1,7 @@
 """Ranks on other machines: started there by ssh, watched from here, and ended with the connection.
 
 `python -m common.processes.hosts` runs there. It starts one rank, reports its state, and ends it when the launcher falls
-silent. The rank's own output comes back as it is; nothing but the two streams of ssh is open between the machines.
+silent. The rank's own output comes back as it is. Only the two streams of ssh are open between the machines.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from common.processes.process_spec import Local, ProcessSpec
 from common.processes.watchdog import Sample
 
 SHELL_VARIABLE = "CONVTWINS_RSH"
-"""The command that runs another on a host; `{host}` in it stands for the host's name."""
+"""The command that runs another on a host. `{host}` in it stands for the host's name."""
 SHELL = "ssh -o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=3 {host}"
 FOLDER = "{folder}"
-"""In the words of a command: a folder of its own on the other machine."""
+"""In a command: a temporary folder on the other machine."""
 
 _PASSED = re.compile("(CONVTWINS|GLOO|NCCL|TF|TORCH|PYTHON)_?[A-Z0-9_]*|LANG|LC_ALL")
-"""Variables of the environment that a rank gets there too."""
-_TOLD_SECONDS = 0.5
+"""Variables of the environment that are passed to ranks on other machines."""
+_SIGN_SECONDS = 0.5
 """Between two signs of life, both ways."""
-_SILENT_SECONDS = 4 * _TOLD_SECONDS
-"""After which the other machine counts as not heard of."""
+_SILENT_SECONDS = 4 * _SIGN_SECONDS
+"""After which the other machine counts as silent."""
 ENDING_SECONDS = 5.0
 """For ranks on other machines to end by themselves, once they are asked."""
 
@@ -49,16 +49,16 @@ class Distant:
 
         Args:
             member: its command may name FOLDER.
-            hang_seconds: after which the other machine ends it where it hears nothing from here.
+            hang_seconds: silence of this machine after which the other machine ends it.
         """
         assert member.host is not None
         self._host = member.host
         self._code: int | None = None
         self.lost = False
-        """Whether the connection ended, and what became of it is not known."""
+        """Whether the connection ended before its exit code arrived."""
         self._line = b""
-        self._told = 0.0
-        self._heard = time.monotonic()
+        self._last_sent = 0.0
+        self._last_heard = time.monotonic()
         self._asked = 0.0
         self._sample = Sample(Marks(), stopped=False, cpu_seconds=0.0)
         self._stacks: str | None = None
@@ -68,7 +68,7 @@ class Distant:
             [*shell, *map(shlex.quote, there)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
         )
         passed = {name: value for name, value in os.environ.items() if _PASSED.fullmatch(name)}
-        self._tell(
+        self._send(
             command=list(member.command),
             environment=passed | member.environment,
             files=member.files,
@@ -81,13 +81,13 @@ class Distant:
         self.watched = self
 
     def poll(self) -> int | None:
-        """Its exit code, negative for the signal that ended it; None while it works."""
-        self._hear()
-        if time.monotonic() - self._told > _TOLD_SECONDS:
-            self._tell()
+        """Its exit code, negative for the signal that ended it. None while it works."""
+        self._receive()
+        if time.monotonic() - self._last_sent > _SIGN_SECONDS:
+            self._send()
         if self._code is None and (code := self._process.poll()) is not None:
-            self._hear()
-            if self._code is None:  # nobody there has told it
+            self._receive()
+            if self._code is None:  # nobody there has sent it
                 self._code, self.lost = code or 1, True
         return self._code
 
@@ -99,73 +99,73 @@ class Distant:
                     stream.close()
 
     def kill(self) -> None:
-        """Cut its connection, where it did not end by itself."""
+        """Cut its connection, if it did not end by itself."""
         self.terminate()
         self._process.kill()
         self._process.wait()
 
     def wait(self, seconds: float) -> None:
-        """Wait until it has ended, or for so long; one that is not heard of is not waited for."""
+        """Wait until it has ended, or for so long. Do not wait for a silent machine."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(0.0 if self._silent_seconds() else seconds)
 
     def sample(self) -> Sample | None:
-        """As it was when it was last heard of; None where it has ended."""
+        """As it was at its last sign of life. None if it has ended."""
         if self.poll() is not None:
             return None
         silent = self._silent_seconds()
-        # What it wanted then says nothing of now.
+        # What it wanted then is unknown now.
         return self._sample._replace(wanting=False, silent_seconds=silent) if silent else self._sample
 
     def ask_for_stacks(self) -> None:
         """Ask it to write down what its threads are doing."""
         self._asked = time.monotonic()
         self._stacks = None
-        self._tell(stacks=True)
+        self._send(stacks=True)
 
     def stacks(self) -> str:
-        """What it has written; where it cannot write, why."""
+        """What it has written, or why it cannot write."""
         deadline = self._asked + 2 * watchdog.STACKS_SECONDS
         while self._stacks is None and self.poll() is None and not self._silent_seconds() and time.monotonic() < deadline:
             time.sleep(0.05)
         return self._stacks if self._stacks is not None else f"{self._host} did not answer: no stacks.\n"
 
     def _silent_seconds(self) -> float:
-        silent = time.monotonic() - self._heard
+        silent = time.monotonic() - self._last_heard
         return silent if silent >= _SILENT_SECONDS else 0.0
 
-    def _tell(self, **words: Any) -> None:
+    def _send(self, **words: Any) -> None:
         assert self._process.stdin is not None
-        self._told = time.monotonic()
+        self._last_sent = time.monotonic()
         try:
             self._process.stdin.write(json.dumps(words).encode() + b"\n")
             self._process.stdin.flush()
         except (BrokenPipeError, ValueError):  # it has ended, which `poll` will see
             pass
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         if self._answers is None or self._answers.closed:
             return
         while received := self._answers.read(65536):
             *lines, self._line = (self._line + received).split(b"\n")
             for line in lines:
-                told = _answered(line)
-                if told is None:  # a greeting of the shell there
+                answer = _answered(line)
+                if answer is None:  # a greeting of the shell there
                     sys.stderr.write(line.decode(errors="replace") + "\n")
                     continue
-                self._heard = time.monotonic()
-                if "sample" in told:
-                    marks, *rest = told["sample"]
+                self._last_heard = time.monotonic()
+                if "sample" in answer:
+                    marks, *rest = answer["sample"]
                     self._sample = Sample(Marks(*marks), *rest)
-                self._stacks = told.get("stacks", self._stacks)
-                self._code = told.get("code", self._code)
+                self._stacks = answer.get("stacks", self._stacks)
+                self._code = answer.get("code", self._code)
 
 
 def main() -> int:
     """Run one rank for a launcher on another machine, as standard input says; its exit code."""
     received = b""
     while b"\n" not in received:
-        more = os.read(0, 65536)  # as `_attend` reads: what lay in a buffer would be lost to it
+        more = os.read(0, 65536)  # as `_attend` reads, which would miss what is in a buffer
         if not more:
             return 1  # the launcher is gone
         received += more
@@ -186,7 +186,7 @@ def main() -> int:
 
 
 def _attend(rank: Local, silence_seconds: float, received: bytes) -> int:
-    heard = time.monotonic()
+    last_heard = time.monotonic()
     while (code := rank.poll()) is None:
         *lines, received = received.split(b"\n")
         if any(json.loads(line).get("stacks") for line in lines):
@@ -194,26 +194,26 @@ def _attend(rank: Local, silence_seconds: float, received: bytes) -> int:
             _answer(stacks=rank.watched.stacks())
         if (sample := rank.watched.sample()) is not None:
             _answer(sample=sample)
-        readable, _, _ = select.select([0], [], [], _TOLD_SECONDS)
+        readable, _, _ = select.select([0], [], [], _SIGN_SECONDS)
         if readable:
             more = os.read(0, 65536)
             if not more:
                 return 1  # the launcher is gone
-            heard = time.monotonic()
+            last_heard = time.monotonic()
             received += more
-        elif time.monotonic() - heard > silence_seconds:
+        elif time.monotonic() - last_heard > silence_seconds:
             return 1
     _answer(code=code)
     return 0 if code == 0 else 1
 
 
 def _answered(line: bytes) -> dict[str, Any] | None:
-    """What `_answer` wrote there; None for another line."""
+    """What `_answer` wrote there. None for another line."""
     try:
-        told = json.loads(line)
+        answer = json.loads(line)
     except ValueError:
         return None
-    return told if isinstance(told, dict) else None
+    return answer if isinstance(answer, dict) else None
 
 
 def _answer(**words: Any) -> None:

@@ -16,9 +16,9 @@ import psutil
 from common.machine.placement import PASSWORD_VARIABLE, place
 
 _STRANGER_SECONDS = 10.0
-"""In which one that comes to the meeting place must have said who it is."""
+"""In which a process that connects must have introduced itself."""
 _LONGEST = 2**20
-"""Bytes that one may say."""
+"""Bytes of one message."""
 
 
 def word() -> str:
@@ -27,7 +27,7 @@ def word() -> str:
 
 
 def listen() -> socket.socket:
-    """Listen at the meeting place, and at no other address of this machine; for rank 0."""
+    """Listen at the meeting place, and at no other address of this machine. For rank 0."""
     listener = bound(*place())
     listener.listen(int(os.environ["WORLD_SIZE"]))
     return listener
@@ -56,7 +56,7 @@ def own_interface() -> str:
 
 
 def exchange(word: str) -> list[str]:
-    """Every rank's word, by rank: rank 0 collects them at the meeting place and hands them out.
+    """Every rank's word, by rank. Rank 0 collects them at the meeting place and sends them to all.
 
     Raises:
         ConnectionError: rank 0 has gone.
@@ -85,14 +85,14 @@ def exchange(word: str) -> list[str]:
                 continue
             words[introduced[0]] = introduced[1]
             connections.append(connection)
-        told = [words[each] for each in range(ranks)]
+        everybody = [words[each] for each in range(ranks)]
         for connection in connections:
-            connection.sendall(json.dumps(told).encode() + b"\n")
-    return told
+            connection.sendall(json.dumps(everybody).encode() + b"\n")
+    return everybody
 
 
 def _introduced(connection: socket.socket, password: str) -> tuple[int, str] | None:
-    """(rank, word) of one that has come to the meeting place; None where it is none of this run's."""
+    """(rank, word) of a process that has connected. None if it is not of this run."""
     connection.settimeout(_STRANGER_SECONDS)
     try:
         said: Any = json.loads(_line(connection))
@@ -108,16 +108,16 @@ def _introduced(connection: socket.socket, password: str) -> tuple[int, str] | N
 
 
 def _line(connection: socket.socket) -> bytes:
-    """What comes until a line ends; nothing where it does not."""
+    """One line. Empty if it does not end."""
     with connection.makefile("rb") as stream:
         line = stream.readline(_LONGEST)
     return line if line.endswith(b"\n") else b""
 
 
 def keep_to_loopback() -> None:
-    """Where the ranks meet on the loopback interface, bind every socket on which this process listens to it.
+    """Bind every listening socket of this process to the loopback interface, if the ranks meet there.
 
-    For libraries that listen on all addresses and have no setting for it. Linux alone; elsewhere nothing is done.
+    For libraries that listen on all addresses and have no setting for it. Linux only. Elsewhere it does nothing.
     """
     if not hasattr(socket, "SO_BINDTODEVICE") or not ipaddress.ip_address(own_address()).is_loopback:
         return
@@ -128,7 +128,7 @@ def keep_to_loopback() -> None:
 
 
 def bound(address: str, port: int) -> socket.socket:
-    """A TCP socket that has an address of this machine; port 0: one that is free."""
+    """A TCP socket that is bound to an address of this machine. Port 0: a free one."""
     family, _, _, _, there = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family)
     try:
@@ -141,7 +141,7 @@ def bound(address: str, port: int) -> socket.socket:
 
 
 def _reached(address: str, port: int) -> socket.socket:
-    """A connection to rank 0, as soon as it listens; the watchdog ends a rank that waits in vain."""
+    """A connection to rank 0, as soon as it listens. The watchdog ends a rank that waits in vain."""
     while True:
         try:
             return socket.create_connection((address, port))

@@ -1,9 +1,13 @@
 """Serving trials: one process of one framework trains what it is asked for, several runs side by side in its threads.
 
-Both ways lines of JSON. What is asked: `{"trial": name, "spec": {...}, "judged": true}` begins a run, and of a judged one
-`{"trial": name, "go_on": true}` answers every epoch but the last. What is told: `{"event": "ready", ...}` once, then of each
-run its events as `run` writes them into its file, with `"trial": name`, and at last `"event": "end"` with its status. Who asks
-keeps the number of runs to that for which the process was started.
+Requests and reports are lines of JSON.
+
+- `{"trial": name, "spec": {...}, "judged": true}` begins a run.
+- `{"trial": name, "go_on": true}` answers every epoch of a judged run but the last.
+- `{"event": "ready", ...}` is reported once. Then come the events of each run, as `run` writes them, with `"trial": name`.
+- The last event of a run is `"event": "end"` with its status.
+
+The asking process keeps the number of runs at what this process was started for.
 """
 
 from __future__ import annotations
@@ -31,14 +35,14 @@ from common.training.loop import Diverged, Run
 from common.training.trainer import Trainer
 
 Ending = Literal["ok", "stopped", "diverged", "failed"]
-"""How a trial ended: after its last epoch, as it was told to, without a finite loss, or with an error."""
+"""How a trial ended: after its last epoch, on request, without a finite loss, or with an error."""
 
 Prepare = Callable[[Spec], tuple[Dataset, Plan, Trainer]]
-"""Data, plan and Trainer of a run; raises SpecError where this process cannot do it."""
+"""Data, plan and Trainer of a run. Raises SpecError if this process cannot do it."""
 
 
 class Stopped(Exception):
-    """The trial was told not to go on."""
+    """The trial was asked to stop."""
 
 
 class Serving:
@@ -47,10 +51,10 @@ class Serving:
     Args:
         framework: its name.
         versions: of the framework's packages.
-        cores: of every trial; this process was configured for them.
+        cores: of every trial. This process was configured for them.
         prepare: what a trial trains with.
         synchronize: waits until the device has done all that was asked of it.
-        tell: takes a line; called from many threads, one at a time.
+        report: takes a line. Called from many threads, one at a time.
     """
 
     def __init__(
@@ -60,25 +64,25 @@ class Serving:
         cores: int,
         prepare: Prepare,
         synchronize: Callable[[], None],
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         self._framework = framework
         self._versions = versions
         self._cores = cores
         self._prepare = prepare
         self._synchronize = synchronize
-        self._write = tell
-        self._telling = threading.Lock()
+        self._write = report
+        self._reporting = threading.Lock()
         self._answers: dict[str, queue.SimpleQueue[bool]] = {}
 
     def serve(self, asked: Iterable[str], **facts: Any) -> None:
-        """Do what the lines ask for; when there are no more, wait for the trials that are not done.
+        """Do what the lines ask for. After the last one, wait for unfinished trials.
 
         Args:
             asked: see the module.
             facts: of the event `ready`.
         """
-        self._tell(event="ready", framework=self._framework, versions=self._versions, **facts)
+        self._report(event="ready", framework=self._framework, versions=self._versions, **facts)
         threads: list[threading.Thread] = []
         for line in asked:
             message: dict[str, Any] = json.loads(line)
@@ -88,7 +92,7 @@ class Serving:
                 continue
             self._answers[trial] = queue.SimpleQueue()
             arguments = (trial, json.dumps(message["spec"]), bool(message["judged"]))
-            # A thread of its own: what a framework keeps for each thread is as new as in a process.
+            # A thread for each trial: what a framework keeps for each thread is then new, as in a process.
             threads.append(threading.Thread(target=self._trial, args=arguments, name=f"trial {trial}", daemon=True))
             threads[-1].start()
             threads = [thread for thread in threads if thread.is_alive()]
@@ -113,7 +117,7 @@ class Serving:
             status, reason = "failed", f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:500]}"
         del self._answers[trial]
         phases = stopwatch.phases().model_dump()
-        self._tell(trial=trial, event="end", status=status, reason=reason, phases=phases)
+        self._report(trial=trial, event="end", status=status, reason=reason, phases=phases)
 
     def _train(self, trial: str, text: str, stopwatch: timing.Stopwatch, judged: bool) -> None:
         read = spec.from_json(text).with_fields()  # judged again: for this machine
@@ -129,7 +133,7 @@ class Serving:
         def listener(event: dict[str, Any]) -> None:
             nonlocal last
             last = event.get("total_epochs", last)
-            self._tell(trial=trial, **event)
+            self._report(trial=trial, **event)
             if judged and event["event"] == "epoch" and event["epoch"] < last and not self._answers[trial].get():
                 raise Stopped
 
@@ -139,15 +143,15 @@ class Serving:
         run.learn(trainer, plan, dataset)
         trainer.close()
 
-    def _tell(self, **message: Any) -> None:
+    def _report(self, **message: Any) -> None:
         line = json.dumps(message)
-        with self._telling:
+        with self._reporting:
             self._write(line)
 
 
 @contextmanager
 def answers() -> Generator[TextIO]:
-    """Standard output for lines of JSON alone: whatever else this process prints there goes to standard error."""
+    """Standard output for lines of JSON only. Anything else that this process prints goes to standard error."""
     sys.stdout.flush()
     with os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1) as file:
         os.dup2(2, 1)
@@ -158,6 +162,6 @@ def answers() -> Generator[TextIO]:
 
 
 def leave_at_once() -> None:
-    """Let SIGTERM and SIGINT end the process as it stands: its threads cannot be waited for, and nothing of it is kept."""
+    """Let SIGTERM and SIGINT end the process at once. Its threads cannot be waited for, and nothing of it is kept."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: os._exit(128 + number))

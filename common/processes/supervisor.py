@@ -154,7 +154,7 @@ def run_members(members: Sequence[ProcessSpec], watch: Watch) -> Failure | None:
 
 
 def _killed_elsewhere(running: Sequence[Running]) -> list[tuple[int, int]]:
-    """(code, index) of ranks on other hosts that a signal has ended: told later than what came of it here.
+    """(code, index) of ranks on other hosts that a signal has ended. Their report comes later than its effects here.
 
     Not by SIGABRT, by which gloo ends a rank whose partner is gone.
     """

@@ -46,7 +46,7 @@ class Sample(NamedTuple):
     wanting: bool = False
     """Whether one of its threads waits for a core or for the disk, or has the core."""
     silent_seconds: float = 0.0
-    """For which nothing was heard of it, where it is on another machine that keeps telling."""
+    """How long it has sent no sign of life. Only for a process on another machine, which sends one regularly."""
 
 
 class Watchable(Protocol):
@@ -66,7 +66,7 @@ class Watchable(Protocol):
 
 
 class Watched:
-    """A process of this machine. Start it with `environment` and `descriptors`, then tell its `pid`."""
+    """A process of this machine. Start it with `environment` and `descriptors`, then set its `pid`."""
 
     def __init__(self) -> None:
         # Files without a name, which are gone with the processes that hold them.
@@ -210,7 +210,7 @@ class Watchdog:
         return self._hang(found, f"no progress for {patience:g} s")
 
     def halted(self) -> Hang | None:
-        """One that is stopped or not heard of now: another that noticed it, and ended by itself, is not to blame."""
+        """A process that is stopped or silent now. Another that noticed it, and ended by itself, is not to blame."""
         for view in self._views:
             view.look(0.0)
         halted = [view for view in self._views if view.halted is not None]
@@ -271,7 +271,7 @@ class Watchdog:
         return self._waiting is not None and any(re.search(self._waiting, frame.file) for frame in _main_thread(stacks))
 
     def _words(self, blamed: list[_View], verb: str, stacks: list[str]) -> str:
-        told: list[tuple[bool, str]] = []
+        described: list[tuple[bool, str]] = []
         silence = min(view.quiet_seconds for view in blamed)
         for view, text in zip(self._views, stacks, strict=True):
             goes_on = not view.ended and view.quiet_seconds < self._interval and silence >= _PATIENCE * self._limit / 2
@@ -279,8 +279,8 @@ class Watchdog:
             innermost = next(iter(_main_thread(text)), None)
             where = f" in {innermost.function} ({Path(innermost.file).name}:{innermost.line})" if innermost is not None else ""
             after = f" after step {view.marks.steps}" if view.member.trains and view.begun else ""
-            told.append((view not in blamed, f"{view.member.name} {what}{where}{after}"))
-        return "; ".join(words for _, words in sorted(told, key=lambda each: each[0]))
+            described.append((view not in blamed, f"{view.member.name} {what}{where}{after}"))
+        return "; ".join(words for _, words in sorted(described, key=lambda each: each[0]))
 
 
 class _View:

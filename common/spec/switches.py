@@ -1,4 +1,4 @@
-"""A framework's own switches: what `describe` says of them, judged against a spec."""
+"""A framework's own switches: what `describe` says of them, compared with a spec."""
 
 from __future__ import annotations
 
@@ -10,32 +10,34 @@ from common.spec.schema import Spec
 
 
 def of_device(spec: Spec, description: dict[str, Any]) -> dict[str, Any]:
-    """What a framework says of itself on the device that a run is for.
+    """A framework's description for the device of a run.
 
     Args:
         spec: of the run.
-        description: the twin's `describe`; where there are GPUs, `on_cpu` has the entries that are others without them.
+        description: the twin's `describe`. If there are GPUs, `on_cpu` has the entries that differ without them.
     """
     return description | description.get("on_cpu", {}) if spec.device == "cpu" else description
 
 
 def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | None = None) -> str | None:
-    """Hold a spec against what a framework says of itself on this machine.
+    """Compare a spec with what a framework says of itself on this machine.
 
     Args:
         spec: the run to judge.
-        replicas_here: those that share its devices, where an outer launcher has placed them; None: as `hosts` has them.
+        replicas_here: those that share its devices, if an outer launcher has placed them. None: as `hosts` places them.
         description: the twin's `describe` JSON: `modes` {name: {"available": bool, "reason": str,
             "max_replicas": int | None (on one machine), "batch_norm_statistics": [...]}}, `options`
-            {name: {"values": [...], "default": ..., "help": str}}, the default being what `fair` has, and where it applies
-            "plain": what that level has; "elsewhere": {value: what it needs that this machine lacks};
-            "only": {value: {dotted field of the spec: [the values that it is for]}}; "reduced": values with which the
-            arithmetic has fewer digits than the precision says; "process": values that are settled when a process starts;
-            "found_for": fields of the spec for whose values alone a value that was found the fastest is that.
-            Values that are keys stand there as strings. `on_cpu`: see `of_device`.
+            {name: {"values": [...], "default": ..., "help": str}}. The default is that of `fair`. Optional entries:
+            "plain": that of `plain`.
+            "elsewhere": {value: what it needs that this machine lacks}.
+            "only": {value: {dotted field of the spec: [the values that it is for]}}.
+            "reduced": values that compute with fewer digits than the precision says.
+            "process": values that are set when a process starts.
+            "found_for": fields of the spec that must be equal for a fastest value to be used again.
+            Values that are keys are strings. `on_cpu`: see `of_device`.
 
     Returns:
-        None where the run can start, else "not available: ..." with the reason, for the table's row.
+        None if the run can start, else "not available: ..." with the reason, for the table's row.
 
     Raises:
         SpecError: the spec names a switch, or a value of one, that the framework does not have.
@@ -81,7 +83,7 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
 
 
 def incompatibility(spec: Spec, option: dict[str, Any], value: Any) -> str | None:
-    """Why a value of a switch is not for this run or machine, as the end of a sentence; None where it is."""
+    """Why a value of a switch does not fit this run or machine, as the end of a sentence. None if it fits."""
     if str(value) in option.get("elsewhere", {}):
         return f"needs {option['elsewhere'][str(value)]}"
     for field, allowed in option.get("only", {}).get(str(value), {}).items():
@@ -94,7 +96,7 @@ def incompatibility(spec: Spec, option: dict[str, Any], value: Any) -> str | Non
 
 
 def resolved(spec: Spec, options: dict[str, Any]) -> dict[str, Any]:
-    """Every switch as a run has it: as the spec names it, else as its level has it where that fits the run, else as `fair`.
+    """Every switch as a run has it: as the spec names it, else as its level has it if that fits the run, else as `fair`.
 
     Args:
         spec: of the run.
@@ -109,7 +111,7 @@ def resolved(spec: Spec, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_per_process(spec: Spec, options: dict[str, Any], framework: str) -> None:
-    """Hold a trial, which shares its process with others, to switches that are not settled when a process starts.
+    """Refuse switches that are set when a process starts, for a trial that shares its process with others.
 
     Args:
         spec: of the trial.
@@ -128,7 +130,7 @@ def refuse_per_process(spec: Spec, options: dict[str, Any], framework: str) -> N
 
 
 def thread_choices() -> dict[str, Any]:
-    """What a switch of a number of threads may be on this machine, as `describe` lists it: its `help` is the twin's."""
+    """The entry in `describe` of a switch that is a number of threads. The twin adds its `help`."""
     most = machine.available_cores()
     numbers = sorted({*(2**power for power in range(most.bit_length())), most})
     return {
@@ -141,6 +143,6 @@ def thread_choices() -> dict[str, Any]:
 
 
 def reduced(spec: Spec, options: dict[str, Any]) -> list[str]:
-    """The switches, as `name=value`, by which a run computes with fewer digits than its precision says."""
+    """Switches, as `name=value`, that make a run compute with fewer digits than its precision says."""
     chosen = resolved(spec, options)
     return [f"{name}={chosen[name]}" for name, option in options.items() if chosen[name] in option.get("reduced", ())]

@@ -1,4 +1,4 @@
-"""What a trained model is asked in a process of its own: the logits of images, how long they take, other forms of it."""
+"""Uses of a trained model in a separate process: logits of images, how long they take, and its conversion."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ class Latencies(Frozen):
     versions: dict[str, str]
     peak_memory_mib: float
     cores_of_others: float
-    """What everything else on the machine used meanwhile."""
+    """Mean number of cores that other work used meanwhile."""
     batches: list[BatchTimes]
-    """In order, as far as it came: written after each size, so that one that does not fit into memory loses only itself."""
+    """In order. Written after each size, so that a size that does not fit into memory loses no other."""
 
 
 def score(predictor: Predictor, images: Images, batch_size: int = SCORE_BATCH) -> npt.NDArray[np.floating]:

@@ -1,4 +1,4 @@
-"""What each layer of a model costs by itself, forward and backward: which of them a training step waits for.
+"""The time of each layer of a model by itself, forward and backward: which layers a training step waits for.
 
 Layers that are alike but for their names are measured once. Each gets random values of the shape that it meets in the model and
 a random gradient of its output, in a whole batch; the layers of a model that come before it are not there. A residual sum is
@@ -46,7 +46,7 @@ class Unit:
     names: tuple[str, ...]
     """Of all of them."""
     flops: int
-    """Of one of them for one example, forward and backward, counted as `common.models.work` does."""
+    """Of one such layer for one example, forward and backward. See `common.models.work`."""
     values_moved: int
     weights: int
     """Trainable values of one of them."""
@@ -100,7 +100,7 @@ def is_sum(architecture: Architecture) -> bool:
 
 
 def refuse_other(chosen: Mapping[str, Any], only: Mapping[str, Any]) -> None:
-    """Hold switches to those with which a step is nothing but its layers.
+    """Refuse switches that make a step more than its layers.
 
     Args:
         chosen: every switch as a run has it.
@@ -133,8 +133,8 @@ def measure(
         passes: the framework's own.
         synchronize: waits for the device.
         calls: timed, of each.
-        device: told as it is.
-        versions: told as they are.
+        device: for the record.
+        versions: for the record.
         device_rates: of an accelerator, measured when all layers are.
     """
 

@@ -28,12 +28,12 @@ Logits = npt.NDArray[np.floating]
 
 
 class ClassScores(Frozen):
-    """Of one class, or averaged over them. 0 where nothing is divided by: a class that was never predicted has precision 0."""
+    """Of one class, or averaged over classes. A quotient by 0 is 0: a class that was never predicted has precision 0."""
 
     precision: float
-    """Of those that were taken for the class, how many are of it."""
+    """Of the examples predicted as the class, the fraction that is of it."""
     recall: float
-    """Of those that are of the class, how many were taken for it."""
+    """Of the examples of the class, the fraction predicted as it."""
     f1: float
     """Harmonic mean of the two."""
     support: int
@@ -52,7 +52,7 @@ class Bin(Frozen):
 
 
 class Scores(Frozen):
-    """What a model made of the examples of a split."""
+    """All scores of a model on a split."""
 
     num_examples: int
     num_correct: int
@@ -72,8 +72,8 @@ class Scores(Frozen):
     calibration_error: float
     """Of the confidence: |accuracy - mean confidence| of each bin, weighted by its count (Naeini et al. 2015)."""
     calibration_chance: float
-    """What a calibrated model, as sure of as many examples, stays within by chance: an error of 0 needs endless examples.
-    By drawing whether each label is right, as often as its confidence says (Bröcker & Smith 2007)."""
+    """Calibration error that a calibrated model of the same confidences stays within by chance. Only endless examples give 0.
+    Estimated by drawing whether each label is right, as often as its confidence says (Bröcker & Smith 2007)."""
     bins: list[Bin]
     predictions_hash: str
     """SHA-256 over the int64 predicted labels."""
@@ -92,14 +92,14 @@ class Confusion(Frozen):
 
 
 class Agreement(Frozen):
-    """What two models make of the same examples."""
+    """How two models agree on the same examples."""
 
     num_examples: int
     labelled_differently: int
     first_alone_right: int
     second_alone_right: int
     p: float | None
-    """Two-sided, of McNemar's exact test that both are right equally often; None where they never part."""
+    """Two-sided, of McNemar's exact test that both are right equally often. None if they never differ."""
     largest_difference: float
     """Of the probabilities, over all examples and classes."""
 
@@ -182,7 +182,7 @@ def worst_confused(labels: Labels, logits: Logits, most: int) -> list[Confusion]
 
 
 def agreement(labels: Labels, first: Logits, second: Logits) -> Agreement:
-    """Hold two models against each other, example by example.
+    """Compare two models, example by example.
 
     McNemar's test (1947) looks at the examples that one model alone has right: were both right equally often, each of these
     would fall to either like a coin. It is exact here (binomial), however few they are.

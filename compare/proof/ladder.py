@@ -240,7 +240,7 @@ class _Ladder:
 
 
 def _uneven_label(micro_batches: int) -> str:
-    """Of serial with an uneven last batch, which adds up the gradients of so many micro-batches."""
+    """Label of serial recordings with an uneven last batch and so many micro-batches."""
     return "serial-uneven" if micro_batches == 1 else f"serial-uneven-{micro_batches}-parts"
 
 

@@ -38,7 +38,7 @@ def command(
     precision: Annotated[str, typer.Option(help="float64 proves; float32 shows how rounding grows.")] = "float64",
     data: Annotated[str, typer.Option(help=f"{', '.join(sources.NAMES)}, or an image folder or archive.")] = "digits",
     image_size: Annotated[int | None, typer.Option(help="Resize images to this many pixels.")] = None,
-    modes: Annotated[str, typer.Option(help=f"To hold against serial, of {', '.join(spec.VARIANTS)}; or all.")] = ",".join(
+    modes: Annotated[str, typer.Option(help=f"To compare with serial, of {', '.join(spec.VARIANTS)}; or all.")] = ",".join(
         Preset().modes
     ),
     replicas: Annotated[int, typer.Option(min=2, help="Replicas of those modes.")] = 2,
@@ -62,7 +62,7 @@ def command(
         asked = variants(modes)
         if len(named) < 2 and asked == ["serial"]:
             raise SpecError(
-                f"--frameworks has nothing to hold {named[0]} against. Received: one framework and no parallel mode. "
+                f"--frameworks has nothing to compare {named[0]} with. Received: one framework and no parallel mode. "
                 "Name two frameworks, or a mode."
             )
         with interruptible(), tempfile.TemporaryDirectory(prefix="convtwins-proof-") as temporary:

@@ -119,7 +119,7 @@ def test_the_table_has_a_line_for_each_rung_with_difference_step_tolerance_and_r
         (["--modes", "ring"], ["--modes names something unknown", "'ring'", "data_parallel"]),
         (["--frameworks", "pytorch,jax"], ["--frameworks names something unknown", "'jax'", "tensorflow"]),
         (["--frameworks", "pytorch,pytorch"], ["--frameworks names something twice"]),
-        (["--frameworks", "pytorch", "--modes", "serial"], ["nothing to hold pytorch against"]),
+        (["--frameworks", "pytorch", "--modes", "serial"], ["nothing to compare pytorch with"]),
         (["--set", "optimiser.name=sgd"], ["optimiser"]),
         (["--model", "mini_xception", "--image-size", "64"], ["data.image_size must be 32 for mini_xception", "64"]),
         (["--steps", "0"], ["--steps"]),
