@@ -394,7 +394,7 @@ def _stand_in(verdict: str, *, remembered: bool = False) -> Any:
         )  # fmt: skip
         return SimpleNamespace(
             verdict=verdict, sentence=f"losses agree within 3e-15{', remembered' * remembered}", rungs=[rung],
-            not_claimed={"data_parallel": "why not"}, held_against={"pipeline": "serial in parts"},
+            not_claimed={"data_parallel": "why not"}, compared_with={"pipeline": "serial in parts"},
             mode_verdict=lambda framework, mode: verdict, remembered=remembered,
         )  # fmt: skip
 
