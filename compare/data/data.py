@@ -20,7 +20,7 @@ from compare.data import data_report
 from compare.data.data_report import BALANCE_NAME, COUNTS_FILE, RESULTS_FILE, SHEET_FILE
 from compare.data.exploration import KIND, Exploration, explore
 from compare.execution import store
-from compare.reporting import image_grid, plots, tables
+from compare.reporting import document, image_grid, plots, tables
 
 REPORT_FILE, FILES_FILE = "report.md", "files.csv"
 
@@ -124,7 +124,9 @@ def write(folder: Path, exploration: Exploration, dataset: Dataset | None, manif
 
 
 def _refuse_other_folder(folder: Path) -> None:
-    store.refuse_others(folder, RESULTS_FILE, KIND, "data exploration")
+    pictures = (SHEET_FILE, f"{BALANCE_NAME}.png", f"{BALANCE_NAME}.svg")
+    own = (*document.files_of(), COUNTS_FILE, FILES_FILE, *pictures)
+    store.refuse_others(folder, RESULTS_FILE, KIND, "data exploration", own=own)
 
 
 def _files_csv(manifest: Manifest) -> str:

@@ -16,8 +16,9 @@ from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen, names, numbers
 from compare.core.progress import display
 from compare.data.engine_scans import LOGS, Request, run
-from compare.data.preprocess_report import KIND, RESULTS_FILE, report
+from compare.data.preprocess_report import KIND, NAME, RESULTS_FILE, report
 from compare.execution import launch, store
+from compare.reporting import document
 
 
 def command(
@@ -42,8 +43,9 @@ def command(
     with exits.told(), interruptible():
         values = {"data": {"source": data, "limit": limit, **({"on_bad": on_bad} if on_bad else {})}, "seed": seed}
         request = _judged(engines, workers, scheduler, repeats, values, assignments or [])
-        with display(Console(stderr=True)) as shown, _folder(out):
-            outcome = run(request, shown, out)
+        with _folder(out):
+            with display(Console(stderr=True)) as shown:
+                outcome = run(request, shown, out)
             code = report(outcome).deliver(out, as_json=as_json)
     raise typer.Exit(code)
 
@@ -65,5 +67,5 @@ def _folder(out: Path | None) -> AbstractContextManager[None]:
     """Lock the folder of the results, if there is one."""
     if out is None:
         return nullcontext()
-    store.refuse_others(out, RESULTS_FILE, KIND, KIND, own=(LOGS,))
+    store.refuse_others(out, RESULTS_FILE, KIND, KIND, own=(LOGS, *document.files_of(NAME)))
     return store.locked(out)

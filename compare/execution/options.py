@@ -29,8 +29,6 @@ PresetName = Annotated[str | None, typer.Option("--preset", help=f"A named compa
 SpecFile = Annotated[Path | None, typer.Option("--spec", help="A spec file (.yaml or .json).")]
 Data = Annotated[str | None, typer.Option(help=f"{_DATA}.")]
 Model = Annotated[str | None, typer.Option(help=f"{_MODEL}.")]
-NeededData = Annotated[str, typer.Option(help=f"{_DATA}.")]
-NeededModel = Annotated[str, typer.Option(help=f"{_MODEL}.")]
 Epochs = Annotated[int | None, typer.Option(help="Passes over the training split.")]
 BatchSize = Annotated[int | None, typer.Option(min=1, help="Images of a step, over all replicas. Default: 64.")]
 ImageSize = Annotated[int | None, typer.Option(min=1, help="Resize images to this many pixels.")]
@@ -65,5 +63,7 @@ def fields(**options: Any) -> dict[str, Any]:
     """
     found = {_FIELDS.get(name, name): value for name, value in options.items()}
     if (optimizer := found.get("optimizer")) is not None:
-        found["optimizer"] = OPTIMIZERS[chosen("--optimizer", [optimizer], tuple(OPTIMIZERS))[0]]
+        name = chosen("--optimizer", [optimizer], tuple(OPTIMIZERS))[0]
+        found |= {f"optimizer.{field}": value for field, value in OPTIMIZERS[name].items()}
+        del found["optimizer"]
     return found

@@ -102,12 +102,13 @@ class Plan:
         """How the published runs differ here from the paper's, the size of this scale first."""
         paper = self.paper
         pixels, epochs = self.base.data.image_size, max(row.spec.epochs or 0 for each in self.faithful for row in each.rows)
-        most = max(run.epochs for run in paper.runs.values())
+        lengths = {run.epochs for run in paper.runs.values()}
+        most = f"{'up to ' if len(lengths) > 1 else ''}{max(lengths)}"
         scaled: list[str] = []
         if not self.same_image_size:
             here = f"Images of {pixels} px and {counted(epochs, 'epoch')}"
             scaled = [f"{here}, in place of {paper.data.image_size} px and {most} epochs."]
-        elif epochs != most:
+        elif epochs != max(lengths):
             scaled = [f"{counted(epochs, 'epoch')}, in place of {most}."]
         by_gpus = paper.departs_by_gpus[: self.setting.gpus + 1][-1:]
         return [*scaled, *paper.departs, *(each.replace("{devices}", self.setting.devices) for each in by_gpus)]

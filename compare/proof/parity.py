@@ -6,7 +6,7 @@ import itertools
 import json
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -20,13 +20,9 @@ from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen, each_once, names, variants
 from compare.core.presets import Preset
 from compare.execution import launch
+from compare.execution.options import OPTIMIZERS
 from compare.proof import ladder
 from compare.proof.certificate import Proof, Rung
-
-_OPTIMIZERS: dict[str, dict[str, Any]] = {
-    "sgd": {"name": "sgd", "learning_rate": 0.05, "momentum": 0.9},
-    "adam": {"name": "adam", "learning_rate": 1e-3},
-}
 
 
 def command(
@@ -55,7 +51,7 @@ def command(
         specs = [
             _spec(name, settings, data, image_size, precision, seed, assignments or [])
             for name, settings in itertools.product(
-                each_once("--model", names(model), spec.MODELS), each_once("--optimizer", names(optimizer), tuple(_OPTIMIZERS))
+                each_once("--model", names(model), spec.MODELS), each_once("--optimizer", names(optimizer), tuple(OPTIMIZERS))
             )
         ]
         named = chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
@@ -122,14 +118,14 @@ def show(rungs: list[Rung], console: Console) -> None:
 def _spec(
     model: str, optimizer: str, data: str, image_size: int | None, precision: str, seed: int, assignments: list[str]
 ) -> Spec:
-    if optimizer not in _OPTIMIZERS:
-        raise SpecError(f"--optimizer is unknown. Received: {optimizer!r}. Use {' or '.join(_OPTIMIZERS)}.")
+    if optimizer not in OPTIMIZERS:
+        raise SpecError(f"--optimizer is unknown. Received: {optimizer!r}. Use {' or '.join(OPTIMIZERS)}.")
     if precision not in ("float32", "float64"):
         raise SpecError(f"--precision is unknown. Received: {precision!r}. Use float64 or float32.")
     values = {
         "model": model,
         "data": {"source": data, "image_size": image_size},
-        "optimizer": _OPTIMIZERS[optimizer],
+        "optimizer": OPTIMIZERS[optimizer],
         "augmentation": {"horizontal_flip": True, "shift_px": 2},
         "precision": precision,
         "global_batch_size": ladder.BATCH_SIZE,  # the learning rate is meant for it

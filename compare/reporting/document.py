@@ -110,10 +110,11 @@ class Report:
     def deliver(self, folder: Path | None, *, as_json: bool) -> int:
         """Write the report to its folder, if it has one, and print it. Returns the exit code."""
         unwritten = self.write(folder) if folder else None
-        self.show(None if unwritten else folder, as_json=as_json)
+        code = self.exit_code or (exits.RUN_FAILED if unwritten else 0)
+        replace(self, exit_code=code).show(None if unwritten else folder, as_json=as_json)
         if unwritten:
             typer.echo(unwritten, err=True)
-        return self.exit_code or (exits.RUN_FAILED if unwritten else 0)
+        return code
 
     def show(self, folder: Path | None, *, as_json: bool) -> None:
         """Print the report on stdout: for a reader, with the path of its files if it has any, or as one JSON object."""
@@ -247,6 +248,11 @@ class _Before(BaseModel):
     """The tables of an earlier report's JSON. The rest may be as large as thousands of runs."""
 
     tables: list[_Named]
+
+
+def files_of(name: str = "report") -> tuple[str, ...]:
+    """Names that a report which was cut short may leave in its folder. `name` is that of the report."""
+    return f"{name}.md", f"{name}.html", TABLES_FOLDER, PLOTS_FOLDER
 
 
 def ground(machine: Mapping[str, Any], versions: Mapping[str, Mapping[str, str]], *, cores: int | None = None) -> str:

@@ -57,7 +57,7 @@ def report(folders: tuple[Path, Path], compared: _Two, out: Path | None) -> Repo
         FolderError: no row is in both, or `out` holds something else.
     """
     if out is not None:
-        own = (f"{NAME}.html", f"{NAME}.md", document.TABLES_FOLDER)
+        own = document.files_of(NAME)
         store.refuse_others(out, RESULTS_FILE, KIND, "report of two folders", own=own)
     ours, theirs = ({summary.id: summary for summary in each.summaries} for each in compared)
     both = [row_id for row_id in ours if row_id in theirs]

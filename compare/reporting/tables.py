@@ -11,7 +11,7 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,8 @@ class Table:
         """A table with a row for each item. Its columns pick the cells."""
         columns = tuple(columns)
         rows = [{column.key: column.cell(item) for column in columns} for item in items]
-        return cls(name, title, columns, rows, note=note, **options)
+        # A step stores its tables: what has picked the cells is not part of them.
+        return cls(name, title, tuple(replace(column, pick="") for column in columns), rows, note=note, **options)
 
 
 RUN = (Column("framework", "framework"), Column("run", "mode", pick="configuration"))
@@ -202,7 +203,7 @@ def _least_width(column: Column, cells: Sequence[str]) -> int:
 
 def _is_whole(column: Column) -> bool:
     """Whether its cells stand on one line on the terminal."""
-    return column in RUN or column.key == "parity"
+    return column.key in {each.key for each in RUN} or column.key == "parity"
 
 
 def write(table: Table, folder: Path) -> None:

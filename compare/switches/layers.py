@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -28,7 +29,7 @@ from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen, names
 from compare.core.progress import Display, display
 from compare.core.statistics import Spread, spread
-from compare.execution import launch, options, twin_client
+from compare.execution import launch, options, store, twin_client
 from compare.execution.interleaving import turn
 from compare.judgement.verdict_sentences import DISTURBED
 from compare.reporting import document
@@ -100,6 +101,9 @@ class Timed:
         return None if None in found else sum(max(both) for both in found if both is not None)
 
 
+RESULTS_FILE = "layers.json"
+
+
 def command(
     model: options.Model = None,
     frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
@@ -127,17 +131,30 @@ def command(
         wanted = comparison_plan.spec_of_one("layers", preset, spec_file, fields, assignments or [])
         if wanted.mode != "serial":
             raise SpecError(f"layers times one replica. Received: mode {wanted.mode}. Leave it out.")
-        with interruptible(), display(Console(stderr=True)) as shown:
-            timed = measure(wanted, named, repeats, calls, shown)
-        code = report(timed).deliver(out, as_json=as_json)
+        with interruptible(), _folder(out):
+            with display(Console(stderr=True)) as shown:
+                timed = measure(wanted, named, repeats, calls, shown)
+            code = report(timed).deliver(out, as_json=as_json)
     raise typer.Exit(code)
+
+
+def _folder(out: Path | None) -> AbstractContextManager[None]:
+    """Lock the folder of the results, if there is one.
+
+    Raises:
+        FolderError: it holds something else.
+    """
+    if out is None:
+        return nullcontext()
+    store.refuse_others(out, RESULTS_FILE, None, "timing of layers", own=document.files_of())
+    return store.locked(out)
 
 
 def report(timed: Timed) -> Report:
     versions = {name: found[0].versions for name, found in timed.found.items()}
     return Report(
         title=f"Layers of {timed.spec.model}",
-        json_file="layers.json",
+        json_file=RESULTS_FILE,
         facts=[document.ground(machine.describe(), versions, cores=timed.spec.cores)],
         findings=[("How far that goes", sentences(timed))],
         tables=[kinds_table(timed), layers_table(timed)],

@@ -192,6 +192,7 @@ def _search(request: Request, named: list[str], folder: Path, shown: Display) ->
     shown.say("reading the data")
     dataset = sources.describe(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir)
     architecture = architectures.resolve(base.model, len(dataset.class_names), dataset.image_size)
+    store.refuse_others(folder, RECORD_FILE, None, "search")
     shown.say("measuring what the machine can do")
     outcomes: list[Outcome] = []
     wanted = _record(request, descriptions, is_new=not (folder / RECORD_FILE).exists())

@@ -259,7 +259,7 @@ def _with_times(report: Report, done: Sequence[Done]) -> Report:
         "conclusions": {title: list(said) for title, said in report.findings},
         "parts": plain,
     }
-    return replace(report, sections=parts, values=values)
+    return replace(report, sections=parts, values=values, exit_code=max((each.exit_code for each in done), default=0))
 
 
 def commands(record: Record) -> list[tuple[str, str]]:

@@ -60,7 +60,7 @@ class Pretrain(Frozen):
 
 
 class Tune(Frozen):
-    """The search for better fields of the spec, see `tuning.Tuning`."""
+    """The search for better fields of the spec, see `tuning.records.Tuning`."""
 
     sampler: Sampler = "tpe"
     pruner: Pruner = "none"

@@ -145,7 +145,7 @@ def compared(request: run.Request, folder: Path, *, name: str, title: str) -> Ma
     return Made(_section(report, folder, name, title, conclusions, only=_OF_RUNS), exit_code=code)
 
 
-_OF_RUNS = ("comparison", "accuracy", "speedup", "phases", "target")
+_OF_RUNS = ("comparison", "accuracy", "speedup", "phases", "time_to_accuracy")
 """Tables of a comparison that a study's report shows; its own report has all."""
 
 

@@ -16,11 +16,14 @@ from compare.__main__ import app
 from compare.core.errors import FolderError
 from compare.core.interrupt import Interrupted
 from compare.execution import launch
+from compare.judgement.summary import summarize
+from compare.reporting import comparison_tables
 from compare.reporting.document import Section
 from compare.reporting.tables import Column, Table
 from compare.workflows import step_runner, study, study_steps
 from compare.workflows.step_runner import Made, Passed, Step
 from compare.workflows.study_file import SCALES, Study
+from tests.compare import made
 
 STUDIES = sorted((launch.PROJECT_ROOT / "studies").glob("*.yaml"))
 FILE = {"title": "A study", "spec": {"model": "simple_cnn"}, "scales": {"smoke": {"pretrain.repeats": 2}}}
@@ -278,3 +281,11 @@ def test_a_whole_study_at_smoke_scale_in_both_frameworks(tmp_path: Path) -> None
     assert any("proved: in float64" in sentence for said in made["conclusions"].values() for sentence in said)
     again = subprocess.run(command, cwd=launch.PROJECT_ROOT, capture_output=True, text=True, check=True)
     assert json.loads(again.stdout) == made and "1 of" not in again.stderr
+
+
+@pytest.mark.parametrize("kind", ["repeated", "profiled", "troubled"])
+def test_a_step_stores_every_table_of_a_comparison_and_reads_it_back(kind: str) -> None:
+    tables = comparison_tables.documents(summarize(getattr(made, kind)()))
+    done = step_runner.Done(part=Section(name="a", title="A", tables=tables), passed=Passed(), seconds=1.0, exit_code=0)
+    read = step_runner.Done.model_validate_json(done.model_dump_json())
+    assert [table.rows for table in read.part.tables] and read.part.tables[0].columns == tables[0].columns
