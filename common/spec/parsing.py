@@ -47,6 +47,8 @@ def read_values(path: str | Path, kind: str = "spec file") -> dict[str, Any]:
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise SpecError(f"{kind} cannot be read: there is no file {path}. Name a .yaml or .json file that exists.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{kind} cannot be read. Received: {path} ({error}). Use a .yaml or .json file.") from None
     try:

@@ -321,8 +321,12 @@ def test_a_broken_file_is_refused(tmp_path: Path, name: str, content: bytes, mes
 
 
 def test_a_missing_file_or_a_folder_is_refused_by_name(tmp_path: Path) -> None:
-    for path in (tmp_path / "none.yaml", tmp_path):
-        with pytest.raises(SpecError, match=f"cannot be read. Received: {path}"):
+    missing = tmp_path / "none.yaml"
+    for path, said in (
+        (missing, f"cannot be read: there is no file {missing}"),
+        (tmp_path, f"cannot be read. Received: {tmp_path}"),
+    ):
+        with pytest.raises(SpecError, match=said):
             spec.load(path)
 
 
