@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
