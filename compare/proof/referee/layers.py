@@ -1,0 +1,153 @@
+"""Forward and backward of each kind of layer.
+
+Each function returns the layer's output y and a function that turns dL/dy into (dL/dx, gradients by role). Images are
+[N, H, W, C]; features are [N, F]. Every array has the dtype of the input, float32, float64 or longdouble.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from common.models.architectures import Padding
+
+Array = npt.NDArray[np.floating[Any]]
+Backward = Callable[[Array], tuple[Array, dict[str, Array]]]
+
+
+def convolution(x: Array, kernel: Array, bias: Array | None, stride: int, padding: Padding) -> tuple[Array, Backward]:
+    """y[n,i,j,o] = bias[o] + sum over a,b,c of x[n, stride i + a, stride j + b, c] kernel[a,b,c,o].
+
+    Args:
+        x: [N, H, W, C].
+        kernel: [K, K, C, O].
+        bias: [O] or None.
+        stride: of both axes.
+        padding: zeros around x.
+    """
+    patches = _patches(_padded(x, padding, 0.0), kernel.shape[0], stride)
+    y = np.tensordot(patches, kernel, axes=3)
+
+    def backward(dy: Array) -> tuple[Array, dict[str, Array]]:
+        found = {"kernel": np.tensordot(patches, dy, axes=((0, 1, 2), (0, 1, 2)))}
+        if bias is not None:
+            found["bias"] = dy.sum((0, 1, 2))
+        return _summed_patches(np.tensordot(dy, kernel, axes=((3,), (3,))), x.shape, stride, padding), found
+
+    return (y if bias is None else y + bias), backward
+
+
+def depthwise_convolution(x: Array, kernel: Array, stride: int, padding: Padding) -> tuple[Array, Backward]:
+    """y[n,i,j,c] = sum over a,b of x[n, stride i + a, stride j + b, c] kernel[a,b,0,c].
+
+    Args:
+        x: [N, H, W, C].
+        kernel: [K, K, 1, C].
+        stride: of both axes.
+        padding: zeros around x.
+    """
+    patches = _patches(_padded(x, padding, 0.0), kernel.shape[0], stride)
+
+    def backward(dy: Array) -> tuple[Array, dict[str, Array]]:
+        dkernel = (patches * dy[:, :, :, None, None]).sum((0, 1, 2))[:, :, None]
+        return _summed_patches(dy[:, :, :, None, None] * kernel[:, :, 0], x.shape, stride, padding), {"kernel": dkernel}
+
+    return (patches * kernel[:, :, 0]).sum((3, 4)), backward
+
+
+def max_pooling(x: Array, size: int, stride: int, padding: Padding) -> tuple[Array, Backward]:
+    """The maximum of each window. Padding never wins. Of equal maxima, the first in row order gets the gradient."""
+    patches = _patches(_padded(x, padding, -np.inf), size, stride)
+    flat = patches.reshape(*patches.shape[:3], size * size, x.shape[3])
+    winner = flat.argmax(3)[:, :, :, None]
+
+    def backward(dy: Array) -> tuple[Array, dict[str, Array]]:
+        dflat = np.zeros_like(flat)
+        np.put_along_axis(dflat, winner, dy[:, :, :, None], 3)
+        return _summed_patches(dflat.reshape(patches.shape), x.shape, stride, padding), {}
+
+    return np.take_along_axis(flat, winner, 3)[:, :, :, 0], backward
+
+
+def batch_normalisation(x: Array, gamma: Array, beta: Array, epsilon: float) -> tuple[Array, Backward, Array, Array]:
+    """Normalise: y = gamma (x - mean) / sqrt(variance + epsilon) + beta, over every axis but the last (Ioffe & Szegedy 2015).
+
+    Returns:
+        (y, backward, mean [C], biased variance [C]).
+    """
+    axes = tuple(range(x.ndim - 1))
+    mean = x.mean(axes)
+    centred = x - mean
+    variance = np.square(centred).mean(axes)
+    deviation = np.sqrt(variance + x.dtype.type(epsilon))
+    normal = centred / deviation
+
+    def backward(dy: Array) -> tuple[Array, dict[str, Array]]:
+        dx = gamma / deviation * (dy - dy.mean(axes) - normal * (dy * normal).mean(axes))
+        return dx, {"gamma": (dy * normal).sum(axes), "beta": dy.sum(axes)}
+
+    return gamma * normal + beta, backward, mean, variance
+
+
+def dense(x: Array, kernel: Array, bias: Array) -> tuple[Array, Backward]:
+    """Multiply: y = x kernel + bias; x [N, I], kernel [I, O]."""
+    return x @ kernel + bias, lambda dy: (dy @ kernel.T, {"kernel": x.T @ dy, "bias": dy.sum(0)})
+
+
+def relu(x: Array) -> tuple[Array, Backward]:
+    """max(x, 0). The gradient at zero is zero."""
+    return np.maximum(x, x.dtype.type(0)), lambda dy: (dy * (x > 0), {})
+
+
+def global_average(x: Array) -> tuple[Array, Backward]:
+    """The mean over height and width: [N, H, W, C] to [N, C]."""
+    pixels = x.dtype.type(x.shape[1] * x.shape[2])
+    return x.sum((1, 2)) / pixels, lambda dy: (np.broadcast_to(dy[:, None, None] / pixels, x.shape), {})
+
+
+def flatten(x: Array) -> tuple[Array, Backward]:
+    """[N, H, W, C] to [N, H W C]."""
+    return x.reshape(len(x), -1), lambda dy: (dy.reshape(x.shape), {})
+
+
+def dropout(x: Array, kept: npt.NDArray[np.bool_], rate: float) -> tuple[Array, Backward]:
+    """Values where `kept` [N, units] is true, divided by the probability 1 - rate of being kept; else zero."""
+    factor = kept / x.dtype.type(1 - rate)
+    return x * factor, lambda dy: (dy * factor, {})
+
+
+def cross_entropy(logits: Array, labels: npt.NDArray[np.int64]) -> tuple[np.floating[Any], Array]:
+    """(mean over examples of -log softmax(logits)[label], its gradient [N, classes])."""
+    shifted = logits - logits.max(1, keepdims=True)
+    exponentials = np.exp(shifted)
+    sums = exponentials.sum(1, keepdims=True)
+    rows = np.arange(len(labels))
+    loss = (np.log(sums)[:, 0] - shifted[rows, labels]).mean()
+    gradient = exponentials / sums
+    gradient[rows, labels] -= 1
+    return loss, gradient / logits.dtype.type(len(labels))
+
+
+def _padded(x: Array, padding: Padding, value: float) -> Array:
+    return np.pad(x, ((0, 0), *padding, (0, 0)), constant_values=value)
+
+
+def _patches(x: Array, size: int, stride: int) -> Array:
+    """A view of every window: [N, H', W', size, size, C]."""
+    windows = np.lib.stride_tricks.sliding_window_view(x, (size, size), axis=(1, 2))[:, ::stride, ::stride]
+    return np.moveaxis(windows, 3, 5)
+
+
+def _summed_patches(patches: Array, shape: tuple[int, ...], stride: int, padding: Padding) -> Array:
+    """The transpose of padding and `_patches`: every window's values added where they came from, [N, H, W, C]."""
+    (top, bottom), (left, right) = padding
+    images, height, width, channels = shape
+    x = np.zeros((images, height + top + bottom, width + left + right, channels), patches.dtype)
+    rows, columns, size = patches.shape[1], patches.shape[2], patches.shape[3]
+    for a in range(size):
+        for b in range(size):
+            x[:, a : a + stride * rows : stride, b : b + stride * columns : stride] += patches[:, :, :, a, b]
+    return x[:, top : top + height, left : left + width]

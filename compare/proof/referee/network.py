@@ -1,0 +1,135 @@
+"""A whole network: an architecture's layers, one after the other, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from common.models import architectures
+from common.models.architectures import Architecture, Layer
+from compare.proof.referee import layers
+from compare.proof.referee.layers import Array, Backward
+
+Weights = dict[str, Array]
+"""Arrays by canonical name, e.g. `conv1.kernel`, BatchNorm's running statistics among them."""
+
+
+class Batch(NamedTuple):
+    """What one step trains on."""
+
+    images: Array
+    """[N, H, W, 3], scaled as the model takes them."""
+    labels: npt.NDArray[np.int64]
+    """[N]."""
+    masks: Sequence[npt.NDArray[np.bool_]] = ()
+    """For each dropout: [N, units], true where a value is kept."""
+
+
+class Gradients(NamedTuple):
+    """Forward and backward pass of one batch in training mode."""
+
+    loss: np.floating[Any]
+    """Mean over the examples."""
+    logits: Array
+    """[N, classes]."""
+    gradients: Weights
+    """Of the loss, for every trainable array."""
+    statistics: Weights
+    """BatchNorm's running statistics after the batch."""
+
+
+def scaled(images: npt.NDArray[np.uint8], mean: Sequence[float], deviation: Sequence[float], dtype: Any) -> Array:
+    """(pixel / 255 - mean) / deviation of each channel."""
+    as_array = [np.asarray(values, dtype) for values in (mean, deviation)]
+    return (images.astype(dtype) / np.asarray(255, dtype) - as_array[0]) / as_array[1]
+
+
+def gradients(architecture: Architecture, weights: Mapping[str, Array], batch: Batch) -> Gradients:
+    """Loss, logits and gradients of one batch in training mode. BatchNorm uses the statistics of the batch."""
+    network = _Network(weights, batch)
+    logits, backward = network.through(architecture.layers, batch.images)
+    loss, dlogits = layers.cross_entropy(logits, batch.labels)
+    backward(dlogits)
+    return Gradients(loss, logits, network.gradients, network.statistics)
+
+
+class _Network:
+    """One pass. It collects gradients and statistics by canonical name."""
+
+    def __init__(self, weights: Mapping[str, Array], batch: Batch) -> None:
+        self._weights = weights
+        self._masks: Iterator[npt.NDArray[np.bool_]] = iter(batch.masks)
+        self.gradients: Weights = {}
+        self.statistics: Weights = {}
+
+    def through(self, sequence: Sequence[Layer], x: Array) -> tuple[Array, Backward]:
+        """The output of layers one after the other, and the way back through all of them."""
+        steps: list[tuple[str, Backward]] = []
+        for layer in sequence:
+            x, backward = self._layer(layer, x)
+            steps.append((layer.name, backward))
+
+        def back(dy: Array) -> tuple[Array, dict[str, Array]]:
+            for name, backward in reversed(steps):
+                dy, found = backward(dy)
+                self.gradients |= {f"{name}.{role}": array for role, array in found.items()}
+            return dy, {}
+
+        return x, back
+
+    def _layer(self, layer: Layer, x: Array) -> tuple[Array, Backward]:
+        match layer:
+            case architectures.Conv():
+                bias = self._of(layer, "bias") if layer.bias else None
+                return layers.convolution(x, self._of(layer, "kernel"), bias, layer.stride, layer.padding)
+            case architectures.DepthwiseConv():
+                return layers.depthwise_convolution(x, self._of(layer, "kernel"), layer.stride, layer.padding)
+            case architectures.BatchNorm():
+                return self._batch_norm(layer, x)
+            case architectures.ReLU():
+                return layers.relu(x)
+            case architectures.MaxPool():
+                return layers.max_pooling(x, layer.kernel_size, layer.stride, layer.padding)
+            case architectures.GlobalAveragePool():
+                return layers.global_average(x)
+            case architectures.Flatten():
+                return layers.flatten(x)
+            case architectures.Dense():
+                return layers.dense(x, self._of(layer, "kernel"), self._of(layer, "bias"))
+            case architectures.Dropout():
+                return layers.dropout(x, next(self._masks), layer.rate)
+            case architectures.Residual():
+                return self._residual(layer, x)
+
+    def _batch_norm(self, layer: architectures.BatchNorm, x: Array) -> tuple[Array, Backward]:
+        """Normalise by the batch. The running variance takes the unbiased variance of the batch."""
+        y, backward, mean, variance = layers.batch_normalisation(
+            x, self._of(layer, "gamma"), self._of(layer, "beta"), layer.epsilon
+        )
+        count, momentum = x.size // x.shape[-1], x.dtype.type(layer.momentum)
+        unbiased = variance * x.dtype.type(count) / x.dtype.type(count - 1)
+        for role, new in (("mean", mean), ("variance", unbiased)):
+            self.statistics[f"{layer.name}.{role}"] = (1 - momentum) * self._of(layer, role) + momentum * new
+        return y, backward
+
+    def _residual(self, layer: architectures.Residual, x: Array) -> tuple[Array, Backward]:
+        """body(x) + shortcut(x), then ReLU if the layer has one. An empty shortcut is the identity."""
+        body, through_body = self.through(layer.body, x)
+        shortcut, through_shortcut = self.through(layer.shortcut, x)
+        y = body + shortcut
+        through_relu = None
+        if layer.relu:
+            y, through_relu = layers.relu(y)
+
+        def backward(dy: Array) -> tuple[Array, dict[str, Array]]:
+            if through_relu is not None:
+                dy, _ = through_relu(dy)
+            return through_body(dy)[0] + through_shortcut(dy)[0], {}
+
+        return y, backward
+
+    def _of(self, layer: Any, role: str) -> Array:
+        return self._weights[f"{layer.name}.{role}"]

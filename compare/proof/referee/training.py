@@ -1,0 +1,108 @@
+"""Update rules, schedules and the loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from common.models.architectures import Architecture
+from compare.proof.referee.layers import Array
+from compare.proof.referee.network import Batch, Gradients, Weights, gradients
+
+
+@dataclass
+class SGD:
+    """b = momentum b + g, then w = w - learning_rate b. Weight decay adds weight_decay w to g."""
+
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    _buffers: Weights = field(default_factory=dict[str, Array])
+
+    def update(self, name: str, weight: Array, gradient: Array, learning_rate: float, step: int) -> Array:
+        """The weight after one step; `step` counts from 1."""
+        real = weight.dtype.type
+        gradient = gradient + real(self.weight_decay) * weight
+        buffer = real(self.momentum) * self._buffers.get(name, np.zeros_like(weight)) + gradient
+        self._buffers[name] = buffer
+        return weight - real(learning_rate) * buffer
+
+
+@dataclass
+class Adam:
+    """Kingma & Ba 2015, algorithm 1, with epsilon added after the bias correction. Weight decay adds weight_decay w to g."""
+
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    _means: Weights = field(default_factory=dict[str, Array])
+    _squares: Weights = field(default_factory=dict[str, Array])
+
+    def update(self, name: str, weight: Array, gradient: Array, learning_rate: float, step: int) -> Array:
+        """The weight after one step; `step` counts from 1."""
+        real, zeros = weight.dtype.type, np.zeros_like(weight)
+        beta_1, beta_2 = real(self.beta_1), real(self.beta_2)
+        gradient = gradient + real(self.weight_decay) * weight
+        self._means[name] = beta_1 * self._means.get(name, zeros) + (1 - beta_1) * gradient
+        self._squares[name] = beta_2 * self._squares.get(name, zeros) + (1 - beta_2) * gradient * gradient
+        mean = self._means[name] / (1 - beta_1**step)
+        square = self._squares[name] / (1 - beta_2**step)
+        return weight - real(learning_rate) * mean / (np.sqrt(square) + real(self.epsilon))
+
+
+def schedule(
+    name: str, rate: float, *, step_size: int = 1, gamma: float = 1.0, warmup_steps: int = 0, steps_per_epoch: int, steps: int
+) -> Callable[[int], float]:
+    """The learning rate of each step, counted from 1.
+
+    Args:
+        name: constant; step: times gamma after each step_size epochs; exponential: times gamma after each epoch;
+            cosine: falls at every step, to zero just after the last one (Loshchilov & Hutter 2017, without restarts).
+        rate: of the first step, without warm-up.
+        step_size, gamma: see `name`.
+        warmup_steps: over which a factor rises linearly to 1.
+        steps_per_epoch, steps: of the run.
+    """
+    factors: dict[str, Callable[[int], float]] = {
+        "constant": lambda done: 1.0,
+        "step": lambda done: gamma ** (done // steps_per_epoch // step_size),
+        "exponential": lambda done: gamma ** (done // steps_per_epoch),
+        "cosine": lambda done: (1.0 + math.cos(math.pi * done / steps)) / 2.0,
+    }
+    return lambda step: rate * factors[name](step - 1) * min(step / warmup_steps if warmup_steps else 1.0, 1.0)
+
+
+def train(
+    architecture: Architecture,
+    weights: Mapping[str, Array],
+    batches: Iterable[Batch],
+    optimizer: SGD | Adam,
+    learning_rate: Callable[[int], float],
+    dtype: Any = np.float64,
+) -> Iterable[tuple[Gradients, Weights]]:
+    """Train one step on each batch.
+
+    Args:
+        architecture: of the model.
+        weights: before the first step.
+        batches: images of `dtype`.
+        optimizer: fresh.
+        learning_rate: of each step, from 1.
+        dtype: in which everything is computed.
+
+    Yields:
+        For each step: loss, logits and gradients before its update, and all arrays after it.
+    """
+    state = {name: np.asarray(array, dtype) for name, array in weights.items()}
+    for step, batch in enumerate(batches, start=1):
+        found = gradients(architecture, state, batch)
+        updated = {
+            name: optimizer.update(name, state[name], gradient, learning_rate(step), step)
+            for name, gradient in found.gradients.items()
+        }
+        state = {**state, **found.statistics, **updated}
+        yield found, state
