@@ -440,3 +440,18 @@ def test_a_circle_of_imports_is_found(plant: Plant) -> None:
     assert [sorted(set(circle)) for circle in cycles(root, "common")] == [["common.spec.one", "common.spec.two"]]
     (root / "common/spec/two.py").write_text("import json")
     assert cycles(root, "common") == []
+
+
+def test_the_referee_shares_nothing_with_the_twins_but_the_architectures_data() -> None:
+    folder = PROJECT / "compare" / "proof" / "referee"
+    allowed = {"common.models", "common.models.architectures", "numpy"}
+    for path in sorted(folder.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module]
+                if node.module == "common.models":
+                    assert [alias.name for alias in node.names] == ["architectures"], path
+            others = {name for name in names if not name.startswith(("compare.proof.referee", "numpy."))}
+            own = {name for name in others if name.split(".")[0] not in sys.stdlib_module_names}
+            assert own <= allowed, path
