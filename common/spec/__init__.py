@@ -36,7 +36,7 @@ from common.spec.names import (
     Device,
     Precision,
 )
-from common.spec.parsing import from_options, load, overlay, parse_assignments, read_values, with_variant
+from common.spec.parsing import load, overlay, parse_assignments, read_values, with_variant
 from common.spec.schema import (
     Spec,
     build,
@@ -84,7 +84,6 @@ __all__ = [
     "build",
     "check_against",
     "from_json",
-    "from_options",
     "incompatibility",
     "load",
     "micro_batches",

@@ -125,17 +125,3 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
             raise SpecError(f"--set {field} has a value that cannot be read. Received: {text!r} ({error}).") from None
         parsed[field] = value
     return parsed
-
-
-def from_options(fields: dict[str, Any], assignments: list[str] | None) -> Spec:
-    """The spec of a command whose options are fields, and whose `--set` has the last word.
-
-    Args:
-        fields: {dotted field: value}; None: it was not given.
-        assignments: as for `parse_assignments`.
-
-    Raises:
-        SpecError: a field is wrong.
-    """
-    given = overlay({}, {name: value for name, value in fields.items() if value is not None})
-    return build(overlay(given, parse_assignments(assignments or [])))

@@ -149,7 +149,7 @@ def run(request: Request, *, as_json: bool, view: Callable[[Compared, Path], Rep
     if view is not None:
         code = view(made.compared, made.folder).deliver(made.folder, as_json=as_json)
     else:
-        comparison_report.report(made.compared, made.folder).show(None if made.unwritten else made.folder, as_json=as_json)
+        made.report.show(None if made.unwritten else made.folder, as_json=as_json)
         code = made.compared.exit_code
     if made.unwritten:
         typer.echo(made.unwritten, err=True)
@@ -185,6 +185,7 @@ class _Done(NamedTuple):
     """A comparison that was run, and what to print about it."""
 
     compared: Compared
+    report: Report
     folder: Path
     code: int
     """0, or 130 or 143 if it was interrupted."""
@@ -216,12 +217,13 @@ def _do(request: Request) -> _Done:
                     code = interruption.exit_code
                 watchers.say("report")
                 made = comparison_report.read(folder, unsealed)
-                unwritten = comparison_report.report(made, folder).write(folder)
+                report = comparison_report.report(made, folder)
+                unwritten = report.write(folder)
             except BaseException:
                 live.finish("Stopped by an error.", reported=False)
                 raise
             live.finish("Interrupted." if code else "All runs have ended.")
-    return _Done(made, folder, code, unwritten)
+    return _Done(made, report, folder, code, unwritten)
 
 
 def _with_rates(comparison: Comparison, shown: Display) -> Comparison:
