@@ -166,7 +166,7 @@ def _method(judged: Judgement) -> list[str]:
             f"A regression is significantly worse, by more than {_percent(judged.threshold)} of seconds or MiB, or "
             f"{_percent(judged.accuracy_threshold)} of accuracy. With {CONFIDENCE:.0%} confidence none of the {judged.tested} "
             "tested figures is called better or worse by chance (Holm). Each interval is that of its figure alone. A figure "
-            f"that is the same number in every run is not tested.{resolution_words(tested, judged.tested)}"
+            f"that is the same number in every run is not tested.{resolution_words(tested, judged.tested, one_look=True)}"
         )
     if judged.kind == "benchmarks":
         lines.append(
