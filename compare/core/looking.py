@@ -1,7 +1,7 @@
 """t-tests that stay valid if repeats are added until a difference shows.
 
-A test of equal runs at a fixed 5 %, repeated after each added repeat, finds a false difference in 11 % of cases by 8 repeats
-and in 20 % by 20. So each number of pairs has a level of its own, and the levels of all numbers of pairs together make 5 %:
+A test of equal runs at a fixed 5 %, repeated after each added repeat, finds a false difference in 10 % of cases by 8 repeats
+and in 19 % by 20. So each number of pairs has a level of its own, and the levels of all numbers of pairs together make 5 %:
 a group-sequential test (Jennison & Turnbull 2000) whose intervals hold at every look (Jennison & Turnbull 1989).
 """
 

@@ -205,11 +205,16 @@ def _error(ratio: Ratio, *, one_look: bool = False) -> float | None:
     """Standard error of the logarithm of a ratio of pairs. None if it has no interval."""
     if ratio.low is None or ratio.high is None:
         return None
-    return math.log(ratio.high / ratio.low) / 2 / _critical(ratio.n - 1, None if one_look else ratio.n)
+    return math.log(ratio.high / ratio.low) / 2 / critical(ratio.n - 1, None if one_look else ratio.n)
 
 
-def _critical(freedom: float, pairs: int | None) -> float:
-    """Half of a 95 % interval, in standard errors. `pairs` as for `least_found`."""
+def critical(freedom: float, pairs: int | None) -> float:
+    """Half of a 95 % interval, in standard errors.
+
+    Args:
+        freedom: degrees of freedom of the standard error.
+        pairs: as for `least_found`.
+    """
     outside = SIGNIFICANCE if pairs is None else looking.level(pairs, SIGNIFICANCE)
     return float(special.stdtrit(freedom, 1.0 - outside / 2))
 
@@ -231,7 +236,7 @@ def unpaired_ratio(first: Sequence[float], second: Sequence[float]) -> Ratio | N
 def _as_ratio(logarithm: Estimate, n: int, *, one_look: bool = False) -> Ratio:
     if n < (2 if one_look else 3):
         return Ratio(value=math.exp(logarithm.mean), low=None, high=None, n=n)
-    half = _critical(logarithm.freedom, None if one_look else n) * logarithm.error
+    half = critical(logarithm.freedom, None if one_look else n) * logarithm.error
     low, high = (exp(logarithm.mean + side * half) for side in (-1.0, 1.0))
     p = logarithm.p if one_look else looking.corrected(logarithm.p, n)
     return Ratio(value=math.exp(logarithm.mean), low=low, high=high, n=n, p=p)
@@ -372,10 +377,11 @@ def resolution(ratios: Sequence[Ratio], comparisons: int, *, one_look: bool = Fa
 def resolution_words(ratios: Sequence[Ratio], comparisons: int, *, one_look: bool = False) -> str:
     """` At the noise that they met, ...`, the end of a paragraph on what was tested. Empty if that is unknown."""
     least = resolution(ratios, comparisons, one_look=one_look)
+    if least is None:
+        return ""
+    percent = f"{float(f'{100 * least:.2g}'):g} %"
     return (
-        ""
-        if least is None
-        else f" At the noise that they met, a difference of {float(f'{100 * least:.2g}'):g} % is found in {POWER:.0%} of cases. "
+        f" At the noise that they met, a difference of {percent} is found in {POWER:.0%} of cases. "
         "This is an average over what the noise may truly be."
     )
 

@@ -435,11 +435,11 @@ def _speedup(stored: Stored, base: Row | None, row: Row) -> Ratio | None:
 
 def ratio_of_seconds(stored: Stored, slow: Row, fast: Row) -> Ratio | None:
     """Epoch seconds of one row over another's, paired by repeat. None if there is no pair."""
-    return paired_ratio(pairs_of_seconds(stored, slow, fast))
+    return paired_ratio(list(pairs_of_seconds(stored, slow, fast).values()))
 
 
-def pairs_of_seconds(stored: Stored, slow: Row, fast: Row) -> list[tuple[float, float]]:
-    """Epoch seconds of two rows, repeat by repeat. See `comparable` for the runs that count.
+def pairs_of_seconds(stored: Stored, slow: Row, fast: Row) -> dict[int, tuple[float, float]]:
+    """Epoch seconds of two rows, by repeat. See `comparable` for the runs that count.
 
     Two runs that were not made in turn are no pair, see `seconds_apart`: they did not meet the same machine.
     """
@@ -449,7 +449,7 @@ def pairs_of_seconds(stored: Stored, slow: Row, fast: Row) -> list[tuple[float, 
         for repeat in sorted(ours.keys() & theirs.keys())
         if not seconds_apart(stored, repeat, (ours[repeat], theirs[repeat]))
     ]
-    return [(epoch_seconds(theirs[repeat]), epoch_seconds(ours[repeat])) for repeat in both]
+    return {repeat: (epoch_seconds(theirs[repeat]), epoch_seconds(ours[repeat])) for repeat in both}
 
 
 def seconds_apart(stored: Stored, repeat: int, runs: Sequence[RunResult]) -> float:
