@@ -55,3 +55,12 @@ def test_numbers_of_workers_make_rows_of_their_own() -> None:
     ]
     (dask,) = matrix.rows({"cores": 1, "input": "dask"}, ["pytorch"], ["serial"], 2, [2])
     assert (dask.id, dask.spec.input, dask.spec.workers) == ("pytorch-serial-1core", "dask", 2)
+
+
+def test_a_row_stored_by_an_earlier_version_names_its_contestant_framework():
+    row = Row(id="it", contestant="pytorch", spec=spec.build({}))
+    stored = row.model_dump(mode="json")
+    stored["framework"] = stored.pop("contestant")
+    assert Row.model_validate(stored) == row
+    with pytest.raises(ValidationError):
+        Row.model_validate(stored | {"contestant": "tensorflow"})
