@@ -261,9 +261,19 @@ def family(stored: Stored, summaries: Sequence[Summary]) -> Family:
         for summary in summaries
         if summary.mode != "serial" and summary.speedup_same_cores is not None
     ]
-    judged = verdicts([*((f"{first.id} against {second.id}", ratio) for first, second, ratio in pairs), *modes])
+    named = [*((f"{first.id} against {second.id}", ratio) for first, second, ratio in pairs), *modes]
+    until = stored.comparison.until
+    judged = verdicts(named, until.smallest_effect if until else None)
     contestants = [(first, second, each) for (first, second, _), each in zip(pairs, judged, strict=False)]
     return Family(contestants, {each.name: each for each in judged[len(pairs) :]})
+
+
+def asks_anything(comparison: Comparison) -> bool:
+    """Whether two rows that can be run differ by their framework alone, or one is a parallel mode with its serial row."""
+    rows = [row for row in comparison.rows if row.unavailable is None]
+    if any(matrix.differ_by_framework(one, other) for one, other in combinations(rows, 2)):
+        return True
+    return any(row.spec.mode != "serial" and serial_of(comparison, row) in rows for row in rows)
 
 
 def measured(stored: Stored, row: Row) -> dict[int, RunResult]:
