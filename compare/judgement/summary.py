@@ -269,9 +269,9 @@ def family(stored: Stored, summaries: Sequence[Summary]) -> Family:
 
 
 def asks_anything(comparison: Comparison) -> bool:
-    """Whether two rows that can be run differ by their framework alone, or one is a parallel mode with its serial row."""
+    """Whether two rows that can be run differ by their contestant alone, or one is a parallel mode with its serial row."""
     rows = [row for row in comparison.rows if row.unavailable is None]
-    if any(matrix.differ_by_framework(one, other) for one, other in combinations(rows, 2)):
+    if any(matrix.differ_by_contestant(one, other) for one, other in combinations(rows, 2)):
         return True
     return any(row.spec.mode != "serial" and serial_of(comparison, row) in rows for row in rows)
 
