@@ -19,7 +19,7 @@ from compare.core import exits
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen, each_once, names, variants
 from compare.core.presets import Preset
-from compare.execution import launch
+from compare.execution import launch, store
 from compare.execution.options import OPTIMIZERS
 from compare.proof import ladder
 from compare.proof.certificate import Proof, Rung
@@ -61,6 +61,8 @@ def command(
                 f"--frameworks has nothing to compare {named[0]} with. Received: one framework and no parallel mode. "
                 "Name two frameworks, or a mode."
             )
+        if out is not None:
+            store.refuse_others(out, None, None, "proof", own=(*spec.MODELS, *(each.model for each in specs)))
         with interruptible(), tempfile.TemporaryDirectory(prefix="convtwins-proof-") as temporary:
             proofs = [
                 ladder.prove(
