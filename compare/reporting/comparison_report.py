@@ -206,7 +206,7 @@ def sections(compared: Compared) -> list[tuple[str, list[str]]]:
     found = compared.findings
     sections = [
         ("Is it the same training?", found.sameness),
-        ("Which framework is faster?", found.frameworks),
+        ("Which framework is faster?", found.contestants),
         ("Which modes pay?", found.modes),
         ("How sure is that?", found.surety),
         ("How accurate, and how soon?", found.scores),
@@ -246,8 +246,8 @@ def environment(compared: Compared) -> list[tuple[str, str]]:
     """Facts of the machine, the versions, the data and the code, by name."""
     comparison = compared.stored.comparison
     facts: dict[str, Any] = {_FACTS.get(name, name.replace("_", " ")): value for name, value in comparison.machine.items()}
-    for framework, packages in comparison.versions.items():
-        facts[framework] = ", ".join(f"{package} {version}" for package, version in packages.items())
+    for contestant, packages in comparison.versions.items():
+        facts[contestant] = ", ".join(f"{package} {version}" for package, version in packages.items())
     facts |= {
         "data": comparison.data_name,
         "classes": len(comparison.class_names) or None,
@@ -284,7 +284,7 @@ def run_commands(compared: Compared, folder: Path) -> list[str]:
     for row in comparison.rows:
         specs = (store.run_folder(folder, row.id, repeat) / SPEC_FILE for repeat in range(comparison.repeats))
         if (spec_file := next(filter(Path.exists, specs), None)) is not None:
-            twin = launch.FRAMEWORKS.get(row.framework, row.framework)
+            twin = launch.FRAMEWORKS.get(row.contestant, row.contestant)
             words = [".venv/bin/python", "-m", twin, "run", str(spec_file), "--out", f"again/{row.id}"]
             lines.append(shell(words))
     return lines
