@@ -80,7 +80,7 @@ def checked_out(revision: str) -> Generator[Checkout]:
             if not filecmp.cmp(here / LOCK_FILE, root / LOCK_FILE, shallow=False):
                 raise RevisionError(
                     f"{LOCK_FILE} differs between {revision} and the working tree, so one .venv cannot run both. Measure each "
-                    "in its own clone (make setup, python -m compare run --repeats 5), and compare the folders."
+                    "in its own clone (make setup, .venv/bin/python -m compare run --repeats 5), and compare the folders."
                 )
             yield Checkout(root, commit)
         finally:
