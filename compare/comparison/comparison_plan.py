@@ -40,7 +40,7 @@ class Request:
     oversubscribe: bool = False
     """Whether to run modes with more replicas than cores. The replicas then share cores."""
     target_accuracy: float | None = None
-    """Validation accuracy at which the time to accuracy is taken."""
+    """The time to accuracy ends at this validation accuracy."""
     live: bool = False
     """Whether to keep a live page up to date during the runs."""
 
@@ -229,7 +229,7 @@ def _gpus(descriptions: Mapping[str, dict[str, Any]]) -> list[str] | None:
 
 
 def order(rows: Sequence[Row], repeats: int) -> list[tuple[Row, int]]:
-    """The runs in the order in which they are made: A B, then B A, and so on; see `interleaving`.
+    """The runs in the order of their execution: A B, then B A, and so on. See `interleaving`.
 
     Rows that differ by their framework alone follow one another. So little changes on the machine between the two that are
     compared most.

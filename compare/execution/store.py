@@ -125,7 +125,7 @@ class Stored(Exact):
 
 
 def new_folder(*names: str) -> Path:
-    """`results/<time>-<names>`, for what is not told where to go."""
+    """`results/<time>-<names>`: the default results folder of a command."""
     said = (re.sub(r"[^\w.-]+", "-", name) for name in names)
     return Path("results") / "-".join([f"{datetime.now().astimezone():%Y%m%d-%H%M%S}", *said])
 
@@ -261,7 +261,7 @@ def _with_repeats(argv: Sequence[str], repeats: int) -> list[str]:
 
 
 def _holds_plan(folder: Path) -> bool:
-    """Whether a folder holds a comparison; else it must be empty, but for hidden files.
+    """Whether a folder holds a comparison. If it does not, it must be empty, except for hidden files.
 
     Raises:
         FolderError: it is not.
@@ -434,7 +434,7 @@ def _other_rows(stored: Comparison, rows: Sequence[Row], seeds: Sequence[int], b
 
 
 def differing(there: Mapping[str, Any], asked: Mapping[str, Any]) -> str | None:
-    """`epochs is 2 there, asked for: 3; ...`, of the fields in which a record is not what is asked for; None where it is.
+    """`epochs is 2 there, asked for: 3; ...`: the fields that differ between record and request. None if none differs.
 
     Args:
         there: fields of the record, JSON-ready.

@@ -38,7 +38,7 @@ UNFINISHED = ("not run", "incomplete")
 """No repeat of the row has a result, or some have none."""
 
 _OF_THE_MODE = ("mode", "replicas", "cores", "hosts", "parameter_server", "pipeline", "hybrid")
-"""Fields of a spec in which a row may differ from the serial row that it is compared with."""
+"""Fields of a spec that may differ between a row and its serial row."""
 
 
 class Scores(Frozen):
@@ -83,11 +83,11 @@ class Limit(Frozen):
     gflops: float
     """Done per second."""
     matrix_fraction: float | None
-    """Of the rate of the row's cores for matrix products of its precision."""
+    """Fraction of the rate that the row's cores reach in matrix products of its precision."""
     gb_per_second: float
     """Moved per second, if nothing came from a cache."""
     copy_fraction: float | None
-    """Of the rate at which its cores copy memory. Above 1 if caches serve."""
+    """Fraction of the rate that its cores reach in copies of memory. Above 1 if caches serve."""
 
 
 class Summary(Frozen):
@@ -138,7 +138,7 @@ class Summary(Frozen):
     top_operations: TopOperations | None
     """Of the first repeat. None if the run was not profiled."""
     expected_idle: float | None
-    """Of synchronous pipelines: the part of a step, 0..1, in which one of several equal stages waits, by formula."""
+    """Of synchronous pipelines: the part of a step, 0..1, that one of several equal stages waits, by formula."""
     speedup_one_core: Ratio | None
     """Epoch seconds of serial on one core over this row's."""
     speedup_same_cores: Ratio | None
@@ -189,7 +189,7 @@ class Summary(Frozen):
 
     @property
     def input_wait(self) -> float | None:
-        """The part of its training time, 0..1, in which the loop waited for its next batch."""
+        """The part of its training time, 0..1, that the loop waited for its next batch."""
         if self.phases is None or not self.phases.training_seconds:
             return None
         return self.phases.input_wait_seconds / self.phases.training_seconds
@@ -276,7 +276,7 @@ def measured(stored: Stored, row: Row) -> dict[int, RunResult]:
 def epoch_seconds(result: RunResult) -> float:
     """Median over the run's epochs, each at the pace of its timed steps.
 
-    Of the input alone, whose epochs may be of a few batches, at the pace of all steps together.
+    A run of the input alone may have epochs of few batches. It is taken at the pace of all its steps together.
     """
     if result.spec.part != "input":
         return spread_median([epoch.seconds for epoch in result.epochs])
