@@ -238,7 +238,7 @@ def order(rows: Sequence[Row], repeats: int) -> list[tuple[Row, int]]:
     ordered: list[Row] = []
     for row in runnable:
         if row not in ordered:
-            ordered += [row, *(other for other in runnable if matrix.differ_by_framework(row, other))]
+            ordered += [row, *(other for other in runnable if matrix.differ_by_contestant(row, other))]
     return [(row, repeat) for repeat in range(repeats) for row in turn(ordered, repeat)]
 
 

@@ -255,7 +255,7 @@ def family(stored: Stored, summaries: Sequence[Summary]) -> Family:
         (first, second, ratio)
         for first, second in combinations(summaries, 2)
         if first.device == second.device
-        and matrix.differ_by_framework(rows[first.id], rows[second.id])
+        and matrix.differ_by_contestant(rows[first.id], rows[second.id])
         and (ratio := ratio_of_seconds(stored, slow=rows[second.id], fast=rows[first.id])) is not None
     ]
     modes = [
@@ -505,7 +505,7 @@ def _first_step_difference(stored: Stored, row: Row) -> float | None:
     """
     if row.spec.variant == "pipeline_async":
         return None
-    twins = [other for other in stored.comparison.rows if matrix.differ_by_framework(row, other)]
+    twins = [other for other in stored.comparison.rows if matrix.differ_by_contestant(row, other)]
     differences = [
         relative_difference(ours, theirs)
         for seed, ours in _first_losses(stored, [row])
