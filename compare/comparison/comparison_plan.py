@@ -250,7 +250,7 @@ def jobs(comparison: Comparison, folder: Path | None) -> list[tuple[Row, int]]:
 
 def _is_done(folder: Path, row: Row, repeat: int) -> bool:
     try:
-        result = store.sealed(folder, row, repeat)
+        result = store.finished(folder, row, repeat)
     except ResultError:
         return False
     return result is not None and result.status in ("ok", "not parallel")

@@ -90,7 +90,7 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Test the verdicts themselves: equal runs must be called equal, and a known slowdown must be found."""
-    with exits.told():
+    with exits.reported():
         asked = chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
         made = Selftest(checks=simulate(trials, seed), sentences=[])
         if not simulate_only:

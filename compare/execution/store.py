@@ -300,7 +300,7 @@ def read_plan(folder: Path) -> Comparison:
     )
 
 
-def sealed(folder: Path, row: Row, repeat: int) -> RunResult | None:
+def finished(folder: Path, row: Row, repeat: int) -> RunResult | None:
     """The result of one run; None where it has none.
 
     Raises:
@@ -338,7 +338,7 @@ def read(folder: Path) -> Stored:
     for row in comparison.rows:
         for repeat in range(comparison.repeats):
             try:
-                result = sealed(folder, comparison.of_repeat(row, repeat), repeat)
+                result = finished(folder, comparison.of_repeat(row, repeat), repeat)
             except ResultError as error:
                 set_aside.append(str(error).replace(f"{folder}/", ""))
                 torn[row.id] = torn.get(row.id, 0) + 1

@@ -634,7 +634,7 @@ def _confusion(results: Sequence[RunResult]) -> list[list[int]] | None:
 def _expected_idle(run: Spec) -> float | None:
     if run.variant not in ("model_parallel", "pipeline", "pipeline_1f1b", "hybrid_pipeline"):
         return None
-    return idle_fraction(run.replicas // run.data_replicas, run.parts())
+    return idle_fraction(run.replicas // run.data_replicas, run.micro_batches())
 
 
 def _epochs(runs: Sequence[list[EpochRecord]]) -> list[Epoch]:

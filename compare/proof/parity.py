@@ -47,7 +47,7 @@ def command(
 ) -> None:
     """Prove that the frameworks and their parallel modes train the same; exit code 1 where a rung fails."""
     console = Console(stderr=True)
-    with exits.told():
+    with exits.reported():
         specs = [
             _spec(name, settings, data, image_size, precision, seed, assignments or [])
             for name, settings in itertools.product(

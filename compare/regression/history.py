@@ -78,7 +78,7 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Show a figure over the measured commits, separately for each machine."""
-    with exits.told():
+    with exits.reported():
         metrics = chosen("--metric", names(metric), (*METRICS, SECONDS))
         if out is not None and out.resolve() != folder.resolve():
             store.refuse_others(out, None, None, "history", own=document.files_of(NAME))

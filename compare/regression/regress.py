@@ -85,7 +85,7 @@ def command(
 
     The options of runs, from --repeats to --out, need --interleaved.
     """
-    with exits.told(), _errors_in(markdown):
+    with exits.reported(), _errors_in(markdown):
         criteria = Criteria(
             threshold=fraction("--threshold", threshold),
             accuracy_threshold=fraction("--accuracy-threshold", accuracy_threshold),

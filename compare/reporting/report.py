@@ -20,7 +20,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Make the page, tables and plots of a comparison again from its stored results; or put two side by side."""
-    with exits.told():
+    with exits.reported():
         compared = comparison_report.read(folder)
         if other is not None:
             code = side_by_side.report((folder, other), (compared, comparison_report.read(other)), out).deliver(

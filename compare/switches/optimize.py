@@ -85,7 +85,7 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Search the switches that make training fastest here, and store them for `run --switches best`."""
-    with exits.told():
+    with exits.reported():
         named = chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
         fields = options.fields(
             model=model, data=data, batch_size=batch_size, image_size=image_size, optimizer=optimizer, precision=precision,
