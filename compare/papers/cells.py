@@ -10,7 +10,7 @@ import numpy as np
 
 from common.artifacts.schema import EpochRecord
 from common.data import sources
-from compare.data.data_report import counted
+from compare.core.wording import count
 from compare.papers import judging
 from compare.papers.here import Here, beyond, not_at
 from compare.papers.schema import LABELS, MEASURES, Key, Paper, PublishedTable, SideBySide, run_name
@@ -85,7 +85,7 @@ def _notes(here: Here, table: PublishedTable) -> Iterable[str]:
         known = {class_here(str(name), names) for (name,) in table.rows}
         if others := [name for name in names if name not in known]:
             shown = ", ".join(others[:_SHOWN]) + (", ..." if len(others) > _SHOWN else "")
-            yield f"{counted(len(others), 'class', 'classes')} here that the paper does not have: {shown}."
+            yield f"{count(len(others), 'class', 'classes')} here that the paper does not have: {shown}."
 
 
 def _side_by_side(here: Here, name: str, wanted: SideBySide) -> Table:

@@ -9,7 +9,7 @@ from typing import Literal
 from common.artifacts.schema import Metrics, RunResult
 from compare.core import statistics
 from compare.core.statistics import SIGNIFICANCE, VERDICT_PAIRS, Judged, Ratio
-from compare.data.data_report import counted
+from compare.core.wording import count
 from compare.judgement.summary import Summary, family, ratio_of_seconds
 from compare.judgement.verdict_sentences import doubt_of
 from compare.papers.here import Here
@@ -263,8 +263,8 @@ def budget(here: Here, training: str) -> str:
         return "Nothing was trained."
     of, first = report.stored.comparison, report.stored.comparison.rows[0].spec
     return (
-        f"After {counted(first.epochs or 0, 'epoch')} of {counted(of.train_examples, 'image')} of {first.data.image_size} px "
-        f"({of.data_name}, {counted(len(of.class_names), 'class', 'classes')}): of longer training, or other images, it says "
+        f"After {count(first.epochs or 0, 'epoch')} of {count(of.train_examples, 'image')} of {first.data.image_size} px "
+        f"({of.data_name}, {count(len(of.class_names), 'class', 'classes')}): of longer training, or other images, it says "
         "nothing."
     )
 

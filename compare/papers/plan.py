@@ -11,7 +11,6 @@ from common.machine import machine
 from common.spec import Spec, SpecError
 from compare.core import wording
 from compare.data import engine_scans
-from compare.data.data_report import counted
 from compare.evaluation.final_training import Evaluation
 from compare.execution import launch, matrix
 from compare.execution.matrix import Row
@@ -106,10 +105,10 @@ class Plan:
         most = f"{'up to ' if len(lengths) > 1 else ''}{max(lengths)}"
         scaled: list[str] = []
         if not self.same_image_size:
-            here = f"Images of {pixels} px and {counted(epochs, 'epoch')}"
+            here = f"Images of {pixels} px and {wording.count(epochs, 'epoch')}"
             scaled = [f"{here}, in place of {paper.data.image_size} px and {most} epochs."]
         elif epochs != max(lengths):
-            scaled = [f"{counted(epochs, 'epoch')}, in place of {most}."]
+            scaled = [f"{wording.count(epochs, 'epoch')}, in place of {most}."]
         by_gpus = paper.departs_by_gpus[: self.setting.gpus + 1][-1:]
         return [*scaled, *paper.departs, *(each.replace("{devices}", self.setting.devices) for each in by_gpus)]
 

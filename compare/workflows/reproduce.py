@@ -17,13 +17,12 @@ from common.data import cache, sources
 from common.data.sources import DataRefused
 from common.machine import machine
 from compare.comparison import comparison_plan, estimate, run
-from compare.core import exits
+from compare.core import exits, wording
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen
 from compare.core.presets import Preset
 from compare.core.progress import Display, display
 from compare.data import engine_scans, preprocess_report
-from compare.data.data_report import counted
 from compare.evaluation import final_training
 from compare.evaluation.final_training import Evaluated
 from compare.execution import launch, store
@@ -225,7 +224,7 @@ def _departures(plan: Plan, made: Comparison) -> list[str]:
     names = made.class_names[:_FEW_NAMES]
     more = ", ..." if len(made.class_names) > len(names) else ""
     said = [
-        f"The data: {made.data_name}, {counted(len(made.class_names), 'class', 'classes')} ({', '.join(names)}{more}), "
+        f"The data: {made.data_name}, {wording.count(len(made.class_names), 'class', 'classes')} ({', '.join(names)}{more}), "
         f"{made.train_examples:,} training images; the report's: {paper.data.name}, {paper.data.classes} classes, "
         f"{paper.data.images:,} training images."
     ]
