@@ -22,7 +22,8 @@ def faster_than(here: Here, claim: schema.FasterThan) -> Judgement:
         ratio = judging.speedup(here, CORRECTED, run)
     else:
         ratio = judging.framework_times(here, CORRECTED, run, than)
-    where = judging.of_devices(here.summary(CORRECTED, run))
+    made = here.summary(CORRECTED, run)
+    where = f"on {made.device or 'an unknown device'}, {made.cores} cores" if made else "not run"
     judged = judging.above(ratio, f"epoch seconds of {than} over those of {run}, {where}")
     verdict, words = judging.undisturbed(here, CORRECTED, (run, than), judged)
     evidence = [judging.sentence(words)]
