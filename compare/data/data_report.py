@@ -10,7 +10,7 @@ from compare.core.wording import count, visible
 from compare.data.exploration import ClassCount, Exploration, FileFacts, to_plain
 from compare.reporting import image_grid, plots, tables
 from compare.reporting.document import Report
-from compare.reporting.tables import Cell, Column, Table
+from compare.reporting.tables import Column, Table
 
 COUNTS_FILE, SHEET_FILE, BALANCE_NAME = "counts.csv", "sample_sheet.png", "class_balance"
 RESULTS_FILE = "data.json"
@@ -77,31 +77,27 @@ def tables_of(exploration: Exploration) -> list[Table]:
 
 def _class_table(exploration: Exploration, classes: Sequence[ClassCount]) -> Table:
     total = max(1, sum(exploration.splits.values()))
-    rows: list[dict[str, Cell]] = [
-        {
-            "class": visible(each.name),
-            "plant": _visible(each.plant),
-            "condition": _visible(each.condition),
-            **each.counts,
-            "total": each.total,
-            "percent": 100 * each.total / total,
-        }
-        for each in classes
-    ]
     totals = [each.total for each in exploration.classes]
     left_out = len(exploration.classes) - len(classes)
     balance = f"The largest class has {max(totals) / max(1, min(totals)):.2f} times the images of the smallest."
-    return Table(
+    return Table.of(
         "counts",
         "Classes",
         (
-            Column("class", "class"),
-            *(Column(name, name, terminal=False) for name in ("plant", "condition") if exploration.names_tell),
-            *(Column(split, split) for split in exploration.splits),
+            Column("class", "class", pick=lambda each: visible(each.name)),
+            *(
+                (
+                    Column("plant", "plant", terminal=False, pick=lambda each: visible(each.plant)),
+                    Column("condition", "condition", terminal=False, pick=lambda each: visible(each.condition)),
+                )
+                if exploration.names_tell
+                else ()
+            ),
+            *(Column(split, split, pick=f"counts.{split}") for split in exploration.splits),
             Column("total", "images"),
-            Column("percent", "%", 2),
+            Column("percent", "%", 2, pick=lambda each: 100 * each.total / total),
         ),
-        rows,
+        classes,
         note=balance + (f" {left_out:,} more classes are in {COUNTS_FILE} and in the JSON." if left_out else ""),
     )
 
@@ -139,19 +135,16 @@ def _plant_table(exploration: Exploration) -> Table:
 
 def _kind_table(files: FileFacts) -> Table:
     left_out = len(files.kinds) - _MAX_KINDS_SHOWN
-    return Table(
+    return Table.of(
         "kinds",
         "Files",
         (
             Column("format", "format"),
             Column("mode", "mode"),
-            Column("size", "width x height"),
+            Column("size", "width x height", pick=lambda kind: f"{kind.width_px} x {kind.height_px}"),
             Column("files", "files"),
         ),
-        [
-            {"format": kind.format, "mode": kind.mode, "size": f"{kind.width_px} x {kind.height_px}", "files": kind.files}
-            for kind in files.kinds[:_MAX_KINDS_SHOWN]
-        ],
+        files.kinds[:_MAX_KINDS_SHOWN],
         note=f"{files.usable:,} of {count(files.files, 'file')} {_are(files.usable, 'usable image')}: "
         f"{files.total_bytes / 2**20:,.2f} MiB, median {files.median_bytes:,} bytes, largest {files.largest_bytes:,}."
         + (f" {left_out:,} more kinds are in the JSON." if left_out > 0 else ""),
@@ -233,10 +226,6 @@ def _shortened(name: str) -> str:
     """The folders of a file and the end of its name, if the name is too long for a terminal."""
     folders, slash, file = name.rpartition("/")
     return repr(f"{folders}{slash}…{file[-_NAME_END:]}" if len(file) > _NAME_END + 8 else name)
-
-
-def _visible(name: str | None) -> str | None:
-    return None if name is None else visible(name)
 
 
 def _are(count: int, what: str) -> str:

@@ -151,9 +151,7 @@ def report(timed: Timed) -> Report:
     kinds: defaultdict[str, list[int]] = defaultdict(list)
     for number, unit in enumerate(timed.units):
         kinds[_kind(unit)].append(number)
-    by_words = {
-        _words(unit): [number] for number, unit in enumerate(timed.units)
-    }
+    by_words = {_words(unit): [number] for number, unit in enumerate(timed.units)}
     return Report(
         title=f"Layers of {timed.spec.model}",
         json_file=RESULTS_FILE,
