@@ -57,7 +57,7 @@ def feed(plan: Plan, split: Split, world_size: int, rank: int, chosen: dict[str,
         labels = tf.constant(split.labels)
         # Twin: variables hold the epoch's draws and steps, so that one pipeline, traced once, serves every epoch.
         drawn = plan.draw(1).map(tf.Variable)
-        wanted = tf.Variable(plan.bounds(1, world_size, rank), shape=(None, 2), dtype=tf.int64)
+        wanted = tf.Variable(tf.constant(plan.bounds(1, world_size, rank), tf.int64), shape=(None, 2))
         workers = plan.spec.workers if plan.spec.input == "workers" else 0
         source = tf.data.Dataset.from_tensors(0).flat_map(lambda _: tf.data.Dataset.from_tensor_slices(wanted.value()))
 
