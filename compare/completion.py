@@ -15,7 +15,7 @@ from compare.execution.launch import PROJECT_ROOT
 
 NAME = "convtwins"
 VARIABLE = "_CONVTWINS_COMPLETE"
-"""Environment variable by which a shell asks for completions."""
+"""A shell that wants completions sets this environment variable."""
 
 
 class Shell(enum.StrEnum):

@@ -140,7 +140,7 @@ class Staleness(Exact):
     """Of a parameter server: by how many updates of others each worker's gradients were late."""
 
     counts: list[int]
-    """Pushes whose gradients were made `index` updates before the one that they became."""
+    """Pushes by staleness: updates by others between the pull of a gradient's weights and its own update."""
     waiting_seconds: float
     """Mean over workers: in the pushes and pulls of training steps, for the server and for each other."""
 
@@ -164,9 +164,9 @@ class Noise(Exact):
     """Mean clock of the CPUs that the run was held to."""
     frequency_end_mhz: float | None = None
     cores_stolen: float | None = None
-    """Of the CPUs that the run was held to, during training, by the hypervisor for other machines. Part of cores_taken."""
+    """Cores that the hypervisor gave to other machines during training. Only CPUs of the run count. Part of cores_taken."""
     cores_taken: float | None = None
-    """Of the CPUs that the run was held to, during training, by other work. None also if the run was on several machines."""
+    """Cores that other work took during training. Only CPUs of the run count. None also if it ran on several machines."""
 
 
 class RunResult(Exact):

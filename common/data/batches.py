@@ -52,7 +52,7 @@ class Epoch:
     Attributes:
         ids: int64 [N], indices into the training split.
         flips: bool [N], mirror left to right. None if the run does not flip, or if affines hold the flips.
-        shifts: int64 [N, 2], offsets in pixels at which (rows, columns) of the source are read. None if the run does not
+        shifts: int64 [N, 2], offsets (rows, columns) of the pixels in the source. None if the run does not
             shift, or if affines hold the shifts.
         affines: float64 [N, 2, 3], from (row, column, 1) of an output pixel to the source's (row, column). None if the run
             neither rotates nor shears nor zooms.
@@ -221,5 +221,5 @@ def in_order(plan: Plan, feed: Feed[_B], first_epoch: int = 1) -> Iterator[_B]:
 
 
 def order_digest(ids: npt.NDArray[np.int64]) -> str:
-    """SHA-256 of example ids in the order in which a run trained on them."""
+    """SHA-256 of example ids in training order."""
     return hashlib.sha256(np.ascontiguousarray(ids, "<i8").data).hexdigest()

@@ -213,7 +213,7 @@ def describe() -> dict[str, Any]:
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Those of IDENTITY in which two records of a machine differ; what one of them does not know is passed over."""
+    """The fields of IDENTITY that differ between two records of a machine. Fields unknown to either are skipped."""
 
     def differs(fact: str) -> bool:
         ours, theirs = one.get(fact), other.get(fact)

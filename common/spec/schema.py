@@ -192,11 +192,11 @@ class Spec(Finite):
     def learning_rate(self, step: int, steps_per_epoch: int, total_steps: int) -> float:
         """The learning rate of one update: the base rate, scaled for replicas, warmed up and scheduled.
 
-        - `step` and `exponential` change between epochs, as torch.optim's StepLR and ExponentialLR do.
-        - `cosine` falls at every step and reaches zero just after the last one (Loshchilov & Hutter 2017, without restarts).
-        - Warm-up rises linearly from zero to the scaled rate.
-        - Scaling follows the replicas, as in the published reports. Goyal et al. 2017 scale with the global batch, and warm up
-          from the base rate.
+        schedule: `step` and `exponential` change between epochs, as torch.optim's StepLR and ExponentialLR do.
+            `cosine` falls at every step and reaches zero just after the last one (Loshchilov & Hutter 2017, without restarts).
+        warm-up: rises linearly from zero to the scaled rate.
+        scaling: follows the replicas, as in the published reports. Goyal et al. 2017 scale with the global batch, and warm up
+            from the base rate.
 
         Args:
             step: updates done before this one, from 0.

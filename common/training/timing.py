@@ -104,7 +104,7 @@ class Stopwatch:
 
     Args:
         synchronize: waits until the device has done all that was asked of it.
-        started: seconds since 1970 at which the run began; the time until now is the import phase.
+        started: start of the run, in seconds since 1970. The time until now is the import phase.
     """
 
     def __init__(self, synchronize: Callable[[], None], started: float) -> None:

@@ -40,7 +40,7 @@ class Request:
     oversubscribe: bool = False
     """Whether to run modes with more replicas than cores. The replicas then share cores."""
     target_accuracy: float | None = None
-    """Validation accuracy at which the time to accuracy is taken."""
+    """The time to accuracy ends at this validation accuracy."""
     live: bool = False
     """Whether to keep a live page up to date during the runs."""
 
@@ -66,7 +66,7 @@ def stored_request(folder: Path, repeats: int | None = None) -> Request:
     rows = [row.model_copy(update={"unavailable": None}) for row in stored.rows]
     return Request(
         settings,
-        list(dict.fromkeys(row.framework for row in rows)),
+        list(dict.fromkeys(row.contestant for row in rows)),
         folder,
         stored.prove,
         lay_out=lambda settings, frameworks: rows,
@@ -229,7 +229,7 @@ def _gpus(descriptions: Mapping[str, dict[str, Any]]) -> list[str] | None:
 
 
 def order(rows: Sequence[Row], repeats: int) -> list[tuple[Row, int]]:
-    """The runs in the order in which they are made: A B, then B A, and so on; see `interleaving`.
+    """The runs in the order of their execution: A B, then B A, and so on. See `interleaving`.
 
     Rows that differ by their framework alone follow one another. So little changes on the machine between the two that are
     compared most.
@@ -238,7 +238,7 @@ def order(rows: Sequence[Row], repeats: int) -> list[tuple[Row, int]]:
     ordered: list[Row] = []
     for row in runnable:
         if row not in ordered:
-            ordered += [row, *(other for other in runnable if matrix.differ_by_framework(row, other))]
+            ordered += [row, *(other for other in runnable if matrix.differ_by_contestant(row, other))]
     return [(row, repeat) for repeat in range(repeats) for row in turn(ordered, repeat)]
 
 

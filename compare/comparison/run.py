@@ -227,7 +227,7 @@ def _do(request: Request) -> _Done:
 
 
 def _with_rates(comparison: Comparison, shown: Display) -> Comparison:
-    """The comparison with the machine's rates for every number of cores on which a row runs here."""
+    """Add the machine's rates for every number of cores that a row uses here."""
     wanted = {row.spec.cores for row in comparison.rows if row.unavailable is None and not row.spec.hosts}
     missing = sorted(wanted - comparison.rates.keys())
     if not missing or comparison.rows[0].spec.part == "input":
@@ -245,7 +245,7 @@ def proof(comparison: Comparison, request: Request, folder: Path, watchers: Watc
     if len(request.frameworks) < 2 and modes == ["serial"]:
         return ProofRecord(verdict="not claimed", sentence="one framework alone has nothing to be compared with")
     watchers.say("proof")
-    serial = {row.framework: row.spec for row in comparison.rows if row.spec.mode == "serial"}  # the last: on most cores
+    serial = {row.contestant: row.spec for row in comparison.rows if row.spec.mode == "serial"}  # the last: on most cores
     try:
         base = comparison.rows[0].spec
         proof = ladder.prove(

@@ -16,12 +16,12 @@ VERDICT_PAIRS = 5
 """Below this many pairs no verdict is given: a t-interval over fewer is too wide, a bootstrap raises false alarms."""
 
 CONFIDENCE = 0.95
-"""Confidence of each interval by itself, and of all verdicts of a family together."""
+"""Confidence of each single interval, and of all verdicts of a family together."""
 SIGNIFICANCE = 0.05
 """The p below which a difference is named: what CONFIDENCE leaves."""
 
 POWER = 0.9
-"""Rate at which `least_found` is found."""
+"""A difference of `least_found` is found at this rate."""
 
 MARGIN = 0.01
 """A difference that is surely smaller is called so. The layout of memory alone can make as much."""
@@ -215,8 +215,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def verdicts(ratios: Sequence[tuple[str, Ratio]]) -> list[Judged]:
     """Judge all ratios that a reader sees together, as one family.
 
-    A ratio is above or below one if its own interval and its corrected p both say so. At 95 %, no verdict of the whole family
-    is false. Ratios of fewer than VERDICT_PAIRS pairs are not tested and get no verdict.
+    A ratio is above or below one if its own interval and its corrected p both exclude one. At 95 %, no verdict of the whole
+    family is false. Ratios of fewer than VERDICT_PAIRS pairs are not tested and get no verdict.
 
     Args:
         ratios: each with its name.
@@ -363,7 +363,7 @@ def interval_words(ratio: Ratio) -> str:
 
 
 def _digits(low: float, high: float) -> int:
-    """Digits that show on which side of 1 both bounds lie: at least two."""
+    """Enough digits to show each bound on its own side of 1: at least two."""
     seen = (digits for digits in range(2, 7) if 1.0 not in (round(low, digits), round(high, digits)))
     return next(seen, 2)
 

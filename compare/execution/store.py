@@ -123,7 +123,7 @@ class Stored(Exact):
 
 
 def new_folder(*names: str) -> Path:
-    """`results/<time>-<names>`, for what is not told where to go."""
+    """`results/<time>-<names>`: the default results folder of a command."""
     said = (re.sub(r"[^\w.-]+", "-", name) for name in names)
     return Path("results") / "-".join([f"{datetime.now().astimezone():%Y%m%d-%H%M%S}", *said])
 
@@ -251,7 +251,7 @@ def _with_repeats(argv: Sequence[str], repeats: int) -> list[str]:
 
 
 def _holds_plan(folder: Path) -> bool:
-    """Whether a folder holds a comparison; else it must be empty, but for hidden files.
+    """Whether a folder holds a comparison. If it does not, it must be empty, except for hidden files.
 
     Raises:
         FolderError: it is not.
@@ -304,7 +304,7 @@ def sealed(folder: Path, row: Row, repeat: int) -> RunResult | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     result = _loaded(path, (file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns))
-    if result.spec != row.spec or result.framework != row.framework:
+    if result.spec != row.spec or result.framework != row.contestant:
         raise ResultError(f"{path} is the result of another spec. Run it again.")
     if result.repeat != repeat:
         raise ResultError(f"{path} is the result of another repeat: of {result.repeat}. Run it again.")
@@ -424,7 +424,7 @@ def _other_rows(stored: Comparison, rows: Sequence[Row], seeds: Sequence[int], b
 
 
 def differing(there: Mapping[str, Any], asked: Mapping[str, Any]) -> str | None:
-    """`epochs is 2 there, asked for: 3; ...`, of the fields in which a record is not what is asked for; None where it is.
+    """`epochs is 2 there, asked for: 3; ...`: the fields that differ between record and request. None if none differs.
 
     Args:
         there: fields of the record, JSON-ready.

@@ -16,10 +16,10 @@ SLOWED_BELOW = 0.9
 """Clock over that of the fastest row with as many cores, below which a row was slowed."""
 
 FALLEN_FROM = 0.1
-"""Accuracy below that of its best epoch from which a run broke down. Small splits waver by less."""
+"""A run broke down if its accuracy fell by more than this from its best epoch. Small splits waver by less."""
 
 RISEN_FROM = 2.0
-"""Training loss over that of its best epoch from which a run broke down, if that is also more than it began with."""
+"""A run broke down if its last training loss exceeds the first one, and that of the best epoch this many times."""
 
 
 def _cut_short(summary: Summary, runs: Sequence[RunResult]) -> list[str]:

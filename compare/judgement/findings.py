@@ -1,4 +1,4 @@
-"""What the figures of a comparison say, in sentences that stand beside the tables."""
+"""The sentences beside the tables of a comparison. They say what its figures mean."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Findings(Frozen, serialize_by_alias=True):
     """The proof, and what the timed runs themselves show."""
     comparable: bool
     """Whether the timed runs had the same data, weights and order, and the same first step up to rounding."""
-    frameworks: list[str]
+    contestants: list[str]
     """Which framework is faster, for each configuration that both ran."""
     modes: list[str]
     """Which parallel modes pay."""
@@ -37,7 +37,7 @@ class Findings(Frozen, serialize_by_alias=True):
     inexact_modes: list[str] = Field(serialization_alias="departures")
     """Modes whose mathematics differ from serial's by design, and their accuracy."""
     bounds: list[str]
-    """Runs that wait for their input, and for which part of their training."""
+    """Runs that wait for their input, each with the part of its training that it waits."""
     troubles: list[str]
     """Runs that failed or are missing, exceeded their budget or did not get it."""
 
@@ -49,7 +49,7 @@ def findings(stored: Stored, summaries: Sequence[Summary]) -> Findings:
     return Findings(
         sameness=sameness.sentences(stored, summaries),
         comparable=comparable,
-        frameworks=verdict_sentences.of_frameworks(stored, judged),
+        contestants=verdict_sentences.of_contestants(stored, judged),
         modes=verdict_sentences.of_modes(stored, summaries, judged),
         verdicts=judged.judged,
         surety=[surety] if surety else [],

@@ -36,7 +36,7 @@ _Value = TypeVar("_Value")
 FAILURES = ("failed", "diverged", "killed")
 
 _OF_THE_MODE = ("mode", "replicas", "cores", "hosts", "parameter_server", "pipeline", "hybrid")
-"""Fields of a spec in which a row may differ from the serial row that it is compared with."""
+"""Fields of a spec that may differ between a row and its serial row."""
 
 
 class Scores(Frozen):
@@ -81,18 +81,18 @@ class Limit(Frozen):
     gflops: float
     """Done per second."""
     matrix_fraction: float | None
-    """Of the rate of the row's cores for matrix products of its precision."""
+    """Fraction of the rate that the row's cores reach in matrix products of its precision."""
     gb_per_second: float
     """Moved per second, if nothing came from a cache."""
     copy_fraction: float | None
-    """Of the rate at which its cores copy memory. Above 1 if caches serve."""
+    """Fraction of the rate that its cores reach in copies of memory. Above 1 if caches serve."""
 
 
 class Summary(Frozen):
     """One row: its configuration, its results, and how it compares."""
 
     id: str
-    framework: str
+    contestant: str
     mode: str
     implementation: str | None
     device: str | None
@@ -136,7 +136,7 @@ class Summary(Frozen):
     top_operations: TopOperations | None
     """Of the first repeat. None if the run was not profiled."""
     expected_idle: float | None
-    """Of synchronous pipelines: the part of a step, 0..1, in which one of several equal stages waits, by formula."""
+    """Of synchronous pipelines: the part of a step, 0..1, that one of several equal stages waits, by formula."""
     speedup_one_core: Ratio | None
     """Epoch seconds of serial on one core over this row's."""
     speedup_same_cores: Ratio | None
@@ -176,18 +176,18 @@ class Summary(Frozen):
     @property
     def configuration(self) -> str:
         """The part of the name that the same rows of other frameworks share: `serial, 1 core`."""
-        return self.name.removeprefix(self.framework).lstrip(" -")
+        return self.name.removeprefix(self.contestant).lstrip(" -")
 
     @property
     def fed_name(self) -> str:
         """The part of the name that its rows with other numbers of input workers share."""
         if self.mode == "serial":
-            return f"{self.framework} serial, {wording.count(self.cores, 'core')}"
-        return f"{self.framework} {self.mode} x{self.replicas}"
+            return f"{self.contestant} serial, {wording.count(self.cores, 'core')}"
+        return f"{self.contestant} {self.mode} x{self.replicas}"
 
     @property
     def input_wait(self) -> float | None:
-        """The part of its training time, 0..1, in which the loop waited for its next batch."""
+        """The part of its training time, 0..1, that the loop waited for its next batch."""
         if self.phases is None or not self.phases.training_seconds:
             return None
         return self.phases.input_wait_seconds / self.phases.training_seconds
@@ -227,14 +227,14 @@ class Summary(Frozen):
 class Family(NamedTuple):
     """All ratios of a report that get a verdict, judged together."""
 
-    frameworks: list[tuple[Summary, Summary, Judged]]
+    contestants: list[tuple[Summary, Summary, Judged]]
     """Rows that differ by their framework alone, and seconds of the second over seconds of the first."""
     modes: dict[str, Judged]
     """Row id: speed-up of a parallel mode over serial on the same cores."""
 
     @property
     def judged(self) -> list[Judged]:
-        return [*(judged for _, _, judged in self.frameworks), *self.modes.values()]
+        return [*(judged for _, _, judged in self.contestants), *self.modes.values()]
 
 
 def summarize(stored: Stored) -> list[Summary]:
@@ -253,7 +253,7 @@ def family(stored: Stored, summaries: Sequence[Summary]) -> Family:
         (first, second, ratio)
         for first, second in combinations(summaries, 2)
         if first.device == second.device
-        and matrix.differ_by_framework(rows[first.id], rows[second.id])
+        and matrix.differ_by_contestant(rows[first.id], rows[second.id])
         and (ratio := ratio_of_seconds(stored, slow=rows[second.id], fast=rows[first.id])) is not None
     ]
     modes = [
@@ -262,8 +262,8 @@ def family(stored: Stored, summaries: Sequence[Summary]) -> Family:
         if summary.mode != "serial" and summary.speedup_same_cores is not None
     ]
     judged = verdicts([*((f"{first.id} against {second.id}", ratio) for first, second, ratio in pairs), *modes])
-    frameworks = [(first, second, each) for (first, second, _), each in zip(pairs, judged, strict=False)]
-    return Family(frameworks, {each.name: each for each in judged[len(pairs) :]})
+    contestants = [(first, second, each) for (first, second, _), each in zip(pairs, judged, strict=False)]
+    return Family(contestants, {each.name: each for each in judged[len(pairs) :]})
 
 
 def measured(stored: Stored, row: Row) -> dict[int, RunResult]:
@@ -274,7 +274,7 @@ def measured(stored: Stored, row: Row) -> dict[int, RunResult]:
 def epoch_seconds(result: RunResult) -> float:
     """Median over the run's epochs, each at the pace of its timed steps.
 
-    Of the input alone, whose epochs may be of a few batches, at the pace of all steps together.
+    A run of the input alone may have epochs of few batches. It is taken at the pace of all its steps together.
     """
     if result.spec.part != "input":
         return spread_median([epoch.seconds for epoch in result.epochs])
@@ -321,7 +321,7 @@ def _summary(row: Row, stored: Stored) -> Summary:
     parallel = row.spec.mode != "serial"
     return Summary(
         id=row.id,
-        framework=row.framework,
+        contestant=row.contestant,
         mode=row.spec.variant,
         implementation=_first(shown, lambda result: result.implementation),
         device=_first(shown, lambda result: result.device),
@@ -422,7 +422,7 @@ def serial_of(comparison: Comparison, row: Row, *, cores: int | None = None, bat
     fields = {"cores": cores or row.spec.cores, "global_batch_size": batch or row.spec.global_batch_size}
     for other in comparison.rows:
         alike = row.spec.model_copy(update={name: getattr(other.spec, name) for name in _OF_THE_MODE} | fields)
-        if (other.framework, other.spec.mode) == (row.framework, "serial") and other.spec == alike:
+        if (other.contestant, other.spec.mode) == (row.contestant, "serial") and other.spec == alike:
             return other
     return None
 
@@ -491,7 +491,7 @@ def _efficiency(row: Row, device: str | None, one_core: Ratio | None, same_cores
 def _parity(comparison: Comparison, row: Row) -> str:
     if comparison.proof is None:
         return "not examined"
-    return comparison.proof.mode_verdicts.get(row.framework, {}).get(row.spec.variant, "not claimed")
+    return comparison.proof.mode_verdicts.get(row.contestant, {}).get(row.spec.variant, "not claimed")
 
 
 def _first_step_difference(stored: Stored, row: Row) -> float | None:
@@ -501,7 +501,7 @@ def _first_step_difference(stored: Stored, row: Row) -> float | None:
     """
     if row.spec.variant == "pipeline_async":
         return None
-    twins = [other for other in stored.comparison.rows if matrix.differ_by_framework(row, other)]
+    twins = [other for other in stored.comparison.rows if matrix.differ_by_contestant(row, other)]
     differences = [
         relative_difference(ours, theirs)
         for seed, ours in _first_losses(stored, [row])

@@ -118,7 +118,7 @@ def compared(
         name: of its files.
         title: of the table.
         labels: columns that tell the rows apart.
-        rows: labels, figures, and why one that is missing here is open.
+        rows: labels, figures, and the reason of a figure that is missing here.
         note: below the table.
     """
     columns = {label: Column(label, label) for label in labels}
@@ -267,7 +267,7 @@ def class_here(name: str, names: Iterable[str]) -> str:
 
 
 _Check = tuple[str, float, float, int]
-"""What, the stated figure, the figure from the paper's own tables, the digits of the stated one."""
+"""(label, the stated figure, the figure from the paper's own tables, digits of the stated one)."""
 
 
 def _checked_gains(paper: Paper) -> Iterator[_Check]:

@@ -479,7 +479,7 @@ def read(path: Path, argument: str) -> Paper:
 
 
 def _explained(error: pydantic.ValidationError) -> str:
-    """The first error, or the first unknown field, which may be a slip in the name of one that is missing."""
+    """The first unknown field if there is one, else the first error. An unknown field may be a missing one, misspelt."""
     first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     field = ".".join(map(str, first["loc"]))
     received = shortened(f"{first['input']!r}", 100)

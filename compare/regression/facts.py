@@ -89,7 +89,7 @@ def _agreement_verdict(before: bool | None, now: bool) -> Verdict:
 
 
 def cautions(baseline: Measured, candidate: Measured, pairs: Sequence[Pair]) -> list[str]:
-    """What differs between the two measurements besides the code, and what was left out of them."""
+    """Sentences on what differs between the two measurements besides the code, and on what was left out."""
     sides = ((baseline, "baseline"), (candidate, "candidate"))
     lines: list[str] = []
     for package in {**baseline.versions, **candidate.versions}:

@@ -1,4 +1,4 @@
-"""`python -m compare history`: one figure over the commits at which it was measured, as table and plot."""
+"""`python -m compare history`: one figure over the measured commits, as table and plot."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def command(
     out: Annotated[Path | None, typer.Option(help="Folder of the report. Default: DIR.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show a figure over the commits at which it was measured, separately for each machine."""
+    """Show a figure over the measured commits, separately for each machine."""
     with exits.told():
         found, left_out = points(folder, chosen("--metric", names(metric), (*METRICS, SECONDS)), only)
         for reason in left_out:

@@ -96,7 +96,7 @@ def sentences(judged: Judgement) -> list[tuple[str, list[str]]]:
 
 
 def change_words(change: Change) -> str:
-    """Of what, against what, by how much and how surely a figure changed."""
+    """The change of a figure: its run and metric, the two sides, its size, and how sure it is."""
     ratio = change.change
     form = "+.4f" if change.is_accuracy else ".3f"
     size = f"{ratio.value:{form}}"

@@ -121,7 +121,7 @@ def command(
     out: Annotated[Path | None, typer.Option(help="Folder for the report. Default: print it only.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Time each layer of a model by itself, forward and backward, and compare it with the limits of the machine."""
+    """Time each layer of a model alone, forward and backward, and compare it with the limits of the machine."""
     with exits.told():
         named = chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
         fields = options.fields(

@@ -1,4 +1,4 @@
-"""The search for the fastest switches of one framework: each by itself, then together while each addition is surely faster.
+"""The search for the fastest switches of one framework: first each alone, then together while each addition is surely faster.
 
 Every measurement is a run of the model alone (`part: compute`) in a fresh process. Its result is stored in the results folder
 under its configuration and round, and a finished run is not repeated. So an interrupted search resumes with the same steps.
@@ -35,8 +35,8 @@ HOPELESS = {1: 0.5, 2: 0.8}
 """By rounds: fraction of the speed of `fair`. A slower switch is neither measured again nor combined with others. A single
 round may be slow by chance."""
 FUTILE = {1: 0.8, 2: 1.0}
-"""The same for additions to the best so far, as fractions of its speed. What is slower in the mean of two rounds will not be
-surely faster in five."""
+"""The same for additions to the best so far, as fractions of its speed. An addition that is slower in the mean of two rounds
+will not be surely faster in five."""
 STOPPED_BELOW = {1: 0.1, 3: 0.5}
 """By epochs of the search: fraction of the speed of `fair`. A run below it after so many epochs is stopped. The first epoch
 may be slow by chance."""
@@ -268,7 +268,7 @@ class Search:
             raise errors.LaunchError(f"{self._framework} cannot run {self._timed.model}: {self._fair.failure}")
 
     def _result(self, each: _Configuration, number: int) -> RunResult:
-        row = Row(id=f"{self._framework}-{each.name}", framework=self._framework, spec=self._spec(each, self._timed))
+        row = Row(id=f"{self._framework}-{each.name}", contestant=self._framework, spec=self._spec(each, self._timed))
         try:
             sealed = store.sealed(self._folder, row, number)
         except ResultError:

@@ -43,7 +43,7 @@ OPTUNA_STATES: dict[State, TrialState] = {
 }
 
 _BUSY_SECONDS = 60
-"""Seconds for which another reader of a SQLite file, for example a dashboard, may lock it."""
+"""Another reader of a SQLite file, for example a dashboard, may lock it for so long."""
 _HIDDEN = "***"
 """SQLAlchemy's replacement of a password."""
 _SECRET = re.compile("pass|pwd|secret|token|key", re.IGNORECASE)
@@ -55,7 +55,7 @@ class Search:
     """One search to run."""
 
     settings: Tuning
-    framework: str
+    contestant: str
     layout: Layout
     repeat: int
     trials: int
@@ -68,7 +68,7 @@ class Search:
 
     @property
     def name(self) -> str:
-        return f"{self.framework} {wording.count(self.layout.jobs, 'job')}"
+        return f"{self.contestant} {wording.count(self.layout.jobs, 'job')}"
 
 
 def random_trials(trials: int) -> int:
@@ -197,7 +197,7 @@ def result(search: Search, study: optuna.Study) -> SearchResult:
     ]
     done = study.user_attrs.get(DONE)
     return SearchResult(
-        framework=search.framework,
+        contestant=search.contestant,
         jobs=search.layout.jobs,
         repeat=search.repeat,
         seed=search.seed,

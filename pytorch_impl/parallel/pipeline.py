@@ -28,7 +28,7 @@ class Pipeline(Trainer):
     """Stages of one model on a device each, in the order of GPipe or of 1F1B.
 
     The one update uses gradients summed over the micro-batches, so the mathematics is that of serial accumulation over the
-    same micro-batches. BatchNorm normalises each micro-batch by itself.
+    same micro-batches. BatchNorm normalises each micro-batch separately.
     """
 
     def _build(self) -> None:
