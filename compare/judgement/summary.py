@@ -147,6 +147,7 @@ class Summary(Frozen):
     """Speed-up over the ratio of resources: cores against one core; on accelerators, replicas against one device."""
     pays: str | None
     """For parallel modes: whether it beats serial on the same cores. Judged with all other comparisons, see `family`."""
+    peak_memory_pss_mib: float | None
     peak_memory_mib: float | None
     device_peak_memory_mib: float | None
     parity: str
@@ -360,6 +361,7 @@ def _summary(row: Row, stored: Stored) -> Summary:
         speedup_same_cores=same_cores if parallel else None,
         parallel_efficiency=_efficiency(row, _first(good, lambda result: result.device), one_core, same_cores),
         pays=None,
+        peak_memory_pss_mib=_largest(good, lambda result: result.peak_memory_pss_mib),
         peak_memory_mib=_largest(good, lambda result: result.peak_memory_mib),
         device_peak_memory_mib=_largest(good, lambda result: result.device_peak_memory_mib),
         parity=_parity(comparison, row),
