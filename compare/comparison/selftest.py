@@ -24,6 +24,7 @@ from compare.core.option_parsing import chosen, names
 from compare.core.presets import Preset
 from compare.core.statistics import VERDICT_PAIRS, Judged, Ratio, interval_words, paired_ratio, verdicts
 from compare.core.until_decided import UntilDecided
+from compare.core.wording import percent
 from compare.execution import launch, options, store
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
@@ -120,7 +121,7 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Test the verdicts themselves: equal runs must be called equal, and a known slowdown must be found."""
-    with exits.told():
+    with exits.reported():
         asked = chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
         if real_pairs is not None and simulate_only:
             raise SpecError("--real-pairs and --simulate-only exclude each other. Received: both. Use one of them.")
@@ -162,36 +163,37 @@ def simulate(trials: int, seed: int) -> list[Check]:
         add(
             what=f"equal runs called different at any of {VERDICT_PAIRS} to {MOST} repeats, looked at after each",
             n=trials,
-            found=f"{alarms:.2%}",
+            found=percent(alarms, 2),
             required=f"{100 * LEAST_ALARMS:.3g} to {100 * top:.3g} %",
             passed=LEAST_ALARMS <= alarms <= top,
         ),
         add(
-            what=f"slowdowns of {SLOWDOWN - 1:.0%} found, noise {NOISE:.0%}, until decided",
+            what=f"slowdowns of {percent(SLOWDOWN - 1)} found, noise {percent(NOISE)}, until decided",
             n=trials,
-            found=f"{slower.larger.mean():.2%}, after {slower.repeats.mean():.1f} repeats",
-            required=f"at least {statistics.POWER:.0%}",
+            found=f"{percent(slower.larger.mean(), 2)}, after {slower.repeats.mean():.1f} repeats",
+            required=f"at least {percent(statistics.POWER)}",
             passed=float(slower.larger.mean()) >= statistics.POWER,
         ),
         add(
-            what=f"equal runs shown to differ by less than {UNTIL.smallest_effect:.0%}, noise {NOISE:.0%}, until decided",
+            what=f"equal runs shown to differ by less than {percent(UNTIL.smallest_effect)}, noise {percent(NOISE)}, "
+            "until decided",
             n=trials,
-            found=f"{shown:.2%}, after {equal.repeats.mean():.1f} repeats",
-            required=f"at least {statistics.POWER:.0%}, after fewer than 10",
+            found=f"{percent(shown, 2)}, after {equal.repeats.mean():.1f} repeats",
+            required=f"at least {percent(statistics.POWER)}, after fewer than 10",
             passed=shown >= statistics.POWER and float(equal.repeats.mean()) < 10,
         ),
         add(
-            what=f"families of {FAMILY} equal comparisons with any called different (uncorrected: {alone:.1%})",
+            what=f"families of {FAMILY} equal comparisons with any called different (uncorrected: {percent(alone, 1)})",
             n=number,
-            found=f"{any_alarm:.2%}",
+            found=percent(any_alarm, 2),
             required=f"at most {100 * most:.3g} %",
             passed=any_alarm <= most,
         ),
         add(
-            what=f"slowdowns found among {FAMILY} comparisons, noise {NOISE:.0%}: the least that {VERDICT_PAIRS} earlier pairs "
-            f"say is found, on average {float(least.mean()) - 1:.1%}",
+            what=f"slowdowns found among {FAMILY} comparisons, noise {percent(NOISE)}: the least that {VERDICT_PAIRS} earlier "
+            f"pairs say is found, on average {percent(float(least.mean()) - 1, 1)}",
             n=number,
-            found=f"{found_among:.2%}",
+            found=percent(found_among, 2),
             required=f"at least {100 * least_power:.3g} %",
             passed=found_among >= least_power,
         ),
@@ -199,7 +201,7 @@ def simulate(trials: int, seed: int) -> list[Check]:
             what=f"intervals of serial fractions that hold the truth, {', '.join(map(str, SIZES))} replicas over one serial "
             "run, by one look",
             n=number,
-            found=f"{covered:.2%}",
+            found=percent(covered, 2),
             required=f"{100 * least_covered:.3g} to {100 * most_covered:.3g} %",
             passed=least_covered <= covered <= most_covered,
         ),
@@ -375,21 +377,21 @@ def judge_pairs(made: Compared, wanted: int, seed: int) -> Selftest:
         add(
             what=f"equal runs called different at any of {VERDICT_PAIRS} to {MOST} repeats: {SEQUENCES:,} sequences of "
             f"blocks of {BLOCK} real pairs",
-            found=f"{alarms / SEQUENCES:.2%}, surely below {bound:.2%}",
-            required=f"surely at most {MOST_ALARMS:.0%}",
+            found=f"{percent(alarms / SEQUENCES, 2)}, surely below {percent(bound, 2)}",
+            required=f"surely at most {percent(MOST_ALARMS)}",
             passed=bound <= MOST_ALARMS,
         ),
         add(
-            what=f"slowdowns of {SLOWDOWN - 1:.0%} planted in these sequences and found, until decided",
-            found=f"{found:.2%}, after {slower.repeats.mean():.1f} repeats",
-            required=f"at least {statistics.POWER:.0%}",
+            what=f"slowdowns of {percent(SLOWDOWN - 1)} planted in these sequences and found, until decided",
+            found=f"{percent(found, 2)}, after {slower.repeats.mean():.1f} repeats",
+            required=f"at least {percent(statistics.POWER)}",
             passed=found >= statistics.POWER,
         ),
     ]
     sentences = [
-        f"Two equal runs differ by {float(logs.std(ddof=1)):.1%} here (standard deviation). The correlation of successive "
-        f"pairs is {next_to:.2f}. Without drawing which run is called slower, {as_recorded.ever.mean():.1%} of the sequences "
-        f"are called different. Equal runs are decided after {equal.repeats.mean():.1f} repeats.",
+        f"Two equal runs differ by {percent(float(logs.std(ddof=1)), 1)} here (standard deviation). "
+        f"The correlation of successive pairs is {next_to:.2f}. Without drawing which run is called slower, "
+        f"{percent(as_recorded.ever.mean(), 1)} of the sequences are called different. Equal runs are decided after {equal.repeats.mean():.1f} repeats.",
         *made.findings.troubles,
     ]
     return Selftest(checks=checks, sentences=sentences)
@@ -478,10 +480,11 @@ def _resolution(stored: Stored, contestant: str) -> str | None:
 
     def least(comparisons: int) -> str:
         found = statistics.least_found(deviation / math.sqrt(len(logs)), freedom, comparisons, len(logs))
-        return f"{math.expm1(found):.1%}"
+        return percent(math.expm1(found), 1)
 
     return (
-        f"{contestant} here: two equal runs differ by {deviation:.1%} (standard deviation; {low:.1%} to {high:.1%}, for so few "
-        f"pairs). So {len(logs)} pairs find a difference of about {least(1)} nine times in ten, and of "
+        f"{contestant} here: two equal runs differ by {percent(deviation, 1)} "
+        f"(standard deviation; {percent(low, 1)} to {percent(high, 1)}, for so few pairs). "
+        f"So {len(logs)} pairs find a difference of about {least(1)} nine times in ten, and of "
         f"{least(FAMILY)} among {FAMILY} comparisons. Both are averages over what the noise may truly be."
     )

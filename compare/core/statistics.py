@@ -13,6 +13,7 @@ from scipy import special
 
 from common.frozen import Frozen
 from compare.core import looking
+from compare.core.wording import percent
 
 VERDICT_PAIRS = 5
 """Below this many pairs no verdict is given: a t-interval over fewer is too wide, a bootstrap raises false alarms."""
@@ -315,8 +316,8 @@ def word(judged: Judged, *, above: str, below: str, neither: str) -> str:
 
 
 def percent_words(fraction: float) -> str:
-    """`5%`, `2.5%`."""
-    return f"{float(f'{100 * fraction:.3g}'):g}%"
+    """`5 %`, `2.5 %`."""
+    return f"{float(f'{100 * fraction:.3g}'):g} %"
 
 
 def faster(seconds: Judged, first: str, second: str) -> str:
@@ -337,11 +338,11 @@ def faster(seconds: Judged, first: str, second: str) -> str:
 
 
 def hardly(judged: Judged) -> str:
-    """`, by less than 1%` if the whole interval of a verdict is so near to one, else an empty text."""
+    """`, by less than 1 %` if the whole interval of a verdict is so near to one, else an empty text."""
     low, high = judged.ratio.low, judged.ratio.high
     if judged.verdict not in ("above", "below") or low is None or high is None:
         return ""
-    return f", by less than {MARGIN:.0%}" if low > 1.0 / (1.0 + MARGIN) and high < 1.0 + MARGIN else ""
+    return f", by less than {percent(MARGIN)}" if low > 1.0 / (1.0 + MARGIN) and high < 1.0 + MARGIN else ""
 
 
 def pays(speedup: Judged | None) -> str | None:
@@ -381,7 +382,7 @@ def resolution_words(ratios: Sequence[Ratio], comparisons: int, *, one_look: boo
         return ""
     percent = f"{float(f'{100 * least:.2g}'):g} %"
     return (
-        f" At the noise that they met, a difference of {percent} is found in {POWER:.0%} of cases. "
+        f" At the noise that they met, a difference of {percent} is found in {percent(POWER)} of cases. "
         "This is an average over what the noise may truly be."
     )
 
@@ -398,7 +399,7 @@ def family_words(
     tested = [each for each in judged if each.p is not None]
     if not tested:
         return None
-    level, number = f"{CONFIDENCE:.0%}", tested[0].family
+    level, number = percent(CONFIDENCE), tested[0].family
     end = f" This holds however often repeats are added.{resolution_words([each.ratio for each in tested], number)}"
     if number == 1:
         return f"One comparison was tested, at {level} ({tests}).{end}"
