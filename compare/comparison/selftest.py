@@ -391,7 +391,8 @@ def judge_pairs(made: Compared, wanted: int, seed: int) -> Selftest:
     sentences = [
         f"Two equal runs differ by {percent(float(logs.std(ddof=1)), 1)} here (standard deviation). "
         f"The correlation of successive pairs is {next_to:.2f}. Without drawing which run is called slower, "
-        f"{percent(as_recorded.ever.mean(), 1)} of the sequences are called different. Equal runs are decided after {equal.repeats.mean():.1f} repeats.",
+        f"{percent(as_recorded.ever.mean(), 1)} of the sequences are called different. "
+        f"Equal runs are decided after {equal.repeats.mean():.1f} repeats.",
         *made.findings.troubles,
     ]
     return Selftest(checks=checks, sentences=sentences)

@@ -380,9 +380,9 @@ def resolution_words(ratios: Sequence[Ratio], comparisons: int, *, one_look: boo
     least = resolution(ratios, comparisons, one_look=one_look)
     if least is None:
         return ""
-    percent = f"{float(f'{100 * least:.2g}'):g} %"
+    difference = f"{float(f'{100 * least:.2g}'):g} %"
     return (
-        f" At the noise that they met, a difference of {percent} is found in {percent(POWER)} of cases. "
+        f" At the noise that they met, a difference of {difference} is found in {percent(POWER)} of cases. "
         "This is an average over what the noise may truly be."
     )
 
