@@ -46,6 +46,9 @@ def parse(framework: str, words: Sequence[str]) -> argparse.Namespace:
 def _add_trace_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reverse-batches", action="store_true", help="sum in another order: the yardstick")
     parser.add_argument(
+        "--copies", type=int, metavar="N", help="losses alone, and those of N copies one unit in the last place apart"
+    )
+    parser.add_argument(
         "--then",
         type=Path,
         nargs=2,

@@ -267,7 +267,7 @@ def proof(comparison: Comparison, request: Request, folder: Path, watchers: Watc
         sentence=before.sentence if before is not None and own else proof.sentence,
         mode_verdicts=verdicts,
         not_claimed=proof.not_claimed,
-        held_against=proof.compared_with,
+        compared_with=proof.compared_with,
         rungs=rungs,
     )
 

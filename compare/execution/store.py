@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import filelock
-from pydantic import BaseModel, Field
+from pydantic import AliasChoices, BaseModel, Field
 
 from common.artifacts import atomic_files, checkpoint, event_log, records, results
 from common.artifacts.checkpoint import CheckpointError
@@ -54,7 +54,7 @@ class ProofRecord(Exact):
     """framework: {mode: verdict}."""
     not_claimed: dict[str, str] = {}
     """Mode: why it is another function than serial as it is timed."""
-    held_against: dict[str, str] = {}
+    compared_with: dict[str, str] = Field({}, validation_alias=AliasChoices("compared_with", "held_against"))
     """Mode: what it was proved to equal, where that is not the serial run beside it."""
     rungs: list[dict[str, Any]] = []
 

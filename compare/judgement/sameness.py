@@ -57,7 +57,7 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
     found += [f"{mode}: not claimed: {reason}." for mode, reason in (proof.not_claimed if proof else {}).items()]
     found += [
         f"{mode}: compared with {other}. The serial runs here see whole batches."
-        for mode, other in (proof.held_against if proof else {}).items()
+        for mode, other in (proof.compared_with if proof else {}).items()
     ]
     known = [summary for summary in summaries if summary.first_step_difference is not None]
     if known:

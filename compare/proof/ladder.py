@@ -119,7 +119,7 @@ class _Ladder:
 
     @cached_property
     def _dataset(self) -> Dataset:
-        return sources.load(self.base.data, seed=self.base.seed, cache_dir=self.base.paths.cache_dir)
+        return sources.load(self.base.data, seed=self.base.split_seed, cache_dir=self.base.paths.cache_dir)
 
     @cached_property
     def architecture(self) -> Architecture:
