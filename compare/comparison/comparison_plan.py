@@ -66,7 +66,7 @@ def stored_request(folder: Path, repeats: int | None = None) -> Request:
     rows = [row.model_copy(update={"unavailable": None}) for row in stored.rows]
     return Request(
         settings,
-        list(dict.fromkeys(row.framework for row in rows)),
+        list(dict.fromkeys(row.contestant for row in rows)),
         folder,
         stored.prove,
         lay_out=lambda settings, frameworks: rows,

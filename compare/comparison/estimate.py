@@ -173,7 +173,7 @@ def stored(folder: Path) -> Callable[[Row], tuple[RunResult, str] | str]:
     ]
 
     def known(row: Row) -> tuple[RunResult, str] | str:
-        alike = [each for each in whole if each[1].framework == row.framework and _alike(each[1], row)]
+        alike = [each for each in whole if each[1].framework == row.contestant and _alike(each[1], row)]
         if not alike:
             return f"unknown: {folder} has no run of this kind"
         return sorted(alike, key=itemgetter(0))[(len(alike) - 1) // 2][1], f"stored in {folder}"

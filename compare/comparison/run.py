@@ -245,7 +245,7 @@ def proof(comparison: Comparison, request: Request, folder: Path, watchers: Watc
     if len(request.frameworks) < 2 and modes == ["serial"]:
         return ProofRecord(verdict="not claimed", sentence="one framework alone has nothing to be compared with")
     watchers.say("proof")
-    serial = {row.framework: row.spec for row in comparison.rows if row.spec.mode == "serial"}  # the last: on most cores
+    serial = {row.contestant: row.spec for row in comparison.rows if row.spec.mode == "serial"}  # the last: on most cores
     try:
         base = comparison.rows[0].spec
         proof = ladder.prove(

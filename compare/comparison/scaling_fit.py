@@ -36,7 +36,7 @@ class Point(Frozen):
     """One mode at one number of replicas."""
 
     id: str
-    framework: str
+    contestant: str
     mode: str
     kind: Kind
     """strong: the global batch is fixed; weak: it grows with the replicas."""
@@ -65,7 +65,7 @@ class Point(Frozen):
 class Law(Frozen):
     """A law fitted to the points of one mode. Points with more replicas than cores are left out."""
 
-    framework: str
+    contestant: str
     mode: str
     workers: int
     fraction: SerialFraction
@@ -74,7 +74,7 @@ class Law(Frozen):
 class Check(Frozen):
     """The model is fitted on the smaller runs and compared with the largest measured run."""
 
-    framework: str
+    contestant: str
     mode: str
     kind: Kind
     workers: int
@@ -93,7 +93,7 @@ class Check(Frozen):
 class Projected(Frozen):
     """Projected, not measured: this machine's compute, and the gradient's bytes over a network that it does not have."""
 
-    framework: str
+    contestant: str
     workers: int
     kind: Kind
     topology: Topology
@@ -150,7 +150,7 @@ def _point(stored: Stored, row: Row, doubted: Collection[str]) -> Point:
     resources = wanted.replicas if accelerated(device) else wanted.cores
     return Point(
         id=row.id,
-        framework=row.framework,
+        contestant=row.contestant,
         mode=wanted.variant,
         kind=_kind(stored, row),
         replicas=wanted.replicas,
@@ -196,12 +196,12 @@ def _laws(stored: Stored, points: Sequence[Point]) -> list[Law]:
     rows = {row.id: row for row in stored.comparison.rows}
     samples: dict[tuple[str, str, int], dict[Kind, list[tuple[int, float]]]] = {}
     for point in points:
-        group = samples.setdefault((point.framework, point.mode, point.workers), {kind: [] for kind in KINDS})
+        group = samples.setdefault((point.contestant, point.mode, point.workers), {kind: [] for kind in KINDS})
         if not point.oversubscribed:
             group[point.kind] += [(point.replicas, gain) for gain in _gains(stored, rows[point.id])]
     return [
-        Law(framework=framework, mode=mode, workers=workers, fraction=fraction)
-        for (framework, mode, workers), group in samples.items()
+        Law(contestant=contestant, mode=mode, workers=workers, fraction=fraction)
+        for (contestant, mode, workers), group in samples.items()
         for fraction in (scaling_laws.amdahl(group["strong"]), scaling_laws.gustafson(group["weak"]))
         if fraction is not None
     ]
@@ -217,7 +217,7 @@ def _fed_alike(stored: Stored) -> list[list[Row]]:
     """The rows by framework and input. Rows with another input have another pace and cannot be used together."""
     groups: dict[tuple[str, str, int], list[Row]] = {}
     for row in stored.comparison.rows:
-        groups.setdefault((row.framework, row.spec.input, row.spec.workers), []).append(row)
+        groups.setdefault((row.contestant, row.spec.input, row.spec.workers), []).append(row)
     return list(groups.values())
 
 
@@ -282,7 +282,7 @@ def _checks(stored: Stored, alike: Sequence[Row], mode: str) -> Iterator[Check]:
         seconds = [each for other, each in runs if other.id == row.id]
         if row.spec.replicas == largest and seconds:
             yield Check(
-                framework=row.framework,
+                contestant=row.contestant,
                 mode=mode,
                 kind=_kind(stored, row),
                 workers=row.spec.workers,
@@ -311,7 +311,7 @@ def _projected(stored: Stored, alike: Sequence[Row], wish: Wish) -> Iterator[Pro
                     seconds = compute.step_seconds(images / replicas) + exchange
                     speedup = images / seconds * compute.step_seconds(batch) / batch
                 yield Projected(
-                    framework=first.framework,
+                    contestant=first.contestant,
                     workers=first.spec.workers,
                     kind=kind,
                     topology=topology,

@@ -20,7 +20,7 @@ from compare.reporting.tables import Cell, Column, Table
 
 NAME, SCALING_FILE = "scaling", "scaling.json"
 
-_FRAMEWORK, _MODE, _KIND = Column("framework", "framework"), Column("mode", "mode"), Column("kind", "scaling")
+_CONTESTANT, _MODE, _KIND = Column("contestant", "contestant"), Column("mode", "mode"), Column("kind", "scaling")
 _WORKERS = Column("workers", "input workers", terminal=False)
 
 
@@ -53,7 +53,7 @@ def report(compared: Compared, folder: Path, found: Scaling, arguments: Sequence
 
 def points_table(found: Scaling) -> Table:
     columns = (
-        _FRAMEWORK,
+        _CONTESTANT,
         _MODE,
         _KIND,
         Column("replicas", "replicas", short="repl."),
@@ -89,7 +89,7 @@ def _status(point: Point) -> str:
 
 def laws_table(found: Scaling) -> Table:
     columns = (
-        _FRAMEWORK,
+        _CONTESTANT,
         _MODE,
         Column("law", "law"),
         Column("serial_fraction", "serial fraction", 3, interval=True),
@@ -101,7 +101,7 @@ def laws_table(found: Scaling) -> Table:
     for law in found.laws:
         fraction = law.fraction
         ratio = Ratio(value=fraction.value, low=fraction.low, high=fraction.high, n=fraction.n)
-        row: dict[str, Cell] = {"framework": law.framework, "mode": law.mode, "law": fraction.law, "n": fraction.n}
+        row: dict[str, Cell] = {"contestant": law.contestant, "mode": law.mode, "law": fraction.law, "n": fraction.n}
         extrapolated = (8, 64) if 0.0 <= fraction.value <= 1.0 else ()
         cells.append(
             row | {"serial_fraction": ratio} | {f"speedup_{replicas}": fraction.speedup(replicas) for replicas in extrapolated}
@@ -119,7 +119,7 @@ def laws_table(found: Scaling) -> Table:
 
 def checks_table(found: Scaling) -> Table:
     columns = (
-        _FRAMEWORK,
+        _CONTESTANT,
         _MODE,
         _KIND,
         _WORKERS,
@@ -147,7 +147,7 @@ def checks_table(found: Scaling) -> Table:
 
 def projected_table(found: Scaling) -> Table:
     columns = (
-        _FRAMEWORK,
+        _CONTESTANT,
         _WORKERS,
         _KIND,
         Column("network", "network"),
@@ -183,7 +183,7 @@ def _draw_measured(axes: Axes, found: Scaling) -> None:
     lines: dict[tuple[str, str, Kind, int], list[tuple[Point, Ratio]]] = {}
     for point in found.points:
         if point.speedup_one_core is not None:
-            key = point.framework, point.mode, point.kind, point.workers
+            key = point.contestant, point.mode, point.kind, point.workers
             lines.setdefault(key, []).append((point, point.speedup_one_core))
     for index, line in enumerate(lines.values()):
         _draw_line(axes, index, sorted(line, key=lambda each: each[0].replicas))
@@ -210,7 +210,7 @@ def _draw_line(axes: Axes, index: int, line: Sequence[tuple[Point, Ratio]]) -> N
         linestyle="-" if first.kind == "strong" else "--",
         marker=plots.MARKERS[index % len(plots.MARKERS)],
         capsize=3,
-        label=f"{first.framework} {first.mode}, {first.kind}{_fed(first.workers)}",
+        label=f"{first.contestant} {first.mode}, {first.kind}{_fed(first.workers)}",
     )
     crowded = [(point.replicas, ratio.value) for point, ratio in line if point.oversubscribed]
     if crowded:
@@ -221,12 +221,12 @@ def _draw_projected(axes: Axes, found: Scaling) -> None:
     lines: dict[tuple[str, int, Kind, Topology], list[Projected]] = {}
     for projected in found.projected:
         if projected.speedup is not None:
-            key = projected.framework, projected.workers, projected.kind, projected.topology
+            key = projected.contestant, projected.workers, projected.kind, projected.topology
             lines.setdefault(key, []).append(projected)
-    computes = list(dict.fromkeys((framework, workers) for framework, workers, _, _ in lines))
+    computes = list(dict.fromkeys((contestant, workers) for contestant, workers, _, _ in lines))
     styles: Mapping[Topology, Any] = dict(zip((*TOPOLOGIES, "all_gather"), plots.LINE_STYLES, strict=True))
-    for (framework, workers, kind, topology), line in lines.items():
-        colour = 2 * computes.index((framework, workers)) + KINDS.index(kind)
+    for (contestant, workers, kind, topology), line in lines.items():
+        colour = 2 * computes.index((contestant, workers)) + KINDS.index(kind)
         line.sort(key=lambda projected: projected.replicas)
         axes.plot(
             [projected.replicas for projected in line],
@@ -234,7 +234,7 @@ def _draw_projected(axes: Axes, found: Scaling) -> None:
             color=plots.COLOURS[colour % len(plots.COLOURS)],
             linestyle=styles[topology],
             alpha=0.8,
-            label=f"{framework}, {kind}, {topology}{_fed(workers)}",
+            label=f"{contestant}, {kind}, {topology}{_fed(workers)}",
         )
     axes.set(xscale="log", yscale="log", xlabel="replicas", ylabel="images per second, against one replica")
     axes.set_title(f"Projected, not measured: {found.projected[0].network}")

@@ -16,12 +16,12 @@ Kind = Literal["strong", "weak"]
 KINDS: tuple[Kind, ...] = ("strong", "weak")
 
 
-def rows(settings: Preset, frameworks: Sequence[str], *, sizes: Sequence[int], kinds: Sequence[Kind]) -> list[Row]:
+def rows(settings: Preset, contestants: Sequence[str], *, sizes: Sequence[int], kinds: Sequence[Kind]) -> list[Row]:
     """Lay out a scaling.
 
     Args:
         settings: its values' `global_batch_size` is that of the strong runs and of each replica of the weak ones.
-        frameworks: names of `launch.FRAMEWORKS`.
+        contestants: names of `launch.FRAMEWORKS`.
         sizes: numbers of replicas, each at least 2.
         kinds: of KINDS.
 
@@ -29,16 +29,16 @@ def rows(settings: Preset, frameworks: Sequence[str], *, sizes: Sequence[int], k
         SpecError: a row's spec is refused.
     """
     values = settings.values
-    chosen("frameworks", frameworks, tuple(launch.FRAMEWORKS))
+    chosen("frameworks", contestants, tuple(launch.FRAMEWORKS))
     chosen("modes", settings.modes, tuple(spec.VARIANTS))
     available, batch = _cores_and_batch(values)
     made: dict[str, Row] = {}
-    for framework in frameworks:
+    for contestant in contestants:
         for fed in [matrix.fed(values, number) for number in settings.workers] or [values]:
             ending = f"-{fed['workers']}workers" if len(settings.workers) > 1 else ""
             for name, fields in _configurations(fed, settings.modes, sizes, kinds, available, batch):
-                row_id = f"{framework}-{name}{ending}"
-                made.setdefault(row_id, Row(id=row_id, framework=framework, spec=spec.build(fields)))
+                row_id = f"{contestant}-{name}{ending}"
+                made.setdefault(row_id, Row(id=row_id, contestant=contestant, spec=spec.build(fields)))
     return list(made.values())
 
 

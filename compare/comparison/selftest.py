@@ -157,15 +157,15 @@ def _tolerance(rate: float, trials: int) -> float:
     return max(0.01, float(special.ndtri(0.9995)) * math.sqrt(rate * (1.0 - rate) / trials))
 
 
-def rows(settings: Preset, frameworks: Sequence[str]) -> list[Row]:
+def rows(settings: Preset, contestants: Sequence[str]) -> list[Row]:
     """For each framework, two equal rows and one whose epoch is a tenth longer."""
     return [
         Row(
-            id=f"{framework}-{name}",
-            framework=framework,
+            id=f"{contestant}-{name}",
+            contestant=contestant,
             spec=spec.build(spec.overlay(settings.values, {"data.limit": images})),
         )
-        for framework in frameworks
+        for contestant in contestants
         for name, images in (("equal-1", IMAGES), ("equal-2", IMAGES), ("slower", SLOWER_IMAGES))
     ]
 
@@ -174,16 +174,16 @@ def judge(made: Compared) -> Selftest:
     """Judge real trials that were laid out by `rows`."""
     stored = made.stored
     by_id = {row.id: row for row in stored.comparison.rows}
-    frameworks = list(dict.fromkeys(row.framework for row in by_id.values()))
-    wanted = [(framework, other) for framework in frameworks for other in ("equal-2", "slower")]
+    contestants = list(dict.fromkeys(row.contestant for row in by_id.values()))
+    wanted = [(contestant, other) for contestant in contestants for other in ("equal-2", "slower")]
     ratios = [
-        ((framework, other), ratio)
-        for framework, other in wanted
-        if (ratio := ratio_of_seconds(stored, by_id[f"{framework}-{other}"], by_id[f"{framework}-equal-1"])) is not None
+        ((contestant, other), ratio)
+        for contestant, other in wanted
+        if (ratio := ratio_of_seconds(stored, by_id[f"{contestant}-{other}"], by_id[f"{contestant}-equal-1"])) is not None
     ]
     judged = dict(zip([key for key, _ in ratios], verdicts([(" ".join(key), ratio) for key, ratio in ratios]), strict=True))
-    checks = [_check(framework, other, judged.get((framework, other))) for framework, other in wanted]
-    resolutions = [said for each in frameworks if (said := _resolution(stored, each))]
+    checks = [_check(contestant, other, judged.get((contestant, other))) for contestant, other in wanted]
+    resolutions = [said for each in contestants if (said := _resolution(stored, each))]
     return Selftest(checks=checks, sentences=[*resolutions, *dict.fromkeys(made.findings.troubles)])
 
 
@@ -207,7 +207,7 @@ def report(made: Selftest) -> Report:
     )
 
 
-def _try_here(frameworks: Sequence[str]) -> Selftest:
+def _try_here(contestants: Sequence[str]) -> Selftest:
     """The real trials, run like any comparison.
 
     Raises:
@@ -216,7 +216,7 @@ def _try_here(frameworks: Sequence[str]) -> Selftest:
     with tempfile.TemporaryDirectory(prefix="convtwins-selftest-") as folder:
         settings = Preset(values=VALUES, modes=("serial",), repeats=VERDICT_PAIRS)
         out = Path(folder) / "runs"
-        compared, _ = run.within(Request(settings, list(frameworks), out, prove=False, lay_out=rows), out)
+        compared, _ = run.within(Request(settings, list(contestants), out, prove=False, lay_out=rows), out)
     return judge(compared)
 
 
@@ -245,7 +245,7 @@ def _share(families: Sequence[list[Judged]], holds: Callable[[list[Judged]], boo
     return sum(map(holds, families)) / len(families)
 
 
-def _check(framework: str, other: str, judged: Judged | None) -> Check:
+def _check(contestant: str, other: str, judged: Judged | None) -> Check:
     equal = other == "equal-2"
     found, passed = "no times: a run failed", False
     if judged is not None:
@@ -253,7 +253,7 @@ def _check(framework: str, other: str, judged: Judged | None) -> Check:
         found = f"{interval_words(judged.ratio)} times the seconds: {said}{statistics.surety(judged)}"
         passed = (judged.ratio.p or 0.0) >= LEAST_P if equal else judged.verdict == "above"
     return Check(
-        where=framework,
+        where=contestant,
         what="the same run against itself" if equal else f"{SLOWER_IMAGES - IMAGES} images more to an epoch of {IMAGES}",
         n=judged.ratio.n if judged else 0,
         found=found,
@@ -262,10 +262,10 @@ def _check(framework: str, other: str, judged: Judged | None) -> Check:
     )
 
 
-def _resolution(stored: Stored, framework: str) -> str | None:
+def _resolution(stored: Stored, contestant: str) -> str | None:
     """The smallest difference that a comparison can find on this machine, from the noise of the equal runs."""
     by_id = {row.id: row for row in stored.comparison.rows}
-    first, second = (measured(stored, by_id[f"{framework}-{name}"]) for name in ("equal-1", "equal-2"))
+    first, second = (measured(stored, by_id[f"{contestant}-{name}"]) for name in ("equal-1", "equal-2"))
     logs = [math.log(epoch_seconds(first[each]) / epoch_seconds(second[each])) for each in sorted(first.keys() & second.keys())]
     if len(logs) < VERDICT_PAIRS:
         return None
@@ -277,7 +277,7 @@ def _resolution(stored: Stored, framework: str) -> str | None:
         return f"{math.expm1(statistics.least_found(deviation / math.sqrt(len(logs)), freedom, comparisons)):.1%}"
 
     return (
-        f"{framework} here: two equal runs differ by {deviation:.1%} (standard deviation; {low:.1%} to {high:.1%}, for so few "
+        f"{contestant} here: two equal runs differ by {deviation:.1%} (standard deviation; {low:.1%} to {high:.1%}, for so few "
         f"pairs). So {len(logs)} pairs find a difference of about {least(deviation, 1)} nine times in ten, and of "
         f"{least(deviation, FAMILY)} among {FAMILY} comparisons; at the most, {least(high, FAMILY)}."
     )

@@ -34,9 +34,11 @@ def confused_images(made: Evaluated, images: Images) -> dict[str, bytes]:
         made: the evaluation.
         images: uint8 [N, S, S, 3], of the test split.
     """
-    rows = {framework: _confused_rows(made, framework, images) for framework in made.scored}
+    rows = {contestant: _confused_rows(made, contestant, images) for contestant in made.scored}
     return {
-        f"{PLOTS_FOLDER}/confused_{framework}.png": image_grid.rows_of_images(each) for framework, each in rows.items() if each
+        f"{PLOTS_FOLDER}/confused_{contestant}.png": image_grid.rows_of_images(each)
+        for contestant, each in rows.items()
+        if each
     }
 
 
@@ -45,19 +47,19 @@ def _nothing(figure: Figure) -> bool:
 
 
 def _draw_confusion(made: Evaluated, figure: Figure) -> bool:
-    confusions = {framework: confusion(made, framework) for framework in made.scored}
+    confusions = {contestant: confusion(made, contestant) for contestant in made.scored}
     return comparison_plots.draw_confusion(figure, confusions, made.class_names)
 
 
 def _draw_calibration(made: Evaluated, figure: Figure) -> bool:
     axis, counts = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     axis.plot([0, 1], [0, 1], color="0.6", linestyle=":", label="as sure as right")
-    for index, framework in enumerate(made.scored):
-        for number, model in enumerate(made.of(framework)):
+    for index, contestant in enumerate(made.scored):
+        for number, model in enumerate(made.of(contestant)):
             assert model.scores is not None
             bins = [each for each in model.scores.bins if each.count]
             style = {"color": plots.COLOURS[index % len(plots.COLOURS)], "marker": plots.MARKERS[index % len(plots.MARKERS)]}
-            label = framework if number == 0 else None
+            label = contestant if number == 0 else None
             axis.plot([each.confidence for each in bins], [each.accuracy for each in bins], label=label, **style)
             edges = [model.scores.bins[0].low, *(each.high for each in model.scores.bins)]
             counts.stairs([each.count for each in model.scores.bins], edges, color=style["color"], linewidth=2)
@@ -72,14 +74,14 @@ def _draw_f1(made: Evaluated, figure: Figure) -> bool:
     figure.set_figheight(max(5.0, 1.5 + 0.34 * len(names)))
     axis: Axes = figure.subplots()
     height = 0.8 / len(made.scored)
-    for index, framework in enumerate(made.scored):
+    for index, contestant in enumerate(made.scored):
         found = [
-            spread([model.scores.classes[label].f1 for model in made.of(framework) if model.scores])
+            spread([model.scores.classes[label].f1 for model in made.of(contestant) if model.scores])
             for label in range(len(names))
         ]
         places = np.arange(len(names)) + (index - (len(made.scored) - 1) / 2) * height
         medians = [each.median if each else 0.0 for each in found]
-        axis.barh(places, medians, height, color=plots.COLOURS[index % len(plots.COLOURS)], label=framework)
+        axis.barh(places, medians, height, color=plots.COLOURS[index % len(plots.COLOURS)], label=contestant)
     if len(names) <= _NAMED_CLASSES:
         axis.set_yticks(range(len(names)), names)
     axis.invert_yaxis()
@@ -89,9 +91,9 @@ def _draw_f1(made: Evaluated, figure: Figure) -> bool:
     return True
 
 
-def _confused_rows(made: Evaluated, framework: str, images: Images) -> list[image_grid.Row]:
+def _confused_rows(made: Evaluated, contestant: str, images: Images) -> list[image_grid.Row]:
     """Images of the first training only: the grid is for viewing, not for counting."""
-    model = made.of(framework)[0]
+    model = made.of(contestant)[0]
     names = plots.labels(made.class_names)
     return [
         image_grid.Row(

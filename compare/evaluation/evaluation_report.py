@@ -53,7 +53,7 @@ def findings(made: Evaluated) -> list[tuple[str, list[str]]]:
         ("How often are the final models right?", [_accuracy_words(model, made) for model in scored]),
         ("Do the frameworks' models agree?", _agreement_words(made)),
         ("Does a checkpoint carry over?", _crossing_words(made)),
-        ("What is confused?", [words for framework in made.scored if (words := _confused_words(made, framework))]),
+        ("What is confused?", [words for contestant in made.scored if (words := _confused_words(made, contestant))]),
         ("Are the models as sure as they are right?", [_calibration_words(model, made) for model in scored]),
         ("Cautions", _cautions(made)),
     ]
@@ -117,14 +117,14 @@ def _crossing_words(made: Evaluated) -> list[str]:
         return [f"{many} labels every test image the same in the other framework; {size}, which is rounding."]
     said = [
         f"{_name(model, made)}'s checkpoint labels {each.labelled_differently:,} of {made.num_examples:,} images differently "
-        f"in {each.framework}: the largest difference of a probability is {each.largest_difference:.1e}."
+        f"in {each.contestant}: the largest difference of a probability is {each.largest_difference:.1e}."
         for model, each in moved
     ]
     return said if largest <= limit else [*said, f"NOT THE SAME: {size}, more than rounding ({limit:.0e})."]
 
 
-def _confused_words(made: Evaluated, framework: str) -> str | None:
-    model = made.of(framework)[0]
+def _confused_words(made: Evaluated, contestant: str) -> str | None:
+    model = made.of(contestant)[0]
     worst = [
         f"{made.class_names[pair.true]} taken for {made.class_names[pair.predicted]} ({pair.count:,}, "
         f"{100 * pair.share:.0f} % of the class)"
@@ -155,10 +155,10 @@ def _cautions(made: Evaluated) -> list[str]:
         for model in made.models
         if not model.scores
     ]
-    for framework in made.scored:
-        last = [model for model in made.of(framework) if model.best_epoch == model.epochs]
+    for contestant in made.scored:
+        last = [model for model in made.of(contestant) if model.best_epoch == model.epochs]
         if last:
-            said.append(f"{framework}: the best epoch was the last one; a longer training may be better.")
+            said.append(f"{contestant}: the best epoch was the last one; a longer training may be better.")
     if unseen := [name for name, images in zip(made.class_names, made.supports, strict=False) if not images]:
         said.append(
             f"The test split has no image of {_listed(unseen)}: the 0 of {'it' if len(unseen) == 1 else 'them'} is in the "
@@ -169,8 +169,8 @@ def _cautions(made: Evaluated) -> list[str]:
             "The fields were tuned on other data, or other splits of it: where images of this test split were among them, its "
             "scores flatter."
         )
-    said += [words for framework in made.scored if (words := _schedule_words(made, framework))]
-    settings = {framework: {**spec, "framework_options": None} for framework, spec in made.specs.items()}
+    said += [words for contestant in made.scored if (words := _schedule_words(made, contestant))]
+    settings = {contestant: {**spec, "framework_options": None} for contestant, spec in made.specs.items()}
     first = next(iter(settings.values()))
     differing = sorted({field for spec in settings.values() for field in spec if spec[field] != first.get(field)})
     if differing:
@@ -180,17 +180,17 @@ def _cautions(made: Evaluated) -> list[str]:
     return said
 
 
-def _schedule_words(made: Evaluated, framework: str) -> str | None:
+def _schedule_words(made: Evaluated, contestant: str) -> str | None:
     """A warning if the learning rate falls in steps to almost nothing, as when shorter trials chose the steps."""
-    spec = made.specs[framework]
+    spec = made.specs[contestant]
     size, gamma = spec["schedule.step_size"], spec["schedule.gamma"]
     if spec["schedule.name"] != "step" or gamma == 1.0:
         return None
     spent = size * math.ceil(math.log(_SPENT) / math.log(gamma)) + 1
-    if spent > max(model.epochs for model in made.of(framework)):
+    if spent > max(model.epochs for model in made.of(contestant)):
         return None
     return (
-        f"{framework}: from epoch {spent} on the learning rate was {_SPENT:g} of the first or less, by schedule.step_size "
+        f"{contestant}: from epoch {spent} on the learning rate was {_SPENT:g} of the first or less, by schedule.step_size "
         f"{size} and gamma {gamma:g}. Steps are counted in epochs: those that suit a short trial end a long training early."
     )
 
@@ -201,4 +201,4 @@ def _listed(names: Sequence[str]) -> str:
 
 def _name(model: Model, made: Evaluated) -> str:
     several = len({each.seed for each in made.models}) > 1
-    return f"{model.framework}, seed {model.seed}" if several else model.framework
+    return f"{model.contestant}, seed {model.seed}" if several else model.contestant

@@ -19,7 +19,7 @@ def documents(made: Evaluated) -> list[Table]:
         scores_table(made),
         class_table(made),
         *_filled(agreement_table(made), crossing_table(made), confused_table(made), calibration_table(made)),
-        *(table for framework in made.scored for table in confusion_tables(made, framework)),
+        *(table for contestant in made.scored for table in confusion_tables(made, contestant)),
     ]
 
 
@@ -32,26 +32,26 @@ def _filled(*made: Table) -> list[Table]:
     return [table for table in made if table.rows]
 
 
-def _over_trainings(made: Evaluated, framework: str, path: str) -> Spread | None:
-    return spread([value for model in made.of(framework) if (value := value_at(model, path)) is not None])
+def _over_trainings(made: Evaluated, contestant: str, path: str) -> Spread | None:
+    return spread([value for model in made.of(contestant) if (value := value_at(model, path)) is not None])
 
 
 def scores_table(made: Evaluated) -> Table:
     def figure(key: str, heading: str, short: str, path: str = "", **options: Any) -> Column:
-        def pick(framework: str) -> Spread | None:
-            return _over_trainings(made, framework, f"scores.{path or key}")
+        def pick(contestant: str) -> Spread | None:
+            return _over_trainings(made, contestant, f"scores.{path or key}")
 
         return Column(key, heading, 4, short=short, interval=True, pick=pick, **options)
 
-    def status(framework: str) -> str:
-        failed = [model for model in made.models if model.framework == framework and not model.scores]
+    def status(contestant: str) -> str:
+        failed = [model for model in made.models if model.contestant == contestant and not model.scores]
         return ", ".join(f"{model.status} (seed {model.seed})" for model in failed) or "ok"
 
     def each(path: str) -> Callable[[str], str | None]:
-        return lambda framework: ", ".join(str(value_at(model, path)) for model in made.of(framework)) or None
+        return lambda contestant: ", ".join(str(value_at(model, path)) for model in made.of(contestant)) or None
 
     columns = (
-        Column("framework", "framework", pick=str),
+        Column("contestant", "contestant", pick=str),
         figure("accuracy", "test accuracy", "acc."),
         figure("top_accuracy", f"top-{TOP} accuracy", f"top-{TOP}"),
         figure("loss", "test loss", "loss"),
@@ -63,14 +63,14 @@ def scores_table(made: Evaluated) -> Table:
         figure("calibration_chance", "calibration error by chance", "", terminal=False),
         Column("best_epoch", "best epoch", short="best\nepoch", pick=each("best_epoch")),
         Column("epochs", "epochs trained", short="epochs", pick=each("epochs")),
-        Column("n", "trainings", short="n", pick=lambda framework: len(made.of(framework))),
+        Column("n", "trainings", short="n", pick=lambda contestant: len(made.of(contestant))),
         Column(
             "wall_seconds",
             "wall seconds",
             1,
             interval=True,
             terminal=False,
-            pick=lambda framework: _over_trainings(made, framework, "wall_seconds"),
+            pick=lambda contestant: _over_trainings(made, contestant, "wall_seconds"),
         ),
         Column("status", "status", pick=status),
     )
@@ -81,24 +81,24 @@ def scores_table(made: Evaluated) -> Table:
         f"within the error beside it in {CHANCE:.0%} of such samples. Of several trainings the median; in the "
         "report with the 25 % and 75 % quantiles."
     )
-    return Table.of("evaluation", title, columns, made.frameworks, note, spreads_on_terminal=False)
+    return Table.of("evaluation", title, columns, made.contestants, note, spreads_on_terminal=False)
 
 
 def class_table(made: Evaluated) -> Table:
     """Precision, recall and F1 of every class, the frameworks side by side, and their averages below."""
 
-    def figure(framework: str, key: str, heading: str) -> Column:
+    def figure(contestant: str, key: str, heading: str) -> Column:
         def pick(line: tuple[str, int, str]) -> Spread | None:
-            return _over_trainings(made, framework, f"scores.{line[2]}.{key}")
+            return _over_trainings(made, contestant, f"scores.{line[2]}.{key}")
 
         return Column(
-            f"{framework}_{key}", f"{framework} {heading}", 4, short=f"{framework}\n{heading}", interval=True, pick=pick
+            f"{contestant}_{key}", f"{contestant} {heading}", 4, short=f"{contestant}\n{heading}", interval=True, pick=pick
         )
 
     figures = {"precision": "precision", "recall": "recall", "f1": "F1"}
     columns = (
         Column("class", "class", pick="0"),
-        *(figure(framework, key, heading) for framework in made.scored for key, heading in figures.items()),
+        *(figure(contestant, key, heading) for contestant in made.scored for key, heading in figures.items()),
         Column("support", "support", pick="1"),
     )
     lines = [
@@ -138,9 +138,9 @@ def agreement_table(made: Evaluated) -> Table:
 
 def crossing_table(made: Evaluated) -> Table:
     columns = (
-        Column("trained_in", "trained in", pick="0.framework"),
+        Column("trained_in", "trained in", pick="0.contestant"),
         Column("seed", "seed", pick="0.seed"),
-        Column("used_in", "used in", pick="1.framework"),
+        Column("used_in", "used in", pick="1.contestant"),
         Column("labelled_differently", "labelled differently", pick="1.labelled_differently"),
         Column(
             "largest_difference",
@@ -157,7 +157,7 @@ def crossing_table(made: Evaluated) -> Table:
 
 def confused_table(made: Evaluated) -> Table:
     columns = (
-        Column("framework", "framework", pick="0.framework"),
+        Column("contestant", "contestant", pick="0.contestant"),
         Column("seed", "seed", pick="0.seed"),
         Column("true", "true class", pick="2"),
         Column("predicted", "taken for", pick="3"),
@@ -171,7 +171,7 @@ def confused_table(made: Evaluated) -> Table:
 
 def calibration_table(made: Evaluated) -> Table:
     columns = (
-        Column("framework", "framework", pick="0.framework"),
+        Column("contestant", "contestant", pick="0.contestant"),
         Column("seed", "seed", pick="0.seed"),
         Column("low", "confidence above", 3, pick="1.low"),
         Column("high", "up to", 3, pick="1.high"),
@@ -183,11 +183,11 @@ def calibration_table(made: Evaluated) -> Table:
     return Table.of("calibration", "How sure the models are, and how often they are right", columns, bins)
 
 
-def confusion_tables(made: Evaluated, framework: str) -> list[Table]:
+def confusion_tables(made: Evaluated, contestant: str) -> list[Table]:
     """Counts, and shares of each true class. Several trainings are added up."""
-    counts = np.array(confusion(made, framework))
+    counts = np.array(confusion(made, contestant))
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    several = f", {len(made.of(framework))} trainings added up" if len(made.of(framework)) > 1 else ""
+    several = f", {len(made.of(contestant))} trainings added up" if len(made.of(contestant)) > 1 else ""
 
     def table(name: str, title: str, matrix: Any, digits: int | None) -> Table:
         taken_for = [
@@ -195,7 +195,7 @@ def confusion_tables(made: Evaluated, framework: str) -> list[Table]:
         ]
         lines = zip(made.class_names, matrix.tolist(), strict=True)
         columns = [Column("true", "true class", pick="0"), *taken_for]
-        return Table.of(f"{name}_{framework}", f"{framework}: confusion, {title}{several}", columns, lines)
+        return Table.of(f"{name}_{contestant}", f"{contestant}: confusion, {title}{several}", columns, lines)
 
     return [
         table("confusion", "images", counts, None),
@@ -203,6 +203,6 @@ def confusion_tables(made: Evaluated, framework: str) -> list[Table]:
     ]
 
 
-def confusion(made: Evaluated, framework: str) -> list[list[int]]:
+def confusion(made: Evaluated, contestant: str) -> list[list[int]]:
     """Test images of each true class (row) that were taken for each class (column), over all trainings."""
-    return added_up([model.scores.confusion for model in made.of(framework) if model.scores])
+    return added_up([model.scores.confusion for model in made.of(contestant) if model.scores])

@@ -115,7 +115,7 @@ def rows(settings: Evaluation) -> list[Row]:
         built = spec.build(own)
         if settings.repeats > 1 and built.data.seed is None:
             built = spec.build(spec.overlay(own, {"data.seed": built.seed}))
-        made.append(Row(id=f"{framework}-{built.variant}", framework=framework, spec=built))
+        made.append(Row(id=f"{framework}-{built.variant}", contestant=framework, spec=built))
     for field in SHARED:
         if len({json.dumps(row.spec.model_dump(mode="json")[field], sort_keys=True) for row in made}) > 1:
             raise SpecError(f"{field} must be the same in all frameworks: all are scored on the same images. Leave it out.")

@@ -40,7 +40,7 @@ def report(made: Inferred) -> Report:
 
 def latency_table(made: Inferred) -> Table:
     columns = (
-        Column("framework", "framework"),
+        Column("contestant", "contestant"),
         Column("cores", "cores"),
         Column("batch_size", "batch"),
         Column("p50_ms", "p50 ms", 3, interval=True, pick=lambda row: row.p50_seconds.times(1e3)),
@@ -76,11 +76,11 @@ def findings(made: Inferred) -> list[tuple[str, list[str]]]:
         place, pair = judged.name.split(": ")
         first, second = pair.split(" and ")
         held_to = place.split(", batch")[0]
-        lost = max(made.cores_lost.get(f"{framework}, {held_to}", 0.0) for framework in (first, second))
+        lost = max(made.cores_lost.get(f"{contestant}, {held_to}", 0.0) for contestant in (first, second))
         doubt = DISTURBED if lost > DISTURBED_FROM else ""
         faster.append(f"{place}: {statistics.faster(judged, first, second)}.{doubt}")
     family = statistics.family_words(made.verdicts)
-    devices = ", ".join(f"{framework}: {device}" for framework, device in made.devices.items())
+    devices = ", ".join(f"{contestant}: {device}" for contestant, device in made.devices.items())
     surety = [*([family] if family else []), f"Times hold for this machine, these versions and this model ({devices})."]
     cautions = [f"{name}: {reason}" for name, reason in made.failures.items()]
     cautions += [
@@ -101,16 +101,16 @@ def findings(made: Inferred) -> list[tuple[str, list[str]]]:
 def _draw(made: Inferred, figure: Figure) -> bool:
     figure.set_size_inches(11, 5)
     latency, throughput = figure.subplots(1, 2)
-    for index, framework in enumerate(made.settings.frameworks):
+    for index, contestant in enumerate(made.settings.frameworks):
         for number, cores in enumerate(made.settings.cores):
-            own = [row for row in made.rows if (row.framework, row.cores) == (framework, cores)]
+            own = [row for row in made.rows if (row.contestant, row.cores) == (contestant, cores)]
             style: dict[str, Any] = {
                 "color": plots.COLOURS[index % len(plots.COLOURS)],
                 "marker": plots.MARKERS[number % len(plots.MARKERS)],
                 "linestyle": "-" if number else "--",
             }
             sizes = [row.batch_size for row in own]
-            latency.plot(sizes, [1e3 * row.p50_seconds.median for row in own], label=cell_name(framework, cores), **style)
+            latency.plot(sizes, [1e3 * row.p50_seconds.median for row in own], label=cell_name(contestant, cores), **style)
             throughput.plot(sizes, [row.images_per_second.median for row in own], **style)
     _scale(latency, made.settings.batches, "p50 of a batch, ms", "Latency")
     _scale(throughput, made.settings.batches, "images/s", "Throughput")

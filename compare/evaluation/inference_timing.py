@@ -26,6 +26,7 @@ from compare.core.progress import Display
 from compare.core.statistics import Judged, Ratio, Spread, paired_ratio, spread
 from compare.execution import code_digest, launch, results_folder, store, twin_client
 from compare.execution.interleaving import turn
+from compare.execution.matrix import Contestant
 
 SCHEMA_VERSION = 1
 KIND = "inference"
@@ -67,7 +68,7 @@ class Plan(Frozen):
 class Measured(Frozen):
     """One framework with one number of cores and one batch size, over its processes."""
 
-    framework: str
+    contestant: Contestant
     cores: int
     batch_size: int
     p50_seconds: Spread
@@ -264,7 +265,7 @@ def _measured(framework: str, cores: int, size: int, own: list[BatchTimes]) -> M
 
     every = [seconds for times in own for seconds in times.seconds]
     return Measured(
-        framework=framework,
+        contestant=framework,
         cores=cores,
         batch_size=size,
         p50_seconds=over([_p50(times) for times in own]),

@@ -23,7 +23,7 @@ from common.training.scores import Agreement, Confusion, Scores
 from compare.core import statistics
 from compare.core.progress import Display
 from compare.execution import store, twin_client
-from compare.execution.matrix import Row
+from compare.execution.matrix import Contestant, Row
 from compare.execution.store import Comparison, Stored
 
 SCHEMA_VERSION = 1
@@ -43,7 +43,7 @@ Logits = npt.NDArray[np.floating]
 class Crossing(Frozen):
     """One framework's checkpoint, used by another."""
 
-    framework: str
+    contestant: Contestant
     """The framework that used it."""
     labelled_differently: int
     """Test images that it labels differently than the framework that trained it."""
@@ -54,7 +54,7 @@ class Crossing(Frozen):
 class Model(Frozen):
     """One training, and its best epoch on the test split."""
 
-    framework: str
+    contestant: Contestant
     repeat: int
     seed: int
     status: str
@@ -108,8 +108,8 @@ class Evaluated(Frozen):
     pairs: list[Pair]
 
     @property
-    def frameworks(self) -> list[str]:
-        return list(dict.fromkeys(model.framework for model in self.models))
+    def contestants(self) -> list[str]:
+        return list(dict.fromkeys(model.contestant for model in self.models))
 
     @property
     def rounding(self) -> float:
@@ -129,7 +129,7 @@ class Evaluated(Frozen):
     @property
     def scored(self) -> list[str]:
         """Frameworks that have a scored model."""
-        return [framework for framework in self.frameworks if self.of(framework)]
+        return [contestant for contestant in self.contestants if self.of(contestant)]
 
     @property
     def supports(self) -> list[int]:
@@ -137,9 +137,9 @@ class Evaluated(Frozen):
         found = next((model.scores for model in self.models if model.scores), None)
         return [each.support for each in found.classes] if found else []
 
-    def of(self, framework: str) -> list[Model]:
+    def of(self, contestant: str) -> list[Model]:
         """The scored models of a framework, one for each repeat."""
-        return [model for model in self.models if model.framework == framework and model.scores]
+        return [model for model in self.models if model.contestant == contestant and model.scores]
 
 
 def score(stored: Stored, folder: Path, shown: Display, *, with_validation: bool = False) -> Evaluated:
@@ -163,14 +163,14 @@ def score(stored: Stored, folder: Path, shown: Display, *, with_validation: bool
             model, logits = scorer.model(row, repeat, with_validation=with_validation)
             models.append(model)
             if logits is not None:
-                own[row.framework, repeat] = logits
+                own[row.contestant, repeat] = logits
     return Evaluated(
         data_name=comparison.data_name,
         data_hash=comparison.data_hash,
         data_notes=comparison.data_notes,
         class_names=comparison.class_names,
         num_examples=len(scorer.labels),
-        specs={row.framework: store.flat(row.spec.model_dump(mode="json")) for row in comparison.rows},
+        specs={row.contestant: store.flat(row.spec.model_dump(mode="json")) for row in comparison.rows},
         machine=comparison.machine,
         versions=comparison.versions,
         models=models,
@@ -183,7 +183,7 @@ class _Scorer:
 
     def __init__(self, stored: Stored, folder: Path, shown: Display) -> None:
         self._stored, self._folder, self._shown = stored, folder, shown
-        self._frameworks = [row.framework for row in stored.comparison.rows]
+        self._contestants = [row.contestant for row in stored.comparison.rows]
         spec = stored.comparison.rows[0].spec
         self._dataset = sources.load(spec.data, seed=spec.split_seed, cache_dir=spec.paths.cache_dir)
         self.labels = self._dataset.test.labels
@@ -191,7 +191,7 @@ class _Scorer:
     def model(self, row: Row, repeat: int, *, with_validation: bool) -> tuple[Model, Logits | None]:
         """One training, scored, and its own framework's logits. None: it failed."""
         seed = self._stored.comparison.of_repeat(row, repeat).spec.seed
-        known: dict[str, Any] = {"framework": row.framework, "repeat": repeat, "seed": seed}
+        known: dict[str, Any] = {"contestant": row.contestant, "repeat": repeat, "seed": seed}
         result = self._stored.runs[row.id].get(repeat)
         if result is None or result.status != "ok":
             status, reason = (result.status, result.reason) if result else ("not run", None)
@@ -199,8 +199,8 @@ class _Scorer:
         path = store.run_folder(self._folder / TRAINING_FOLDER, row.id, repeat) / results.BEST_FILE
         model = trained.load(path, row.spec.model)
         logits = partial(self._logits, path, model, row, repeat)
-        made = logits(row.framework)
-        others = {name: logits(name) for name in self._frameworks if name != row.framework}
+        made = logits(row.contestant)
+        others = {name: logits(name) for name in self._contestants if name != row.contestant}
         validation = self._dataset.validation.labels
         return Model(
             **known,
@@ -212,40 +212,40 @@ class _Scorer:
             validation=model.card.validation,
             wall_seconds=result.phases.wall_seconds if result.phases else None,
             scores=scores.score(self.labels, made),
-            validation_scores=scores.score(validation, logits(row.framework, "validation")) if with_validation else None,
+            validation_scores=scores.score(validation, logits(row.contestant, "validation")) if with_validation else None,
             worst=scores.worst_confused(self.labels, made, WORST_PAIRS),
             crossings=[_crossing(name, scores.agreement(self.labels, made, other)) for name, other in others.items()],
         ), made
 
     def _logits(
-        self, path: Path, model: Trained, row: Row, repeat: int, framework: str, split: inference.Scored = "test"
+        self, path: Path, model: Trained, row: Row, repeat: int, contestant: str, split: inference.Scored = "test"
     ) -> Logits:
         """A framework's logits for a split with this model: stored ones, or computed now."""
-        name = f"{row.id}-r{repeat}-in-{framework}" + ("" if split == "test" else f"-{split}")
+        name = f"{row.id}-r{repeat}-in-{contestant}" + ("" if split == "test" else f"-{split}")
         out = self._folder / LOGITS_FOLDER / f"{name}.safetensors"
         count = len(getattr(self._dataset, split))
         try:
             return inference.logits(out, model, count)
         except RecordError:
             pass  # none yet, or from another model
-        self._shown.say(f"{row.id}: the {split} split, in {framework}")
+        self._shown.say(f"{row.id}: the {split} split, in {contestant}")
         spec_file, log = out.with_suffix(".spec.json"), out.with_suffix(".txt")
         atomic_files.write_atomically(spec_file, row.spec.to_json())
         cores = str(min(row.spec.cores, machine.available_cores()))
         options = ["--cores", cores, "--device", row.spec.device, "--out", out, *twin_client.own_model(model)]
-        twin_client.ask(framework, ["score", path, "--data-of", spec_file, "--split", split, *options], log)
+        twin_client.ask(contestant, ["score", path, "--data-of", spec_file, "--split", split, *options], log)
         return inference.logits(out, model, count)
 
 
-def _crossing(framework: str, found: Agreement) -> Crossing:
-    return Crossing(framework=framework, **found.model_dump(include={"labelled_differently", "largest_difference"}))
+def _crossing(contestant: str, found: Agreement) -> Crossing:
+    return Crossing(contestant=contestant, **found.model_dump(include={"labelled_differently", "largest_difference"}))
 
 
 def _pairs(comparison: Comparison, labels: scores.Labels, own: Mapping[tuple[str, int], Logits]) -> list[Pair]:
     """Every two frameworks of every repeat that has both models."""
     found = [
         (first, second, repeat, scores.agreement(labels, own[first, repeat], own[second, repeat]))
-        for first, second in combinations([row.framework for row in comparison.rows], 2)
+        for first, second in combinations([row.contestant for row in comparison.rows], 2)
         for repeat in range(comparison.repeats)
         if (first, repeat) in own and (second, repeat) in own
     ]

@@ -49,7 +49,7 @@ def execute(row: Row, repeat: int, folder: Path, watch: Watch, code: Code | None
         if (earlier := store.resumable(directory)) is not None:
             arguments += ["--resume", str(earlier)]
         kills = memory_kills()
-        process = launch.start(row.framework, arguments, log=log, root=code.root if code else None)
+        process = launch.start(row.contestant, arguments, log=log, root=code.root if code else None)
     except OSError as error:
         return _unsealed(row, repeat, f"it cannot be started: {error}")
     try:
@@ -94,7 +94,7 @@ def _seal(row: Row, repeat: int, folder: Path, status: Status, reason: str) -> R
     directory = store.run_folder(folder, row.id, repeat)
     first_steps = (event for event in event_log.read_events(directory) if event.get("event") == "first_step")
     made = RunResult(
-        framework=row.framework,
+        framework=row.contestant,
         spec=row.spec,
         status=status,
         reason=reason,
@@ -111,7 +111,7 @@ def _seal(row: Row, repeat: int, folder: Path, status: Status, reason: str) -> R
 
 def _unsealed(row: Row, repeat: int, reason: str) -> RunResult:
     print(f"{row.id}, repeat {repeat + 1}: {reason}", file=sys.stderr)
-    return RunResult(framework=row.framework, spec=row.spec, status="failed", reason=reason, repeat=repeat)
+    return RunResult(framework=row.contestant, spec=row.spec, status="failed", reason=reason, repeat=repeat)
 
 
 def ending_words(code: int, log: Path, lacked_memory: bool) -> str:

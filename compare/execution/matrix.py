@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from common import spec
 from common.data.batches import Plan
@@ -18,6 +18,8 @@ from compare.execution import best_switches, launch
 
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 """A plain file name, without a path."""
+Contestant = Annotated[FileName, Field(validation_alias=AliasChoices("contestant", "framework"))]
+"""What a row measures, by default one of the frameworks. Records of version 0.1 say `framework`."""
 
 
 class Row(Frozen):
@@ -25,7 +27,7 @@ class Row(Frozen):
 
     id: FileName
     """Name of the row in folders and tables, e.g. `pytorch-data_parallel-2replicas`."""
-    framework: FileName
+    contestant: Contestant
     spec: Spec
     unavailable: str | None = None
     """`not available: ...` if this machine cannot run it, `not parallel: ...` if its replicas would take turns. Such a row is
@@ -59,7 +61,7 @@ def rows(
                 shared = wanted.cores // sharing * sharing or wanted.cores
                 for cores in sorted({1, shared, wanted.cores}) if mode == "serial" else [shared]:
                     name = _row_id(framework, wanted, cores) + (f"-{wanted.workers}workers" if len(workers) > 1 else "")
-                    made.append(Row(id=name, framework=framework, spec=wanted.with_fields(cores=cores)))
+                    made.append(Row(id=name, contestant=framework, spec=wanted.with_fields(cores=cores)))
     return made
 
 
@@ -72,7 +74,7 @@ def fed(values: dict[str, Any], workers: int) -> dict[str, Any]:
 def differ_by_framework(one: Row, other: Row) -> bool:
     """Whether two rows differ by their framework alone. Each framework may have switches of its own."""
     alike = one.spec.model_copy(update={"framework_options": other.spec.framework_options})
-    return one.framework != other.framework and alike == other.spec
+    return one.contestant != other.contestant and alike == other.spec
 
 
 def judge(made: Sequence[Row], descriptions: Mapping[str, dict[str, Any]], *, oversubscribe: bool = False) -> list[Row]:
@@ -89,14 +91,14 @@ def judge(made: Sequence[Row], descriptions: Mapping[str, dict[str, Any]], *, ov
     known = {name for description in descriptions.values() for name in description["options"]}
     judged: list[Row] = []
     for row in made:
-        description = spec.of_device(row.spec, descriptions[row.framework])
+        description = spec.of_device(row.spec, descriptions[row.contestant])
         options = {
             name: value
             for name, value in row.spec.framework_options.items()
             if name in description["options"] or name not in known  # known to none: refused below
         }
         if row.spec.switches == "best":
-            options = best_switches.options(row.spec, row.framework, description) | options
+            options = best_switches.options(row.spec, row.contestant, description) | options
         own = row.spec.with_fields(framework_options=options)
         unavailable = spec.check_against(own, description) or (None if oversubscribe else _not_parallel(own, description))
         judged.append(row.model_copy(update={"spec": own, "unavailable": unavailable}))

@@ -304,7 +304,7 @@ def sealed(folder: Path, row: Row, repeat: int) -> RunResult | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     result = _loaded(path, (file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns))
-    if result.spec != row.spec or result.framework != row.framework:
+    if result.spec != row.spec or result.framework != row.contestant:
         raise ResultError(f"{path} is the result of another spec. Run it again.")
     if result.repeat != repeat:
         raise ResultError(f"{path} is the result of another repeat: of {result.repeat}. Run it again.")

@@ -24,7 +24,7 @@ class Findings(Frozen, serialize_by_alias=True):
     """The proof, and what the timed runs themselves show."""
     comparable: bool
     """Whether the timed runs had the same data, weights and order, and the same first step up to rounding."""
-    frameworks: list[str]
+    contestants: list[str]
     """Which framework is faster, for each configuration that both ran."""
     modes: list[str]
     """Which parallel modes pay."""
@@ -49,7 +49,7 @@ def findings(stored: Stored, summaries: Sequence[Summary]) -> Findings:
     return Findings(
         sameness=sameness.sentences(stored, summaries),
         comparable=comparable,
-        frameworks=verdict_sentences.of_frameworks(stored, judged),
+        contestants=verdict_sentences.of_contestants(stored, judged),
         modes=verdict_sentences.of_modes(stored, summaries, judged),
         verdicts=judged.judged,
         surety=[surety] if surety else [],

@@ -36,7 +36,7 @@ def _beside_serial(summary: Summary, summaries: Sequence[Summary]) -> str:
     """Serial's accuracy on the same cores, else on others, e.g. beside a run over several hosts. Cores only change rounding."""
     for cores in (summary.cores, None):
         for other in summaries:
-            alike = (other.framework, other.mode) == (summary.framework, "serial") and cores in (other.cores, None)
+            alike = (other.contestant, other.mode) == (summary.contestant, "serial") and cores in (other.cores, None)
             fed = (other.input, other.workers) == (summary.input, summary.workers)
             if alike and fed and other.test.accuracy is not None:
                 return f", serial's {other.test.accuracy.median:.4f}"

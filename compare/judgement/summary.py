@@ -92,7 +92,7 @@ class Summary(Frozen):
     """One row: its configuration, its results, and how it compares."""
 
     id: str
-    framework: str
+    contestant: str
     mode: str
     implementation: str | None
     device: str | None
@@ -176,14 +176,14 @@ class Summary(Frozen):
     @property
     def configuration(self) -> str:
         """The part of the name that the same rows of other frameworks share: `serial, 1 core`."""
-        return self.name.removeprefix(self.framework).lstrip(" -")
+        return self.name.removeprefix(self.contestant).lstrip(" -")
 
     @property
     def fed_name(self) -> str:
         """The part of the name that its rows with other numbers of input workers share."""
         if self.mode == "serial":
-            return f"{self.framework} serial, {wording.count(self.cores, 'core')}"
-        return f"{self.framework} {self.mode} x{self.replicas}"
+            return f"{self.contestant} serial, {wording.count(self.cores, 'core')}"
+        return f"{self.contestant} {self.mode} x{self.replicas}"
 
     @property
     def input_wait(self) -> float | None:
@@ -227,14 +227,14 @@ class Summary(Frozen):
 class Family(NamedTuple):
     """All ratios of a report that get a verdict, judged together."""
 
-    frameworks: list[tuple[Summary, Summary, Judged]]
+    contestants: list[tuple[Summary, Summary, Judged]]
     """Rows that differ by their framework alone, and seconds of the second over seconds of the first."""
     modes: dict[str, Judged]
     """Row id: speed-up of a parallel mode over serial on the same cores."""
 
     @property
     def judged(self) -> list[Judged]:
-        return [*(judged for _, _, judged in self.frameworks), *self.modes.values()]
+        return [*(judged for _, _, judged in self.contestants), *self.modes.values()]
 
 
 def summarize(stored: Stored) -> list[Summary]:
@@ -262,8 +262,8 @@ def family(stored: Stored, summaries: Sequence[Summary]) -> Family:
         if summary.mode != "serial" and summary.speedup_same_cores is not None
     ]
     judged = verdicts([*((f"{first.id} against {second.id}", ratio) for first, second, ratio in pairs), *modes])
-    frameworks = [(first, second, each) for (first, second, _), each in zip(pairs, judged, strict=False)]
-    return Family(frameworks, {each.name: each for each in judged[len(pairs) :]})
+    contestants = [(first, second, each) for (first, second, _), each in zip(pairs, judged, strict=False)]
+    return Family(contestants, {each.name: each for each in judged[len(pairs) :]})
 
 
 def measured(stored: Stored, row: Row) -> dict[int, RunResult]:
@@ -321,7 +321,7 @@ def _summary(row: Row, stored: Stored) -> Summary:
     parallel = row.spec.mode != "serial"
     return Summary(
         id=row.id,
-        framework=row.framework,
+        contestant=row.contestant,
         mode=row.spec.variant,
         implementation=_first(shown, lambda result: result.implementation),
         device=_first(shown, lambda result: result.device),
@@ -422,7 +422,7 @@ def serial_of(comparison: Comparison, row: Row, *, cores: int | None = None, bat
     fields = {"cores": cores or row.spec.cores, "global_batch_size": batch or row.spec.global_batch_size}
     for other in comparison.rows:
         alike = row.spec.model_copy(update={name: getattr(other.spec, name) for name in _OF_THE_MODE} | fields)
-        if (other.framework, other.spec.mode) == (row.framework, "serial") and other.spec == alike:
+        if (other.contestant, other.spec.mode) == (row.contestant, "serial") and other.spec == alike:
             return other
     return None
 
@@ -491,7 +491,7 @@ def _efficiency(row: Row, device: str | None, one_core: Ratio | None, same_cores
 def _parity(comparison: Comparison, row: Row) -> str:
     if comparison.proof is None:
         return "not examined"
-    return comparison.proof.mode_verdicts.get(row.framework, {}).get(row.spec.variant, "not claimed")
+    return comparison.proof.mode_verdicts.get(row.contestant, {}).get(row.spec.variant, "not claimed")
 
 
 def _first_step_difference(stored: Stored, row: Row) -> float | None:

@@ -33,13 +33,13 @@ def doubt_of(*compared: Summary) -> str:
     return UNWATCHED if any(summary.unwatched for summary in compared) else ""
 
 
-def of_frameworks(stored: Stored, judged: Family) -> list[str]:
+def of_contestants(stored: Stored, judged: Family) -> list[str]:
     """Which framework is faster, one sentence for each configuration that both ran."""
-    settings = _settings(stored, [summary for first, second, _ in judged.frameworks for summary in (first, second)])
+    settings = _settings(stored, [summary for first, second, _ in judged.contestants for summary in (first, second)])
     verdicts: list[_Verdict] = []
-    for first, second, seconds in judged.frameworks:
+    for first, second, seconds in judged.contestants:
         conditions = _conditions(stored, first, settings, mode=_mode(stored, first))
-        said = statistics.faster(seconds, first.framework, second.framework)
+        said = statistics.faster(seconds, first.contestant, second.contestant)
         verdicts.append(_Verdict(said, conditions, doubt_of(first, second)))
     return _sentences(verdicts, ": ")
 
@@ -117,19 +117,19 @@ def _settings(stored: Stored, summaries: Sequence[Summary]) -> dict[str, str]:
     If each framework has the same ones in all rows, every row names those of all frameworks. So they can be said once.
     """
     found = {summary.id: _switches(stored, summary) for summary in summaries}
-    by_framework: dict[str, set[str]] = {}
+    by_contestant: dict[str, set[str]] = {}
     for summary in summaries:
-        by_framework.setdefault(summary.framework, set()).add(found[summary.id])
-    alike = all(len(each) == 1 for each in by_framework.values())
-    together = {framework: next(iter(each)) for framework, each in by_framework.items()}
+        by_contestant.setdefault(summary.contestant, set()).add(found[summary.id])
+    alike = all(len(each) == 1 for each in by_contestant.values())
+    together = {contestant: next(iter(each)) for contestant, each in by_contestant.items()}
     return {
-        summary.id: _level(_row(stored, summary), together if alike else {summary.framework: found[summary.id]})
+        summary.id: _level(_row(stored, summary), together if alike else {summary.contestant: found[summary.id]})
         for summary in summaries
     }
 
 
-def _level(row: Row, by_framework: Mapping[str, str]) -> str:
-    named = ", ".join(f"{framework} {words}" for framework, words in by_framework.items() if words)
+def _level(row: Row, by_contestant: Mapping[str, str]) -> str:
+    named = ", ".join(f"{contestant} {words}" for contestant, words in by_contestant.items() if words)
     return f"switches {row.spec.switches}{f' ({named})' if named else ''}"
 
 

@@ -164,7 +164,7 @@ def loses_none(difference: Difference | None) -> tuple[Verdict, str]:
 
 def pair(here: Here, framework: str) -> tuple[str, str]:
     """Ids of a framework's corrected rows: data parallel, and serial on as many cores."""
-    rows = [row for row in here.plan.corrected.rows if row.framework == framework]
+    rows = [row for row in here.plan.corrected.rows if row.contestant == framework]
     parallel = next(row for row in rows if row.spec.mode == "data_parallel")
     serial = next(row for row in rows if row.spec.mode == "serial" and row.spec.cores == parallel.spec.cores)
     return parallel.id, serial.id
@@ -173,7 +173,7 @@ def pair(here: Here, framework: str) -> tuple[str, str]:
 def framework_times(here: Here, training: str, first: str, second: str) -> Judged | None:
     """Seconds of the second row over those of the first, judged in the family of its comparison. None if one is missing."""
     report = here.trainings.get(training)
-    found = family(report.stored, report.summaries).frameworks if report else []
+    found = family(report.stored, report.summaries).contestants if report else []
     return next((judged for one, other, judged in found if (one.id, other.id) == (first, second)), None)
 
 

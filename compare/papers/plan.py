@@ -183,7 +183,7 @@ def _as_it_was(paper: Paper, setting: Setting, shared: Fields) -> list[Training]
             fields["cores"] = cores // replicas * replicas or cores
         one_split: Fields = {"data.seed": 0} if was.each_repeat_a_seed else {}
         values = setting.overlaid(one_split, shared, was.fields, fields, run.fields, run.at.get(setting.scale, {}))
-        rows[name] = Row(id=name, framework=run.framework, spec=spec.build(values))
+        rows[name] = Row(id=name, contestant=run.framework, spec=spec.build(values))
     if not rows:
         raise SpecError(
             f"{paper.argument} has no run for this scale and machine. Received: --scale {setting.scale}, {setting.devices}. "

@@ -37,7 +37,7 @@ def ordering(here: Here, claim: schema.Ordering) -> Judgement:
         words = _by_run(here, {run: f"{each:.2f} ms an image" for run, each in per_image.items()})
         evidence.append(f"By the images that each trains on: {words}.")
         if report := here.trainings.get(CORRECTED):
-            evidence += [f"Identical models here: {sentence}" for sentence in report.findings.frameworks]
+            evidence += [f"Identical models here: {sentence}" for sentence in report.findings.contestants]
     else:
         last = min(map(len, columns.values()))
         orders = [{run: figures[last - 1] for run, figures in columns.items()}]

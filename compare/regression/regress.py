@@ -176,9 +176,9 @@ def _interleaved(
 ) -> Judgement:
     def lay_out(settings: Preset, frameworks: Sequence[str]) -> list[Row]:
         made = matrix.rows(settings.values, frameworks, settings.modes, settings.replicas, settings.workers)
-        whole = {row.framework: max(each.spec.cores for each in made if each.framework == row.framework) for row in made}
+        whole = {row.contestant: max(each.spec.cores for each in made if each.contestant == row.contestant) for row in made}
         # Serial on one core is only a reference for speed-ups, which are not judged here.
-        rows = [row for row in made if row.spec.mode != "serial" or row.spec.cores == whole[row.framework]]
+        rows = [row for row in made if row.spec.mode != "serial" or row.spec.cores == whole[row.contestant]]
         chosen = [row for row in rows if criteria.only is None or fnmatch.fnmatchcase(row.id, criteria.only)]
         if not chosen:
             raise SpecError(f"--only matches no row. Received: {criteria.only!r}. Rows: {', '.join(row.id for row in rows)}.")

@@ -179,18 +179,18 @@ def _input(figure: Figure, summaries: Sequence[Summary]) -> bool:
         return False
     axis: Axes = figure.subplots()
     lines = list(dict.fromkeys(summary.fed_name for summary in timed))
-    frameworks = list(dict.fromkeys(summary.framework for summary in timed))
+    contestants = list(dict.fromkeys(summary.contestant for summary in timed))
     for index, name in enumerate(lines):
         own = sorted((summary for summary in timed if summary.fed_name == name), key=lambda summary: summary.workers)
-        framework = frameworks.index(own[0].framework)
+        contestant = contestants.index(own[0].contestant)
         rates = [summary.images_per_second.median for summary in own if summary.images_per_second]
         axis.plot(
             [workers.index(summary.workers) for summary in own],
             rates,
             label=name,
             color=COLOURS[index % len(COLOURS)],
-            linestyle=LINE_STYLES[framework % len(LINE_STYLES)],
-            marker=MARKERS[framework % len(MARKERS)],
+            linestyle=LINE_STYLES[contestant % len(LINE_STYLES)],
+            marker=MARKERS[contestant % len(MARKERS)],
         )
     axis.set_xticks(range(len(workers)), [str(number) if number else "inline" for number in workers])
     axis.set(title="Images per second of the input alone (median)", xlabel="input workers", ylabel="images/s", ylim=(0, None))
@@ -255,18 +255,18 @@ _PLOTS: dict[str, Callable[[Figure, Sequence[Summary]], bool]] = {
 
 def _styles(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
     """A colour for each mode, a line and marker for each framework. Thick to thin: curves of twins overlap."""
-    frameworks = list(dict.fromkeys(summary.framework for summary in summaries))
+    contestants = list(dict.fromkeys(summary.contestant for summary in summaries))
     modes = list(dict.fromkeys(summary.configuration for summary in summaries))
     styles: list[dict[str, Any]] = []
     for index, summary in enumerate(summaries):
-        framework = frameworks.index(summary.framework)
+        contestant = contestants.index(summary.contestant)
         thickness = 1.0 - index / max(len(summaries), 2)
         styles.append(
             {
                 "color": COLOURS[modes.index(summary.configuration) % len(COLOURS)],
-                "linestyle": LINE_STYLES[framework % len(LINE_STYLES)],
-                "marker": MARKERS[framework % len(MARKERS)],
-                "markerfacecolor": "white" if framework else None,
+                "linestyle": LINE_STYLES[contestant % len(LINE_STYLES)],
+                "marker": MARKERS[contestant % len(MARKERS)],
+                "markerfacecolor": "white" if contestant else None,
                 "markersize": 3 + 8 * thickness,
                 "linewidth": 1 + 6 * thickness,
             }
@@ -275,8 +275,8 @@ def _styles(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 
 
 def _colour(summary: Summary, summaries: Sequence[Summary]) -> str:
-    frameworks = list(dict.fromkeys(other.framework for other in summaries))
-    return COLOURS[frameworks.index(summary.framework) % len(COLOURS)]
+    contestants = list(dict.fromkeys(other.contestant for other in summaries))
+    return COLOURS[contestants.index(summary.contestant) % len(COLOURS)]
 
 
 def _legend(figure: Figure, axis: Axes, **options: Any) -> None:

@@ -203,7 +203,7 @@ def sections(compared: Compared) -> list[tuple[str, list[str]]]:
     found = compared.findings
     sections = [
         ("Is it the same training?", found.sameness),
-        ("Which framework is faster?", found.frameworks),
+        ("Which framework is faster?", found.contestants),
         ("Which modes pay?", found.modes),
         ("How sure is that?", found.surety),
         ("How accurate, and how soon?", found.scores),
@@ -245,8 +245,8 @@ def environment(compared: Compared) -> list[tuple[str, str]]:
     facts: dict[str, Any] = {
         name.replace("_", " ").replace(" mib", " MiB"): value for name, value in comparison.machine.items()
     }
-    for framework, packages in comparison.versions.items():
-        facts[framework] = ", ".join(f"{package} {version}" for package, version in packages.items())
+    for contestant, packages in comparison.versions.items():
+        facts[contestant] = ", ".join(f"{package} {version}" for package, version in packages.items())
     facts |= {
         "data": comparison.data_name,
         "classes": len(comparison.class_names) or None,
@@ -279,7 +279,7 @@ def run_commands(compared: Compared, folder: Path) -> list[str]:
     lines: list[str] = []
     for row in compared.stored.comparison.rows:
         if row.unavailable is None:
-            twin = launch.FRAMEWORKS.get(row.framework, row.framework)
+            twin = launch.FRAMEWORKS.get(row.contestant, row.contestant)
             spec_file = folder / RUNS_FOLDER / f"{row.id}-r0" / SPEC_FILE
             words = [".venv/bin/python", "-m", twin, "run", str(spec_file), "--out", f"again/{row.id}"]
             lines.append(shell(words))

@@ -74,7 +74,7 @@ def _filled(made: Sequence[Table]) -> list[Table]:
         full = {column.key for column in table.columns if any(row.get(column.key) is not None for row in table.rows)}
         full.discard("parity")
         columns = tuple(column for column in table.columns if column.key in full)
-        if full - {"framework", "run", "epoch", "cores", "cores_used"}:
+        if full - {"contestant", "run", "epoch", "cores", "cores_used"}:
             kept.append(replace(table, columns=columns))
     return kept
 
@@ -348,23 +348,23 @@ def operation_tables(summaries: Sequence[Summary]) -> list[Table]:
 
 
 def _operation_table(mode: str, summaries: Sequence[Summary]) -> Table:
-    found = [(summary.framework, summary.top_operations) for summary in summaries if summary.top_operations]
+    found = [(summary.contestant, summary.top_operations) for summary in summaries if summary.top_operations]
     columns = [Column("place", "#", pick="0")]
-    for side, (framework, _) in enumerate(found):
+    for side, (contestant, _) in enumerate(found):
         columns += [
-            Column(f"{framework}_operation", framework, pick=f"1.{side}.name"),
-            Column(f"{framework}_calls", "calls", 1, pick=f"1.{side}.calls"),
-            Column(f"{framework}_milliseconds", "ms", 2, pick=_times(1e3, f"1.{side}.self_seconds")),
-            Column(f"{framework}_percent", "%", 1, pick=_times(100.0, f"1.{side}.share")),
+            Column(f"{contestant}_operation", contestant, pick=f"1.{side}.name"),
+            Column(f"{contestant}_calls", "calls", 1, pick=f"1.{side}.calls"),
+            Column(f"{contestant}_milliseconds", "ms", 2, pick=_times(1e3, f"1.{side}.self_seconds")),
+            Column(f"{contestant}_percent", "%", 1, pick=_times(100.0, f"1.{side}.share")),
         ]
     notes = [
         "Calls of a step, their self time, and its share of the self time of all operations. Mean of "
         f"{max(top.steps for _, top in found)} steps after the training under the framework's own profiler, in the first "
         f"process of the first repeat. {TRACE_FILE} of the run has everything that the profiler saw.",
         "Names are each framework's own, and kernels are fused differently: do not compare row with row.",
-        *(f"{framework}: {top.failure}." for framework, top in found if top.failure is not None),
+        *(f"{contestant}: {top.failure}." for contestant, top in found if top.failure is not None),
     ]
-    name = f"operations_{summaries[0].id.removeprefix(f'{summaries[0].framework}-')}"
+    name = f"operations_{summaries[0].id.removeprefix(f'{summaries[0].contestant}-')}"
     places = enumerate(zip_longest(*(top.operations for _, top in found)), 1)
     return Table.of(name, f"The longest operations of a step: {mode}", columns, places, " ".join(notes))
 

@@ -37,8 +37,8 @@ class _Matched(NamedTuple):
     b: Summary
 
     @property
-    def framework(self) -> str:
-        return self.a.framework
+    def contestant(self) -> str:
+        return self.a.contestant
 
     @property
     def configuration(self) -> str:

@@ -105,7 +105,7 @@ class Table:
         return cls(name, title, tuple(replace(column, pick="") for column in columns), rows, note=note, **options)
 
 
-RUN = (Column("framework", "framework"), Column("run", "mode", pick="configuration"))
+RUN = (Column("contestant", "contestant"), Column("run", "mode", pick="configuration"))
 """First columns of the tables of runs. They pick from a `Summary`."""
 
 

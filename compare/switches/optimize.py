@@ -52,7 +52,7 @@ class Record(Frozen):
 class Outcome:
     """One framework's ladder, and what is stored from it and where."""
 
-    framework: str
+    contestant: str
     ladder: list[Step]
     best: Best
     stored: Path
@@ -107,18 +107,18 @@ def command(
 
 def report(outcomes: Sequence[Outcome], folder: Path) -> Report:
     """Each framework's ladder and what was found. Each ladder also has files of its own in its framework's folder."""
-    ladders = {outcome.framework: table(outcome) for outcome in outcomes}
-    plain = {outcome.framework: _plain(outcome) for outcome in outcomes}
+    ladders = {outcome.contestant: table(outcome) for outcome in outcomes}
+    plain = {outcome.contestant: _plain(outcome) for outcome in outcomes}
     files: dict[str, str | bytes] = {}
     for framework, made in ladders.items():
         files[f"{framework}/{LADDER}.md"] = tables.to_markdown(made) + "\n"
         files[f"{framework}/{LADDER}.csv"] = tables.to_csv(made)
         files[f"{framework}/{LADDER}.json"] = document.to_json(plain[framework]) + "\n"
-    versions = {outcome.framework: outcome.best.versions for outcome in outcomes}
+    versions = {outcome.contestant: outcome.best.versions for outcome in outcomes}
     return Report(
         title="The fastest switches",
         facts=[document.ground(machine.describe(), versions, cores=outcomes[0].best.spec.cores)],
-        findings=[(outcome.framework, sentences(outcome)) for outcome in outcomes],
+        findings=[(outcome.contestant, sentences(outcome)) for outcome in outcomes],
         tables=list(ladders.values()),
         files=files,
         values={"folder": str(folder), "frameworks": plain},
@@ -154,8 +154,8 @@ def table(outcome: Outcome) -> Table:
         for step in ladder
     ]
     return Table(
-        f"{LADDER}-{outcome.framework}",
-        f"Switches of {outcome.framework}: {outcome.best.model}, batch {outcome.best.spec.global_batch_size}",
+        f"{LADDER}-{outcome.contestant}",
+        f"Switches of {outcome.contestant}: {outcome.best.model}, batch {outcome.best.spec.global_batch_size}",
         columns,
         rows,
         note=f"Medians with quartiles, ratios with 95 % intervals, of up to {outcome.rounds} interleaved rounds. Compile "
@@ -176,9 +176,9 @@ def sentences(outcome: Outcome) -> list[str]:
             "they were too short to tell. Search again with another --out while nothing else runs."
         )
     if not found.options:
-        return [f"{outcome.framework}: nothing is surely faster than {FAIR}. That is stored in {outcome.stored}.", *said]
+        return [f"{outcome.contestant}: nothing is surely faster than {FAIR}. That is stored in {outcome.stored}.", *said]
     switches = ", ".join(f"{name}={value}" for name, value in found.options.items())
-    return [f"{outcome.framework}: best is {switches}. `run --switches best` takes it from {outcome.stored}.", *said]
+    return [f"{outcome.contestant}: best is {switches}. `run --switches best` takes it from {outcome.stored}.", *said]
 
 
 def _search(request: Request, named: list[str], folder: Path, shown: Display) -> list[Outcome]:

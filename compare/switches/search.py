@@ -268,7 +268,7 @@ class Search:
             raise errors.LaunchError(f"{self._framework} cannot run {self._timed.model}: {self._fair.failure}")
 
     def _result(self, each: _Configuration, number: int) -> RunResult:
-        row = Row(id=f"{self._framework}-{each.name}", framework=self._framework, spec=self._spec(each, self._timed))
+        row = Row(id=f"{self._framework}-{each.name}", contestant=self._framework, spec=self._spec(each, self._timed))
         try:
             sealed = store.sealed(self._folder, row, number)
         except ResultError:

@@ -45,7 +45,7 @@ def conduct(search: Search, storage: RDBStorage, logs: Path, shown: Display) -> 
         optuna_study.release(study)
         study.set_user_attr(optuna_study.ATTEMPTS, study.user_attrs.get(optuna_study.ATTEMPTS, 0) + 1)
         hang_seconds = spec.build(search.values).hang_seconds
-        with serving(search.framework, search.layout, search.settings.scheduler, logs, hang_seconds) as start:
+        with serving(search.contestant, search.layout, search.settings.scheduler, logs, hang_seconds) as start:
             conductor = _Conductor(search, study, start, shown)
             try:
                 conductor.run()
@@ -183,7 +183,7 @@ class _Conductor:
         """Fail the trials of a server that has ended. Start another in its place if work is left."""
         if place not in self._ready:  # it never started
             if not self._up or not self._ready:
-                raise LaunchError(f"{self._search.framework} cannot serve trials: {reason}.")
+                raise LaunchError(f"{self._search.contestant} cannot serve trials: {reason}.")
             self._give_up(place)
             return
         self._ready.discard(place)

@@ -55,7 +55,7 @@ class Search:
     """One search to run."""
 
     settings: Tuning
-    framework: str
+    contestant: str
     layout: Layout
     repeat: int
     trials: int
@@ -68,7 +68,7 @@ class Search:
 
     @property
     def name(self) -> str:
-        return f"{self.framework} {wording.count(self.layout.jobs, 'job')}"
+        return f"{self.contestant} {wording.count(self.layout.jobs, 'job')}"
 
 
 def random_trials(trials: int) -> int:
@@ -197,7 +197,7 @@ def result(search: Search, study: optuna.Study) -> SearchResult:
     ]
     done = study.user_attrs.get(DONE)
     return SearchResult(
-        framework=search.framework,
+        contestant=search.contestant,
         jobs=search.layout.jobs,
         repeat=search.repeat,
         seed=search.seed,

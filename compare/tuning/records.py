@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 from common.frozen import Frozen
 from compare.execution import launch
+from compare.execution.matrix import Contestant
 from compare.tuning import search_space
 from compare.tuning.search_space import Space
 
@@ -128,7 +129,7 @@ class Trial(Frozen):
 class SearchResult(Frozen):
     """One search so far."""
 
-    framework: str
+    contestant: Contestant
     jobs: int
     repeat: int
     seed: int
@@ -215,7 +216,7 @@ class Tuned(Frozen):
         return int(bool(self.num_failed) or not self.done or set(self.best_trials) != set(self.plan.settings.frameworks))
 
     def of(self, framework: str) -> list[SearchResult]:
-        return [search for search in self.searches if search.framework == framework]
+        return [search for search in self.searches if search.contestant == framework]
 
     def by_jobs(self, framework: str) -> dict[int, Sequence[SearchResult]]:
         """A framework's searches by number of jobs, in ascending order."""

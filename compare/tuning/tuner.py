@@ -57,7 +57,7 @@ def tune(settings: Tuning, folder: Path) -> Tuned:
             shown.plan([each.name for each, so_far in pairs for _ in range(each.trials - len(so_far.trials))])
             try:
                 for each in searches:
-                    logs = folder / LOGS_FOLDER / f"{each.framework}-{each.layout.jobs}jobs-r{each.repeat}"
+                    logs = folder / LOGS_FOLDER / f"{each.contestant}-{each.layout.jobs}jobs-r{each.repeat}"
                     conductor.conduct(each, storage, logs, shown)
             finally:
                 tuned = _tuned(plan, space, [optuna_study.stored(each, storage) for each in searches])
@@ -140,12 +140,12 @@ def _judge(settings: Tuning, shown: Display) -> tuple[Plan, Space, dict[str, dic
     base, space, values = check(settings)
     shown.say("asking the frameworks what they can do here")
     descriptions = {framework: launch.describe(framework) for framework in settings.frameworks}
-    rows = [Row(id=framework, framework=framework, spec=base) for framework in settings.frameworks]
+    rows = [Row(id=framework, contestant=framework, spec=base) for framework in settings.frameworks]
     rows = matrix.judge(rows, descriptions)
     for row in rows:
         if row.unavailable is not None:
-            raise SpecError(f"{row.framework}: {row.unavailable}. Received: --frameworks {','.join(settings.frameworks)}.")
-        spec.refuse_per_process(row.spec, descriptions[row.framework]["options"], row.framework)
+            raise SpecError(f"{row.contestant}: {row.unavailable}. Received: --frameworks {','.join(settings.frameworks)}.")
+        spec.refuse_per_process(row.spec, descriptions[row.contestant]["options"], row.contestant)
     shown.say("reading the data")
     # Loaded, not described: the first trial is not to spend its time on decoding images for all of them.
     dataset = sources.load(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir)
@@ -167,7 +167,7 @@ def _judge(settings: Tuning, shown: Display) -> tuple[Plan, Space, dict[str, dic
         versions={framework: description["versions"] for framework, description in descriptions.items()},
         machine=machine.describe(),
     )
-    return plan, space, {row.framework: {**values, "framework_options": row.spec.framework_options} for row in rows}
+    return plan, space, {row.contestant: {**values, "framework_options": row.spec.framework_options} for row in rows}
 
 
 def _identity(plan: Plan) -> dict[str, Any]:
@@ -192,7 +192,7 @@ def _searches(settings: Tuning, plan: Plan, space: Space, values: dict[str, dict
             made.append(
                 Search(
                     settings=settings,
-                    framework=framework,
+                    contestant=framework,
                     layout=Layout(settings.backend, jobs, plan.budget, values[framework].get("device", "auto")),
                     repeat=repeat,
                     trials=settings.trials_of(space),
@@ -213,12 +213,12 @@ def _tuned(plan: Plan, space: Space, found: Sequence[SearchResult]) -> Tuned:
         scored = [
             (trial.score, each.study, trial)
             for each in found
-            if each.framework == framework
+            if each.contestant == framework
             for trial in each.trials
             if trial.score is not None
         ]
         if scored:
             _, study, trial = (min if settings.objective == "loss" else max)(scored, key=lambda each: each[0])
             best[framework] = Best(study=study, trial=trial, fields={**space.fixed, **trial.fields})
-    searches = sorted(found, key=lambda each: (settings.frameworks.index(each.framework), each.jobs, each.repeat))
+    searches = sorted(found, key=lambda each: (settings.frameworks.index(each.contestant), each.jobs, each.repeat))
     return Tuned(plan=plan, searches=searches, best_trials=best)

@@ -25,7 +25,7 @@ _Samples = list[tuple[float | None, float | None]]
 class Gain:
     """Several jobs compared with the fewest, for one framework. Paired over repeats, each with its repeat's sampler seed."""
 
-    framework: str
+    contestant: str
     jobs: int
     against: int
     seconds: Judged | None
@@ -56,39 +56,39 @@ def find(tuned: Tuned) -> Findings:
     image = 1.0 / tuned.plan.validation_examples if settings.objective == "accuracy" else 0.0
     ratios: dict[tuple[str, int, str], Ratio] = {}
     empty: dict[tuple[str, int], int] = {}
-    for framework, jobs, few, many in _compared(tuned):
+    for contestant, jobs, few, many in _compared(tuned):
         for what, values in _samples(pairs(few, many), settings.objective).items():
             known = [(a, b) for a, b in values if a is not None and b is not None]
             if what == _AFTER_SECONDS:
-                empty[framework, jobs] = len(values) - len(known)
+                empty[contestant, jobs] = len(values) - len(known)
             if len(known) < len(values):
                 continue  # a search that found nothing is the worst outcome, and the other pairs alone would be too good
             if (ratio := paired_ratio(known, rounding=0.0 if what == _SECONDS else image)) is not None:
-                ratios[framework, jobs, what] = ratio
-    judged = verdicts([(f"{framework} {jobs} jobs, {what}", ratio) for (framework, jobs, what), ratio in ratios.items()])
+                ratios[contestant, jobs, what] = ratio
+    judged = verdicts([(f"{contestant} {jobs} jobs, {what}", ratio) for (contestant, jobs, what), ratio in ratios.items()])
     found = dict(zip(ratios, judged, strict=True))
     gains = [
         Gain(
-            framework,
+            contestant,
             jobs,
             min(settings.jobs),
-            found.get((framework, jobs, _SECONDS)),
-            found.get((framework, jobs, _AFTER_TRIALS)),
-            found.get((framework, jobs, _AFTER_SECONDS)),
-            empty[framework, jobs],
+            found.get((contestant, jobs, _SECONDS)),
+            found.get((contestant, jobs, _AFTER_TRIALS)),
+            found.get((contestant, jobs, _AFTER_SECONDS)),
+            empty[contestant, jobs],
         )
-        for framework, jobs, _, _ in _compared(tuned)
+        for contestant, jobs, _, _ in _compared(tuned)
     ]
-    importances = {framework: _importance(tuned, framework) for framework in settings.frameworks}
-    return Findings(gains, judged, {framework: found for framework, found in importances.items() if found})
+    importances = {contestant: _importance(tuned, contestant) for contestant in settings.frameworks}
+    return Findings(gains, judged, {contestant: found for contestant, found in importances.items() if found})
 
 
 def _compared(tuned: Tuned) -> Iterator[tuple[str, int, Sequence[SearchResult], Sequence[SearchResult]]]:
     """(framework, jobs, searches with the fewest jobs, searches with these jobs) of each comparison."""
-    for framework in tuned.plan.settings.frameworks:
-        by_jobs = tuned.by_jobs(framework)
+    for contestant in tuned.plan.settings.frameworks:
+        by_jobs = tuned.by_jobs(contestant)
         for jobs in list(by_jobs)[1:]:
-            yield framework, jobs, by_jobs[min(by_jobs)], by_jobs[jobs]
+            yield contestant, jobs, by_jobs[min(by_jobs)], by_jobs[jobs]
 
 
 def pairs(few: Sequence[SearchResult], many: Sequence[SearchResult], *, timed: bool = False) -> Pairs:
@@ -131,15 +131,15 @@ def disturbed(tuned: Tuned) -> list[SearchResult]:
     return [search for search in tuned.searches if search.timed and cores_taken(tuned, search) > DISTURBED_FROM]
 
 
-def settings_scored(tuned: Tuned, framework: str) -> list[Trial]:
+def settings_scored(tuned: Tuned, contestant: str) -> list[Trial]:
     """One trial for each setting that was trained to its end. Searches with different jobs may train the same setting."""
-    return list({repr(sorted(trial.fields.items())): trial for trial in tuned.scored(framework)}.values())
+    return list({repr(sorted(trial.fields.items())): trial for trial in tuned.scored(contestant)}.values())
 
 
-def _importance(tuned: Tuned, framework: str) -> dict[str, float]:
+def _importance(tuned: Tuned, contestant: str) -> dict[str, float]:
     """Importance over a framework's trials of all searches, by functional ANOVA (Hutter et al. 2014)."""
     settings = tuned.plan.settings
-    scored = settings_scored(tuned, framework)
+    scored = settings_scored(tuned, contestant)
     distributions = settings.judged_space().distributions
     varying = {
         field: drawn for field, drawn in distributions.items() if len({repr(trial.fields[field]) for trial in scored}) > 1

@@ -53,9 +53,9 @@ def _best(tuned: Tuned, against: str, label: str, curve: _Curve, figure: Figure)
     settings = tuned.plan.settings
     axes: list[Axes] = list(figure.subplots(1, len(settings.frameworks), sharey=True, squeeze=False)[0])
     drawn = False
-    for axis, framework in zip(axes, settings.frameworks, strict=True):
-        axis.set(title=framework, xlabel=label)
-        for index, (jobs, searches) in enumerate(tuned.by_jobs(framework).items()):
+    for axis, contestant in zip(axes, settings.frameworks, strict=True):
+        axis.set(title=contestant, xlabel=label)
+        for index, (jobs, searches) in enumerate(tuned.by_jobs(contestant).items()):
             begun = [search for search in searches if search.trials]
             if not begun:
                 continue
@@ -81,14 +81,14 @@ def _seconds(tuned: Tuned, figure: Figure) -> bool:
         return False
     axis: Axes = figure.subplots()
     ticks = sorted(settings.jobs)
-    for index, framework in enumerate(settings.frameworks):
-        by_jobs = tuned.by_jobs(framework).items()
+    for index, contestant in enumerate(settings.frameworks):
+        by_jobs = tuned.by_jobs(contestant).items()
         spreads = {jobs: spread([each.seconds for each in searches if each.done]) for jobs, searches in by_jobs}
         known = {ticks.index(jobs): value for jobs, value in spreads.items() if value is not None}
         medians = [each.median for each in known.values()]
         whiskers = [[each.median - each.low for each in known.values()], [each.high - each.median for each in known.values()]]
         colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
-        axis.errorbar(list(known), medians, yerr=whiskers, color=colour, marker=marker, label=framework, capsize=3)
+        axis.errorbar(list(known), medians, yerr=whiskers, color=colour, marker=marker, label=contestant, capsize=3)
     axis.set_xticks(range(len(ticks)), [str(jobs) for jobs in ticks])
     cores = count(tuned.plan.budget, "core")
     title = f"Seconds of a search, on {cores} in all (median; whiskers: 25 % to 75 % quantile)"
@@ -101,10 +101,10 @@ def _importance(importances: dict[str, dict[str, float]], figure: Figure) -> boo
     axis: Axes = figure.subplots()
     fields = list(dict.fromkeys(field for parts in importances.values() for field in parts))
     height = 0.8 / max(len(importances), 1)
-    for index, (framework, parts) in enumerate(importances.items()):
+    for index, (contestant, parts) in enumerate(importances.items()):
         places = [place + height * (index - (len(importances) - 1) / 2) for place in range(len(fields))]
         colour = COLOURS[index % len(COLOURS)]
-        axis.barh(places, [parts.get(field, 0.0) for field in fields], height, color=colour, label=framework)
+        axis.barh(places, [parts.get(field, 0.0) for field in fields], height, color=colour, label=contestant)
     axis.set_yticks(range(len(fields)), fields)
     axis.invert_yaxis()
     axis.grid(axis="y", visible=False)
@@ -116,7 +116,7 @@ def _importance(importances: dict[str, dict[str, float]], figure: Figure) -> boo
 
 def _parallel(tuned: Tuned, figure: Figure) -> bool:
     settings = tuned.plan.settings
-    scored = {framework: tuned.scored(framework) for framework in settings.frameworks}
+    scored = {contestant: tuned.scored(contestant) for contestant in settings.frameworks}
     values = [trial.value or 0.0 for trials in scored.values() for trial in trials]
     if len(values) < 2:
         return False
@@ -130,12 +130,12 @@ def _parallel(tuned: Tuned, figure: Figure) -> bool:
     marks[f"validation {settings.objective}"] = [(f"{norm.inverse(height):.4g}", height) for height in (0.0, 1.0)]
     figure.set_size_inches(max(9.0, 1.8 * len(distributions)), 4.5 * len(scored))
     axes: list[Axes] = list(figure.subplots(len(scored), 1, squeeze=False)[:, 0])
-    for axis, (framework, trials) in zip(axes, scored.items(), strict=True):
+    for axis, (contestant, trials) in zip(axes, scored.items(), strict=True):
         for trial in sorted(trials, key=lambda trial: trial.value or 0.0, reverse=minimize):  # the best on top
             heights = [_height(drawn, trial.fields[field]) for field, drawn in distributions.items()]
             value = float(norm(trial.value or 0.0))
             axis.plot([*heights, value], color=colours(float(np.clip(value, 0, 1))), linewidth=1.5, alpha=0.8)
-        axis.set(title=framework, xlim=(-0.2, len(marks) - 0.8), ylim=(-0.05, 1.05))
+        axis.set(title=contestant, xlim=(-0.2, len(marks) - 0.8), ylim=(-0.05, 1.05))
         axis.set_xticks(range(len(marks)), list(marks), rotation=15, ha="right", fontsize=8)
         axis.set_yticks([])
         axis.grid(visible=False)

@@ -75,7 +75,7 @@ def jobs_table(tuned: Tuned) -> Table:
     """Seconds and speed-up by number of jobs."""
     settings = tuned.plan.settings
     columns = (
-        Column("framework", "framework"),
+        Column("contestant", "contestant"),
         Column("jobs", "jobs"),
         Column("cores", "cores in all", short="cores"),
         Column("cores_a_trial", "cores a trial", short="a\ntrial"),
@@ -91,9 +91,9 @@ def jobs_table(tuned: Tuned) -> Table:
         Column("value", f"best validation {settings.objective}", 4, short=f"best\n{settings.objective}", interval=True),
     )
     rows = [
-        {"framework": framework, "jobs": jobs, **_jobs_cells(tuned, framework, jobs)}
-        for framework in settings.frameworks
-        for jobs in tuned.by_jobs(framework)
+        {"contestant": contestant, "jobs": jobs, **_jobs_cells(tuned, contestant, jobs)}
+        for contestant in settings.frameworks
+        for jobs in tuned.by_jobs(contestant)
     ]
     repeats = f"median of {settings.repeats} searches (25 % to 75 % quantile)" if settings.repeats > 1 else "of one search"
     against = count(min(settings.jobs), "job")
@@ -104,8 +104,8 @@ def jobs_table(tuned: Tuned) -> Table:
     return Table("tuning", title, columns, rows, note=note)
 
 
-def _jobs_cells(tuned: Tuned, framework: str, jobs: int) -> dict[str, Cell]:
-    by_jobs = tuned.by_jobs(framework)
+def _jobs_cells(tuned: Tuned, contestant: str, jobs: int) -> dict[str, Cell]:
+    by_jobs = tuned.by_jobs(contestant)
     searches, fewest = by_jobs[jobs], min(by_jobs)
     done, timed = [each for each in searches if each.done], [each for each in searches if each.timed]
     pairs = [] if jobs == fewest else tuning_findings.pairs(by_jobs[fewest], searches, timed=True)
@@ -130,7 +130,7 @@ def quality_table(tuned: Tuned, found: Findings) -> list[Table]:
     """Whether several jobs cost quality: one table, or none if there is nothing to compare with."""
     objective, fewest = tuned.plan.settings.objective, count(min(tuned.plan.settings.jobs), "job")
     columns = (
-        Column("framework", "framework"),
+        Column("contestant", "contestant"),
         Column("jobs", "jobs"),
         Column("seconds", "speed-up", 2, interval=True),
         Column("seconds_verdict", "is", fold=16),
@@ -142,7 +142,7 @@ def quality_table(tuned: Tuned, found: Findings) -> list[Table]:
     )
     rows: list[dict[str, Cell]] = []
     for gain in found.gains:
-        cells: dict[str, Cell] = {"framework": gain.framework, "jobs": gain.jobs}
+        cells: dict[str, Cell] = {"contestant": gain.contestant, "jobs": gain.jobs}
         named = {"seconds": gain.seconds, "after_trials": gain.after_trials, "after_seconds": gain.after_seconds}
         for key, judged in named.items():
             cells[key] = judged and judged.ratio
@@ -179,9 +179,9 @@ def progress_table(tuned: Tuned) -> Table:
     """The best value after each trial."""
     settings = tuned.plan.settings
     groups = {
-        f"{framework}-{jobs}": (f"{framework}, {count(jobs, 'job')}", searches)
-        for framework in settings.frameworks
-        for jobs, searches in tuned.by_jobs(framework).items()
+        f"{contestant}-{jobs}": (f"{contestant}, {count(jobs, 'job')}", searches)
+        for contestant in settings.frameworks
+        for jobs, searches in tuned.by_jobs(contestant).items()
     }
     columns = (
         Column("trials", "trials"),
@@ -200,7 +200,7 @@ def trials_table(tuned: Tuned) -> Table:
     """Every trial of every search."""
     drawn = list(dict.fromkeys(field for each in tuned.searches for trial in each.trials for field in trial.fields))
     columns = (
-        *(Column(key, key) for key in ("framework", "jobs", "repeat", "trial")),
+        *(Column(key, key) for key in ("contestant", "jobs", "repeat", "trial")),
         Column("state", "state"),
         Column("loss", "validation loss", 4),
         Column("accuracy", "validation accuracy", 4),
@@ -214,7 +214,7 @@ def trials_table(tuned: Tuned) -> Table:
         {
             **trial.model_dump(),
             **{field: _plain(trial.fields.get(field)) for field in drawn},
-            "framework": search.framework,
+            "contestant": search.contestant,
             "jobs": search.jobs,
             "repeat": search.repeat + 1,
             "trial": trial.slot + 1,

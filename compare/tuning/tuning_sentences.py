@@ -47,16 +47,16 @@ def verdict(tuned: Tuned, judged: Judged, *, seconds: bool = False) -> str:
 
 def _bests(tuned: Tuned) -> list[str]:
     found: list[str] = []
-    for framework in tuned.plan.settings.frameworks:
-        number = sum(len(search.trials) for search in tuned.of(framework))
-        if (best := tuned.best_trials.get(framework)) is None:
-            found.append(f"{framework}: none of {count(number, 'trial')} so far was trained to its end.")
+    for contestant in tuned.plan.settings.frameworks:
+        number = sum(len(search.trials) for search in tuned.of(contestant))
+        if (best := tuned.best_trials.get(contestant)) is None:
+            found.append(f"{contestant}: none of {count(number, 'trial')} so far was trained to its end.")
             continue
         fields = ", ".join(
             f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in best.fields.items()
         )
         found.append(
-            f"{framework}: validation loss {best.trial.loss:.4f}, accuracy {best.trial.accuracy:.4f} after "
+            f"{contestant}: validation loss {best.trial.loss:.4f}, accuracy {best.trial.accuracy:.4f} after "
             f"{count(best.trial.epochs, 'epoch')}, the best of {count(number, 'trial')}: {fields}."
         )
     if tuned.best_trials:
@@ -73,8 +73,8 @@ def _sameness(tuned: Tuned) -> list[str]:
     if len(settings.frameworks) < 2:
         return []
     first, second = (
-        {(search.jobs, search.repeat, trial.slot): trial for search in tuned.of(framework) for trial in search.trials}
-        for framework in settings.frameworks[:2]
+        {(search.jobs, search.repeat, trial.slot): trial for search in tuned.of(contestant) for trial in search.trials}
+        for contestant in settings.frameworks[:2]
     )
     both: list[tuple[Trial, Trial]] = [(first[key], second[key]) for key in first if key in second]
     if not both:
@@ -100,7 +100,7 @@ def _sameness(tuned: Tuned) -> list[str]:
 
 
 def _who(gain: Gain) -> str:
-    return f"{gain.framework}, {count(gain.jobs, 'job')} against {count(gain.against, 'job')}"
+    return f"{gain.contestant}, {count(gain.jobs, 'job')} against {count(gain.against, 'job')}"
 
 
 def _with_size(judged: Judged, verdict: str) -> str:
@@ -117,7 +117,7 @@ def _gain(tuned: Tuned, gain: Gain, judged: Judged) -> str:
 def _doubt(tuned: Tuned, gain: Gain) -> str:
     """A caution for verdicts on seconds, if other work disturbed them."""
     involved = (gain.jobs, gain.against)
-    found = any(search.framework == gain.framework and search.jobs in involved for search in disturbed(tuned))
+    found = any(search.contestant == gain.contestant and search.jobs in involved for search in disturbed(tuned))
     return DISTURBED if found else ""
 
 
@@ -141,14 +141,14 @@ def _costs(tuned: Tuned, gain: Gain) -> list[str]:
 
 def _importances(tuned: Tuned, found: Findings) -> list[str]:
     lines: list[str] = []
-    for framework in tuned.plan.settings.frameworks:
-        number = len(settings_scored(tuned, framework))
-        if framework in found.importances:
-            parts = ", ".join(f"{field} {part:.0%}" for field, part in found.importances[framework].items())
-            lines.append(f"{framework}: of the variance over {number} settings, by fANOVA: {parts}.")
+    for contestant in tuned.plan.settings.frameworks:
+        number = len(settings_scored(tuned, contestant))
+        if contestant in found.importances:
+            parts = ", ".join(f"{field} {part:.0%}" for field, part in found.importances[contestant].items())
+            lines.append(f"{contestant}: of the variance over {number} settings, by fANOVA: {parts}.")
         else:
             lines.append(
-                f"{framework}: too few settings to tell: {number} trained to their end, of the {IMPORTANCE_TRIALS} needed."
+                f"{contestant}: too few settings to tell: {number} trained to their end, of the {IMPORTANCE_TRIALS} needed."
             )
     if found.importances:
         lines.append(
@@ -191,7 +191,7 @@ def _cautions(tuned: Tuned) -> list[str]:
 
 
 def _cautions_of(tuned: Tuned, search: SearchResult) -> list[str]:
-    name = f"{search.framework}, {count(search.jobs, 'job')}, repeat {search.repeat + 1}"
+    name = f"{search.contestant}, {count(search.jobs, 'job')}, repeat {search.repeat + 1}"
     lines = [
         f"{name}: trial {trial.slot + 1} {trial.state}: {str(trial.reason).rstrip('.')}."
         for trial in search.trials

@@ -142,7 +142,7 @@ def _steps(plan: Plan) -> list[Step[Plan]]:
 
 def _request(training: Training, folder: Path) -> run.Request:
     settings = Preset(replicas=REPLICAS, repeats=training.repeats, seeds=training.seeds)
-    frameworks = list(dict.fromkeys(row.framework for row in training.rows))
+    frameworks = list(dict.fromkeys(row.contestant for row in training.rows))
     return run.Request(
         settings,
         frameworks,
@@ -260,21 +260,21 @@ def _later(plan: Plan) -> list[Training]:
     """The search, as if its trials ran one after the other, and the final training. Only for estimates."""
     made: list[Training] = []
     if (tuned := plan.tuning) is not None:
-        rows = [Row(id=f"{each}-trial", framework=each, spec=spec.build(tuned.values)) for each in tuned.frameworks]
+        rows = [Row(id=f"{each}-trial", contestant=each, spec=spec.build(tuned.values)) for each in tuned.frameworks]
         trials = tuned.trials * len(tuned.jobs) * tuned.repeats
         made.append(Training("search", "The search, at most", rows, repeats=trials))
     if plan.final is not None:
         final = plan.final({})
-        rows = [Row(id=f"{each}-final", framework=each, spec=spec.build(final.values)) for each in final.frameworks]
+        rows = [Row(id=f"{each}-final", contestant=each, spec=spec.build(final.values)) for each in final.frameworks]
         made.append(Training("final", "The final training", rows, repeats=final.repeats))
     return made
 
 
 def _seconds(training: Training, row: Row, comparison: Comparison, known: dict[str, Any]) -> float | None:
     """Approximate seconds of all runs of a row. Rows of one kind have the pace of their first, serially on all its cores."""
-    kind = f"{row.framework} {row.spec.model} {row.spec.global_batch_size} {row.spec.data}"
+    kind = f"{row.contestant} {row.spec.model} {row.spec.global_batch_size} {row.spec.data}"
     if kind not in known:
-        serial = [each for each in training.rows if each.framework == row.framework and each.spec.mode == "serial"]
+        serial = [each for each in training.rows if each.contestant == row.contestant and each.spec.mode == "serial"]
         known[kind] = estimate.measured(max(serial or [row], key=lambda each: each.spec.cores))
     like: tuple[RunResult, str] | str = known[kind]
     if isinstance(like, str):

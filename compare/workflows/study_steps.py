@@ -141,7 +141,7 @@ def compared(request: run.Request, folder: Path, *, name: str, title: str) -> Ma
     made, code = run.within(request, folder)
     found = made.findings
     report = comparison_report.report(made, folder)
-    conclusions = [*found.frameworks, *found.modes, *found.scores]
+    conclusions = [*found.contestants, *found.modes, *found.scores]
     return Made(_section(report, folder, name, title, conclusions, only=_OF_RUNS), exit_code=code)
 
 

@@ -58,8 +58,8 @@ def folder(
     accuracies = [accuracy] * len(noise) if isinstance(accuracy, float) else accuracy
     for row in rows:
         for repeat, factor in enumerate(noise):
-            first_loss = (first_losses or {}).get(row.framework, 2.3)
-            run = made.good(row, seconds[row.framework] * factor, repeat, first_step_loss=first_loss)
+            first_loss = (first_losses or {}).get(row.contestant, 2.3)
+            run = made.good(row, seconds[row.contestant] * factor, repeat, first_step_loss=first_loss)
             test = Metrics(
                 loss=0.6, accuracy=accuracies[repeat], num_correct=round(1000 * accuracies[repeat]), num_examples=1000
             )

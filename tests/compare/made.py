@@ -18,7 +18,7 @@ from compare.execution.store import Comparison, ProofRecord, Stored, run_folder,
 def row(framework: str, mode: str = "serial", cores: int = 2, unavailable: str | None = None) -> Row:
     replicas = 1 if mode == "serial" else 2
     made = spec.build({"mode": mode, "replicas": replicas, "cores": cores, "epochs": 2})
-    return Row(id=f"{framework}-{mode}-{cores}", framework=framework, spec=made, unavailable=unavailable)
+    return Row(id=f"{framework}-{mode}-{cores}", contestant=framework, spec=made, unavailable=unavailable)
 
 
 def score(accuracy: float, loss: float) -> Metrics:
@@ -35,7 +35,7 @@ def epoch(number: int, seconds: float, accuracy: float = 0.5, loss: float = 1.0)
 
 def good(row: Row, seconds: float, repeat: int = 0, first_step_loss: float = 2.3, cores_used: float = 0.9) -> RunResult:
     return RunResult(
-        framework=row.framework,
+        framework=row.contestant,
         spec=row.spec,
         status="ok",
         repeat=repeat,
@@ -72,7 +72,7 @@ def checkpoint() -> Checkpoint:
 
 def bad(row: Row, status: str, reason: str, epochs: int) -> RunResult:
     return RunResult.model_validate(
-        {"framework": row.framework, "spec": row.spec, "status": status, "reason": reason}
+        {"framework": row.contestant, "spec": row.spec, "status": status, "reason": reason}
         | {"epochs": [epoch(number + 1, 1.0) for number in range(epochs)]}
     )
 
@@ -99,10 +99,10 @@ def input_only(timed_steps: int = 20, repeats: int = 5) -> Stored:
         for workers in (0, 1, 2):
             fed = {"input": "workers", "workers": workers} if workers else {}
             made = spec.build({"cores": 2, "epochs": 2, "part": "input", **fed})
-            rows.append(Row(id=f"{framework}-serial-2-{workers}workers", framework=framework, spec=made))
+            rows.append(Row(id=f"{framework}-serial-2-{workers}workers", contestant=framework, spec=made))
     runs: dict[str, dict[int, RunResult]] = {}
     for each in rows:
-        seconds = 4.0 if each.framework == "pytorch" else 8.0
+        seconds = 4.0 if each.contestant == "pytorch" else 8.0
         scoreless = {"train": None, "validation": None}
         rest = {"timed_steps": timed_steps - 1, "timed_images": 64 * (timed_steps - 1)}
         epochs = [

@@ -329,7 +329,7 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(
 
 def test_a_switch_goes_to_the_framework_that_has_it(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert compare_quick(tmp_path / "out", "--set", "framework_options.left_switch=quick").exit_code == 0
-    options = {row.framework: row.spec.framework_options for row in store.read_plan(tmp_path / "out").rows}
+    options = {row.contestant: row.spec.framework_options for row in store.read_plan(tmp_path / "out").rows}
     assert options == {"left": {"left_switch": "quick"}, "right": {}}
 
 
@@ -370,7 +370,7 @@ def test_a_mode_of_a_spec_file_is_the_word_that_its_fields_make(tmp_path: Path, 
 
 def test_repeats_are_interleaved_and_unavailable_rows_left_out() -> None:
     rows = [made.row("a"), made.row("b", unavailable="not available: no"), made.row("c")]
-    order = [(row.framework, repeat) for row, repeat in comparison_plan.order(rows, 3)]
+    order = [(row.contestant, repeat) for row, repeat in comparison_plan.order(rows, 3)]
     assert order == [("a", 0), ("c", 0), ("c", 1), ("a", 1), ("a", 2), ("c", 2)]
 
 

@@ -44,7 +44,7 @@ def test_gustafson_finds_the_serial_fraction_that_made_the_speedups() -> None:
 def test_a_fraction_outside_of_zero_to_one_tells_nothing_of_more_replicas(speedup: float, told: bool) -> None:
     fraction = scaling_laws.amdahl([(2, speedup)])
     assert fraction is not None
-    law = scaling_fit.Law(framework="pytorch", mode="multi_process", workers=0, fraction=fraction)
+    law = scaling_fit.Law(contestant="pytorch", mode="multi_process", workers=0, fraction=fraction)
     (row,) = scaling_report.laws_table(scaling_fit.Scaling(points=[], laws=[law], checks=[], projected=[])).rows
     assert ("speedup_64" in row) == told
 
@@ -117,7 +117,7 @@ def test_a_network_that_is_none_is_refused(text: str) -> None:
 def test_scaling_runs_every_size_with_its_serial_counterparts(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     done = compare(*ARGUMENTS, "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
-    rows = {row.id: row.spec for row in store.read_plan(tmp_path / "out").rows if row.framework == "left"}
+    rows = {row.id: row.spec for row in store.read_plan(tmp_path / "out").rows if row.contestant == "left"}
     parallel = {name: (row.replicas, row.cores, row.global_batch_size) for name, row in rows.items() if row.mode != "serial"}
     assert parallel == {
         "left-multi_process-2replicas-strong": (2, 2, 64),
@@ -149,7 +149,7 @@ def test_ratios_are_those_of_seconds_per_epoch_and_projections_are_apart_with_th
     assert two["speedup_same_cores"]["value"] == pytest.approx(1.7 / 1.2)
     assert two["efficiency_one_core"] == pytest.approx(0.85)
     assert four["speedup_one_core"]["value"] == pytest.approx(3.1)
-    laws = {(law["framework"], law["fraction"]["law"]): law["fraction"] for law in json.loads(done.stdout)["laws"]}
+    laws = {(law["contestant"], law["fraction"]["law"]): law["fraction"] for law in json.loads(done.stdout)["laws"]}
     assert laws["left", "Amdahl"]["n"] == 2 and laws["left", "Gustafson"]["low"] is not None
     done = compare("scaling", "--stored", out, "--project", "8,128", "--network", "10Gbit", "--json")
     assert done.exit_code == 0, done.output
@@ -157,11 +157,11 @@ def test_ratios_are_those_of_seconds_per_epoch_and_projections_are_apart_with_th
     by_size = {
         (each["replicas"], each["topology"]): each
         for each in found["projected"]
-        if (each["framework"], each["kind"]) == ("left", "strong")
+        if (each["contestant"], each["kind"]) == ("left", "strong")
     }
     assert by_size[128, "ring"]["speedup"] is None  # 64 images, 128 replicas
     assert 0 < by_size[8, "ring"]["speedup"] < 8
-    assert {(check["framework"], check["mode"], check["replicas"]) for check in found["checks"]} == {
+    assert {(check["contestant"], check["mode"], check["replicas"]) for check in found["checks"]} == {
         ("left", "multi_process", 4),
         ("right", "multi_process", 4),
     }
@@ -215,12 +215,12 @@ def test_points_and_projections_that_rest_on_disturbed_runs_say_so(fake_twins: p
     assert compare(*ARGUMENTS[:-1], "2", "--out", out).exit_code == 0
     stored = store.read(out)
     wish = scaling_fit.Wish((8,), scaling_laws.network("10Gbit"))
-    base = next(row.id for row in stored.comparison.rows if row.framework == "left" and row.spec.mode == "serial")
+    base = next(row.id for row in stored.comparison.rows if row.contestant == "left" and row.spec.mode == "serial")
     for repeat, result in stored.runs[base].items():
         stored.runs[base][repeat] = result.model_copy(update={"noise": Noise(cores_stolen=0.9)})
     found = scaling_fit.read(stored, wish)
-    assert {point.in_doubt for point in found.points if point.framework == "left"} == {True}
-    assert {row["status"] for row in scaling_report.points_table(found).rows if row["framework"] == "left"} == {"in doubt"}
+    assert {point.in_doubt for point in found.points if point.contestant == "left"} == {True}
+    assert {row["status"] for row in scaling_report.points_table(found).rows if row["contestant"] == "left"} == {"in doubt"}
     note = scaling_report.projected_table(found).note
     assert "The projection rests on runs that are in doubt." in note and "the same model was off by" in note
 
@@ -255,7 +255,7 @@ def test_every_input_has_a_compute_and_a_check_of_its_own(fake_twins: pytest.Mon
     out = tmp_path / "out"
     done = compare(*ARGUMENTS, "--workers", "0,2", "--kinds", "weak", "--out", out, "--json")
     assert done.exit_code == 0, done.output
-    checks = {(check["framework"], check["workers"], check["kind"]) for check in json.loads(done.stdout)["checks"]}
+    checks = {(check["contestant"], check["workers"], check["kind"]) for check in json.loads(done.stdout)["checks"]}
     assert checks == {(framework, workers, "weak") for framework in ("left", "right") for workers in (0, 2)}
     slower = store.read(out)
     for row in slower.comparison.rows:
@@ -265,7 +265,7 @@ def test_every_input_has_a_compute_and_a_check_of_its_own(fake_twins: pytest.Mon
                 slower.runs[row.id][repeat] = result.model_copy(update={"epochs": epochs})
     wish = scaling_fit.Wish((8,), scaling_laws.network("10Gbit"))
     projected = {
-        (each.workers, each.framework): each.step_seconds
+        (each.workers, each.contestant): each.step_seconds
         for each in scaling_fit.read(slower, wish).projected
         if (each.kind, each.topology) == ("weak", "ring")
     }

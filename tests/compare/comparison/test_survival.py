@@ -356,7 +356,7 @@ def test_where_the_last_checkpoint_is_damaged_the_one_before_is_gone_on_from(
     ("field", "value"),
     [
         *(("id", value) for value in ("pytorch-x/../../../README", "/tmp/x", "..", "a\nb", "")),
-        ("framework", "../x"),
+        ("contestant", "../x"),
         ("repeats", 10**9),
         ("repeats", 0),
     ],

@@ -106,7 +106,7 @@ def test_an_evaluation_trains_scores_and_writes_everything_and_does_nothing_twic
     assert done.exit_code == 0, done.output
     said = json.loads(done.stdout)
     made = final_training.read(out)
-    assert [model.framework for model in made.models] == ["left", "right"]
+    assert [model.contestant for model in made.models] == ["left", "right"]
     for model in made.models:
         assert model.scores is not None and model.checkpoint is not None
         assert model.epochs < 60 and model.best_epoch == model.epochs - 3
@@ -217,7 +217,7 @@ def evaluated(*pairs: tuple[int, int, float | None], crossing: Crossing | None =
     names = ("left", "right")
     models = [
         Model(
-            framework=name, repeat=repeat, seed=repeat, status="ok", epochs=5, best_epoch=3, scores=found,
+            contestant=name, repeat=repeat, seed=repeat, status="ok", epochs=5, best_epoch=3, scores=found,
             crossings=[crossing] if crossing else [],
         )
         for name in names
@@ -261,11 +261,11 @@ def test_no_more_is_said_of_agreement_than_the_test_allows() -> None:
 def test_a_checkpoint_that_does_not_carry_over_is_said_loudly() -> None:
     title = "Does a checkpoint carry over?"
     (same,) = words(
-        evaluated((0, 0, None), crossing=Crossing(framework="x", labelled_differently=0, largest_difference=1e-7)), title
+        evaluated((0, 0, None), crossing=Crossing(contestant="x", labelled_differently=0, largest_difference=1e-7)), title
     )
     assert "labels every test image the same in the other framework" in same and same.endswith("which is rounding.")
     *_, last = words(
-        evaluated((0, 0, None), crossing=Crossing(framework="x", labelled_differently=2, largest_difference=0.2)), title
+        evaluated((0, 0, None), crossing=Crossing(contestant="x", labelled_differently=2, largest_difference=0.2)), title
     )
     assert last == "NOT THE SAME: the largest difference of a probability is 2.0e-01, more than rounding (1e-04)."
 
@@ -411,7 +411,7 @@ def test_infer_times_both_frameworks_in_turns_and_goes_on(
     assert [framework for framework, *_ in in_process] == ["left", "right", "right", "left"]
     said = json.loads(compare(*asked, *wanted, "--json").stdout)
     assert len(in_process) == 4  # nothing was timed again
-    assert [(row["framework"], row["batch_size"], row["calls"]) for row in said["rows"]] == [
+    assert [(row["contestant"], row["batch_size"], row["calls"]) for row in said["rows"]] == [
         (side, size, 200) for side in ("left", "right") for size in (1, 3)
     ]
     for row in said["rows"]:

@@ -14,7 +14,7 @@ from tests.compare import made
 def said(word: str, **facts: object) -> list[str]:
     """Of a row of two replicas beside a serial one whose accuracy is 0.7; its own is 0.8."""
     parallel = spec.build(spec.with_variant({"cores": 2, "epochs": 2}, word, 2))
-    rows = [made.row("pytorch"), Row(id="pytorch-other", framework="pytorch", spec=parallel)]
+    rows = [made.row("pytorch"), Row(id="pytorch-other", contestant="pytorch", spec=parallel)]
     run = made.good(rows[1], 1.0).model_copy(update={"test": made.score(0.8, 1.0), **facts})
     stored = Stored(
         comparison=made.comparison(rows), runs={rows[0].id: {0: made.good(rows[0], 2.0)}, rows[1].id: {0: run}}, set_aside=[]

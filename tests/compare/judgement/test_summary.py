@@ -77,9 +77,9 @@ def test_rows_of_other_batches_are_never_held_against_each_other() -> None:
     ]
     speedups = [each.speedup_same_cores.value for each in summaries if each.speedup_same_cores]
     assert speedups == pytest.approx([2.0, 2.0, 4.01 / 6.0, 4.01 / 6.0], rel=0.03)
-    assert found.frameworks[0] == "All with simple_cnn, float32, switches fair, on Some CPU."
-    assert found.frameworks[2].startswith("no difference shown between")
-    assert found.frameworks[2].endswith(": batch 128, serial on 2 cores, row serial-2-batch128.")
+    assert found.contestants[0] == "All with simple_cnn, float32, switches fair, on Some CPU."
+    assert found.contestants[2].startswith("no difference shown between")
+    assert found.contestants[2].endswith(": batch 128, serial on 2 cores, row serial-2-batch128.")
 
 
 def test_on_accelerators_efficiency_counts_devices() -> None:
@@ -144,14 +144,14 @@ def test_the_input_alone_is_judged_by_all_its_images_over_all_its_seconds() -> N
     assert rate is not None and rate.median == pytest.approx(20 * 64 / 4.001)  # the mean of its epochs' rates is 100 times that
     assert seconds is not None and seconds.median == pytest.approx(640 * 4.001 / (20 * 64))
     found = findings(stored, summaries)
-    assert len(_verdicts(found.frameworks)) == 3 and found.troubles == []
+    assert len(_verdicts(found.contestants)) == 3 and found.troubles == []
 
 
 @pytest.mark.parametrize(("timed", "too_short"), [(16, []), (15, [2]), (7, [1, 2]), (3, [0, 1, 2])])
 def test_an_input_of_too_few_timed_batches_gets_a_caution_and_no_verdict(timed: int, too_short: list[int]) -> None:
     stored = made.input_only(timed_steps=timed)
     found = findings(stored, summarize(stored))
-    assert len(_verdicts(found.frameworks)) == 3 - len(too_short)
+    assert len(_verdicts(found.contestants)) == 3 - len(too_short)
     said = [sentence.partition(": ")[2] for sentence in found.troubles if sentence.startswith("pytorch")]
     needed = {0: 4, 1: 8, 2: 16}
     assert said == [
@@ -178,7 +178,7 @@ def test_runs_of_one_step_have_no_seconds_and_no_verdict() -> None:
             stored.runs[row.id][repeat] = result.model_copy(update={"epochs": epochs})
     summaries = summarize(stored)
     assert all(summary.epoch_seconds is None and summary.speedup_same_cores is None for summary in summaries)
-    assert findings(stored, summaries).frameworks == []
+    assert findings(stored, summaries).contestants == []
 
 
 @pytest.mark.parametrize(("field", "what"), [("order_hash", "order of examples"), ("weights_hash", "initial weights")])
@@ -194,7 +194,7 @@ def test_the_order_is_that_of_runs_that_trained_as_long() -> None:
     stored = made.repeated()
     for row in stored.comparison.rows:
         for repeat, result in stored.runs[row.id].items():
-            if row.framework == "tensorflow":
+            if row.contestant == "tensorflow":
                 shorter = result.model_copy(update={"epochs": result.epochs[:1], "order_hash": "a shorter one"})
                 stored.runs[row.id][repeat] = shorter
     found = findings(stored, summarize(stored))
@@ -262,7 +262,7 @@ def test_verdicts_on_frameworks_and_modes_are_one_family() -> None:
 
 def test_a_gain_that_is_lost_among_many_comparisons_does_not_pay_in_the_table_either() -> None:
     stored = made.repeated()
-    one, two = (row for row in stored.comparison.rows if row.framework == "pytorch")
+    one, two = (row for row in stored.comparison.rows if row.contestant == "pytorch")
     seconds = (4.15, 4.02, 4.2, 4.05, 4.06)  # p = 0.03 against serial, by itself
     serial = {repeat: made.good(one, each, repeat) for repeat, each in enumerate(seconds)}
     parallel = {repeat: made.good(two, 4.0, repeat) for repeat in range(5)}
@@ -296,7 +296,7 @@ def test_runs_of_several_seeds_are_the_same_training_seed_by_seed() -> None:
     stored = _with_seeds(made.repeated(6), (0, 1, 4))
     summaries = summarize(stored)
     found = findings(stored, summaries)
-    assert found.comparable and found.frameworks
+    assert found.comparable and found.contestants
     assert [summary.first_step_difference for summary in summaries] == [0.0] * 4
     assert "Same order of examples in all 24 runs that recorded it, within each of 3 seeds." in found.sameness
 
@@ -307,7 +307,7 @@ def test_a_run_that_parts_from_its_seeds_others_makes_figures_incomparable(field
     row = stored.comparison.rows[1]
     stored.runs[row.id][2] = stored.runs[row.id][2].model_copy(update={field: 9.0 if field.endswith("loss") else "another"})
     found = findings(stored, summarize(stored))
-    assert not found.comparable and found.frameworks == []
+    assert not found.comparable and found.contestants == []
 
 
 def test_other_data_of_another_seed_make_figures_incomparable() -> None:
@@ -501,7 +501,7 @@ def test_stolen_time_takes_the_verdicts_reliability() -> None:
     row = stored.comparison.rows[0]
     stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update={"noise": Noise(cores_stolen=0.5)})
     found = findings(stored, summarize(stored))
-    assert _verdicts(found.frameworks)[0].endswith("Other work disturbed it: do not rely on this.")
+    assert _verdicts(found.contestants)[0].endswith("Other work disturbed it: do not rely on this.")
     doubts = {sentence.split()[0]: "disturbed" in sentence for sentence in _verdicts(found.modes)}
     assert doubts == {"pytorch": True, "tensorflow": False}  # whose serial row, and whose not
 
@@ -536,7 +536,7 @@ def test_what_is_not_known_of_a_device_is_left_out(device: str | None, cores: in
 @pytest.mark.parametrize(("schedule", "compared"), [("gpipe", True), ("asynchronous", False)])
 def test_the_first_loss_of_an_asynchronous_pipeline_is_of_no_untrained_model(schedule: str, compared: bool) -> None:
     settings = {"mode": "pipeline", "replicas": 2, "cores": 2, "epochs": 2, "pipeline": {"schedule": schedule}}
-    rows = [Row(id=f"{name}-pipeline", framework=name, spec=spec.build(settings)) for name in ("pytorch", "tensorflow")]
+    rows = [Row(id=f"{name}-pipeline", contestant=name, spec=spec.build(settings)) for name in ("pytorch", "tensorflow")]
     runs = {row.id: {0: made.good(row, 4.0, first_step_loss=2.3 + 1e-3 * number)} for number, row in enumerate(rows)}
     stored = Stored(comparison=made.comparison(rows), runs=runs, set_aside=[])
     found = summarize(stored)
@@ -592,7 +592,7 @@ def test_the_idle_part_of_a_step_that_the_formula_expects_is_that_of_its_stages_
     word: str, fields: dict[str, Any], expected: float | None
 ) -> None:
     wanted = spec.build(spec.with_variant({"cores": 2, "epochs": 2, **fields}, word, 2))
-    row = Row(id="it", framework="pytorch", spec=wanted)
+    row = Row(id="it", contestant="pytorch", spec=wanted)
     parts = StepParts(steps=3, step_seconds=0.5, compute_seconds=0.375, idle_seconds=0.125)
     runs = {"it": {0: made.good(row, 1.0).model_copy(update={"step_parts": parts})}}
     (found,) = summarize(made.repeated(1).model_copy(update={"comparison": made.comparison([row]), "runs": runs}))
@@ -611,7 +611,7 @@ def test_a_run_too_short_to_know_of_other_work_says_so() -> None:
     told = "pytorch serial, 2 cores: too short to tell whether other work disturbed it: rely on no time of it."
     found = findings(stored, summarize(stored))
     assert found.troubles.count(told) == 1
-    doubted = [said for said in found.frameworks + found.modes if "Too short to tell whether other work disturbed it" in said]
+    doubted = [said for said in found.contestants + found.modes if "Too short to tell whether other work disturbed it" in said]
     assert doubted and all("serial on 2 cores" in said or "data_parallel" in said for said in doubted)
 
 
@@ -654,13 +654,13 @@ def test_a_single_verdict_names_all_its_conditions_and_the_switches_that_decide(
     ran = {"pytorch": {"graph": "eager", "memory_format": "contiguous"}, "tensorflow": {"graph": "function"}}
     runs = {
         row.id: {
-            repeat: made.good(row, seconds + 0.01 * repeat, repeat).model_copy(update={"switches": ran[row.framework]})
+            repeat: made.good(row, seconds + 0.01 * repeat, repeat).model_copy(update={"switches": ran[row.contestant]})
             for repeat in range(5)
         }
         for row, seconds in zip(rows, (4.0, 2.0), strict=True)
     }
     stored = Stored(comparison=made.comparison(rows, 5), runs=runs, set_aside=[])
-    (said,) = findings(stored, summarize(stored)).frameworks
+    (said,) = findings(stored, summarize(stored)).contestants
     assert said.startswith("tensorflow is ") and "times as fast as pytorch (p < 0.001): simple_cnn, batch 64, float32, " in said
     assert said.endswith(
         f"serial on {rows[0].spec.cores} cores, switches fair (pytorch eager contiguous, tensorflow function), on Some CPU."

@@ -71,7 +71,7 @@ def worktrees(repository: Path) -> int:
 
 def test_base_and_head_take_turns_and_so_do_the_rows() -> None:
     first, second = made.row("pytorch"), made.row("tensorflow")
-    jobs = [(row.framework, pair, side) for row, pair, side in revisions.order([first, second], 2)]
+    jobs = [(row.contestant, pair, side) for row, pair, side in revisions.order([first, second], 2)]
     assert jobs == [
         ("pytorch", 0, "base"), ("pytorch", 0, "head"), ("tensorflow", 0, "base"), ("tensorflow", 0, "head"),
         ("tensorflow", 1, "head"), ("tensorflow", 1, "base"), ("pytorch", 1, "head"), ("pytorch", 1, "base"),

@@ -57,7 +57,7 @@ def test_two_folders_of_one_machine_are_matched_row_by_row_and_left_untouched(tm
     assert done.exit_code == 0, done.output
     printed = json.loads(done.stdout)
     assert files(tmp_path) == before
-    seconds = {row["run"]: row for row in printed["tables"][0]["rows"] if row["framework"] == "pytorch"}
+    seconds = {row["run"]: row for row in printed["tables"][0]["rows"] if row["contestant"] == "pytorch"}
     assert seconds["serial, 2 cores"]["epoch_seconds_a"]["median"] == 4.0
     assert seconds["serial, 2 cores"]["epoch_seconds_b"]["median"] == 2.0
     assert seconds["serial, 2 cores"]["ratio"]["value"] == pytest.approx(2.0)

@@ -125,7 +125,7 @@ def test_a_confusion_matrix_is_a_row_of_numbers_for_each_true_class_under_safe_n
             repeats[repeat] = run.model_copy(update={"confusion": [[3, 1, 0], [0, 2, 0], [0, 0, 0]]})
     (table,) = comparison_tables.confusion_table(summarize(stored), ["=cat", "a,b"])
     lines = tables.to_csv(table).splitlines()
-    assert lines[0] == '"framework","run","class","predicted =cat","predicted a,b","predicted 2"'
+    assert lines[0] == '"contestant","run","class","predicted =cat","predicted a,b","predicted 2"'
     assert lines[1:4] == [
         '"pytorch","serial, 2 cores","\'=cat",6,2,0',
         '"pytorch","serial, 2 cores","a,b",0,4,0',
@@ -236,7 +236,7 @@ def test_markdown_and_json_show_where_a_steps_time_goes() -> None:
     assert (plain["rows"][1]["backward_milliseconds"], plain["rows"][3]["pieces"]) == (14.5, "sent in between")
     said = "Not separable: why a part that is missing (-) cannot be timed by itself."
     assert said in table.note
-    separable = [summary for summary in summarize(stored) if summary.framework == "pytorch"]
+    separable = [summary for summary in summarize(stored) if summary.contestant == "pytorch"]
     assert said not in comparison_tables.step_table(separable)[0].note
 
 

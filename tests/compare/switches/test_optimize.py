@@ -71,7 +71,7 @@ class Twin:
         out_of_memory = self.fails_from is not None and row.id.endswith(self.fails_from[0]) and repeat >= self.fails_from[1]
         slow = not {"lost", "slow"}.isdisjoint(row.spec.framework_options.values())
         made = RunResult(
-            framework=row.framework, spec=row.spec, repeat=repeat, device="cpu",
+            framework=row.contestant, spec=row.spec, repeat=repeat, device="cpu",
             status="failed" if broken or out_of_memory else "ok",
             reason="no compiler" if broken else "no memory" if out_of_memory else None,
             epochs=[fake.epoch(1, 1258 / self.pace(row.spec, repeat))],
@@ -328,7 +328,7 @@ def test_run_takes_the_best_switches_that_fit_its_rows_and_those_that_it_names_i
     assert all(row.spec.framework_options == {"digits": "few", "graph": "compiled", "order": "columns"} for row in ran)
     narrower = {**OPTIONS, "order": {**OPTIONS["order"], "only": {"columns": {"mode": ["multi_process"]}}}}
     (judged,) = matrix.judge(
-        [Row(id="row", framework="left", spec=ran[0].spec.with_fields(framework_options={"digits": "all"}))],
+        [Row(id="row", contestant="left", spec=ran[0].spec.with_fields(framework_options={"digits": "all"}))],
         {"left": {**launch.DESCRIPTIONS["left"], "options": narrower}},
     )
     assert judged.spec.framework_options == {"digits": "all", "graph": "compiled"} and judged.unavailable is None

@@ -92,7 +92,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tuned]:
 def test_random_trials_are_the_same_in_every_framework_and_with_every_number_of_jobs(searched: tuple[Path, Tuned]) -> None:
     _, tuned = searched
     first, *others = tuned.searches
-    assert [(search.framework, search.jobs) for search in tuned.searches] == [
+    assert [(search.contestant, search.jobs) for search in tuned.searches] == [
         ("left", 1), ("left", 3), ("right", 1), ("right", 3)
     ]  # fmt: skip
     assert len(drawn(first)) == 3 and first.done and tuned.exit_code == 0
@@ -496,7 +496,7 @@ def made(losses: dict[int, list[list[float]]], seconds: dict[int, float]) -> Tun
     """A tuning of one framework: {jobs: losses of the trials of each repeat}, each trial of so many seconds."""
     searches = [
         SearchResult(
-            framework="left", jobs=jobs, repeat=repeat, seed=repeat, cores_a_trial=1, study=f"{jobs}-{repeat}", done=True,
+            contestant="left", jobs=jobs, repeat=repeat, seed=repeat, cores_a_trial=1, study=f"{jobs}-{repeat}", done=True,
             trials=[
                 Trial(
                     slot=slot, number=slot, fields={"optimizer.learning_rate": 0.01 * (slot + 1), "optimizer.momentum": 0.5},
@@ -618,7 +618,7 @@ def test_one_of_a_kind_is_not_said_of_many() -> None:
             "plan": tuned.plan.model_copy(update={"settings": settings}),
             "searches": [
                 search.model_copy(update={"trials": [*search.trials, failed], "attempts": 2}),
-                search.model_copy(update={"framework": "right"}),
+                search.model_copy(update={"contestant": "right"}),
             ],
             "best_trials": {"left": Best(study=search.study, trial=search.trials[0], fields={})},
         }

@@ -94,7 +94,7 @@ def test_every_paper_has_a_plan_at_every_scale_for_any_number_of_gpus(name: str,
         made = planned(name, scale, schema.find(name).data.smoke, gpus)
         names = [row.id for training in made.faithful for row in training.rows]
         assert len(names) == len(set(names)) and made.chosen and made.departs
-        assert {row.framework for row in made.corrected.rows} == {"pytorch", "tensorflow"}
+        assert {row.contestant for row in made.corrected.rows} == {"pytorch", "tensorflow"}
         assert len({row.spec.data.model_dump_json() for row in made.corrected.rows}) == 1
         assert made.corrected.repeats >= (5 if scale != "smoke" else 1)
 
@@ -217,7 +217,7 @@ def test_replicas_on_the_cpu_are_no_gpus_where_the_caller_asks_for_the_cpu(tmp_p
 
 def test_adam_of_each_tomato_run_is_the_frameworks_own() -> None:
     (training,) = planned(TOMATO, "full", gpus=2).faithful
-    epsilons = {(row.framework, row.spec.optimizer.epsilon) for row in training.rows}
+    epsilons = {(row.contestant, row.spec.optimizer.epsilon) for row in training.rows}
     assert epsilons == {("pytorch", 1e-8), ("tensorflow", 1e-7)}
 
 
