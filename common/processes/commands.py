@@ -163,7 +163,7 @@ def trace(framework: str, twin: Twin, read: Spec, out: Path, arguments: argparse
     if arguments.copies is None:
         arrays = tracing.trace(trainer, plan, dataset, initial)
     else:
-        arrays = trajectories.losses(trainer, plan, arguments.copies)
+        arrays = trajectories.losses(trainer, plan, *arguments.copies)
     trainer.close()
     if is_first_rank():
         weights.save(arrays, out)

@@ -12,13 +12,14 @@ from common.machine import heartbeat
 from common.training.trainer import Trainer
 
 
-def losses(trainer: Trainer, plan: Plan, copies: int) -> dict[str, npt.NDArray[Any]]:
-    """Train the whole plan from the trainer's own weights, then from copies of them.
+def losses(trainer: Trainer, plan: Plan, copies: int, steps: int) -> dict[str, npt.NDArray[Any]]:
+    """Train the first steps of a plan from the trainer's own weights, then from copies of them.
 
     Args:
         trainer: before its first step. A mode that can resume.
         plan: of the run.
         copies: how many. See `moved`.
+        steps: at most those of the plan.
 
     Returns:
         losses: float64 [1 + copies, steps], mean over each global batch before its update.
@@ -29,7 +30,7 @@ def losses(trainer: Trainer, plan: Plan, copies: int) -> dict[str, npt.NDArray[A
         trainer.load_state(
             {name: moved(array, copy) if name.startswith("weights/") else array for name, array in start.items()}, 0
         )
-        found.append(_train(trainer, plan))
+        found.append(_train(trainer, plan, steps))
     return {"losses": np.stack(found)}
 
 
@@ -45,9 +46,9 @@ def moved(array: npt.NDArray[Any], copy: int) -> npt.NDArray[Any]:
     return np.where(array == 0, array, np.nextafter(array, limit))
 
 
-def _train(trainer: Trainer, plan: Plan) -> npt.NDArray[np.float64]:
+def _train(trainer: Trainer, plan: Plan, steps: int) -> npt.NDArray[np.float64]:
     batches, found = trainer.batches(), list[Any]()
-    for step in range(plan.total_steps):
+    for step in range(steps):
         start, stop = plan.batch(step % plan.steps_per_epoch)
         loss, _ = trainer.train_step(next(batches), stop - start, plan.learning_rate(step))
         found.append(loss)

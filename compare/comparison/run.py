@@ -269,6 +269,7 @@ def proof(comparison: Comparison, request: Request, folder: Path, watchers: Watc
         not_claimed=proof.not_claimed,
         compared_with=proof.compared_with,
         rungs=rungs,
+        trajectories=proof.trajectories,
     )
 
 

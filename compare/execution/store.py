@@ -44,6 +44,15 @@ MOST_REPEATS = 10_000
 _Record = TypeVar("_Record", bound=BaseModel)
 
 
+class Trajectories(Exact):
+    """Losses of the timed serial run in its own precision, and of copies that start one unit in the last place apart."""
+
+    cores: int
+    steps: int
+    losses: dict[str, list[list[float]]]
+    """Framework: [1 + copies][steps]. The first is the run itself."""
+
+
 class ProofRecord(Exact):
     """What the comparison keeps of its proof."""
 
@@ -57,6 +66,7 @@ class ProofRecord(Exact):
     compared_with: dict[str, str] = Field({}, validation_alias=AliasChoices("compared_with", "held_against"))
     """Mode: what it was proved to equal, where that is not the serial run beside it."""
     rungs: list[dict[str, Any]] = []
+    trajectories: Trajectories | None = None
 
 
 class Comparison(Exact):

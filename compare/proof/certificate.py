@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from common.frozen import Frozen
+from compare.execution.store import Trajectories
 
 Verdict = Literal["proved", "not proved", "not claimed"]
 
@@ -50,6 +51,8 @@ class Proof(Frozen):
     """Mode or framework: why it does not claim to be the proved mathematics as it is timed."""
     compared_with: dict[str, str] = {}
     """Mode: what it was proved to equal, if that is not the serial run that is timed beside it."""
+    trajectories: Trajectories | None = None
+    """None: the timed runs are no two float32 runs of one rule."""
 
     @property
     def verdict(self) -> Verdict:

@@ -17,12 +17,15 @@ from typing import Any
 
 from common import spec
 from common.data import sources
+from common.data.batches import Plan
 from common.data.sources import Dataset
 from common.machine import machine
-from common.models import architectures
+from common.models import architectures, work
 from common.models.architectures import Architecture
 from common.spec import Spec
 from compare.execution import launch
+from compare.execution.store import Trajectories
+from compare.judgement import growth
 from compare.proof import claims, recordings, remembered, rungs, tolerances
 from compare.proof.certificate import Proof, Rung
 from compare.proof.differences import Arrays
@@ -35,6 +38,13 @@ STEPS = 50
 PARALLEL_STEPS = 20
 TIMED_STEPS = 20
 """Of the configuration that is timed, in its own precision and with its own batch."""
+COPIES = 3
+"""Of the timed run in each framework. If the frameworks differ by rounding alone, their distance exceeds that of all six copies
+to their own run about once in seven. Then MORE_COPIES are made, and it is exceeded about once in nineteen."""
+MORE_COPIES = 9
+LEAST_FOLLOWED, MOST_FOLLOWED = 10, 100
+FOLLOWED_FLOPS = 1.5e12
+"""Of a run and its copies in one framework: some ten seconds on two cores."""
 _EVEN = "serial"
 """Label of the recordings that the frameworks are compared by."""
 
@@ -88,8 +98,15 @@ def prove(
         return proof.model_copy(update=claimed)
     start = time.perf_counter()
     climbed = [*ladder.twins(), *(rung for mode in parallel for rung in ladder.mode(mode)), *ladder.timed(timed_runs)]
+    followed, copies = ladder.trajectories(timed_runs)
     made_at = datetime.now(UTC).isoformat(timespec="seconds")
-    proof = Proof(rungs=climbed, seconds=time.perf_counter() - start, made_at=made_at, **claimed)
+    proof = Proof(
+        rungs=[*climbed, *followed],
+        seconds=time.perf_counter() - start,
+        made_at=made_at,
+        trajectories=copies,
+        **claimed,
+    )
     if remember and proof.verdict == "proved":
         remembered.save(key, proof)
     return proof
@@ -198,6 +215,47 @@ class _Ladder:
         shown = {"status": "shown", "reason": f"fewer digits than float32: {', '.join(fewer)}"}
         return [rung.model_copy(update=shown) for rung in found]
 
+    def trajectories(self, specs: Mapping[str, Spec]) -> tuple[list[Rung], Trajectories | None]:
+        """The timed serial run as it goes, in its own precision, and copies that tell how far rounding carries it.
+
+        It is an exhibit: it can show that the frameworks train another thing, and never that they train the same.
+        """
+        first, *others = self.frameworks
+        what = [specs[name] for name in self.frameworks if name in specs]
+        reduced = any(claims.reduced(name, specs[name]) for name in self.frameworks if name in specs)
+        if not others or len(what) < len(self.frameworks) or reduced:
+            return [], None
+        if any(each.precision != "float32" or each.optimizer.native for each in what):
+            return [], None
+        steps = self._followed(what[0])
+        made = self._follow(specs, steps, COPIES)
+        pairs = [(other, growth.between(made.losses[first][0], made.losses[other][0], made)) for other in others]
+        beyond = [pair.beyond for _, pair in pairs if pair.beyond is not None and not pair.is_other_training]
+        if beyond:
+            made = self._follow(specs, min(steps, max(*beyond, LEAST_FOLLOWED)), MORE_COPIES)
+            pairs = [(other, growth.between(made.losses[first][0], made.losses[other][0], made)) for other in others]
+        return [rungs.trajectory(what[0], pair, made.losses[first][0]) for _, pair in pairs], made
+
+    def _followed(self, what: Spec) -> int:
+        """How many steps of a run are followed: all, or as many as the budget of operations has room for."""
+        work_of_a_step = work.count(self.architecture).flops * what.global_batch_size * (1 + COPIES)
+        plan = Plan(what, self.architecture, len(self._timed_dataset(what).train))
+        return min(plan.total_steps, MOST_FOLLOWED, max(LEAST_FOLLOWED, int(FOLLOWED_FLOPS / work_of_a_step)))
+
+    def _timed_dataset(self, what: Spec) -> Dataset:
+        return sources.load(what.data, seed=what.split_seed, cache_dir=what.paths.cache_dir)
+
+    def _follow(self, specs: Mapping[str, Spec], steps: int, copies: int) -> Trajectories:
+        label = f"trajectory-{copies}-copies"
+        losses = {
+            name: self._record(_inline(specs[name]), label, "--copies", str(copies), str(steps), frameworks=(name,))[name][
+                "losses"
+            ]
+            for name in self.frameworks
+        }
+        plain = {name: [list(map(float, each)) for each in found] for name, found in losses.items()}
+        return Trajectories(cores=specs[self.frameworks[0]].cores, steps=steps, losses=plain)
+
     @cached_property
     def _serials(self) -> dict[str, dict[str, Arrays]]:
         """By label, every serial recording that something is compared with. A framework makes all of them in one process."""
@@ -267,6 +325,11 @@ def _proof_spec(timed: Spec, batch_size: int, steps: int, precision: spec.Precis
         switches="fair",
         framework_options={},
     )
+
+
+def _inline(what: Spec) -> Spec:
+    """A run whose batches are made in the training thread: the same batches without other processes."""
+    return what if what.input == "dask" else what.with_fields(input="inline", workers=0)
 
 
 def _limited(what: Spec, examples: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from common import spec
@@ -224,6 +225,54 @@ def test_the_timed_kernels_are_held_against_each_other_in_their_own_precision(tw
     twins.changes["tensorflow", "serial"] = other_kernel
     refuted = prove(tmp_path, timed(), timed_runs=raced)
     assert [(rung.name, rung.precision) for rung in refuted.rungs if rung.status == "failed"] == [("3 gradients", "float32")]
+
+
+def both(**fields: Any) -> dict[str, Spec]:
+    return {name: timed(**fields) for name in ("pytorch", "tensorflow")}
+
+
+def free_running(proof: Proof) -> Rung:
+    (found,) = [rung for rung in proof.rungs if rung.name == "5 free-running losses"]
+    return found
+
+
+def test_the_timed_run_is_followed_beside_copies_one_unit_in_the_last_place_apart(twins: FakeTwins, tmp_path: Path) -> None:
+    proof = prove(tmp_path, timed(), timed_runs=both(epochs=3, schedule={"name": "cosine"}))
+    assert {(framework, what.epochs, copies) for framework, what, copies in twins.followed} == {
+        ("pytorch", 3, ladder.COPIES), ("tensorflow", 3, ladder.COPIES)
+    }  # fmt: skip
+    found = free_running(proof)
+    assert (found.status, found.steps) == ("shown", 60) and found.reason.startswith("Rounding: copies")
+    assert proof.trajectories is not None
+    assert [len(each) for each in proof.trajectories.losses.values()] == [1 + ladder.COPIES] * 2
+
+
+def test_a_large_model_is_followed_for_fewer_steps(twins: FakeTwins, tmp_path: Path) -> None:
+    runs = both(model="mini_xception", epochs=9)
+    found = free_running(prove(tmp_path, timed(model="mini_xception"), timed_runs=runs))
+    assert ladder.LEAST_FOLLOWED <= found.steps < 20
+
+
+def test_losses_of_one_framework_made_wrong_from_step_2_on_refute_the_proof(twins: FakeTwins, tmp_path: Path) -> None:
+    def wrong(arrays: Arrays) -> None:
+        arrays["loss"][:, 1:] *= np.linspace(1.17, 1.44, arrays["loss"].shape[1] - 1)
+
+    twins.changes["tensorflow", "trajectory"] = wrong
+    proof = prove(tmp_path, timed(), timed_runs=both())
+    found = free_running(proof)
+    assert (proof.verdict, found.status, found.step) == ("not proved", "failed", 2)
+    assert found.reason.startswith("NOT ROUNDING: from step 2 on") and "Rounding:" not in found.reason
+
+
+def test_more_copies_are_made_only_where_a_few_do_not_explain_the_difference(twins: FakeTwins, tmp_path: Path) -> None:
+    def later(arrays: Arrays) -> None:
+        arrays["loss"][:, 20:] *= 1 + 2e-5
+
+    twins.growth = 1.0
+    twins.changes["tensorflow", "trajectory"] = later
+    found = free_running(prove(tmp_path, timed(), timed_runs=both()))
+    assert [copies for _, _, copies in twins.followed] == [ladder.COPIES] * 2 + [ladder.MORE_COPIES] * 2
+    assert (found.status, found.step) == ("shown", 21) and found.reason.startswith("Not shown to be rounding")
 
 
 @pytest.mark.parametrize("fields", [{"precision": "float64"}, {"optimizer": {"native": True}}])
