@@ -157,13 +157,13 @@ def _train(job: Job, twin: Twin, run: Run, stopwatch: timing.Stopwatch) -> tuple
     return "ok", None, EXIT_OK
 
 
-def trace(framework: str, twin: Twin, read: Spec, out: Path, arguments: argparse.Namespace) -> None:
+def trace(framework: str, twin: Twin, read: Spec, out: Path, asked: argparse.Namespace) -> None:
     """Record the arrays of a few steps."""
-    dataset, plan, initial, trainer = _prepare(framework, twin, read, reverse_batches=arguments.reverse_batches)
-    if arguments.copies is None:
-        arrays = tracing.trace(trainer, plan, dataset, initial)
+    dataset, plan, initial, trainer = _prepare(framework, twin, read, reverse_batches=asked.reverse_batches)
+    if asked.copies is not None:
+        arrays = trajectories.losses(trainer, plan, *asked.copies)
     else:
-        arrays = trajectories.losses(trainer, plan, *arguments.copies)
+        arrays = tracing.trace(trainer, plan, dataset, initial, batches_too=asked.batches)
     trainer.close()
     if is_first_rank():
         weights.save(arrays, out)
