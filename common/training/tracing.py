@@ -52,8 +52,8 @@ def trace(
         In serial mode also initial/<parameter>, gradient/<parameter>, logits/train and logits/eval before the first
         step, num_values: int64 [2], all and trainable; pixels: uint8 [steps, 32], SHA-256 of each augmented batch;
         images/<step> (uint8) of the first steps, and decoded: uint8 [32], SHA-256 of the decoded examples.
-        With batches_too, images/<step>, labels/<step> and masks/<step>/<dropout> of all steps, final/<parameter>: after the last
-        one, pixel_mean and pixel_std.
+        With batches_too, images/<step>, labels/<step> and masks/<step>/<dropout> of all steps, final/<parameter>: after the
+        last one, pixel_mean and pixel_std.
     """
     arrays: dict[str, npt.NDArray[Any]] = {}
     serial = plan.spec.mode == "serial"

@@ -63,7 +63,7 @@ class ProofRecord(Exact):
     """framework: {mode: verdict}."""
     not_claimed: dict[str, str] = {}
     """Mode: why it is another function than serial as it is timed."""
-    compared_with: dict[str, str] = Field({}, validation_alias=AliasChoices("compared_with", "held_against"))
+    compared_with: dict[str, str] = Field(default={}, validation_alias=AliasChoices("compared_with", "held_against"))
     """Mode: what it was proved to equal, where that is not the serial run beside it."""
     rungs: list[dict[str, Any]] = []
     trajectories: Trajectories | None = None

@@ -24,6 +24,7 @@ from common.models import architectures, work
 from common.models.architectures import Architecture
 from common.spec import Spec
 from compare.execution import launch
+from compare.execution.matrix import Row
 from compare.execution.store import Trajectories
 from compare.judgement import growth
 from compare.proof import claims, recordings, remembered, rungs, tolerances
@@ -81,7 +82,7 @@ def prove(
         LaunchError: a twin could not record.
     """
     batch_size = max(BATCH_SIZE // replicas, LEAST_PER_REPLICA) * replicas
-    base = _proof_spec(timed, batch_size, steps, precision)
+    base = proof_spec(timed, batch_size, steps, precision)
     parallel = [mode for mode in modes if mode != "serial"]
     timed_runs = timed_runs or {}
     remember = remember and base.model in spec.MODELS  # nobody knows all the modules that a user's own model is made of
@@ -110,6 +111,32 @@ def prove(
     if remember and proof.verdict == "proved":
         remembered.save(key, proof)
     return proof
+
+
+def prove_rows(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int, **options: Any) -> Proof:
+    """Climb the ladder for the rows of a comparison, as they are timed.
+
+    Args:
+        rows: judged, see `matrix.judge`.
+        frameworks, replicas, options: see `prove`.
+
+    Raises:
+        LaunchError: a twin could not record.
+    """
+    base = rows[0].spec
+    return prove(
+        base.with_fields(hosts=(), cores=min(base.cores, machine.available_cores())),  # the mathematics are the same here
+        frameworks,
+        modes_of(rows),
+        replicas=replicas,
+        timed_runs={row.contestant: row.spec for row in rows if row.spec.mode == "serial"},  # the last: on most cores
+        **options,
+    )
+
+
+def modes_of(rows: Sequence[Row]) -> list[str]:
+    """The modes that run here, each once."""
+    return list(dict.fromkeys(row.spec.variant for row in rows if row.unavailable is None))
 
 
 @dataclass(frozen=True)
@@ -302,7 +329,8 @@ def _uneven_label(micro_batches: int) -> str:
     return "serial-uneven" if micro_batches == 1 else f"serial-uneven-{micro_batches}-parts"
 
 
-def _proof_spec(timed: Spec, batch_size: int, steps: int, precision: spec.Precision) -> Spec:
+def proof_spec(timed: Spec, batch_size: int, steps: int, precision: spec.Precision) -> Spec:
+    """A timed run as the proof trains it: serially, with its own batch size, length, precision and learning rate."""
     return timed.with_fields(
         epochs=None,
         steps=steps,

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from common.data import sources
 from common.models import architectures
 from common.models.architectures import Architecture
-from common.spec import Spec
-from compare.proof import recordings
+from common.spec import Optimizer, Spec
+from compare.proof import ladder, recordings
 from compare.proof.differences import Arrays, absolute, farthest, group, over, relative
 from compare.proof.referee import network, training
 from compare.proof.referee.network import Batch, Weights
@@ -29,6 +29,8 @@ TOLERANCES = {"loss": 1e-12, "losses": 1e-10, "gradients": 1e-12, "weights": 1e-
 statistics after one step and after the last, on the scale of the largest change of their kind. ResNet18 amplifies rounding a
 hundredfold over ten steps."""
 
+FLIPPED = 1e-4
+"""Of float32. Rounding alone stays below."""
 Status = Literal["passed", "failed", "shown"]
 
 
@@ -51,6 +53,14 @@ class Line(NamedTuple):
     @property
     def status(self) -> Status:
         return "shown" if self.tolerance is None else "passed" if self.difference <= self.tolerance else "failed"
+
+
+def spec_of(timed: Spec) -> Spec:
+    """A run as it is compared with the referee: ten serial steps in float64."""
+    what = ladder.proof_spec(timed, ladder.BATCH_SIZE, STEPS, "float64").with_fields(accumulation=1)
+    if what.optimizer.name != "adam" or what.optimizer.epsilon != Optimizer.model_fields["epsilon"].default:
+        return what
+    return what.with_fields(optimizer={**what.optimizer.model_dump(), "epsilon": EPSILON})
 
 
 def judge(specs: Sequence[Spec], frameworks: Sequence[str], out: Path, progress: Callable[[str], None]) -> list[Line]:
@@ -176,6 +186,23 @@ def _against_largest(ours: Arrays, theirs: Weights, scale: Weights) -> tuple[flo
     return farthest([(over(float(absolute(array, ours.get(name)).max()), largest), name) for name, array in theirs.items()])
 
 
+def cautions(lines: Sequence[Line]) -> list[str]:
+    """What a reader of these lines must know."""
+    said: list[str] = []
+    if any(line.referee == np.dtype(np.longdouble).name for line in lines):
+        digits = np.finfo(np.longdouble).nmant
+        if digits == np.finfo(np.float64).nmant:
+            said.append("On this machine longdouble is float64: the step in it proves nothing more.")
+        else:
+            said.append(f"One step of {FEW_IMAGES} images was done in longdouble, which has a mantissa of {digits} bits here.")
+    if any(line.optimizer == "adam" for line in lines):
+        said.append(
+            f"Adam's epsilon is {EPSILON:g} here, unless the spec sets one. With the default one, the rounding of a "
+            "gradient that is zero becomes a direction."
+        )
+    return said
+
+
 def closer(lines: Sequence[Line]) -> list[str]:
     """In float32: which framework is closer to the truth, and by how much, for each run."""
     said: list[str] = []
@@ -195,6 +222,8 @@ def closer(lines: Sequence[Line]) -> list[str]:
             else:
                 times = worst.difference / best.difference if best.difference else math.inf
                 said.append(f"{model}, {optimizer}, {what}: {best.framework} is {times:.1f} times as close ({each}).")
+    if any(line.difference > FLIPPED for line in narrow):
+        said.append(f"More than {FLIPPED:.0e} is a tie that rounding has flipped: a ReLU at zero, or equal maxima.")
     if said:
         said.append("This is one step on one machine. Other processors have other kernels, and another order of sums.")
     return said

@@ -17,7 +17,7 @@ Weights = dict[str, Array]
 """Arrays by canonical name, e.g. `conv1.kernel`, BatchNorm's running statistics among them."""
 
 
-BATCH_NORM = dict.fromkeys(("simple_cnn", "mini_xception", "resnet18"), (1e-5, 0.1))
+BATCH_NORM: dict[str, tuple[float, float]] = dict.fromkeys(("simple_cnn", "mini_xception", "resnet18"), (1e-5, 0.1))
 """Model: (epsilon, weight of the new batch in the running statistics). Written down here once more. A slip in the shared
 description of the suite's own models would be the referee's too."""
 
