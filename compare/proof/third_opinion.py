@@ -24,7 +24,7 @@ FEW_IMAGES, MOST_PIXELS = 8, 32
 """Of the one step in longdouble, which NumPy computes slowly."""
 EPSILON = 1e-3
 """Of Adam, unless the user sets one. With a tiny one, the rounding of a gradient that is zero becomes a direction."""
-TOLERANCES = {"loss": 1e-12, "losses": 1e-10, "gradients": 1e-12, "weights": 1e-10, "last weights": 1e-8}
+TOLERANCES = {"loss": 1e-12, "losses": 1e-10, "gradients": 1e-12, "weights": 1e-10, "BatchNorm": 1e-10, "last": 1e-8}
 """Relative, in float64: of the first loss and of all ten, of the first gradients on the scale of the largest, of weights and
 statistics after one step and after the last, on the scale of the largest change of their kind. ResNet18 amplifies rounding a
 hundredfold over ten steps."""
@@ -109,7 +109,7 @@ def compare(
         same = all(np.array_equal(ours[name], arrays.get(name, np.zeros(0))) for name in inputs)
         found = _differences(arrays, truth, what.steps or 1) if same else {"the same weights and batches": (math.inf, None)}
         for name, (difference, where) in found.items():
-            kind = "losses" if name == "losses" else "last weights" if "last" in name else name.split()[0]
+            kind = name.split()[0]
             tolerance = TOLERANCES.get(kind, 0.0) if judged or not same else None
             lines.append(
                 Line(
@@ -173,7 +173,7 @@ def _differences(arrays: Arrays, truth: _Truth, steps: int) -> dict[str, tuple[f
     for name, prefix, after in (("weights after one step", "stepped/", truth.first), ("last weights", "final/", truth.last)):
         if name == "last weights" and steps == 1:
             continue
-        for kind, words in (((), name), (("mean", "variance"), name.replace("weights", "weights and statistics"))):
+        for kind, words in (((), name), (("mean", "variance"), name.replace("weights", "BatchNorm statistics"))):
             chosen = {key for key in after if (key.rpartition(".")[2] in ("mean", "variance")) == bool(kind)}
             if chosen:
                 changes = {key: after[key] - initial[key] for key in chosen}

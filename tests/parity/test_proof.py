@@ -123,6 +123,46 @@ def test_a_model_that_amplifies_rounding_is_held_to_ten_times_its_own(
     assert failed() == [f"{name} 1e-12"]
 
 
+def test_what_a_yardstick_excuses_is_shown_and_proves_nothing(twins: FakeTwins, tmp_path: Path) -> None:
+    twins.changes["tensorflow", "serial"] = apart_at(5, 5e-9)
+    twins.reordered["pytorch"] = apart_at(5, 6e-10)
+    proof = prove(tmp_path, timed())
+    (losses,) = [rung for rung in proof.rungs if rung.name == "5 losses"]
+    assert losses.status == "shown" and losses.reason.startswith("shown: ")
+    assert "free-running losses differ by up to 5.0e-09 in 5 steps, which is shown and proves nothing" in proof.sentence
+
+
+def rises(twins: FakeTwins, below: float) -> Change:
+    """As ResNet18's loss with SGD, unless the learning rate is below this."""
+
+    def change(arrays: Arrays) -> None:
+        if twins.calls[-1][1].optimizer.learning_rate >= below:
+            arrays["loss"] = np.linspace(4.95, 6.14, len(arrays["loss"]))
+
+    return change
+
+
+@pytest.mark.parametrize(("below", "rate"), [(1.0, 0.0125), (0.01, 0.00125), (0.001, 0.000125)])
+def test_the_free_running_losses_are_of_a_learning_rate_at_which_the_loss_falls(
+    twins: FakeTwins, tmp_path: Path, below: float, rate: float
+) -> None:
+    for name in ("pytorch", "tensorflow"):
+        twins.changes[name, "serial"] = rises(twins, below)
+    proof = prove(tmp_path, timed(), steps=50)
+    (losses,) = [rung for rung in proof.rungs if rung.name == "5 losses"]
+    assert twins.calls[-1][1].optimizer.learning_rate == pytest.approx(rate)
+    assert losses.status == "passed" and (f", at learning rate {rate:g}" in (losses.where or "")) == (rate < 0.0125)
+
+
+def test_a_loss_that_rises_at_every_learning_rate_is_called_no_proof(twins: FakeTwins, tmp_path: Path) -> None:
+    for name in ("pytorch", "tensorflow"):
+        twins.changes[name, "serial"] = rises(twins, 0.0)
+    proof = prove(tmp_path, timed(), steps=50)
+    (losses,) = [rung for rung in proof.rungs if rung.name == "5 losses"]
+    assert losses.status == "shown" and "the loss rises at every learning rate" in losses.reason
+    assert "losses of the frameworks agree" not in proof.sentence
+
+
 def test_a_yardstick_is_measured_only_where_it_could_excuse_what_failed(twins: FakeTwins, tmp_path: Path) -> None:
     def reordered() -> int:
         said: list[str] = []
