@@ -262,6 +262,10 @@ def rows(settings: Preset, contestants: Sequence[str]) -> list[Row]:
     ]
 
 
+def _equal_rows(settings: Preset, frameworks: Sequence[str]) -> list[Row]:
+    return rows(settings, frameworks)[:2]
+
+
 def judge(made: Compared) -> Selftest:
     """Judge real trials that were laid out by `rows`."""
     stored = made.stored
@@ -323,7 +327,7 @@ def _try_pairs(framework: str, pairs: int, out: Path | None, seed: int) -> Selft
         f"Real pairs are kept in {folder}. If this is cut short, the same command with --out {folder} continues.", err=True
     )
     settings = Preset(values=VALUES, modes=("serial",), repeats=pairs)
-    wanted = Request(settings, [framework], folder, prove=False, lay_out=lambda *asked: rows(*asked)[:2])
+    wanted = Request(settings, [framework], folder, prove=False, lay_out=_equal_rows)
     compared, _ = run.within(wanted, folder)
     return judge_pairs(compared, pairs, seed)
 
