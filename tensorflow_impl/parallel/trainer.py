@@ -107,7 +107,7 @@ class Trainer:
             of its predictions are right.
         """
         self._step += 1
-        step = self._train(self._spec.parts(num_examples), self._compiled(num_examples))
+        step = self._train(self._spec.micro_batches(num_examples), self._compiled(num_examples))
         return step(*self._arguments(batch, num_examples, learning_rate))
 
     def compile(self, step_sizes: Sequence[int], score_sizes: Sequence[int]) -> None:
@@ -329,7 +329,7 @@ class Trainer:
 
     def _step_alone(self, num_examples: int) -> Any:
         """A step without any exchange."""
-        step = self._step_in(self._spec.parts(num_examples), self._compiled(num_examples))
+        step = self._step_in(self._spec.micro_batches(num_examples), self._compiled(num_examples))
         # Twin: tracing the graph fixes what the step does, so it is traced here.
         self._exchanges = False
         if self._switches["graph"] != "eager":
@@ -359,7 +359,7 @@ class Trainer:
 
     def _breakdown_of(self, model: keras.Model, batch: Batch, num_examples: int) -> StepBreakdown:
         """The step breakdown of a model that every replica holds whole."""
-        number, compiled = self._spec.parts(num_examples), self._compiled(num_examples)
+        number, compiled = self._spec.micro_batches(num_examples), self._compiled(num_examples)
 
         def forward(images: Any, labels: Any, masks: Any, update: Update) -> Any:
             cut = [train.micro_batches(values, number) for values in (images, labels, *masks)]
