@@ -56,6 +56,8 @@ ALARMS, LEAST_ALARMS = statistics.SIGNIFICANCE, 0.03
 SIZES, SERIAL_FRACTION = (2, 4, 8), 0.1
 """Replicas of the simulated scaling, and the truth of its law."""
 
+PAIR_EPOCHS = 2
+"""Of each real pair's runs: many short runs show the noise of processes better than few long ones."""
 LEAST_PAIRS = 20
 """Real pairs below which nothing is said of them."""
 BLOCK = 2
@@ -326,7 +328,7 @@ def _try_pairs(framework: str, pairs: int, out: Path | None, seed: int) -> Selft
     typer.echo(
         f"Real pairs are kept in {folder}. If this is cut short, the same command with --out {folder} continues.", err=True
     )
-    settings = Preset(values=VALUES, modes=("serial",), repeats=pairs)
+    settings = Preset(values=VALUES | {"epochs": PAIR_EPOCHS}, modes=("serial",), repeats=pairs)
     wanted = Request(settings, [framework], folder, prove=False, lay_out=_equal_rows)
     compared, _ = run.within(wanted, folder)
     return judge_pairs(compared, pairs, seed)
