@@ -1,4 +1,4 @@
-"""What a twin does in one process, once its framework is imported: train, trace, time layers, serve trials, use models."""
+"""The work of a twin in one process, after its framework is imported: train, trace, time layers, serve trials, use models."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def trace(framework: str, twin: Twin, read: Spec, out: Path, asked: argparse.Nam
 
 
 def time_layers(twin: Twin, read: Spec, arguments: argparse.Namespace) -> int:
-    """Time each layer of the model by itself."""
+    """Time each layer of the model alone."""
     twin.configure(read)
     try:
         measured = layers.measure(

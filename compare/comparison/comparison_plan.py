@@ -18,10 +18,9 @@ from common.processes import supervisor
 from common.spec import Spec, SpecError
 from compare.core.presets import Preset
 from compare.core.progress import Display
-from compare.execution import code_digest, launch, matrix, store
+from compare.execution import code_digest, launch, matrix, run_settings, store
 from compare.execution.interleaving import turn
 from compare.execution.matrix import Row
-from compare.execution.run_settings import settings as settings
 from compare.execution.store import Comparison
 
 
@@ -40,7 +39,7 @@ class Request:
     oversubscribe: bool = False
     """Whether to run modes with more replicas than cores. The replicas then share cores."""
     target_accuracy: float | None = None
-    """Validation accuracy at which the time to accuracy is taken."""
+    """The time to accuracy ends at this validation accuracy."""
     live: bool = False
     """Whether to keep a live page up to date during the runs."""
 
@@ -83,7 +82,7 @@ def values_of_one(
     own: dict[str, Any] = {}
     for asked in (stated, spec.parse_assignments(assignments)):
         own |= {field: asked[field] for field in ("mode", "replicas") if field in asked}
-    return settings(preset, spec_file, options, assignments).values | own
+    return run_settings.settings(preset, spec_file, options, assignments).values | own
 
 
 def spec_of_one(
@@ -177,8 +176,8 @@ def _refuse_other_first_hosts(rows: Sequence[Row]) -> None:
             supervisor.free_ports(1, hosts[0])
         except supervisor.AddressError as error:
             raise SpecError(
-                f"hosts must begin with this machine. Received: {', '.join(hosts)} ({error}). Name an address of this machine "
-                "first."
+                f"--hosts must begin with this machine. Received: {', '.join(hosts)} ({error}). Name an address of this "
+                "machine first."
             ) from None
 
 
@@ -189,7 +188,7 @@ def _gpus(descriptions: Mapping[str, dict[str, Any]]) -> list[str] | None:
 
 
 def order(rows: Sequence[Row], repeats: int) -> list[tuple[Row, int]]:
-    """The runs in the order in which they are made: A B, then B A, and so on; see `interleaving`.
+    """The runs in the order of their execution: A B, then B A, and so on. See `interleaving`.
 
     Rows that differ by their framework alone follow one another. So little changes on the machine between the two that are
     compared most.
@@ -198,7 +197,7 @@ def order(rows: Sequence[Row], repeats: int) -> list[tuple[Row, int]]:
     ordered: list[Row] = []
     for row in runnable:
         if row not in ordered:
-            ordered += [row, *(other for other in runnable if matrix.differ_by_framework(row, other))]
+            ordered += [row, *(other for other in runnable if matrix.differ_by_contestant(row, other))]
     return [(row, repeat) for repeat in range(repeats) for row in turn(ordered, repeat)]
 
 
@@ -210,7 +209,7 @@ def jobs(comparison: Comparison, folder: Path | None) -> list[tuple[Row, int]]:
 
 def _is_done(folder: Path, row: Row, repeat: int) -> bool:
     try:
-        result = store.sealed(folder, row, repeat)
+        result = store.finished(folder, row, repeat)
     except ResultError:
         return False
     return result is not None and result.status in ("ok", "not parallel")

@@ -23,7 +23,7 @@ from compare.core.errors import LaunchError
 from compare.core.interrupt import SIGNALLED, Interrupted, interruptible
 from compare.core.option_parsing import given_besides, names, numbers, variants
 from compare.core.progress import Display, Watchers, display
-from compare.execution import executor, options, store
+from compare.execution import executor, options, run_settings, store
 from compare.execution.store import Comparison, ProofRecord
 from compare.proof import ladder
 from compare.reporting import comparison_report
@@ -96,7 +96,7 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Train the same CNN in every framework and mode, and compare."""
-    with exits.told():
+    with exits.reported():
         if like is not None and not dry_run:
             raise SpecError(f"--from goes with --dry-run. Received: {like} without it. Add --dry-run, or leave it out.")
         if resume is not None:
@@ -109,7 +109,7 @@ def command(
                 limit=limit, on_bad=on_bad, duplicates=duplicates, seed=seed, cores=cores, switches=switches,
                 profile_steps=PROFILE_STEPS if profile else None, hosts=None if hosts is None else names(hosts),
             )  # fmt: skip
-            asked = comparison_plan.settings(preset, spec_file, fields, assignments or [])
+            asked = run_settings.settings(preset, spec_file, fields, assignments or [])
             if modes is not None:
                 asked = replace(asked, modes=tuple(variants(modes)))
             if workers is not None:
@@ -227,7 +227,7 @@ def _do(request: Request) -> _Done:
 
 
 def _with_rates(comparison: Comparison, shown: Display) -> Comparison:
-    """The comparison with the machine's rates for every number of cores on which a row runs here."""
+    """Add the machine's rates for every number of cores that a row uses here."""
     wanted = {row.spec.cores for row in comparison.rows if row.unavailable is None and not row.spec.hosts}
     missing = sorted(wanted - comparison.rates.keys())
     if not missing or comparison.rows[0].spec.part == "input":

@@ -41,7 +41,7 @@ def _with_modes(settings: Preset) -> Preset:
     if replicas is not None and not (mode == "serial" and replicas == 1):
         if type(replicas) is not int or replicas < 2:
             raise SpecError(
-                f"replicas of the parallel modes must be a whole number of at least 2. Received: {replicas!r}. Use 2."
+                f"--replicas of the parallel modes must be a whole number of at least 2. Received: {replicas!r}. Use 2."
             )
         settings = replace(settings, replicas=replicas)
     if mode is None:

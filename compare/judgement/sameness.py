@@ -121,7 +121,7 @@ def growths(stored: Stored) -> list[tuple[Row, Growth]]:
         pairs = [
             growth.between(ours.step_losses, theirs.step_losses, copies)
             for other in rows[place + 1 :]
-            if matrix.differ_by_framework(row, other) and row.spec.departs is None
+            if matrix.differ_by_contestant(row, other) and row.spec.departs is None
             for ours, theirs in itertools.product(stored.runs[row.id].values(), stored.runs[other.id].values())
             if ours.spec.seed == theirs.spec.seed and ours.step_losses and theirs.step_losses
             if not (ours.reduced or theirs.reduced or row.spec.optimizer.native)

@@ -56,5 +56,5 @@ def has_switches(timed: Spec) -> bool:
 
 
 def reduced(framework: str, timed: Spec) -> list[str]:
-    """The switches by which a run computes with fewer digits. The framework is asked only if there are switches."""
+    """The switches that make a run compute with fewer digits. The framework is asked only if there are switches."""
     return spec.reduced(timed, spec.of_device(timed, launch.describe(framework))["options"]) if has_switches(timed) else []

@@ -34,11 +34,11 @@ from compare.proof.tolerances import Yardstick
 
 BATCH_SIZE = 16
 LEAST_PER_REPLICA = 3
-"""With fewer, the uneven last batch of rung 6 would leave a replica without examples."""
+"""Fewer examples would leave a replica without any in the uneven last batch of rung 6."""
 STEPS = 50
 PARALLEL_STEPS = 20
 TIMED_STEPS = 20
-"""Of the configuration that is timed, in its own precision and with its own batch."""
+"""Steps of the timed configuration, in its own precision and with its own batch."""
 COPIES = 3
 """Of the timed run in each framework. If the frameworks differ by rounding alone, their distance exceeds that of all six copies
 to their own run about once in seven. Then MORE_COPIES are made, and it is exceeded about once in nineteen."""

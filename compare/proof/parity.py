@@ -20,7 +20,7 @@ from compare.core import exits
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen, each_once, given_besides, names, variants
 from compare.core.presets import Preset
-from compare.execution import launch, matrix, options, run_settings
+from compare.execution import launch, matrix, options, run_settings, store
 from compare.execution.matrix import Row
 from compare.execution.options import OPTIMIZERS
 from compare.proof import ladder, third_opinion
@@ -77,7 +77,7 @@ def command(
     def progress(text: str) -> None:
         console.print(text, style="dim", highlight=False)
 
-    with exits.told(), interruptible(), tempfile.TemporaryDirectory(prefix="convtwins-proof-") as temporary:
+    with exits.reported(), interruptible(), tempfile.TemporaryDirectory(prefix="convtwins-proof-") as temporary:
         folder = out or Path(temporary)
         named = chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
         rows: list[Row] = []
@@ -100,6 +100,8 @@ def command(
                 )
             ]
             asked = list(Preset().modes) if modes is None else variants(modes)
+        if out is not None:
+            store.refuse_others(out, RESULTS_FILE, None, "proof", own=(*spec.MODELS, *(each.model for each in specs)))
         if referee:
             each = [third_opinion.spec_of(each) for each in specs]
             made = referee_report(third_opinion.judge(each, named, folder, progress))

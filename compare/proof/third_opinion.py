@@ -223,9 +223,8 @@ def closer(lines: Sequence[Line]) -> list[str]:
                 times = worst.difference / best.difference if best.difference else math.inf
                 said.append(f"{model}, {optimizer}, {what}: {best.framework} is {times:.1f} times as close ({each}).")
     if any(line.difference > FLIPPED and "gradients" in line.what for line in narrow):
-        said.append(
-            f"A gradient that differs by more than {FLIPPED:.0e} shows a tie that rounding has flipped: a ReLU at zero, or equal maxima."
-        )
+        tie = "a tie that rounding has flipped: a ReLU at zero, or equal maxima"
+        said.append(f"A gradient that differs by more than {FLIPPED:.0e} shows {tie}.")
     if said:
         said.append("This is one step on one machine. Other processors have other kernels, and another order of sums.")
     return said

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from common.machine import machine
 from compare.__main__ import app
 from compare.comparison import comparison_plan
-from compare.execution import matrix
+from compare.execution import matrix, run_settings
 from compare.proof import ladder
 from compare.proof.certificate import Proof
 from compare.proof.differences import Arrays
@@ -206,7 +206,7 @@ def test_a_spec_file_is_proved_as_run_times_it(
     (path := tmp_path / "run.yaml").write_text(yaml.safe_dump(RUN))
     asked = _proofs_asked_for(monkeypatch)
     CliRunner().invoke(app, ["parity", "--spec", str(path), *words])
-    settings = comparison_plan.settings(None, path, {}, list(words[1::2]))
+    settings = run_settings.settings(None, path, {}, list(words[1::2]))
     rows = matrix.judge(
         comparison_plan.Request(settings, ["pytorch", "tensorflow"], None, prove=True).lay_out(
             settings, ["pytorch", "tensorflow"]
