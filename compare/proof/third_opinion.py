@@ -224,7 +224,7 @@ def closer(lines: Sequence[Line]) -> list[str]:
                 said.append(f"{model}, {optimizer}, {what}: {best.framework} is {times:.1f} times as close ({each}).")
     if any(line.difference > FLIPPED and "gradients" in line.what for line in narrow):
         said.append(
-            f"A gradient differs by more than {FLIPPED:.0e}, which is too much for rounded sums. It may be a tie that rounding has "
+            f"A gradient differs by more than {FLIPPED:.0e}, too much for rounded sums. It may be a tie that rounding has "
             "flipped (a ReLU at zero, equal maxima), or a fault. This comparison cannot tell."
         )
     if said:
