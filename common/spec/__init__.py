@@ -45,6 +45,7 @@ from common.spec.schema import (
 )
 from common.spec.switches import (
     check_against,
+    conditions,
     incompatibility,
     of_device,
     reduced,
@@ -83,6 +84,7 @@ __all__ = [
     "SpecError",
     "build",
     "check_against",
+    "conditions",
     "from_json",
     "incompatibility",
     "load",

@@ -41,7 +41,7 @@ RESUMABLE_MODES = ("serial", "data_parallel", "multi_process")
 INPUTS = ("inline", "workers", "dask")
 SCHEDULERS = ("threads", "processes")
 """Of Dask, besides the address `tcp://host:port` of a running cluster."""
-LEVELS = ("plain", "fair", "best")
+LEVELS = ("plain", "fair", "closed", "best")
 """Of switches. See `Spec.switches`."""
 Precision = Literal["float32", "float64"]
 Device = Literal["auto", "cpu"]

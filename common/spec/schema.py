@@ -82,7 +82,7 @@ class Spec(Finite):
     augmentation: Augmentation = Augmentation()  # pyright: ignore[reportCallIssue]
     batch_norm_statistics: BatchNormStatistics = "per_replica"
     """Over each replica's shard, or over the global batch. With the latter a parallel run has serial's mathematics."""
-    switches: Literal["plain", "fair", "best"] = "fair"
+    switches: Literal["plain", "fair", "closed", "best"] = "fair"
     """For what `framework_options` does not name. plain: the framework's own defaults. fair: what both have is set alike. best:
     as `compare optimize` found it fastest here. `compare` writes these into `framework_options`. The others are fair."""
     framework_options: dict[str, Any] = {}

@@ -32,6 +32,8 @@ class Row(Frozen):
     unavailable: str | None = None
     """`not available: ...` if this machine cannot run it, `not parallel: ...` if its replicas would take turns. Such a row is
     not run."""
+    budget: best_switches.Budget | None = None
+    """That found its `best` switches. None: it has others, or the budget was not recorded."""
 
 
 def rows(
@@ -97,11 +99,13 @@ def judge(made: Sequence[Row], descriptions: Mapping[str, dict[str, Any]], *, ov
             for name, value in row.spec.framework_options.items()
             if name in description["options"] or name not in known  # known to none: refused below
         }
+        budget = None
         if row.spec.switches == "best":
-            options = best_switches.options(row.spec, row.contestant, description) | options
+            best, budget = best_switches.options(row.spec, row.contestant, description)
+            options = best | options
         own = row.spec.with_fields(framework_options=options)
         unavailable = spec.check_against(own, description) or (None if oversubscribe else _not_parallel(own, description))
-        judged.append(row.model_copy(update={"spec": own, "unavailable": unavailable}))
+        judged.append(row.model_copy(update={"spec": own, "unavailable": unavailable, "budget": budget}))
     return judged
 
 

@@ -10,7 +10,7 @@ from common.frozen import Frozen
 from compare.core import statistics, wording
 from compare.core.statistics import Judged
 from compare.execution.store import Stored
-from compare.judgement import cautions, inexact_modes, sameness, verdict_sentences
+from compare.judgement import cautions, conditions, inexact_modes, sameness, verdict_sentences
 from compare.judgement.summary import Family, Summary, family
 
 WORTH_SAYING = 0.1
@@ -24,6 +24,8 @@ class Findings(Frozen, serialize_by_alias=True):
     """The proof, and what the timed runs themselves show."""
     comparable: bool
     """Whether the timed runs had the same data, weights and order, and the same first step up to rounding."""
+    divisions: list[str]
+    """Where divisions disagree, and which rows of two frameworks are compared in which division."""
     contestants: list[str]
     """Which framework is faster, for each configuration that both ran."""
     modes: list[str]
@@ -49,6 +51,7 @@ def findings(stored: Stored, summaries: Sequence[Summary]) -> Findings:
     return Findings(
         sameness=sameness.sentences(stored, summaries),
         comparable=comparable,
+        divisions=_divisions(stored, summaries, judged),
         contestants=verdict_sentences.of_contestants(stored, judged),
         modes=verdict_sentences.of_modes(stored, summaries, judged),
         verdicts=judged.judged,
@@ -58,6 +61,13 @@ def findings(stored: Stored, summaries: Sequence[Summary]) -> Findings:
         bounds=[sentence for summary in summaries if (sentence := _bound(summary))],
         troubles=cautions.sentences(stored, summaries),
     )
+
+
+def _divisions(stored: Stored, summaries: Sequence[Summary], judged: Family) -> list[str]:
+    rows = {row.id: row for row in stored.comparison.rows}
+    pairs = [(rows[first.id], rows[second.id], each) for first, second, each in judged.contestants]
+    names = {summary.id: summary.configuration for summary in summaries if summary.repeats_done}
+    return [*conditions.disagreements(conditions.winners(stored, pairs)), *conditions.lines(stored, names)]
 
 
 def _scores(summary: Summary) -> list[str]:

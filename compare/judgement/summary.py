@@ -24,6 +24,7 @@ from compare.core.statistics import Judged, Ratio, Spread, paired_ratio, pays, s
 from compare.execution import matrix
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, Stored
+from compare.judgement import conditions
 
 BUDGET_TOLERANCE = 1.05
 """Measured cores over budgeted cores above which a row exceeds its budget. Clocks and start-up blur smaller excesses."""
@@ -108,6 +109,8 @@ class Summary(Frozen):
     precision: str
     switches: str
     """Their level, and those that the spec names: `fair`, or `best: arithmetic=bfloat16`."""
+    conditions: dict[str, str]
+    """See `conditions.CONDITIONS`. Empty: not recorded."""
     status: str
     """The worst status of the repeats: one of RunResult's, or `not run`."""
     reason: str | None
@@ -145,6 +148,8 @@ class Summary(Frozen):
     """Speed-up over the ratio of resources: cores against one core; on accelerators, replicas against one device."""
     pays: str | None
     """For parallel modes: whether it beats serial on the same cores. Judged with all other comparisons, see `family`."""
+    other_data: bool
+    """Whether it or a serial row of its speed-ups had other data than the comparison. Then it has no speed-up."""
     peak_memory_mib: float | None
     device_peak_memory_mib: float | None
     parity: str
@@ -316,8 +321,8 @@ def _summary(row: Row, stored: Stored) -> Summary:
     rates = [images_per_second(result) for result in good]
     shown = good or results
     status, reason = _status(row, results, comparison.repeats)
-    one_core = _speedup(stored, serial_of(comparison, row, cores=1), row)
-    same_cores = _speedup(stored, serial_of(comparison, row), row)
+    bases = serial_of(comparison, row, cores=1), serial_of(comparison, row)
+    one_core, same_cores = (_speedup(stored, base, row) for base in bases)
     parallel = row.spec.mode != "serial"
     return Summary(
         id=row.id,
@@ -334,6 +339,7 @@ def _summary(row: Row, stored: Stored) -> Summary:
         cores_lost=max((lost for result in good if (lost := _cores_lost(result)) is not None), default=None),
         precision=row.spec.precision,
         switches=switches_words(row.spec),
+        conditions=conditions.of_row(stored, row),
         status=status,
         reason=reason,
         repeats_done=len(good),
@@ -358,6 +364,7 @@ def _summary(row: Row, stored: Stored) -> Summary:
         speedup_same_cores=same_cores if parallel else None,
         parallel_efficiency=_efficiency(row, _first(good, lambda result: result.device), one_core, same_cores),
         pays=None,
+        other_data=any(each is not None and each.id in stored.other_data for each in (row, *bases)),
         peak_memory_mib=_largest(good, lambda result: result.peak_memory_mib),
         device_peak_memory_mib=_largest(good, lambda result: result.device_peak_memory_mib),
         parity=_parity(comparison, row),
@@ -441,13 +448,14 @@ def ratio_of_seconds(stored: Stored, slow: Row, fast: Row) -> Ratio | None:
 def pairs_of_seconds(stored: Stored, slow: Row, fast: Row) -> list[tuple[float, float]]:
     """Epoch seconds of two rows, repeat by repeat. See `comparable` for the runs that count.
 
-    Two runs that were not made in turn are no pair, see `seconds_apart`: they did not meet the same machine.
+    Rows of other data have no pairs. Two runs that were not made in turn are no pair, see `seconds_apart`: they did not meet
+    the same machine.
     """
     ours, theirs = comparable(stored, fast), comparable(stored, slow)
     both = [
         repeat
         for repeat in sorted(ours.keys() & theirs.keys())
-        if not seconds_apart(stored, repeat, (ours[repeat], theirs[repeat]))
+        if not {slow.id, fast.id} & stored.other_data and not seconds_apart(stored, repeat, (ours[repeat], theirs[repeat]))
     ]
     return [(epoch_seconds(theirs[repeat]), epoch_seconds(ours[repeat])) for repeat in both]
 

@@ -9,6 +9,7 @@ from compare.core import statistics, wording
 from compare.core.statistics import VERDICT_PAIRS, Judged
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
+from compare.judgement.conditions import OF_THE_MODE, Division, division
 from compare.judgement.summary import Family, Summary, measured, serial_of
 
 DISTURBED = " Other work disturbed it: do not rely on this."
@@ -38,7 +39,8 @@ def of_contestants(stored: Stored, judged: Family) -> list[str]:
     settings = _settings(stored, [summary for first, second, _ in judged.contestants for summary in (first, second)])
     verdicts: list[_Verdict] = []
     for first, second, seconds in judged.contestants:
-        conditions = _conditions(stored, first, settings, mode=_mode(stored, first))
+        kind = division(stored, _row(stored, first), _row(stored, second))
+        conditions = _conditions(stored, first, settings, kind, mode=_mode(stored, first))
         said = statistics.faster(seconds, first.contestant, second.contestant)
         verdicts.append(_Verdict(said, conditions, doubt_of(first, second)))
     return _sentences(verdicts, ": ")
@@ -56,7 +58,11 @@ def of_modes(stored: Stored, summaries: Sequence[Summary], judged: Family) -> li
     return _sentences(
         [
             _Verdict(
-                _pays(summary, judged.modes[summary.id]), _conditions(stored, summary, settings), doubt_of(summary, serial)
+                _pays(summary, judged.modes[summary.id]),
+                _conditions(
+                    stored, summary, settings, division(stored, _row(stored, serial), _row(stored, summary), OF_THE_MODE)
+                ),
+                doubt_of(summary, serial),
             )
             for summary, serial in pairs
         ],
@@ -87,7 +93,9 @@ def _sentences(verdicts: Sequence[_Verdict], separator: str) -> list[str]:
     return said
 
 
-def _conditions(stored: Stored, summary: Summary, settings: Mapping[str, str], **mode: str) -> dict[str, str]:
+def _conditions(
+    stored: Stored, summary: Summary, settings: Mapping[str, str], division: Division, **mode: str
+) -> dict[str, str]:
     """What decides a row's times."""
     spec, place = _row(stored, summary).spec, summary.device
     if place is None or place.startswith("cpu"):
@@ -99,6 +107,7 @@ def _conditions(stored: Stored, summary: Summary, settings: Mapping[str, str], *
         **mode,
         "switches": settings[summary.id],
         **({"machine": f"on {place}"} if place else {}),
+        "division": division.words,
         **({"row": f"row {summary.configuration}"} if summary.shares_name else {}),
     }
 

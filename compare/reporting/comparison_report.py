@@ -81,6 +81,7 @@ def report(compared: Compared, folder: Path) -> Report:
         title="Comparison",
         json_file=RESULTS_FILE,
         facts=facts(compared),
+        first_sentences=compared.findings.divisions,
         marks=_marks(compared),
         findings=sections(compared),
         tables=made,
@@ -123,7 +124,9 @@ def _page_values(compared: Compared, folder: Path, made: Sequence[Table], drawn:
     return {
         "title": title,
         "overline": "Comparison of frameworks",
-        "facts": [wording.one_line(fact).removeprefix(f"{title}, ") for fact in facts(compared)],
+        "facts": [
+            wording.one_line(fact).removeprefix(f"{title}, ") for fact in (*facts(compared), *compared.findings.divisions)
+        ],
         "contents": _contents(grids, pictures, heats),
         "proof": page.grid(_without(grids["proof"], _IN_THE_RUNG)) if "proof" in grids else None,
         "claims": page.grid(grids["claims"]) if "claims" in grids else None,

@@ -25,7 +25,7 @@ from compare.core.interrupt import Interrupted, interruptible
 from compare.core.option_parsing import chosen, names
 from compare.core.progress import Display, display
 from compare.execution import best_switches, code_digest, launch, options, results_folder, store
-from compare.execution.best_switches import Best
+from compare.execution.best_switches import Best, Budget
 from compare.reporting import document, tables
 from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table
@@ -239,6 +239,7 @@ def _store(
         versions=description["versions"],
         options=options,
         ratio=next(step for step in steps if step.taken).ratio,
+        budget=Budget(switches=request.switches, rounds=request.rounds, steps=request.steps, configurations=len(steps)),
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         spec=request.spec,
     )
