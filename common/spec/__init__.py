@@ -23,6 +23,7 @@ from common.spec.groups import (
 )
 from common.spec.names import (
     COMPRESSING_VARIANTS,
+    FORMER_LEVELS,
     HOST_MODES,
     INPUTS,
     LEVELS,
@@ -56,6 +57,7 @@ from common.spec.switches import (
 
 __all__ = [
     "COMPRESSING_VARIANTS",
+    "FORMER_LEVELS",
     "HOST_MODES",
     "INPUTS",
     "LEVELS",

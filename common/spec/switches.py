@@ -27,7 +27,7 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
         replicas_here: those that share its devices, if an outer launcher has placed them. None: as `hosts` places them.
         description: the twin's `describe` JSON: `modes` {name: {"available": bool, "reason": str,
             "max_replicas": int | None (on one machine), "batch_norm_statistics": [...]}}, `options`
-            {name: {"values": [...], "default": ..., "help": str}}. The default is that of `fair`. Optional entries:
+            {name: {"values": [...], "default": ..., "help": str}}. The default is that of `usual`. Optional entries:
             "plain", "closed": those of these levels.
             "sets": {condition: {value: what it means there}}, see `conditions`.
             "elsewhere": {value: what it needs that this machine lacks}.
@@ -97,7 +97,7 @@ def incompatibility(spec: Spec, option: dict[str, Any], value: Any) -> str | Non
 
 
 def resolved(spec: Spec, options: dict[str, Any]) -> dict[str, Any]:
-    """Every switch as a run has it: as the spec names it, else as its level has it if that fits the run, else as `fair`.
+    """Every switch as a run has it: as the spec names it, else as its level has it if that fits the run, else as `usual`.
 
     Args:
         spec: of the run.

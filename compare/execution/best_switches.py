@@ -52,15 +52,15 @@ class Best(Frozen):
     versions: dict[str, str]
     """Of the framework's packages."""
     options: dict[str, Any]
-    """The switches that differ from `fair`. Empty if nothing was surely faster."""
+    """The switches that differ from `usual`. Empty if nothing was surely faster."""
     ratio: Ratio | None
-    """Images per second over those of `fair`. None if `fair` is the best."""
+    """Images per second over those of `usual`. None if `usual` is the best."""
     budget: Budget | None = None
     """None: not recorded."""
     measured_at: str
     """UTC, ISO 8601."""
     spec: Spec
-    """Of the runs, as `fair` had them."""
+    """Of the runs, as `usual` had them."""
 
 
 def identity(description: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,7 +37,12 @@ class Row(Frozen):
 
 
 def rows(
-    values: dict[str, Any], frameworks: Sequence[str], modes: Sequence[str], replicas: int, workers: Sequence[int] = ()
+    values: dict[str, Any],
+    frameworks: Sequence[str],
+    modes: Sequence[str],
+    replicas: int,
+    workers: Sequence[int] = (),
+    levels: Sequence[str] = (),
 ) -> list[Row]:
     """Every row, in the order of the tables: serial on one core and on all, then each parallel mode on all cores.
 
@@ -47,6 +52,7 @@ def rows(
         modes: of `spec.VARIANTS`.
         replicas: of the parallel modes. For hybrids: copies of the model.
         workers: numbers of input workers. Each makes rows of its own. Empty: the number in `values`.
+        levels: of switches. Each makes rows of its own. Empty: the level in `values`.
 
     Raises:
         SpecError: a row's spec is refused.
@@ -56,13 +62,15 @@ def rows(
     made: list[Row] = []
     for framework in frameworks:
         for mode in modes:
-            for own in [fed(values, number) for number in workers] or [values]:
+            fed_values = [fed(values, number) for number in workers] or [values]
+            for own in [each | {"switches": level} for level in levels for each in fed_values] or fed_values:
                 wanted = spec.build(spec.with_variant(own, mode, replicas))
                 # A core that replicas cannot share stays idle. So serial also runs on the shared cores, for the comparison.
                 sharing = replicas if mode == "serial" else wanted.replicas
                 shared = wanted.cores // sharing * sharing or wanted.cores
                 for cores in sorted({1, shared, wanted.cores}) if mode == "serial" else [shared]:
                     name = _row_id(framework, wanted, cores) + (f"-{wanted.workers}workers" if len(workers) > 1 else "")
+                    name += f"-{wanted.switches}" if len(levels) > 1 else ""
                     made.append(Row(id=name, contestant=framework, spec=wanted.with_fields(cores=cores)))
     return made
 

@@ -9,6 +9,7 @@ from pydantic import Field
 from common.frozen import Frozen
 from compare.core import statistics, wording
 from compare.core.statistics import Judged
+from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement import cautions, conditions, inexact_modes, sameness, verdict_sentences
 from compare.judgement.summary import Family, Summary, family
@@ -64,10 +65,14 @@ def findings(stored: Stored, summaries: Sequence[Summary]) -> Findings:
 
 
 def _divisions(stored: Stored, summaries: Sequence[Summary], judged: Family) -> list[str]:
-    rows = {row.id: row for row in stored.comparison.rows}
-    pairs = [(rows[first.id], rows[second.id], each) for first, second, each in judged.contestants]
     names = {summary.id: summary.configuration for summary in summaries if summary.repeats_done}
-    return [*conditions.disagreements(conditions.winners(stored, pairs)), *conditions.lines(stored, names)]
+    return [*conditions.disagreements(conditions.winners(stored, pairs(stored, judged))), *conditions.lines(stored, names)]
+
+
+def pairs(stored: Stored, judged: Family) -> list[tuple[Row, Row, Judged]]:
+    """The rows of two frameworks that were judged."""
+    rows = {row.id: row for row in stored.comparison.rows}
+    return [(rows[first.id], rows[second.id], each) for first, second, each in judged.contestants]
 
 
 def _scores(summary: Summary) -> list[str]:

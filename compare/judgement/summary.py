@@ -108,7 +108,7 @@ class Summary(Frozen):
     """Cores of its budget that other work took during training. The largest of the repeats."""
     precision: str
     switches: str
-    """Their level, and those that the spec names: `fair`, or `best: arithmetic=bfloat16`."""
+    """Their level, and those that the spec names: `usual`, or `best: arithmetic=bfloat16`."""
     conditions: dict[str, str]
     """See `conditions.CONDITIONS`. Empty: not recorded."""
     status: str

@@ -1,5 +1,6 @@
 """Planted: pairs of rows whose conditions, tuning budgets or data differ. Each verdict must name what differs."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement.findings import findings
 from compare.judgement.summary import summarize
-from compare.reporting import comparison_report, comparison_tables, tables
+from compare.reporting import comparison_report, comparison_tables, side_by_side, tables
 from compare.reporting.comparison_report import Compared
 from tests.compare import made
 
@@ -71,7 +72,7 @@ def test_a_verdict_names_threads_that_differ() -> None:
 
 
 def test_equal_conditions_are_the_closed_division_under_any_level() -> None:
-    assert _verdict(_pair(EQUAL, EQUAL)).endswith("serial on 2 cores, switches fair, on Some CPU, closed division.")
+    assert _verdict(_pair(EQUAL, EQUAL)).endswith("serial on 2 cores, switches usual, on Some CPU, closed division.")
 
 
 def test_results_without_conditions_are_in_no_division() -> None:
@@ -128,7 +129,7 @@ def _divisions(winner_of_best: str) -> Stored:
     return _together(closed, best)
 
 
-def test_divisions_that_disagree_are_told_in_the_first_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_divisions_that_disagree_are_told_in_the_first_lines() -> None:
     stored = _divisions("pytorch")
     summaries = summarize(stored)
     compared = Compared(stored, summaries, findings(stored, summaries))
@@ -137,8 +138,20 @@ def test_divisions_that_disagree_are_told_in_the_first_lines(capsys: pytest.Capt
         "faster with switches best (open division)."
     )
     assert compared.findings.divisions[0] == said
-    made_report = comparison_report.report(compared, tables.Path("out"))
+    made_report = comparison_report.report(compared, Path("out"))
     assert made_report.to_markdown().splitlines()[4].strip() == tables.escaped(said)
+
+
+def test_two_reports_side_by_side_tell_that_their_divisions_disagree() -> None:
+    """A run with `closed`, and the same with `best`."""
+    closed = _pair(EQUAL, EQUAL, (4.0, 2.0), switches="closed")
+    best = _with_budgets(_pair(EQUAL, EQUAL | {"layout": "NHWC"}, (1.0, 2.0), switches="best"), BUDGET, BUDGET)
+    compared = [Compared(each, summarize(each), findings(each, summarize(each))) for each in (closed, best)]
+    (said,) = side_by_side.report((Path("a"), Path("b")), (compared[0], compared[1]), None).first_sentences
+    assert said == (
+        "THE DIVISIONS DISAGREE on serial on 2 cores: tensorflow is faster with A, switches closed (closed division); pytorch "
+        "is faster with B, switches best (open division)."
+    )
 
 
 def test_divisions_that_agree_are_not_told_to_disagree() -> None:
