@@ -48,7 +48,7 @@ _BUSY = 0.5
 
 def command(as_json: options.AsJson = False) -> None:
     """Say what this machine has for a comparison: frameworks, devices, modes, threads, memory, disk, caches."""
-    with exits.told(), interruptible():
+    with exits.reported(), interruptible():
         found = examine(list(launch.FRAMEWORKS))
     raise typer.Exit(report(found).deliver(None, as_json=as_json))
 

@@ -253,6 +253,8 @@ def _commit() -> dict[str, Any]:
         return done.stdout.strip()
 
     try:
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
+        changed = git("status", "--porcelain", "--untracked-files=no")
+        new = git("ls-files", "--others", "--exclude-standard", "--", "*.py")  # code as well, which no checkout brings back
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(changed or new)}
     except (OSError, subprocess.SubprocessError):
         return {"commit": None, "dirty": None}

@@ -178,17 +178,17 @@ class Spec(Finite):
         return self.seed if self.data.seed is None else self.data.seed
 
     @property
-    def parts_asked(self) -> int:
+    def micro_batches_asked(self) -> int:
         """Micro-batches that the spec asks for: of a pipeline, else of `accumulation`."""
         return self.pipeline.micro_batches if "pipeline" in self.variant else self.accumulation
 
-    def parts(self, num_examples: int | None = None) -> int:
+    def micro_batches(self, num_examples: int | None = None) -> int:
         """Micro-batches into which every copy of the model really cuts a batch. See `micro_batches`.
 
         Args:
             num_examples: of the batch. None: of a whole one.
         """
-        return micro_batches(num_examples or self.global_batch_size, self.parts_asked, self.data_replicas)
+        return micro_batches(num_examples or self.global_batch_size, self.micro_batches_asked, self.data_replicas)
 
     @property
     def batches_ahead(self) -> int:

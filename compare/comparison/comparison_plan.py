@@ -103,7 +103,7 @@ def _with_modes(settings: Preset) -> Preset:
     if replicas is not None and not (mode == "serial" and replicas == 1):
         if type(replicas) is not int or replicas < 2:
             raise SpecError(
-                f"replicas of the parallel modes must be a whole number of at least 2. Received: {replicas!r}. Use 2."
+                f"--replicas of the parallel modes must be a whole number of at least 2. Received: {replicas!r}. Use 2."
             )
         settings = replace(settings, replicas=replicas)
     if mode is None:
@@ -217,8 +217,8 @@ def _refuse_other_first_hosts(rows: Sequence[Row]) -> None:
             supervisor.free_ports(1, hosts[0])
         except supervisor.AddressError as error:
             raise SpecError(
-                f"hosts must begin with this machine. Received: {', '.join(hosts)} ({error}). Name an address of this machine "
-                "first."
+                f"--hosts must begin with this machine. Received: {', '.join(hosts)} ({error}). Name an address of this "
+                "machine first."
             ) from None
 
 
@@ -250,7 +250,7 @@ def jobs(comparison: Comparison, folder: Path | None) -> list[tuple[Row, int]]:
 
 def _is_done(folder: Path, row: Row, repeat: int) -> bool:
     try:
-        result = store.sealed(folder, row, repeat)
+        result = store.finished(folder, row, repeat)
     except ResultError:
         return False
     return result is not None and result.status in ("ok", "not parallel")

@@ -99,7 +99,7 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Train the same CNN in every framework and mode, and compare."""
-    with exits.told():
+    with exits.reported():
         if like is not None and not dry_run:
             raise SpecError(f"--from goes with --dry-run. Received: {like} without it. Add --dry-run, or leave it out.")
         if resume is not None:

@@ -54,7 +54,7 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Measure strong and weak scaling, fit Amdahl and Gustafson, and project to machines that are not here."""
-    with exits.told():
+    with exits.reported():
         wish = Wish()
         if project is not None:
             wish = Wish(numbers("--project", project, least=1), scaling_laws.network(network))

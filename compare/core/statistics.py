@@ -11,6 +11,7 @@ import numpy as np
 from scipy import special
 
 from common.frozen import Frozen
+from compare.core.wording import percent
 
 VERDICT_PAIRS = 5
 """Below this many pairs no verdict is given: a t-interval over fewer is too wide, a bootstrap raises false alarms."""
@@ -270,11 +271,11 @@ def faster(seconds: Judged, first: str, second: str) -> str:
 
 
 def hardly(judged: Judged) -> str:
-    """`, by less than 1%` if the whole interval of a verdict is so near to one, else an empty text."""
+    """`, by less than 1 %` if the whole interval of a verdict is so near to one, else an empty text."""
     low, high = judged.ratio.low, judged.ratio.high
     if judged.verdict not in ("above", "below") or low is None or high is None:
         return ""
-    return f", by less than {MARGIN:.0%}" if low > 1.0 / (1.0 + MARGIN) and high < 1.0 + MARGIN else ""
+    return f", by less than {percent(MARGIN)}" if low > 1.0 / (1.0 + MARGIN) and high < 1.0 + MARGIN else ""
 
 
 def pays(speedup: Judged | None) -> str | None:
@@ -311,7 +312,8 @@ def resolution_words(ratios: Sequence[Ratio], comparisons: int) -> str:
     return (
         ""
         if least is None
-        else f" At the noise that they met, a difference of {float(f'{100 * least:.2g}'):g} % is found in {POWER:.0%} of cases."
+        else f" At the noise that they met, a difference of {float(f'{100 * least:.2g}'):g} % is found in {percent(POWER)} of "
+        "cases."
     )
 
 
@@ -327,7 +329,7 @@ def family_words(
     tested = [each for each in judged if each.p is not None]
     if not tested:
         return None
-    level, found = f"{CONFIDENCE:.0%}", resolution_words([each.ratio for each in tested], len(tested))
+    level, found = percent(CONFIDENCE), resolution_words([each.ratio for each in tested], len(tested))
     if len(tested) == 1:
         return f"One comparison was tested, at {level} ({tests}).{found}"
     return (

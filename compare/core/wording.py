@@ -29,3 +29,8 @@ def one_line(text: str) -> str:
 def count(number: float, noun: str) -> str:
     """`1 core`, `2 cores`, `2.5 epochs`; for nouns whose plural ends in s."""
     return f"{number if isinstance(number, int) else format(number, 'g')} {noun}{'' if number == 1 else 's'}"
+
+
+def percent(part: float, digits: int = 0) -> str:
+    """`95 %` of 0.95."""
+    return f"{100 * part:.{digits}f} %"

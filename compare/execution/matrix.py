@@ -57,8 +57,8 @@ def rows(
     Raises:
         SpecError: a row's spec is refused.
     """
-    option_parsing.chosen("frameworks", frameworks, tuple(launch.FRAMEWORKS))
-    option_parsing.chosen("modes", modes, tuple(spec.VARIANTS))
+    option_parsing.chosen("--frameworks", frameworks, tuple(launch.FRAMEWORKS))
+    option_parsing.chosen("--modes", modes, tuple(spec.VARIANTS))
     made: list[Row] = []
     for framework in frameworks:
         for mode in modes:

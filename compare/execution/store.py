@@ -111,6 +111,8 @@ class Stored(Exact):
     """Row id: {repeat: result}; runs that are missing are not in it."""
     set_aside: list[str]
     """Why each stored file that cannot be relied on was left out."""
+    torn: dict[str, int] = {}
+    """Row id: how many of its repeats have a result that was set aside."""
 
     @cached_property
     def wall_seconds(self) -> dict[int, float]:
@@ -149,28 +151,35 @@ def run_folder(folder: Path, row_id: str, repeat: int) -> Path:
     return made
 
 
-def refuse_others(folder: Path, record: str, kind: str | None, what: str, *, own: Collection[str] = ()) -> None:
+def refuse_others(folder: Path, record: str | None, kind: str | None, what: str, *, own: Collection[str] = ()) -> None:
     """Refuse a folder that holds anything but an earlier result of the same kind.
 
     Args:
         folder: to write to. It may be missing.
-        record: name of the JSON file of such a result.
+        record: name of the JSON file of such a result. None: the folder may hold nothing but `own`.
         kind: value of its field `kind`, if it has one.
         what: names such a result in messages.
         own: names that may be there without a record. A result that was cut short leaves them.
 
     Raises:
-        FolderError: it holds something else.
+        FolderError: it holds something else, or is a file.
     """
+    _refuse_file(folder)
     others = sorted(path.name for path in folder.glob("[!.]*") if path.name not in own)
     if not others:
         return
     try:
-        same = atomic_files.parsed((folder / record).read_bytes()).get("kind") == kind
+        same = record is not None and atomic_files.parsed((folder / record).read_bytes()).get("kind") == kind
     except (OSError, ValueError, AttributeError):
         same = False
     if not same:
-        raise FolderError(f"{folder} holds files that are no {what}'s ({others[0]}). Choose an empty folder with --out.")
+        found = f"holds files that belong to no {what}" if record or own else "is not empty"
+        raise FolderError(f"{folder} {found} ({others[0]}). Choose an empty folder with --out.")
+
+
+def _refuse_file(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise FolderError(f"{folder} is a file, not a folder. Choose a folder with --out.")
 
 
 def read_record(path: Path, record: type[_Record], what: str) -> _Record:
@@ -195,6 +204,7 @@ def locked(folder: Path) -> Generator[None]:
     Raises:
         FolderError: another comparison holds it, or it cannot be written.
     """
+    _refuse_file(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = filelock.FileLock(folder / _LOCK_FILE, timeout=0)
@@ -267,9 +277,7 @@ def _holds_plan(folder: Path) -> bool:
     """
     if (folder / PLAN_FILE).exists():
         return True
-    others = sorted(path.name for path in folder.glob("[!.]*"))
-    if others:
-        raise FolderError(f"{folder} holds files that are no comparison's ({others[0]}). Choose an empty folder with --out.")
+    refuse_others(folder, PLAN_FILE, None, "comparison")
     return False
 
 
@@ -301,7 +309,7 @@ def read_plan(folder: Path) -> Comparison:
     )
 
 
-def sealed(folder: Path, row: Row, repeat: int) -> RunResult | None:
+def finished(folder: Path, row: Row, repeat: int) -> RunResult | None:
     """The result of one run; None where it has none.
 
     Raises:
@@ -335,19 +343,21 @@ def read(folder: Path) -> Stored:
     comparison = read_plan(folder)
     runs: dict[str, dict[int, RunResult]] = {row.id: {} for row in comparison.rows}
     set_aside: list[str] = []
+    torn: dict[str, int] = {}
     for row in comparison.rows:
         for repeat in range(comparison.repeats):
             try:
-                result = sealed(folder, comparison.of_repeat(row, repeat), repeat)
+                result = finished(folder, comparison.of_repeat(row, repeat), repeat)
             except ResultError as error:
                 set_aside.append(str(error).replace(f"{folder}/", ""))
+                torn[row.id] = torn.get(row.id, 0) + 1
                 continue
             if result is not None:
                 runs[row.id][repeat] = result
             if damaged := event_log.damaged_events(run_folder(folder, row.id, repeat)):
                 path = f"{RUNS_FOLDER}/{row.id}-r{repeat}/{event_log.EVENTS_FILE}"
                 set_aside.append(_damaged(path, damaged, sealed=result is not None))
-    return Stored(comparison=comparison, runs=runs, set_aside=set_aside)
+    return Stored(comparison=comparison, runs=runs, set_aside=set_aside, torn=torn)
 
 
 def clear(directory: Path) -> None:

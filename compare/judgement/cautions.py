@@ -105,10 +105,10 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
         sentences += _broke_down(summary, list(measured(stored, row).values()))
         if summary.repeats_done and summary.oversubscribed:
             sentences.append(f"{summary.name}: oversubscribed, {summary.replicas} replicas on {summary.cores} cores.")
-        if summary.repeats_done and row.spec.parts() < (asked := row.spec.parts_asked):
+        if summary.repeats_done and row.spec.micro_batches() < (asked := row.spec.micro_batches_asked):
             sentences.append(
-                f"{summary.name}: its batches of {row.spec.global_batch_size} are cut into {row.spec.parts()} parts, not "
-                f"{asked}: all parts of every replica's share are of one size."
+                f"{summary.name}: its batches of {row.spec.global_batch_size} are cut into {row.spec.micro_batches()} parts, "
+                f"not {asked}: all parts of every replica's share are of one size."
             )
         if summary.too_short:
             sentences.append(

@@ -102,4 +102,5 @@ def _bound(summary: Summary) -> str | None:
     if summary.part != "training" or wait is None or wait < WORTH_SAYING:
         return None
     what = "the input bounds it" if wait > 0.5 else "both count"
-    return f"{summary.name}: waits {wait:.0%} of its training time for its input: {what}.{verdict_sentences.doubt_of(summary)}"
+    waits = f"waits {wording.percent(wait)} of its training time for its input"
+    return f"{summary.name}: {waits}: {what}.{verdict_sentences.doubt_of(summary)}"

@@ -128,7 +128,7 @@ class Measured(Frozen):
     committed_at: datetime | None
     """None if it is not stored."""
     dirty: bool
-    """Whether tracked files had uncommitted changes."""
+    """Whether it had uncommitted changes."""
     machine: dict[str, Any]
     """The facts of `machine.IDENTITY` that are known."""
     versions: dict[str, str]

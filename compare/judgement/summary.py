@@ -35,6 +35,8 @@ LEAST_APART_SECONDS = 60.0
 _Value = TypeVar("_Value")
 
 FAILURES = ("failed", "diverged", "killed")
+UNFINISHED = ("not run", "incomplete")
+"""No repeat of the row has a result, or some have none."""
 
 _OF_THE_MODE = ("mode", "replicas", "cores", "hosts", "parameter_server", "pipeline", "hybrid")
 """Fields of a spec that may differ between a row and its serial row."""
@@ -112,7 +114,7 @@ class Summary(Frozen):
     conditions: dict[str, str]
     """See `conditions.CONDITIONS`. Empty: not recorded."""
     status: str
-    """The worst status of the repeats: one of RunResult's, or `not run`."""
+    """The worst status of the repeats: one of RunResult's, `not run` or `incomplete`."""
     reason: str | None
     repeats_done: int
     repeats: int
@@ -320,7 +322,7 @@ def _summary(row: Row, stored: Stored) -> Summary:
     good = list(measured(stored, row).values())
     rates = [images_per_second(result) for result in good]
     shown = good or results
-    status, reason = _status(row, results, comparison.repeats)
+    status, reason = _status(row, results, comparison.repeats, stored.torn.get(row.id, 0))
     bases = serial_of(comparison, row, cores=1), serial_of(comparison, row)
     one_core, same_cores = (_speedup(stored, base, row) for base in bases)
     parallel = row.spec.mode != "serial"
@@ -402,7 +404,7 @@ def times_in_doubt(result: RunResult) -> bool:
     return unwatched or any((cores or 0.0) > DISTURBED_FROM for cores in taken)
 
 
-def _status(row: Row, results: Sequence[RunResult], repeats: int) -> tuple[str, str | None]:
+def _status(row: Row, results: Sequence[RunResult], repeats: int, torn: int) -> tuple[str, str | None]:
     if row.unavailable:
         status, _, reason = row.unavailable.partition(": ")
         return status, reason
@@ -412,8 +414,10 @@ def _status(row: Row, results: Sequence[RunResult], repeats: int) -> tuple[str, 
         if found:
             which = f"{len(found)} of {repeats} repeats: " if repeats > 1 else ""
             return status, f"{which}{found[0].reason or 'no reason given'}"
-    if len(results) < repeats:
-        return "not run", f"{repeats - len(results)} of {repeats} repeats have no result"
+    if (absent := repeats - len(results)) > 0:
+        found = (("without a result", absent - torn), ("with a torn result", torn))
+        reason = ", ".join(f"{number} of {repeats} repeats {what}" for what, number in found if number)
+        return "incomplete" if results else "not run", reason
     return "ok", None
 
 
@@ -638,7 +642,7 @@ def _confusion(results: Sequence[RunResult]) -> list[list[int]] | None:
 def _expected_idle(run: Spec) -> float | None:
     if run.variant not in ("model_parallel", "pipeline", "pipeline_1f1b", "hybrid_pipeline"):
         return None
-    return idle_fraction(run.replicas // run.data_replicas, run.parts())
+    return idle_fraction(run.replicas // run.data_replicas, run.micro_batches())
 
 
 def _epochs(runs: Sequence[list[EpochRecord]]) -> list[Epoch]:

@@ -456,7 +456,10 @@ def find(argument: str) -> Paper:
     """
     if Path(argument).suffix in (".yaml", ".yml"):
         return read(Path(argument), argument)
-    chosen("PAPER", [argument], names())
+    try:
+        chosen("PAPER", [argument], names())
+    except SpecError as error:
+        raise SpecError(f"{error} The path of a paper's YAML file works too.") from None
     return read(FOLDER / f"{argument}.yaml", argument)
 
 

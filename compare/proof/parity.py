@@ -19,7 +19,7 @@ from compare.core import exits
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen, each_once, names, variants
 from compare.core.presets import Preset
-from compare.execution import launch
+from compare.execution import launch, store
 from compare.execution.options import OPTIMIZERS
 from compare.proof import ladder
 from compare.proof.certificate import Proof, Rung
@@ -47,7 +47,7 @@ def command(
 ) -> None:
     """Prove that the frameworks and their parallel modes train the same; exit code 1 where a rung fails."""
     console = Console(stderr=True)
-    with exits.told():
+    with exits.reported():
         specs = [
             _spec(name, settings, data, image_size, precision, seed, assignments or [])
             for name, settings in itertools.product(
@@ -61,6 +61,8 @@ def command(
                 f"--frameworks has nothing to compare {named[0]} with. Received: one framework and no parallel mode. "
                 "Name two frameworks, or a mode."
             )
+        if out is not None:
+            store.refuse_others(out, None, None, "proof", own=(*spec.MODELS, *(each.model for each in specs)))
         with interruptible(), tempfile.TemporaryDirectory(prefix="convtwins-proof-") as temporary:
             proofs = [
                 ladder.prove(

@@ -51,7 +51,7 @@ def command(
         Path | None, typer.Argument(help="Now. Default: the newest beside the baseline that measured the same.")
     ] = None,
     threshold: Annotated[str, typer.Option(help="Growth of seconds or MiB that counts.")] = "5%",
-    accuracy_threshold: Annotated[str, typer.Option(help="Loss of accuracy that counts, of 100%.")] = "1%",
+    accuracy_threshold: Annotated[str, typer.Option(help="Loss of accuracy that counts, of 100 %.")] = "1%",
     metric: Annotated[
         str | None,
         typer.Option(help=f"Which, with commas, of {', '.join(_CHOICES)}. Default: {', '.join(JUDGED)}, where measured."),
@@ -85,7 +85,7 @@ def command(
 
     The options of runs, from --repeats to --out, need --interleaved.
     """
-    with exits.told(), _errors_in(markdown):
+    with exits.reported(), _errors_in(markdown):
         criteria = Criteria(
             threshold=fraction("--threshold", threshold),
             accuracy_threshold=fraction("--accuracy-threshold", accuracy_threshold),

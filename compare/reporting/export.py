@@ -40,8 +40,7 @@ def command(
         if to not in TOOLS:
             raise ExportError(f"--to is unknown. Received: {to!r}. Use {' or '.join(TOOLS)}.")
         stored = store.read(folder)
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise ExportError(f"{out} is not empty: runs would be in it twice. Choose an empty folder with --out.")
+        store.refuse_others(out, None, None, "export")  # runs would be in it twice
         count = export(stored, to, out)
     except (ExportError, FolderError) as error:
         typer.echo(str(error), err=True)

@@ -56,8 +56,10 @@ def report(folders: tuple[Path, Path], compared: _Two, out: Path | None) -> Repo
         out: where the report is to be written; None: nowhere.
 
     Raises:
-        FolderError: no row is in both, or `out` holds something else.
+        FolderError: both are one folder, no row is in both, or `out` holds something else.
     """
+    if folders[0].resolve() == folders[1].resolve():
+        raise FolderError(f"`report A B` needs two folders. Received: {folders[0]} twice. Name another, or leave one out.")
     if out is not None:
         own = document.files_of(NAME)
         store.refuse_others(out, RESULTS_FILE, KIND, "report of two folders", own=own)
@@ -290,4 +292,4 @@ def _specs(compared: _Two, both: Sequence[str]) -> list[tuple[str, str, str]]:
 def _differences(found: Sequence[tuple[str, str, str]]) -> Table:
     headings = (("what", "what"), ("a", "A"), ("b", "B"))
     columns = [Column(key, heading, fold=36, pick=str(place)) for place, (key, heading) in enumerate(headings)]
-    return Table.of("beside_differences", "What differs around them", columns, found, "" if found else "Nothing recorded.")
+    return Table.of("beside_differences", "What differs around them", columns, found)

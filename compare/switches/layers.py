@@ -122,7 +122,7 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Time each layer of a model alone, forward and backward, and compare it with the limits of the machine."""
-    with exits.told():
+    with exits.reported():
         named = chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
         fields = options.fields(
             model=model, data=data, batch_size=batch_size, image_size=image_size, optimizer=optimizer, precision=precision,

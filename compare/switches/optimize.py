@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -84,7 +85,7 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Search the switches that make training fastest here, and store them for `run --switches best`."""
-    with exits.told():
+    with exits.reported():
         named = chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
         fields = options.fields(
             model=model, data=data, batch_size=batch_size, image_size=image_size, optimizer=optimizer, precision=precision,
@@ -95,13 +96,14 @@ def command(
         folder = out or store.new_folder("optimize", base.model)
         switches = None if only is None else names(only)
         request = Request(spec=base, switches=switches, rounds=repeats, steps=steps, max_loss_drift=max_loss_drift)
-        with interruptible(), display(Console(stderr=True)) as shown:
+        with interruptible(), ExitStack() as lock:
             try:
-                outcomes = _search(request, named, folder, shown)
+                with display(Console(stderr=True)) as shown:
+                    outcomes = _search(request, named, folder, shown, lock)
             except Interrupted as interruption:
                 interruption.words = f"Interrupted. To continue, run the same command with --out {folder}."
                 raise
-        code = report(outcomes, folder).deliver(folder, as_json=as_json)
+            code = report(outcomes, folder).deliver(folder, as_json=as_json)
     raise typer.Exit(code)
 
 
@@ -181,7 +183,8 @@ def sentences(outcome: Outcome) -> list[str]:
     return [f"{outcome.contestant}: best is {switches}. `run --switches best` takes it from {outcome.stored}.", *said]
 
 
-def _search(request: Request, named: list[str], folder: Path, shown: Display) -> list[Outcome]:
+def _search(request: Request, named: list[str], folder: Path, shown: Display, lock: ExitStack) -> list[Outcome]:
+    """Search each framework's switches. `lock` holds the folder until its owner ends."""
     base = request.spec
     shown.say("asking the frameworks what they can do here")
     with launch.asked(named) as answer:
@@ -196,21 +199,21 @@ def _search(request: Request, named: list[str], folder: Path, shown: Display) ->
     shown.say("measuring what the machine can do")
     outcomes: list[Outcome] = []
     wanted = _record(request, descriptions, is_new=not (folder / RECORD_FILE).exists())
-    with results_folder.claimed(folder, RECORD_FILE, wanted, "search", identity=_identity) as record:
-        for framework in named:
-            search = Search(
-                framework,
-                request,
-                descriptions[framework],
-                folder=folder / framework,
-                train_images=dataset.sizes["train"],
-                work=work.count(architecture),
-                machine_rates=record.rates,
-                report=shown.say,
-            )
-            ladder, found = search.run()
-            outcomes.append(_store(framework, request, descriptions[framework], ladder, found))
-            report(outcomes, folder).write(folder)  # the command says at its end whether that worked
+    record = lock.enter_context(results_folder.claimed(folder, RECORD_FILE, wanted, "search", identity=_identity))
+    for framework in named:
+        search = Search(
+            framework,
+            request,
+            descriptions[framework],
+            folder=folder / framework,
+            train_images=dataset.sizes["train"],
+            work=work.count(architecture),
+            machine_rates=record.rates,
+            report=shown.say,
+        )
+        ladder, found = search.run()
+        outcomes.append(_store(framework, request, descriptions[framework], ladder, found))
+        report(outcomes, folder).write(folder)  # the command says at its end whether that worked
     return outcomes
 
 

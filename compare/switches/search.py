@@ -270,7 +270,7 @@ class Search:
     def _result(self, each: _Configuration, number: int) -> RunResult:
         row = Row(id=f"{self._framework}-{each.name}", contestant=self._framework, spec=self._spec(each, self._timed))
         try:
-            sealed = store.sealed(self._folder, row, number)
+            sealed = store.finished(self._folder, row, number)
         except ResultError:
             sealed = None
         if sealed is not None and (sealed.status != "killed" or self._is_stopped(each, sealed, number)):
@@ -284,7 +284,7 @@ class Search:
         try:
             return executor.execute(row, number, self._folder, watch)
         except _HopelessError:
-            sealed = store.sealed(self._folder, row, number)
+            sealed = store.finished(self._folder, row, number)
             assert sealed is not None  # as killed, with its epochs
             return sealed
 

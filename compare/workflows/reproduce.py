@@ -71,7 +71,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print verdicts and every table as JSON.")] = False,
 ) -> None:
     """Run a published report again, as it was and as it should have been, and judge each of its claims."""
-    with exits.told(), interruptible():
+    with exits.reported(), interruptible():
         wanted = schema.find(paper)
         chosen("--scale", [scale], SCALES)
         size = SCALES[SCALES.index(scale)]
@@ -182,7 +182,7 @@ def _shown(plan: Plan, folder: Path, passed: Passed) -> Made:
     part = Section(
         name="plan",
         title="What is run",
-        sections=[
+        findings=[
             ("How long", [said]),
             ("Chosen, for the report does not state it", plan.chosen),
             ("Where these runs are not the report's", [*departures, *plan.departs]),
@@ -306,7 +306,7 @@ def _faithful(plan: Plan, folder: Path, passed: Passed) -> Made:
     part = Section(
         name=AS_IT_WAS,
         title="The published runs, as they were",
-        sections=[("Cautions", said)] if said else [],
+        findings=[("Cautions", said)] if said else [],
         tables=[
             replace(table, name=f"{table.name}_{name}", title=f"{title}: {table.title}")
             for (name, (found, _)), title in zip(made.items(), [each.title for each in plan.faithful], strict=True)
@@ -341,7 +341,7 @@ def _verdicts(plan: Plan, folder: Path, passed: Passed) -> Made:
     part = Section(
         name=_VERDICTS,
         title="The published tables, and what is to be said of the claims",
-        sections=[(f"{each.verdict}: {each.said}", each.evidence) for each in judged],
+        findings=[(f"{each.verdict}: {each.said}", each.evidence) for each in judged],
         tables=[_claims_table(judged), *cells.tables(here)],
         pictures=[f"{_CURVES}.svg"] if plan.paper.curves else [],
         conclusions=[f"{each.verdict.upper()}: {each.said}" for each in judged],

@@ -36,7 +36,7 @@ def _explore(study: Study, folder: Path, passed: Passed) -> Made:
     part = Section(
         name="explore",
         title="Explore",
-        sections=[("What is there", [data_report.heading(found)]), *data_report.sections(found)],
+        findings=[("What is there", [data_report.heading(found)]), *data_report.sections(found)],
         tables=data_report.tables_of(found),
         pictures=[f"{data.BALANCE_NAME}.svg", *([data.SHEET_FILE] if dataset is not None else [])],
         more=[data.REPORT_FILE],
@@ -69,7 +69,7 @@ def _clean(study: Study, folder: Path, passed: Passed) -> Made:
     part = Section(
         name="clean",
         title="Clean",
-        sections=[("What is trained on", [was, policy, _size(dataset), *dataset.notes])],
+        findings=[("What is trained on", [was, policy, _size(dataset), *dataset.notes])],
         conclusions=[_size(dataset)],
     )
     return Made(part, Passed(data_hash=dataset.content_hash))
@@ -124,7 +124,7 @@ def _prove(study: Study, folder: Path, passed: Passed) -> Made:
     part = Section(
         name="prove",
         title="Is it the same training?",
-        sections=[("The proof", [proof.sentence, *(f"{mode}: not claimed: {why}" for mode, why in proof.not_claimed.items())])],
+        findings=[("The proof", [proof.sentence, *(f"{mode}: not claimed: {why}" for mode, why in proof.not_claimed.items())])],
         tables=comparison_tables.proof_tables(proof.model_dump()) if proof.rungs else [],
         conclusions=[proof.sentence],
     )
@@ -172,7 +172,7 @@ def _section(
     return Section(
         name=name,
         title=title,
-        sections=[(heading, list(sentences)) for heading, sentences in report.findings],
+        findings=[(heading, list(sentences)) for heading, sentences in report.findings],
         tables=[table for table in report.tables if only is None or table.name in only],
         pictures=sorted(f"{document.PLOTS_FOLDER}/{path.name}" for path in (folder / document.PLOTS_FOLDER).glob("*.svg")),
         conclusions=list(conclusions),
@@ -221,7 +221,7 @@ def _finish(study: Study, folder: Path, passed: Passed) -> Made:
     if not untuned:
         return made
     part = replace(
-        made.part, sections=[("Not tuned", untuned), *made.part.sections], conclusions=[*untuned, *made.part.conclusions]
+        made.part, findings=[("Not tuned", untuned), *made.part.findings], conclusions=[*untuned, *made.part.conclusions]
     )
     return replace(made, part=part)
 

@@ -240,7 +240,7 @@ class Trainer:
         return torch.compiler.set_stance("force_eager")
 
     def _update(self, num_examples: int, learning_rate: float) -> Update:
-        return Update(num_examples, learning_rate, self._step, self._spec.parts(num_examples))
+        return Update(num_examples, learning_rate, self._step, self._spec.micro_batches(num_examples))
 
     def _to_device(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...]]:
         return (
@@ -254,7 +254,7 @@ class Trainer:
 
     def _breakdown_of(self, model: torch.nn.Module, batch: Batch, num_examples: int) -> StepBreakdown | str:
         """The step breakdown of a whole model in this process, on its own batch."""
-        if self._spec.parts(num_examples) > 1:
+        if self._spec.micro_batches(num_examples) > 1:
             # Twin: the breakdown calls its functions one by one, but a step runs backward after every micro-batch.
             return "forward and backward take turns over the parts of a batch"
         images, labels, masks = self._to_device(batch)

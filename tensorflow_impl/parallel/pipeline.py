@@ -122,7 +122,7 @@ class Pipeline(Trainer):
 
     def compute_and_exchange(self, batch: Batch, num_examples: int) -> StepParts:
         """Time whole steps at learning rate 0, and the computations of each stage within them."""
-        steps, micro_batches = self._spec.profile_steps, self._spec.parts(num_examples)
+        steps, micro_batches = self._spec.profile_steps, self._spec.micro_batches(num_examples)
 
         @tf.function
         def timed(images: Any, labels: Any, masks: Any) -> Any:

@@ -96,7 +96,7 @@ class Trainer:
             of its predictions are right.
         """
         self._step += 1
-        step = self._train(self._spec.parts(num_examples), self._compiled(num_examples))
+        step = self._train(self._spec.micro_batches(num_examples), self._compiled(num_examples))
         return step(*self._arguments(batch, num_examples, learning_rate))
 
     def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
@@ -275,7 +275,7 @@ class Trainer:
 
     def _step_alone(self, num_examples: int) -> Any:
         """A step without any exchange."""
-        step = self._step_in(self._spec.parts(num_examples), self._compiled(num_examples))
+        step = self._step_in(self._spec.micro_batches(num_examples), self._compiled(num_examples))
         # Twin: tracing the graph fixes what the step does, so it is traced here.
         self._exchanges = False
         if self._switches["graph"] != "eager":
@@ -305,7 +305,7 @@ class Trainer:
 
     def _breakdown_of(self, model: keras.Model, batch: Batch, num_examples: int) -> StepBreakdown:
         """The step breakdown of a model that every replica holds whole."""
-        number, compiled = self._spec.parts(num_examples), self._compiled(num_examples)
+        number, compiled = self._spec.micro_batches(num_examples), self._compiled(num_examples)
 
         def forward(images: Any, labels: Any, masks: Any, update: Update) -> Any:
             cut = [train.micro_batches(values, number) for values in (images, labels, *masks)]

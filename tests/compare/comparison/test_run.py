@@ -275,7 +275,7 @@ def test_a_folder_in_use_is_refused_before_anything_is_prepared(
     said = {
         "running": "Another command works in",
         "another comparison": "(of left-serial-1core, seed is 0 there, asked for: 7)",
-        "other files": "holds files that are no comparison's",
+        "other files": "holds files that belong to no comparison",
     }
     assert done.exit_code == 2 and said[use] in done.stderr
 
