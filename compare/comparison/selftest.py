@@ -26,7 +26,8 @@ from compare.core.wording import percent
 from compare.execution import launch, options
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
-from compare.judgement.summary import epoch_seconds, measured, ratio_of_seconds
+from compare.judgement.run_figures import epoch_seconds
+from compare.judgement.summary import measured, ratio_of_seconds
 from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Report
 from compare.reporting.tables import Cell, Column, Table

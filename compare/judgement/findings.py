@@ -12,7 +12,8 @@ from compare.core.statistics import Judged
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement import cautions, conditions, inexact_modes, sameness, verdict_sentences
-from compare.judgement.summary import Family, Summary, family
+from compare.judgement.row_figures import Summary
+from compare.judgement.summary import Family, family
 
 WORTH_SAYING = 0.1
 """Part of the training time spent waiting for input, below which the model alone bounds a run."""

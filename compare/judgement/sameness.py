@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from common.artifacts.schema import RunResult
 from common.training.loop import relative_difference
 from compare.execution.store import ProofRecord, Stored
-from compare.judgement.summary import Summary
+from compare.judgement.row_figures import Summary
 
 FIRST_STEP_TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 """Relative difference of the first losses of the timed runs, before any update: rounding, and no more."""

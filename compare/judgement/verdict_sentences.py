@@ -10,7 +10,8 @@ from compare.core.statistics import VERDICT_PAIRS, Judged
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement.conditions import OF_THE_MODE, Division, division
-from compare.judgement.summary import Family, Summary, measured, serial_of
+from compare.judgement.row_figures import Summary
+from compare.judgement.summary import Family, measured, serial_of
 
 DISTURBED = " Other work disturbed it: do not rely on this."
 UNWATCHED = " Too short to tell whether other work disturbed it: do not rely on this."

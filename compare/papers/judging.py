@@ -10,7 +10,8 @@ from common.artifacts.schema import Metrics, RunResult
 from compare.core import statistics
 from compare.core.statistics import SIGNIFICANCE, VERDICT_PAIRS, Judged, Ratio
 from compare.data.data_report import counted
-from compare.judgement.summary import Summary, family, ratio_of_seconds
+from compare.judgement.row_figures import Summary
+from compare.judgement.summary import family, ratio_of_seconds
 from compare.judgement.verdict_sentences import doubt_of
 from compare.papers.here import Here
 from compare.papers.plan import CORRECTED

@@ -15,7 +15,8 @@ from compare.core.statistics import VERDICT_PAIRS
 from compare.execution import launch, store
 from compare.execution.store import SPEC_FILE, Stored
 from compare.judgement.findings import Findings, findings
-from compare.judgement.summary import FAILURES, UNFINISHED, Summary, summarize
+from compare.judgement.row_figures import Summary
+from compare.judgement.summary import FAILURES, UNFINISHED, summarize
 from compare.reporting import comparison_plots, comparison_tables, dataframes, document, page, tables
 from compare.reporting.document import COMPARE, TABLES_FOLDER, Mark, Report, shell
 from compare.reporting.tables import Table

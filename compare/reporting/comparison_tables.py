@@ -11,7 +11,7 @@ from common.artifacts.results import TRACE_FILE
 from common.artifacts.schema import Phases
 from compare.core.wording import shortened, visible
 from compare.judgement.conditions import CONDITIONS, NOT_RECORDED
-from compare.judgement.summary import Epoch, Summary
+from compare.judgement.row_figures import Epoch, Summary
 from compare.reporting.tables import RUN, Cell, Column, Table, value_at
 
 _EPOCH_FIGURES: tuple[tuple[str, str, int, Callable[[Epoch], Cell]], ...] = (

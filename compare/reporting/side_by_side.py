@@ -15,7 +15,9 @@ from compare.execution import store
 from compare.judgement import conditions
 from compare.judgement.findings import pairs
 from compare.judgement.measurements import OF_THE_PLACE
-from compare.judgement.summary import Summary, comparable, epoch_seconds, family
+from compare.judgement.row_figures import Summary
+from compare.judgement.run_figures import epoch_seconds
+from compare.judgement.summary import comparable, family
 from compare.judgement.verdict_sentences import doubt_of
 from compare.reporting import comparison_report, document, tables
 from compare.reporting.comparison_report import Compared

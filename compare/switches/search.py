@@ -29,7 +29,7 @@ from compare.core.statistics import SIGNIFICANCE, Ratio, Spread, paired_ratio, s
 from compare.execution import executor, launch, store
 from compare.execution.interleaving import turn
 from compare.execution.matrix import Row
-from compare.judgement.summary import images_per_second, times_in_doubt
+from compare.judgement.run_figures import images_per_second, times_in_doubt
 
 HOPELESS = {1: 0.5, 2: 0.8}
 """By rounds: fraction of the speed of `usual`. A slower switch is neither measured again nor combined with others. A single

@@ -37,7 +37,8 @@ from compare.execution import launch
 from compare.execution.best_switches import Best
 from compare.execution.interleaving import turn
 from compare.execution.store import Stored
-from compare.judgement.summary import epoch_seconds, images_per_second, ratio_of_seconds, summarize
+from compare.judgement.run_figures import epoch_seconds, images_per_second
+from compare.judgement.summary import ratio_of_seconds, summarize
 from compare.switches.search import EPOCH_STEPS, USUAL, Step
 from tests.benchmarks import flat, harness, reports, scans
 from tests.benchmarks.flat import Pairs

@@ -11,15 +11,9 @@ from common.models.work import Work
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement.findings import findings
-from compare.judgement.summary import (
-    Summary,
-    epoch_seconds,
-    images_per_second,
-    limit,
-    pairs_of_seconds,
-    summarize,
-    until_accuracy,
-)
+from compare.judgement.row_figures import Summary
+from compare.judgement.run_figures import epoch_seconds, images_per_second, limit, until_accuracy
+from compare.judgement.summary import pairs_of_seconds, summarize
 from compare.reporting import comparison_tables
 from compare.reporting.comparison_tables import limit_table, target_table
 from tests.compare import made
