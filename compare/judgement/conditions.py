@@ -98,7 +98,8 @@ def lines(stored: Stored, names: dict[str, str]) -> list[str]:
         f"Division of {'; '.join(rows)}: {each.kind}{f': {each.detail}' if each.detail else ''}."
         for each, rows in found.items()
     ]
-    if any(each.kind == "neither" for each in found):
+    levels = {row.spec.switches for row in stored.comparison.rows}
+    if levels <= {"plain", "usual"} and any(each.kind == "neither" for each in found):
         said.append("For equal conditions add --switches closed; for each one's best run `optimize`, then add --switches best.")
     return said
 

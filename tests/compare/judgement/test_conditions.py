@@ -204,3 +204,13 @@ def test_a_twins_description_gives_the_conditions_of_a_run() -> None:
         "precision": "float32, layers in bfloat16",
         "mechanism": "one replica; input by worker processes",
     }
+
+
+def test_the_way_to_the_divisions_is_told_where_no_row_took_it() -> None:
+    other = EQUAL | {"layout": "NHWC"}
+    way = "For equal conditions add --switches closed; for each one's best run `optimize`, then add --switches best."
+    for level, told in (("usual", True), ("plain", True), ("closed", False), ("best", False)):
+        stored = _pair(EQUAL, other, switches=level)
+        assert (way in findings(stored, summarize(stored)).divisions) == told
+    equal = _pair(EQUAL, EQUAL)
+    assert findings(equal, summarize(equal)).divisions == ["Division of serial, 2 cores: closed."]
