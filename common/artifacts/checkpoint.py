@@ -56,6 +56,7 @@ class Progress(Exact):
     frequency_start_mhz: float | None
     peak_memory_mib: float
     """All processes of the run summed."""
+    peak_memory_pss_mib: float | None = None
 
 
 class Checkpoint(NamedTuple):

@@ -66,7 +66,7 @@ class EpochRecord(Exact):
 
 
 class Phases(Exact):
-    """Wall time of the process by phase. The six phases add up to wall_seconds.
+    """Wall time of the process by phase. The seven phases add up to wall_seconds.
 
     A resumed run adds up all attempts. Each counts until the checkpoint that the next one began with.
     """
@@ -77,8 +77,10 @@ class Phases(Exact):
     """Data from the cache, model, initial weights, optimizer."""
     first_step_seconds: float
     """The first update: tracing, compiling, first use of memory."""
+    compile_seconds: float = 0.0
+    """Tracing and compiling for all batches of another size, of training and evaluation."""
     training_seconds: float
-    """All other updates, their wait for input included."""
+    """All other updates, their wait for input included, until the last rank has done its last one."""
     input_wait_seconds: float
     """Part of training_seconds."""
     evaluation_seconds: float
@@ -196,7 +198,9 @@ class RunResult(Exact):
     """Mean loss of the first batch before any update, to full precision: equal in both frameworks up to rounding."""
     phases: Phases | None = None
     peak_memory_mib: float | None = None
-    """Largest resident memory of the run, its ranks and workers summed; of a resumed run, of its largest attempt."""
+    """Largest resident memory (RSS) of the run, its ranks and workers summed; of a resumed run, of its largest attempt."""
+    peak_memory_pss_mib: float | None = None
+    """The same as proportional set size (PSS), which counts a shared page once: the largest after any epoch."""
     device_peak_memory_mib: float | None = None
     order_hash: str | None = None
     """SHA-256 over the int64 ids of the training examples in the order of training."""

@@ -82,9 +82,11 @@ def trace(trainer: TraceableTrainer, plan: Plan, dataset: Dataset, initial: Weig
         own[low - start : high - start] = np.asarray(batch.ids)
         ids.append(trainer.all_reduce(own))
         if step == 0:
+            trainer.finish_epoch()
             trainer.share_statistics()
             arrays |= {f"stepped/{name}": array for name, array in trainer.weights().items()}
     assert first is not None, "a plan has at least one step"
+    trainer.finish_epoch()
     trainer.share_statistics()
     arrays |= {
         "ids": np.concatenate(ids),

@@ -122,6 +122,7 @@ class Summary(Frozen):
     """For parallel modes: whether it beats serial on the same cores. Judged with all other comparisons, see `family`."""
     other_data: bool
     """Whether it or a serial row of its speed-ups had other data than the comparison. Then it has no speed-up."""
+    peak_memory_pss_mib: float | None
     peak_memory_mib: float | None
     device_peak_memory_mib: float | None
     parity: str

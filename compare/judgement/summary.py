@@ -144,6 +144,7 @@ def _summary(row: Row, stored: Stored) -> Summary:
         parallel_efficiency=_efficiency(row, _first(good, lambda result: result.device), one_core, same_cores),
         pays=None,
         other_data=any(each is not None and each.id in stored.other_data for each in (row, *bases)),
+        peak_memory_pss_mib=_largest(good, lambda result: result.peak_memory_pss_mib),
         peak_memory_mib=_largest(good, lambda result: result.peak_memory_mib),
         device_peak_memory_mib=_largest(good, lambda result: result.device_peak_memory_mib),
         parity=_parity(comparison, row),

@@ -273,23 +273,14 @@ class NoAccuracyLoss(Claim):
     kind: Literal["no_accuracy_loss"]
 
 
-class AccuracyLoss(Claim):
-    """A run is less accurate than another by so many points, as it was."""
+class AccuracyDifference(Claim):
+    """A run is more accurate than another, as it was and corrected; or less accurate by so many points, as it was."""
 
-    kind: Literal["accuracy_loss"]
+    kind: Literal["more_accurate", "accuracy_loss"]
     run: str
     than: str
     points: float
-
-
-class MoreAccurate(Claim):
-    """A run is more accurate than another, as it was and corrected."""
-
-    kind: Literal["more_accurate"]
-    run: str
-    than: str
-    points: float
-    """Published lead."""
+    """Published lead or loss."""
 
 
 class FasterThan(Claim):
@@ -364,8 +355,7 @@ AnyClaim = Annotated[
     NotJudged
     | Ordering
     | NoAccuracyLoss
-    | AccuracyLoss
-    | MoreAccurate
+    | AccuracyDifference
     | FasterThan
     | GainsMore
     | ScansScaleMore

@@ -137,7 +137,9 @@ def _scalars(run: RunResult) -> Iterator[tuple[int, float, str, float]]:
     """(epoch, moment in seconds since 1970, tag, value) of every value that belongs to an epoch."""
     moment = _started(run)
     if run.phases:
-        moment += run.phases.import_seconds + run.phases.build_seconds + run.phases.first_step_seconds
+        moment += (
+            run.phases.import_seconds + run.phases.build_seconds + run.phases.first_step_seconds + run.phases.compile_seconds
+        )
     for record in run.epochs:
         moment += record.timed_seconds + record.evaluation_seconds
         values = {

@@ -232,7 +232,7 @@ def _seconds(matched: Sequence[_Matched], ratios: dict[str, Ratio]) -> Table:
         *_of_both("epoch_seconds", "s per epoch", 3, interval=True),
         Column("ratio", "A over B", 2, interval=True, pick=lambda row: ratios.get(row.a.id)),
         *_of_both("wall_seconds", "wall s", 1, interval=True),
-        *_of_both("peak_memory_mib", "peak MiB", 0),
+        *_of_both("peak_memory_mib", "peak RSS MiB", 0),
     )
     note = (
         "Median over repeats (25 % to 75 % quantile). A over B: geometric means of the seconds per epoch, unpaired (95 % Welch "

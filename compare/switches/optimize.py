@@ -130,14 +130,14 @@ def report(outcomes: Sequence[Outcome], folder: Path) -> Report:
 def table(outcome: Outcome) -> Table:
     """The ladder: levels, then each single switch, the fastest first, then the combinations."""
     columns = (
-        Column("configuration", "configuration", fold=60),
+        Column("configuration", "configuration", fold=60, pick=lambda step: step.name.replace(".", ", ")),
         Column("images_per_second", "images/s", 1, interval=True),
         Column("ratio", "times usual", 3, interval=True),
         Column("compile_seconds", "compile seconds", 1, short="compile\ns"),
         Column("paid_back_epochs", "paid back after epochs", 1, short="paid back\nepochs"),
-        Column("price", "largest loss difference", -1, short="loss\ndrift"),
+        Column("price", "largest loss difference", -1, short="loss\ndrift", pick="loss_drift"),
         Column("matrix_fraction", "of the float32 matrix rate", 3, short="of matrix\nrate"),
-        Column("status", "status", fold=12),
+        Column("status", "status", fold=12, pick=lambda step: "best" if step.taken else step.status),
         Column("reason", "reason", terminal=False),
     )
     parted = next((step.rounding for step in outcome.ladder if step.rounding is not None), None)
@@ -149,17 +149,11 @@ def table(outcome: Outcome) -> Table:
     )
     order = {"level": 0, "switch": 1, "together": 2}
     ladder = sorted(outcome.ladder, key=lambda step: (order[step.kind], -(step.ratio.value if step.ratio else 1.0)))
-    rows = [
-        {column.key: getattr(step, column.key, None) for column in columns}
-        | {"configuration": step.name.replace(".", ", "), "status": "best" if step.taken else step.status}
-        | {"price": step.loss_drift}
-        for step in ladder
-    ]
-    return Table(
+    return Table.of(
         f"{LADDER}-{outcome.contestant}",
         f"Switches of {outcome.contestant}: {outcome.best.model}, batch {outcome.best.spec.global_batch_size}",
         columns,
-        rows,
+        ladder,
         note=f"Medians with quartiles, ratios with 95 % intervals, of up to {outcome.rounds} interleaved rounds. Compile "
         f"seconds: how much longer the first step takes than that of {USUAL}. They are paid back after so many epochs of the "
         f"whole data. Loss drift: largest relative difference of a loss over {DRIFT_STEPS} steps from that of {PLAIN} in "

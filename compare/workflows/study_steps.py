@@ -11,12 +11,11 @@ from rich.console import Console
 from common.data import sources
 from common.data.sources import Description
 from compare.comparison import comparison_plan, run
-from compare.core import exits
+from compare.core import exits, wording
 from compare.core.errors import FolderError, LaunchError
 from compare.core.presets import Preset
 from compare.core.progress import Watchers, display
 from compare.data import data, data_report, engine_scans, exploration, preprocess_report
-from compare.data.data_report import counted
 from compare.evaluation import evaluation_report, final_training
 from compare.evaluation.final_training import Evaluation
 from compare.reporting import comparison_report, comparison_tables, document
@@ -93,8 +92,8 @@ def _refuse_other_data(study: Study, passed: Passed) -> None:
 
 def _size(dataset: Description) -> str:
     return (
-        f"{counted(dataset.sizes['train'], 'image')} to train on, {dataset.sizes['validation']:,} to choose by, "
-        f"{dataset.sizes['test']:,} to be judged by, in {counted(len(dataset.class_names), 'class', 'classes')}; "
+        f"{wording.count(dataset.sizes['train'], 'image')} to train on, {dataset.sizes['validation']:,} to choose by, "
+        f"{dataset.sizes['test']:,} to be judged by, in {wording.count(len(dataset.class_names), 'class', 'classes')}; "
         f"hash {dataset.content_hash[:12]}."
     )
 
