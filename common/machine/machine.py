@@ -254,12 +254,25 @@ def _host() -> str | None:
     return hmac.new(identity.encode(), b"convtwins", "sha256").hexdigest()[:16] if identity else None
 
 
+def cpu_flags() -> list[str]:
+    """Instruction sets of the processor (`avx512f`, `amx_bf16` ...), by which libraries choose their kernels.
+
+    Empty where the system does not say.
+    """
+    return sorted((_cpuinfo("flags") or _cpuinfo("Features") or "").split())
+
+
 def _processor() -> str:
+    return _cpuinfo("model name") or platform.processor()
+
+
+def _cpuinfo(field: str) -> str | None:
+    """A field of the first CPU."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+        return None
+    return next((line.split(":", 1)[1].strip() for line in lines if line.partition(":")[0].strip() == field), None)
 
 
 def _commit() -> dict[str, Any]:

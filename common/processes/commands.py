@@ -26,7 +26,7 @@ from common.models import architectures, weights
 from common.processes import ranks, serving
 from common.processes.twin import EXIT_DATA_REFUSED, EXIT_FAILED, EXIT_OK, EXIT_USAGE, Job, Twin
 from common.spec import Spec
-from common.training import inference, layers, timing, tracing
+from common.training import inference, layers, timing, tracing, trajectories
 from common.training.loop import Diverged, Run, is_first_rank
 from common.training.trainer import Trainer
 
@@ -157,10 +157,13 @@ def _train(job: Job, twin: Twin, run: Run, stopwatch: timing.Stopwatch) -> tuple
     return "ok", None, EXIT_OK
 
 
-def trace(framework: str, twin: Twin, read: Spec, out: Path, *, reverse_batches: bool) -> None:
+def trace(framework: str, twin: Twin, read: Spec, out: Path, asked: argparse.Namespace) -> None:
     """Record the arrays of a few steps."""
-    dataset, plan, initial, trainer = _prepare(framework, twin, read, reverse_batches=reverse_batches)
-    arrays = tracing.trace(trainer, plan, dataset, initial)
+    dataset, plan, initial, trainer = _prepare(framework, twin, read, reverse_batches=asked.reverse_batches)
+    if asked.copies is not None:
+        arrays = trajectories.losses(trainer, plan, *asked.copies)
+    else:
+        arrays = tracing.trace(trainer, plan, dataset, initial, batches_too=asked.batches)
     trainer.close()
     if is_first_rank():
         weights.save(arrays, out)

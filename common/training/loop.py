@@ -347,7 +347,9 @@ class Run:
         self._order.append(_gather(trainer, plan, epoch, ids))
         if not np.isfinite(losses).all():
             step = int(np.argmin(np.isfinite(losses)))
+            self._keep_losses(losses, first_step)
             raise Diverged(f"loss is {losses[step]} at epoch {epoch}, step {step + 1}; try a smaller optimizer.learning_rate")
+        self._keep_losses(losses, first_step)
         trained = self._parameters(trainer, plan, epoch)
         with self._stopwatch.phase("evaluation") as evaluation:
             trainer.share_statistics()
@@ -399,6 +401,12 @@ class Run:
         if found.any():
             elsewhere = [f"{name} (seen by another rank)" for name, ranks in zip(DEFECTS, found, strict=True) if ranks]
             raise ClockError("; ".join(defects.values() or elsewhere))
+
+    def _keep_losses(self, losses: npt.NDArray[np.float64], first_step: int) -> None:
+        """Record the losses of an epoch, if those of all steps before it are recorded and there is room."""
+        kept: list[float] = self._facts.get("step_losses", [])
+        if len(kept) == first_step:
+            self.record(step_losses=[*kept, *losses.tolist()][:_STEP_LOSSES_KEPT])
 
     def _record_epoch(self, epoch: int, plan: Plan, sizes: Sequence[int], timed: Sequence[int], **measured: Any) -> None:
         """Record an epoch: the sizes of its batches, the positions of its timed steps, and what was measured."""
@@ -482,6 +490,8 @@ def best_epoch(epochs: Sequence[EpochRecord], by: str) -> int:
     return min(epochs, key=rank).epoch
 
 
+_STEP_LOSSES_KEPT = 200
+"""Losses of the first steps that a result keeps."""
 _LOSSES_KEPT = 32
 """Losses of evaluation batches that stay on the device at once. Thousands of small tensors between large ones would fragment
 the freed memory, and the process would grow by hundreds of MiB."""

@@ -16,10 +16,9 @@ from common.machine import machine
 from common.models import architectures, work
 from common.processes import supervisor
 from common.spec import Spec, SpecError
-from compare.core import presets
 from compare.core.presets import Preset
 from compare.core.progress import Display
-from compare.execution import code_digest, launch, matrix, store
+from compare.execution import code_digest, launch, matrix, run_settings, store
 from compare.execution.interleaving import turn
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
@@ -75,46 +74,6 @@ def stored_request(folder: Path, repeats: int | None = None) -> Request:
     )
 
 
-def settings(preset: str | None, spec_file: Path | None, options: Mapping[str, Any], assignments: list[str]) -> Preset:
-    """The preset or spec file with the options over it, and `--set` over these."""
-    if preset is not None and spec_file is not None:
-        raise SpecError(f"--preset and --spec exclude each other. Received: {preset} and {spec_file}. Use one of them.")
-    settings = presets.preset(preset) if preset is not None else Preset()
-    values = settings.values
-    if spec_file is not None:
-        values = spec.read_values(spec_file)
-    given = {field: value for field, value in options.items() if value is not None}
-    for asked in (given, spec.parse_assignments(assignments)):
-        for field, other in (("epochs", "steps"), ("steps", "epochs")):
-            if asked.get(field) is not None:
-                values = {name: value for name, value in values.items() if name != other}
-        values = spec.overlay(values, asked)
-    return _with_modes(replace(settings, values=values))
-
-
-def _with_modes(settings: Preset) -> Preset:
-    """Move mode and replicas from the values to the matrix, which sets both for each row.
-
-    A spec that names a parallel mode is compared with serial.
-    """
-    values = {name: value for name, value in settings.values.items() if name not in ("mode", "replicas")}
-    mode, replicas = (settings.values.get(name) for name in ("mode", "replicas"))
-    settings = replace(settings, values=values)
-    if replicas is not None and not (mode == "serial" and replicas == 1):
-        if type(replicas) is not int or replicas < 2:
-            raise SpecError(
-                f"--replicas of the parallel modes must be a whole number of at least 2. Received: {replicas!r}. Use 2."
-            )
-        settings = replace(settings, replicas=replicas)
-    if mode is None:
-        return settings
-    if mode == "serial":
-        return replace(settings, modes=("serial",))
-    asked = spec.build({**values, "mode": mode, "replicas": settings.replicas})
-    copies = asked.data_replicas if asked.mode == "hybrid" else asked.replicas
-    return replace(settings, modes=("serial", asked.variant), replicas=copies)
-
-
 def values_of_one(
     preset: str | None, spec_file: Path | None, options: Mapping[str, Any], assignments: list[str]
 ) -> dict[str, Any]:
@@ -123,7 +82,7 @@ def values_of_one(
     own: dict[str, Any] = {}
     for asked in (stated, spec.parse_assignments(assignments)):
         own |= {field: asked[field] for field in ("mode", "replicas") if field in asked}
-    return settings(preset, spec_file, options, assignments).values | own
+    return run_settings.settings(preset, spec_file, options, assignments).values | own
 
 
 def spec_of_one(

@@ -14,7 +14,7 @@ from rich.console import Console
 from common import spec
 from common.artifacts import results
 from common.artifacts.schema import RunResult
-from common.machine import machine, rates
+from common.machine import rates
 from common.spec import SpecError
 from compare.comparison import comparison_plan, estimate
 from compare.comparison.comparison_plan import Request
@@ -23,7 +23,7 @@ from compare.core.errors import LaunchError
 from compare.core.interrupt import SIGNALLED, Interrupted, interruptible
 from compare.core.option_parsing import given_besides, levels, names, numbers, variants
 from compare.core.progress import Display, Watchers, display
-from compare.execution import executor, options, store
+from compare.execution import executor, options, run_settings, store
 from compare.execution.store import Comparison, ProofRecord
 from compare.proof import ladder
 from compare.reporting import comparison_report
@@ -112,7 +112,7 @@ def command(
                 limit=limit, on_bad=on_bad, duplicates=duplicates, seed=seed, cores=cores,
                 profile_steps=PROFILE_STEPS if profile else None, hosts=None if hosts is None else names(hosts),
             )  # fmt: skip
-            asked = comparison_plan.settings(preset, spec_file, fields, assignments or [])
+            asked = run_settings.settings(preset, spec_file, fields, assignments or [])
             if modes is not None:
                 asked = replace(asked, modes=tuple(variants(modes)))
             if switches is not None:
@@ -246,21 +246,17 @@ def proof(comparison: Comparison, request: Request, folder: Path, watchers: Watc
     """Prove that the frameworks train the same. A proof that breaks off proves nothing; it stops no run."""
     if comparison.rows[0].spec.part != "training":
         return ProofRecord(verdict="not claimed", sentence="a part of the training was run, which learns nothing")
-    modes = list(dict.fromkeys(row.spec.variant for row in comparison.rows if row.unavailable is None))
+    modes = ladder.modes_of(comparison.rows)
     if len(request.frameworks) < 2 and modes == ["serial"]:
         return ProofRecord(verdict="not claimed", sentence="one framework alone has nothing to be compared with")
     watchers.say("proof")
-    serial = {row.contestant: row.spec for row in comparison.rows if row.spec.mode == "serial"}  # the last: on most cores
     try:
-        base = comparison.rows[0].spec
-        proof = ladder.prove(
-            base.with_fields(hosts=(), cores=min(base.cores, machine.available_cores())),  # the mathematics are the same here
+        proof = ladder.prove_rows(
+            comparison.rows,
             request.frameworks,
-            modes,
             replicas=request.settings.replicas,
             out=folder / "proof",
             progress=watchers.say,
-            timed_runs=serial,
         )
     except (LaunchError, SpecError) as error:
         return ProofRecord(verdict="not proved", sentence=f"the proof broke off: {error}")
@@ -272,8 +268,9 @@ def proof(comparison: Comparison, request: Request, folder: Path, watchers: Watc
         sentence=before.sentence if before is not None and own else proof.sentence,
         mode_verdicts=verdicts,
         not_claimed=proof.not_claimed,
-        held_against=proof.compared_with,
+        compared_with=proof.compared_with,
         rungs=rungs,
+        trajectories=proof.trajectories,
     )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import filelock
-from pydantic import BaseModel, Field
+from pydantic import AliasChoices, BaseModel, Field
 
 from common.artifacts import atomic_files, checkpoint, event_log, records, results
 from common.artifacts.checkpoint import CheckpointError
@@ -44,6 +44,15 @@ MOST_REPEATS = 10_000
 _Record = TypeVar("_Record", bound=BaseModel)
 
 
+class Trajectories(Exact):
+    """Losses of the timed serial run in its own precision, and of copies that start one unit in the last place apart."""
+
+    cores: int
+    steps: int
+    losses: dict[str, list[list[float]]]
+    """Framework: [1 + copies][steps]. The first is the run itself."""
+
+
 class ProofRecord(Exact):
     """What the comparison keeps of its proof."""
 
@@ -54,9 +63,10 @@ class ProofRecord(Exact):
     """framework: {mode: verdict}."""
     not_claimed: dict[str, str] = {}
     """Mode: why it is another function than serial as it is timed."""
-    held_against: dict[str, str] = {}
+    compared_with: dict[str, str] = Field(default={}, validation_alias=AliasChoices("compared_with", "held_against"))
     """Mode: what it was proved to equal, where that is not the serial run beside it."""
     rungs: list[dict[str, Any]] = []
+    trajectories: Trajectories | None = None
 
 
 class Comparison(Exact):

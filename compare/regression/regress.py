@@ -23,7 +23,7 @@ from compare.core.interrupt import Interrupted, interruptible
 from compare.core.option_parsing import chosen, given_besides, names, variants
 from compare.core.presets import Preset
 from compare.core.progress import display
-from compare.execution import matrix, options, store
+from compare.execution import matrix, options, run_settings, store
 from compare.execution.matrix import Row
 from compare.judgement import measurements
 from compare.judgement.measurements import METRICS, MORE_IS_BETTER, Measured
@@ -108,7 +108,7 @@ def command(
                 data=data, model=model, epochs=epochs, batch_size=batch_size, image_size=image_size, optimizer=optimizer,
                 precision=precision, limit=limit, cores=cores, seed=seed,
             )  # fmt: skip
-            settings = comparison_plan.settings(preset, spec_file, fields, assignments or [])
+            settings = run_settings.settings(preset, spec_file, fields, assignments or [])
             settings = replace(settings, modes=tuple(variants(modes)), repeats=repeats)
             first = settings.values.get("seed") or 0
             settings = comparison_plan.with_seeds(settings, tuple(range(first, first + repeats)), repeats)

@@ -76,6 +76,8 @@ class FakeTwins:
         self.calls: list[tuple[str, Spec]] = []
         self.described: dict[str, Any] = dict(DESCRIBED)
         self.code = 0
+        self.growth = 1.1
+        self.followed: list[tuple[str, Spec, int]] = []
 
     def describe(self, framework: str) -> dict[str, Any]:
         return {"framework": framework, **self.described}
@@ -86,6 +88,10 @@ class FakeTwins:
         log.write_text("line one\nRuntimeError: no more memory\n")
         if self.code:
             return self.code
+        if "--copies" in rest:
+            copies, steps = map(int, rest[rest.index("--copies") + 1 :][:2])
+            self.follow(framework, spec.from_json(Path(path).read_bytes()), out, copies, steps)
+            return 0
         wanted, reverse_batches = [(path, out)], "--reverse-batches" in rest
         while rest[:1] == ["--then"]:
             (_, path, out), rest = rest[:3], rest[3:]
@@ -93,6 +99,15 @@ class FakeTwins:
         for path, out in wanted:
             self.record(framework, spec.from_json(Path(path).read_bytes()), out, reverse_batches=reverse_batches)
         return 0
+
+    def follow(self, framework: str, what: Spec, out: str, copies: int, steps: int) -> None:
+        """Losses of a run and its copies, which grow apart by `self.growth` a step."""
+        self.followed.append((framework, what, copies))
+        apart = 1e-7 * self.growth ** np.arange(steps) * np.linspace(-1, 1, copies + 1)[:, None]
+        arrays = {"loss": np.linspace(2.3, 1.0, steps) * (1 + apart)}
+        if change := self.changes.get((framework, "trajectory")):
+            change(arrays)
+        safetensors.numpy.save_file({"losses": np.ascontiguousarray(arrays["loss"])}, out)
 
     def record(self, framework: str, what: Spec, out: str, *, reverse_batches: bool) -> None:
         self.calls.append((framework, what))

@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from common import spec
@@ -122,6 +123,46 @@ def test_a_model_that_amplifies_rounding_is_held_to_ten_times_its_own(
     assert failed() == [f"{name} 1e-12"]
 
 
+def test_what_a_yardstick_excuses_is_shown_and_proves_nothing(twins: FakeTwins, tmp_path: Path) -> None:
+    twins.changes["tensorflow", "serial"] = apart_at(5, 5e-9)
+    twins.reordered["pytorch"] = apart_at(5, 6e-10)
+    proof = prove(tmp_path, timed())
+    (losses,) = [rung for rung in proof.rungs if rung.name == "5 losses"]
+    assert losses.status == "shown" and losses.reason.startswith("shown: ")
+    assert "free-running losses differ by up to 5.0e-09 in 5 steps, which is shown and proves nothing" in proof.sentence
+
+
+def rises(twins: FakeTwins, below: float) -> Change:
+    """As ResNet18's loss with SGD, unless the learning rate is below this."""
+
+    def change(arrays: Arrays) -> None:
+        if twins.calls[-1][1].optimizer.learning_rate >= below:
+            arrays["loss"] = np.linspace(4.95, 6.14, len(arrays["loss"]))
+
+    return change
+
+
+@pytest.mark.parametrize(("below", "rate"), [(1.0, 0.0125), (0.01, 0.00125), (0.001, 0.000125)])
+def test_the_free_running_losses_are_of_a_learning_rate_at_which_the_loss_falls(
+    twins: FakeTwins, tmp_path: Path, below: float, rate: float
+) -> None:
+    for name in ("pytorch", "tensorflow"):
+        twins.changes[name, "serial"] = rises(twins, below)
+    proof = prove(tmp_path, timed(), steps=50)
+    (losses,) = [rung for rung in proof.rungs if rung.name == "5 losses"]
+    assert twins.calls[-1][1].optimizer.learning_rate == pytest.approx(rate)
+    assert losses.status == "passed" and (f", at learning rate {rate:g}" in (losses.where or "")) == (rate < 0.0125)
+
+
+def test_a_loss_that_rises_at_every_learning_rate_is_called_no_proof(twins: FakeTwins, tmp_path: Path) -> None:
+    for name in ("pytorch", "tensorflow"):
+        twins.changes[name, "serial"] = rises(twins, 0.0)
+    proof = prove(tmp_path, timed(), steps=50)
+    (losses,) = [rung for rung in proof.rungs if rung.name == "5 losses"]
+    assert losses.status == "shown" and "the loss rises at every learning rate" in losses.reason
+    assert "losses of the frameworks agree" not in proof.sentence
+
+
 def test_a_yardstick_is_measured_only_where_it_could_excuse_what_failed(twins: FakeTwins, tmp_path: Path) -> None:
     def reordered() -> int:
         said: list[str] = []
@@ -224,6 +265,54 @@ def test_the_timed_kernels_are_held_against_each_other_in_their_own_precision(tw
     twins.changes["tensorflow", "serial"] = other_kernel
     refuted = prove(tmp_path, timed(), timed_runs=raced)
     assert [(rung.name, rung.precision) for rung in refuted.rungs if rung.status == "failed"] == [("3 gradients", "float32")]
+
+
+def both(**fields: Any) -> dict[str, Spec]:
+    return {name: timed(**fields) for name in ("pytorch", "tensorflow")}
+
+
+def free_running(proof: Proof) -> Rung:
+    (found,) = [rung for rung in proof.rungs if rung.name == "5 free-running losses"]
+    return found
+
+
+def test_the_timed_run_is_followed_beside_copies_one_unit_in_the_last_place_apart(twins: FakeTwins, tmp_path: Path) -> None:
+    proof = prove(tmp_path, timed(), timed_runs=both(epochs=3, schedule={"name": "cosine"}))
+    assert {(framework, what.epochs, copies) for framework, what, copies in twins.followed} == {
+        ("pytorch", 3, ladder.COPIES), ("tensorflow", 3, ladder.COPIES)
+    }  # fmt: skip
+    found = free_running(proof)
+    assert (found.status, found.steps) == ("shown", 60) and found.reason.startswith("Rounding: copies")
+    assert proof.trajectories is not None
+    assert [len(each) for each in proof.trajectories.losses.values()] == [1 + ladder.COPIES] * 2
+
+
+def test_a_large_model_is_followed_for_fewer_steps(twins: FakeTwins, tmp_path: Path) -> None:
+    runs = both(model="mini_xception", epochs=9)
+    found = free_running(prove(tmp_path, timed(model="mini_xception"), timed_runs=runs))
+    assert ladder.LEAST_FOLLOWED <= found.steps < 20
+
+
+def test_losses_of_one_framework_made_wrong_from_step_2_on_refute_the_proof(twins: FakeTwins, tmp_path: Path) -> None:
+    def wrong(arrays: Arrays) -> None:
+        arrays["loss"][:, 1:] *= np.linspace(1.17, 1.44, arrays["loss"].shape[1] - 1)
+
+    twins.changes["tensorflow", "trajectory"] = wrong
+    proof = prove(tmp_path, timed(), timed_runs=both())
+    found = free_running(proof)
+    assert (proof.verdict, found.status, found.step) == ("not proved", "failed", 2)
+    assert found.reason.startswith("NOT ROUNDING: from step 2 on") and "Rounding:" not in found.reason
+
+
+def test_more_copies_are_made_only_where_a_few_do_not_explain_the_difference(twins: FakeTwins, tmp_path: Path) -> None:
+    def later(arrays: Arrays) -> None:
+        arrays["loss"][:, 20:] *= 1 + 2e-5
+
+    twins.growth = 1.0
+    twins.changes["tensorflow", "trajectory"] = later
+    found = free_running(prove(tmp_path, timed(), timed_runs=both()))
+    assert [copies for _, _, copies in twins.followed] == [ladder.COPIES] * 2 + [ladder.MORE_COPIES] * 2
+    assert (found.status, found.step) == ("shown", 21) and found.reason.startswith("Not shown to be rounding")
 
 
 @pytest.mark.parametrize("fields", [{"precision": "float64"}, {"optimizer": {"native": True}}])

@@ -245,7 +245,7 @@ def test_float32_is_judged_by_its_first_step_and_shows_how_the_rest_grows() -> N
 
     rung = held(grows, precision="float32")["5 losses"]
     assert (rung.status, rung.step, rung.tolerance) == ("passed", 1, 1e-5)
-    assert rung.where == "grows by rounding: 1.0e-07 at step 1, 3.0e-07 at step 2, 8.1e-06 at step 5, 2.0e-03 at step 10"
+    assert rung.where == "differs by 1.0e-07 at step 1, 3.0e-07 at step 2, 8.1e-06 at step 5, 2.0e-03 at step 10"
     rung = held(times("loss", 2e-5, 0), precision="float32")["5 losses"]
     assert (rung.status, rung.step) == ("failed", 1)
 
