@@ -33,7 +33,7 @@ class Row(Frozen):
     """`not available: ...` if this machine cannot run it, `not parallel: ...` if its replicas would take turns. Such a row is
     not run."""
     budget: best_switches.Budget | None = None
-    """That found its `best` switches. None: it has others, or the budget was not recorded."""
+    """That found its `best` switches. None: it has others, a user set some of them, or the budget was not recorded."""
 
 
 def rows(
@@ -109,7 +109,8 @@ def judge(made: Sequence[Row], descriptions: Mapping[str, dict[str, Any]], *, ov
         }
         budget = None
         if row.spec.switches == "best":
-            best, budget = best_switches.options(row.spec, row.contestant, description)
+            best, found_with = best_switches.options(row.spec, row.contestant, description)
+            budget = None if options else found_with  # what a user sets was not searched
             options = best | options
         own = row.spec.with_fields(framework_options=options)
         unavailable = spec.check_against(own, description) or (None if oversubscribe else _not_parallel(own, description))

@@ -344,12 +344,16 @@ def test_run_takes_the_best_switches_that_fit_its_rows_and_those_that_it_names_i
     assert CliRunner().invoke(app, [*command, "--out", str(tmp_path / "run")]).exit_code == 0
     ran = store.read_plan(tmp_path / "run").rows
     assert all(row.spec.framework_options == {"digits": "few", "graph": "compiled", "order": "columns"} for row in ran)
+    budget = ran[0].budget
+    assert budget is not None and (budget.switches, budget.rounds, budget.steps) == (None, 2, 30)
+    assert budget.configurations >= len(OPTIONS)
     narrower = {**OPTIONS, "order": {**OPTIONS["order"], "only": {"columns": {"mode": ["multi_process"]}}}}
     (judged,) = matrix.judge(
         [Row(id="row", contestant="left", spec=ran[0].spec.with_fields(framework_options={"digits": "all"}))],
         {"left": {**launch.DESCRIPTIONS["left"], "options": narrower}},
     )
     assert judged.spec.framework_options == {"digits": "all", "graph": "compiled"} and judged.unavailable is None
+    assert judged.budget is None  # a user set one of them
 
 
 def test_what_is_stored_is_refused_where_it_was_changed_or_is_of_other_versions(twin: Twin, tmp_path: Path) -> None:
