@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
 
 from common import spec
 from common.artifacts import checkpoint, event_log, results, schema
@@ -157,10 +158,14 @@ def _train(job: Job, twin: Twin, run: Run, stopwatch: timing.Stopwatch) -> tuple
     return "ok", None, EXIT_OK
 
 
-def trace(framework: str, twin: Twin, read: Spec, out: Path, *, reverse_batches: bool) -> None:
+def trace(framework: str, twin: Twin, read: Spec, out: Path, asked: argparse.Namespace) -> None:
     """Record the arrays of a few steps."""
-    dataset, plan, initial, trainer = _prepare(framework, twin, read, reverse_batches=reverse_batches)
-    arrays = tracing.trace(trainer, plan, dataset, initial)
+    dataset, plan, initial, trainer = _prepare(framework, twin, read, reverse_batches=asked.reverse_batches)
+    if asked.drawn is None:
+        arrays = tracing.trace(trainer, plan, dataset, initial)
+    else:
+        teacher = None if asked.teacher is None else safetensors.numpy.load_file(asked.teacher)
+        arrays = tracing.trace_steps(trainer, plan, asked.drawn, teacher)
     trainer.close()
     if is_first_rank():
         weights.save(arrays, out)

@@ -173,7 +173,7 @@ def _in_this_process(
     if arguments.command == "trace":
         twin.configure(read)
         for what, out in [(read, arguments.out), *others]:
-            commands.trace(job.framework, twin, what, out, reverse_batches=arguments.reverse_batches)
+            commands.trace(job.framework, twin, what, out, arguments)
         return EXIT_OK
     options = description["options"]
     held = {"allocator": allocator, "cpus": cpus, "physical_cores": machine.physical_cores(cpus)}

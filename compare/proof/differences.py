@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from common.models.architectures import Architecture
 from common.spec import Spec
+from compare.proof.certificate import Rung
 
 Arrays = dict[str, npt.NDArray[Any]]
 UNSEEN_NOISE = {"float64": 1e-14, "float32": 1e-4}
@@ -119,3 +120,19 @@ def over(difference: float, scale: float) -> float:
 
 def farthest(differences: list[tuple[float, str]]) -> tuple[float, str | None]:
     return max(differences, default=(math.inf, None))
+
+
+def rung(what: Spec, name: str, difference: float, where: str | None, tolerance: float, reason: str, **fields: Any) -> Rung:
+    """A rung about one moment. It passes if its difference is a number within the tolerance."""
+    values: dict[str, Any] = {"steps": 1, "step": None, "status": "passed" if difference <= tolerance else "failed", **fields}
+    return Rung(
+        name=name,
+        model=what.model,
+        optimizer=what.optimizer.name,
+        precision=what.precision,
+        max_relative_difference=difference,
+        where=where,
+        tolerance=tolerance,
+        reason=reason,
+        **values,
+    )

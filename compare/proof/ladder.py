@@ -17,13 +17,14 @@ from typing import Any
 
 from common import spec
 from common.data import sources
+from common.data.batches import Plan
 from common.data.sources import Dataset
 from common.machine import machine
 from common.models import architectures
 from common.models.architectures import Architecture
 from common.spec import Spec
 from compare.execution import launch
-from compare.proof import claims, recordings, remembered, rungs, tolerances
+from compare.proof import claims, recordings, remembered, rungs, single_steps, tolerances
 from compare.proof.certificate import Proof, Rung
 from compare.proof.differences import Arrays
 from compare.proof.tolerances import Yardstick
@@ -33,8 +34,6 @@ LEAST_PER_REPLICA = 3
 """With fewer, the uneven last batch of rung 6 would leave a replica without examples."""
 STEPS = 50
 PARALLEL_STEPS = 20
-TIMED_STEPS = 20
-"""Of the configuration that is timed, in its own precision and with its own batch."""
 _EVEN = "serial"
 """Label of the recordings that the frameworks are compared by."""
 
@@ -172,31 +171,47 @@ class _Ladder:
         return found
 
     def timed(self, specs: Mapping[str, Spec]) -> list[Rung]:
-        """Rungs 2 to 5 of the timed kernels: float32, the timed batch, and each framework's own switches.
+        """Rung 8: single float32 steps of what is timed, with the timed kernels, batch, input, modes and switches.
 
         If the switches leave fewer digits than float32, the difference is shown and not judged.
         """
-        first, *others = self.frameworks
-        if not others or any(name not in specs or specs[name].precision != "float32" for name in self.frameworks):
+        if not self.frameworks or any(name not in specs or specs[name].precision != "float32" for name in self.frameworks):
             return []
         if any(specs[name].optimizer.native for name in self.frameworks):
             return []  # two update rules, which nobody claims to be the same
-        short = {
-            name: specs[name].with_fields(
-                epochs=None,
-                steps=TIMED_STEPS,
-                data=_limited(specs[name], TIMED_STEPS * specs[name].global_batch_size),
-            )
-            for name in self.frameworks
-        }
-        made = {name: self._record(what, "timed", frameworks=(name,))[name] for name, what in short.items()}
-        compared = [rungs.compare_serials(short[first], self.architecture, made[first], made[other], None) for other in others]
-        found = [rung for each in compared for rung in each if rung.name[0] in "2345"]
-        fewer = [f"{name} with {each}" for name in self.frameworks for each in claims.reduced(name, short[name])]
+        found = self.single_steps({name: _few_batches(specs[name], len(self._dataset.train)) for name in self.frameworks})
+        fewer = [f"{name} with {each}" for name in self.frameworks for each in claims.reduced(name, specs[name])]
         if not fewer:
             return found
         shown = {"status": "shown", "reason": f"fewer digits than float32: {', '.join(fewer)}"}
         return [rung.model_copy(update=shown) for rung in found]
+
+    def single_steps(self, specs: Mapping[str, Spec]) -> list[Rung]:
+        """Rung 8: single steps in every framework and synchronous mode, all from the states of the first framework's serial run.
+
+        Args:
+            specs: by framework, its serial run. Only switches may differ.
+        """
+        first = self.frameworks[0]
+        base = specs[first]
+        plan = Plan(base, self.architecture, min(base.data.limit or math.inf, len(self._dataset.train)))
+        drawn = single_steps.drawn(base, plan.steps_per_epoch, plan.total_steps)
+        if base.precision == "float64":
+            drawn = list(range(plan.total_steps))
+        label, options = f"steps-{base.precision}", ["--drawn", ",".join(map(str, drawn))]
+        teacher = self._record(base, label, *options, frameworks=(first,))[first]
+        options += ["--teacher", str(recordings.path(self.out, base, label, first))]
+        judge = single_steps.Judge(self.architecture, teacher, drawn, plan.steps_per_epoch, plan.total_steps)
+        found = judge.rungs(base, teacher, first)
+        for mode in ("serial", *self.modes):
+            for name in self.frameworks:
+                what = spec.build(spec.with_variant(specs[name].model_dump(), mode, self.replicas))
+                is_here = spec.check_against(what, launch.describe(name)) is None
+                if (mode, name) == ("serial", first) or what.departs is not None or not is_here:
+                    continue
+                recorded = self._record(what, f"{label}-{mode}", *options, frameworks=(name,))[name]
+                found += judge.rungs(what, recorded, name)
+        return found
 
     @cached_property
     def _serials(self) -> dict[str, dict[str, Arrays]]:
@@ -237,6 +252,13 @@ class _Ladder:
         """One recording from each framework."""
         asked = self.frameworks if frameworks is None else frameworks
         return recordings.record({label: what}, asked, self.out, self.progress, *options)[label]
+
+
+def _few_batches(timed: Spec, available: int) -> Spec:
+    """The timed run with two whole batches in an epoch and the uneven one, if it has one."""
+    size = timed.global_batch_size
+    examples = min(timed.data.limit or available, available)
+    return timed.with_fields(data=_limited(timed, min(examples, 2 * size + examples % size)), profile_steps=0)
 
 
 def _uneven_label(micro_batches: int) -> str:
