@@ -64,7 +64,7 @@ def trace_steps(
             and the batches for others. Mode serial.
 
     Returns:
-        By step, from 0: ids/<step>: int64 [N]; hashes/<step>: int64 [N], of each image; loss/<step>: mean over the global batch;
+        By step, from 0: ids/<step>: int64 [N]; hashes/<step>: int64 [N], of each image; loss/<step>: mean over the batch;
         after/<step>/weights/<parameter>. Where rank 0 has it, after/<step>/slots/<slot>/<parameter>: the optimizer's state. A
         teacher adds images/<step>, labels/<step>, masks/<step>/<dropout>, and before/<step>/ if the step before was not drawn.
     """

@@ -86,7 +86,11 @@ def prove(
         progress("proof remembered: same code, versions, machine and spec")
         return proof.model_copy(update=claimed)
     start = time.perf_counter()
-    climbed = [*ladder.twins(), *(rung for mode in parallel for rung in ladder.mode(mode)), *ladder.timed(timed_runs)]
+    climbed = [
+        *ladder.twins(),
+        *(rung for mode in parallel for rung in ladder.mode(mode)),
+        *(ladder.timed(timed_runs) if timed_runs else ladder.proved()),
+    ]
     made_at = datetime.now(UTC).isoformat(timespec="seconds")
     proof = Proof(rungs=climbed, seconds=time.perf_counter() - start, made_at=made_at, **claimed)
     if remember and proof.verdict == "proved":
@@ -179,37 +183,55 @@ class _Ladder:
             return []
         if any(specs[name].optimizer.native for name in self.frameworks):
             return []  # two update rules, which nobody claims to be the same
-        found = self.single_steps({name: _few_batches(specs[name], len(self._dataset.train)) for name in self.frameworks})
+        serial = {name: _few_batches(specs[name], len(self._dataset.train)) for name in self.frameworks}
+        parallel = [
+            (name, spec.build(spec.with_variant(serial[name].model_dump(), mode, self.replicas)))
+            for mode in self.modes
+            for name in self.frameworks
+        ]
+        found = self.single_steps("timed", serial, [(name, what) for name, what in parallel if what.departs is None])
         fewer = [f"{name} with {each}" for name in self.frameworks for each in claims.reduced(name, specs[name])]
         if not fewer:
             return found
         shown = {"status": "shown", "reason": f"fewer digits than float32: {', '.join(fewer)}"}
         return [rung.model_copy(update=shown) for rung in found]
 
-    def single_steps(self, specs: Mapping[str, Spec]) -> list[Rung]:
-        """Rung 8: single steps in every framework and synchronous mode, all from the states of the first framework's serial run.
+    def proved(self) -> list[Rung]:
+        """Rung 8 of the proof's own spec, over many uneven epochs: at every step in float64, at a few in float32."""
+        found: list[Rung] = []
+        for micro_batches in sorted({1, *(claim.micro_batches for claim in self._claims.values())}):
+            serial = self._uneven.with_fields(accumulation=micro_batches, steps=self.base.steps)
+            parallel = [
+                (name, claim.parallel.with_fields(steps=self.base.steps))
+                for claim in self._claims.values()
+                if claim.micro_batches == micro_batches
+                for name in claim.frameworks
+            ]
+            found += self.single_steps(f"{micro_batches}-parts", dict.fromkeys(self.frameworks, serial), parallel)
+        return found
+
+    def single_steps(self, label: str, serial: Mapping[str, Spec], parallel: Sequence[tuple[str, Spec]]) -> list[Rung]:
+        """Rung 8: single steps of all runs, from the states of the first framework's serial run.
 
         Args:
-            specs: by framework, its serial run. Only switches may differ.
+            label: of the recordings.
+            serial: by framework. Only switches may differ.
+            parallel: framework, and the same run in another mode.
         """
-        first = self.frameworks[0]
-        base = specs[first]
-        plan = Plan(base, self.architecture, min(base.data.limit or math.inf, len(self._dataset.train)))
-        drawn = single_steps.drawn(base, plan.steps_per_epoch, plan.total_steps)
-        if base.precision == "float64":
-            drawn = list(range(plan.total_steps))
-        label, options = f"steps-{base.precision}", ["--drawn", ",".join(map(str, drawn))]
+        first, *others = self.frameworks
+        base = serial[first]
+        available = len(self._dataset.train)
+        plan = Plan(base, self.architecture, min(base.data.limit or available, available))
+        drawn = single_steps.drawn(base, self.architecture, plan)
+        options = ["--drawn", ",".join(map(str, drawn))]
+        label = f"single-steps-{base.precision}-{label}"
         teacher = self._record(base, label, *options, frameworks=(first,))[first]
         options += ["--teacher", str(recordings.path(self.out, base, label, first))]
-        judge = single_steps.Judge(self.architecture, teacher, drawn, plan.steps_per_epoch, plan.total_steps)
-        found = judge.rungs(base, teacher, first)
-        for mode in ("serial", *self.modes):
-            for name in self.frameworks:
-                what = spec.build(spec.with_variant(specs[name].model_dump(), mode, self.replicas))
-                is_here = spec.check_against(what, launch.describe(name)) is None
-                if (mode, name) == ("serial", first) or what.departs is not None or not is_here:
-                    continue
-                recorded = self._record(what, f"{label}-{mode}", *options, frameworks=(name,))[name]
+        judge = single_steps.Judge(self.architecture, teacher, drawn, plan)
+        found = judge.rungs(base, teacher, first) if base.precision == "float32" else []
+        for name, what in [*((name, serial[name]) for name in others), *parallel]:
+            if spec.check_against(what, launch.describe(name)) is None:
+                recorded = self._record(what, f"{label}-{what.variant}", *options, frameworks=(name,))[name]
                 found += judge.rungs(what, recorded, name)
         return found
 

@@ -16,31 +16,36 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from common import spec
+from common.data.batches import Plan
 from common.models import architectures
 from common.models.architectures import Architecture, MaxPool
 from common.models.sharding import shard
 from common.spec import Spec
 from compare.proof.certificate import Rung
-from compare.proof.differences import Arrays, absolute, group, over, rung
+from compare.proof.differences import Arrays, absolute, group, rung
 from compare.proof.referee import layers, network, training
 from compare.proof.referee.layers import Array, Backward
 from compare.proof.referee.network import Batch, Network
 
 TOLERANCE = 1e-12
 """In float64, of the largest component of each gradient and statistic."""
+MOST_BYTES = 4 * 2**30
+"""Of the states of float64 steps. A large model is proved at fewer steps, spread evenly."""
 COPIES = 2
 """Of the step in float32. They are summed one term after the other, which no fast kernel does."""
 ROUNDING_FACTOR = 8.0
 TIE_FACTOR = 2.0
-"""A value decides nothing for sure if it is closer to zero, or to another maximum, than so many times the copies' error."""
+"""Rounding may decide where a value is closer to zero, or to another maximum, than so many times the copies' error (root mean
+square). Beyond that lie 2 % of the values that an error of this size would turn."""
 
 _UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}
 _ASPECTS = ("batches", "losses", "gradients", "weights", "BatchNorm statistics")
@@ -76,16 +81,21 @@ class Finding(NamedTuple):
         return self.difference / self.tolerance if self.tolerance else (math.inf if self.difference else 0.0)
 
 
-def drawn(what: Spec, steps_per_epoch: int, total_steps: int) -> list[int]:
+def drawn(what: Spec, architecture: Architecture, plan: Plan) -> list[int]:
     """Steps from all parts of a schedule, from 0.
 
-    The first two, the last of the first epoch, which may be uneven, the first of the second epoch, the first after the learning
-    rate has changed between epochs, and the last of all.
+    In float32 the first, the last of the first epoch, which may be uneven, the first of the second epoch, the first after the
+    learning rate has changed between epochs, and the last of all. In float64 every step, or as many as `MOST_BYTES` hold.
     """
-    wanted = {0, 1, steps_per_epoch - 1, steps_per_epoch, total_steps - 1}
+    total = plan.total_steps
+    if what.precision == "float64":
+        values = 8 * sum(parameter.size for parameter in architecture.parameters())
+        number = max(2, min(total, MOST_BYTES // (values * (2 if what.optimizer.name == "sgd" else 3))))
+        return sorted({round(step) for step in np.linspace(0, total - 1, number)})
+    wanted = {0, plan.steps_per_epoch - 1, plan.steps_per_epoch, total - 1}
     if what.schedule.name == "step":
-        wanted.add(what.schedule.step_size * steps_per_epoch)
-    return sorted(step for step in wanted if step < total_steps)
+        wanted.add(what.schedule.step_size * plan.steps_per_epoch)
+    return sorted(step for step in wanted if 0 <= step < total)
 
 
 class Judge:
@@ -95,16 +105,14 @@ class Judge:
         architecture: of the model.
         teacher: the recording whose states all others load. It holds the batches.
         steps: drawn, from 0.
-        steps_per_epoch, total_steps: of the schedule.
+        plan: of the run.
     """
 
-    def __init__(
-        self, architecture: Architecture, teacher: Arrays, steps: Sequence[int], steps_per_epoch: int, total_steps: int
-    ) -> None:
+    def __init__(self, architecture: Architecture, teacher: Arrays, steps: Sequence[int], plan: Plan) -> None:
         self._architecture = architecture
         self._teacher = teacher
         self._steps = steps
-        self._schedule = {"steps_per_epoch": steps_per_epoch, "steps": total_steps}
+        self._schedule = {"steps_per_epoch": plan.steps_per_epoch, "steps": plan.total_steps}
         self._truths: dict[Any, Truth] = {}
 
     def rungs(self, what: Spec, recorded: Arrays, framework: str) -> list[Rung]:
@@ -123,8 +131,8 @@ class Judge:
             for aspect, finding in self._findings(what, recorded, truth, number, step):
                 found[aspect].append(finding)
         reason = {
-            "float32": f"{ROUNDING_FACTOR:.0f} times the referee's own float32 rounding, on each array's own scale; rounding may "
-            f"decide {ties} ReLUs and maxima",
+            "float32": f"{ROUNDING_FACTOR:.0f} times the referee's own float32 rounding, on each array's own scale; "
+            f"rounding may decide {ties} ReLUs and maxima",
             "float64": "rounding of float64, on each array's own scale",
         }[what.precision]
         made: list[Rung] = []
@@ -155,13 +163,13 @@ class Judge:
         yield "batches", Finding(0.0 if same else math.inf, 0.0, "" if same else "ids or pixels", step)
 
         def finding(where: str, difference: Array, allowed: Any, scale: float) -> Finding:
-            ratio = np.divide(difference, allowed, out=np.where(difference > 0, np.inf, 0.0), where=np.asarray(allowed) > 0)
-            worst = int(np.argmax(ratio))
-            limit = float(np.broadcast_to(allowed, difference.shape).flat[worst])
-            scale = max(scale, limit)  # an array that is nothing but rounding has no scale
-            return Finding(
-                over(float(difference.flat[worst]), scale) if scale else 0.0, over(limit, scale) if scale else 0.0, where, step
-            )
+            allowed = np.broadcast_to(allowed, difference.shape)
+            if what.precision == "float64":
+                allowed = np.maximum(allowed, TOLERANCE * scale)
+            ratio = np.divide(difference, allowed, out=np.where(difference > 0, np.inf, 0.0), where=allowed > 0)
+            worst = np.unravel_index(np.argmax(ratio), ratio.shape)
+            scale = max(scale, float(allowed[worst])) or 1.0  # an array that is nothing but rounding has no scale
+            return Finding(float(difference[worst]) / scale, float(allowed[worst]) / scale, where, step)
 
         loss = np.asarray(recorded[f"loss/{step}"], np.float64).reshape(1)
         yield "losses", finding("", absolute(loss, np.array([truth.step.loss])), truth.allowed.loss, abs(truth.step.loss))
@@ -191,8 +199,11 @@ class Judge:
             yield "weights", finding(name, difference, limit + 3 * unit * np.abs(weight), scale)
 
     def _before(self, step: int) -> dict[str, Any]:
-        """{weights: by name, slots: by slot and name} before a step. They are those after the step before, if it was drawn."""
-        prefix = f"before/{step}/" if f"before/{step}/drawn" in self._teacher else f"after/{step - 1}/"
+        """The state before a step. It is that after the step before, if this one was drawn."""
+        return self._state(f"before/{step}/" if f"before/{step}/drawn" in self._teacher else f"after/{step - 1}/")
+
+    def _state(self, prefix: str) -> dict[str, Any]:
+        """{weights: by name, slots: by slot and name}."""
         slots: dict[str, Arrays] = {}
         for path, array in group(self._teacher, f"{prefix}slots/").items():
             slot, _, name = path.partition("/")
@@ -222,33 +233,24 @@ class Judge:
 
     def _of_teacher(self, what: Spec, step: int, chains: Any) -> Truth:
         """What the first framework did, whose optimizer state says what its gradients were."""
-        before, after, settings = self._before(step), self._after(step), what.optimizer
+        before, after, settings = self._before(step), self._state(f"after/{step}/"), what.optimizer
+        slot, kept, share = "buffer", settings.momentum, 1.0
+        if settings.name == "adam":
+            slot, kept, share = "mean", settings.beta_1, 1.0 - settings.beta_1
         gradients: dict[str, Array] = {}
         for name, weight in before["weights"].items():
-            slot, kept, share = (
-                ("buffer", settings.momentum, 1.0)
-                if settings.name == "sgd"
-                else ("mean", settings.beta_1, 1.0 - settings.beta_1)
-            )
             if name in after["slots"][slot]:
                 found = (after["slots"][slot][name] - kept * before["slots"][slot][name]) / share
                 gradients[name] = found - settings.weight_decay * weight
         statistics = {name: array for name, array in after["weights"].items() if name not in gradients}
         scales = _scales(self._architecture, gradients)
-        loss = float(self._teacher[f"loss/{step}"])
+        loss = self._teacher[f"loss/{step}"].item()
         allowed = Step(
             TOLERANCE * abs(loss),
             {name: TOLERANCE * scales[name] for name in gradients},
             {name: TOLERANCE * float(np.abs(array).max()) for name, array in statistics.items()},
         )
         return Truth(Step(loss, gradients, statistics), allowed, 0)
-
-    def _after(self, step: int) -> dict[str, Any]:
-        slots: dict[str, Arrays] = {}
-        for path, array in group(self._teacher, f"after/{step}/slots/").items():
-            slot, _, name = path.partition("/")
-            slots.setdefault(slot, {})[name] = array
-        return {"weights": group(self._teacher, f"after/{step}/weights/"), "slots": slots}
 
     def _of_referee(self, what: Spec, step: int, chains: list[list[Any]]) -> Truth:
         weights = self._before(step)["weights"]
@@ -267,26 +269,30 @@ class Judge:
                 self._architecture, {name: given(each) for name, each in weights.items()}, batch, chains, decider
             )
 
-        decider = _Decider()
-        true, logits = done(decider, np.float64)
-        moved = [done(decider.following(), np.float32, np.random.default_rng(copy)) for copy in range(COPIES)]
-        # Each toss and its opposite: every tie is decided both ways.
-        tossed = [done(decider.tossing(opposite=False), np.float32, np.random.default_rng(0))]
-        tossed = [*tossed, done(decider.tossing(opposite=True), np.float32, np.random.default_rng(0))] if decider.ties else []
+        def copies(*deciders: _Decider) -> list[tuple[Step, Array]]:
+            with ThreadPoolExecutor() as pool:
+                generators = [np.random.default_rng(number) for number in range(len(deciders))]
+                return list(pool.map(done, deciders, itertools.repeat(np.float32), generators))
 
-        def farthest(of: Any, group: list[Any]) -> Any:
+        decider = _Decider()
+        true, losses = done(decider, np.float64)
+        moved = copies(*(decider.following() for _ in range(COPIES)))
+        # One copy tosses a coin at each tie, the other decides the opposite.
+        tossed = copies(decider.tossing(opposite=False), decider.tossing(opposite=True))
+
+        def farthest(of: Callable[[Step], dict[str, Any]], group: list[tuple[Step, Array]]) -> Any:
             return {
                 name: max((float(np.abs(of(other)[name] - array).max()) for other, _ in group), default=0.0)
                 for name, array in of(true).items()
             }
 
-        def allowed(of: Any) -> dict[str, float]:
+        def allowed(of: Callable[[Step], dict[str, Any]]) -> dict[str, float]:
             rounding, turned = farthest(of, moved), farthest(of, tossed)
             return {name: ROUNDING_FACTOR * rounding[name] + TIE_FACTOR * turned[name] for name in rounding}
 
-        # The loss moves by at most twice the largest error of the logits.
-        error = max(float(np.abs(other - logits).max()) for _, other in moved)
-        loss = ROUNDING_FACTOR * (2 * error + _UNIT["float32"] * abs(true.loss))
+        # Of the examples' losses, whose errors need not cancel.
+        error = max(float(np.abs(other - losses).mean()) for _, other in moved)
+        loss = ROUNDING_FACTOR * (error + _UNIT["float32"] * abs(true.loss))
         bounds = Step(loss, allowed(lambda each: each.gradients), allowed(lambda each: each.statistics))
         return Truth(true, bounds, decider.ties)
 
@@ -296,31 +302,31 @@ class _Rule:
     """The update of one array, and how far rounding may move it."""
 
     settings: spec.Optimizer
-    slots: dict[str, Array]
+    slots: Mapping[str, Array]
     unit: float
 
     def slots_after(self, name: str, weight: Array, gradient: Array, allowed: float) -> dict[str, tuple[Array, Array, float]]:
-        """By slot: its value after a step, the largest error, and the gradient's share in it. Share 0: it is no multiple of it."""
+        """By slot: its value after a step, the largest error, and the gradient's share in it (0 for a square)."""
         given, unit = self.settings, self.unit
         decayed = gradient + given.weight_decay * weight
-        allowed = allowed + 2 * unit * given.weight_decay * np.abs(weight)
+        error = allowed + 2 * unit * given.weight_decay * np.abs(weight)
         if given.name == "sgd":
             before = self.slots["buffer"]
             buffer = given.momentum * before + decayed
-            return {"buffer": (buffer, allowed + 3 * unit * (np.abs(buffer) + given.momentum * np.abs(before)), 1.0)}
+            return {"buffer": (buffer, error + 3 * unit * (np.abs(buffer) + given.momentum * np.abs(before)), 1.0)}
         mean, square = self.slots["mean"], self.slots["square"]
         # A constant such as 1 - beta_2 has the error of beta_2, however small it is.
         new_mean = given.beta_1 * mean + (1 - given.beta_1) * decayed
         new_square = given.beta_2 * square + (1 - given.beta_2) * decayed**2
         share, share_2 = 1 - given.beta_1, 1 - given.beta_2
-        mean_error = share * allowed + 4 * unit * (np.abs(new_mean) + np.abs(mean) + np.abs(decayed))
-        square_error = share_2 * (2 * np.abs(decayed) * allowed + allowed**2) + 4 * unit * (square + decayed**2)
+        mean_error = share * error + 4 * unit * (np.abs(new_mean) + np.abs(mean) + np.abs(decayed))
+        square_error = share_2 * (2 * np.abs(decayed) * error + error**2) + 4 * unit * (square + decayed**2)
         return {
             "mean": (new_mean, mean_error, share),
             "square": (new_square, square_error + np.finfo(np.float32).tiny, 0.0),
         }
 
-    def update(self, slots: dict[str, Array], rate: float, number: int, allowed: float | None) -> tuple[Array, Array]:
+    def update(self, slots: Mapping[str, Array], rate: float, number: int, allowed: float | None) -> tuple[Array, Array]:
         """What is subtracted from the weight, and the largest error.
 
         Args:
@@ -350,8 +356,8 @@ class _Point:
 
     values: Array
     chosen: Any
-    error: Any = 0.0
-    """The largest of the copies, by channel."""
+    errors: list[Any] = field(default_factory=list[Any])
+    """Of each copy the root mean square, by channel."""
 
 
 class _Decider:
@@ -375,7 +381,6 @@ class _Decider:
         """For a copy that tosses a coin where rounding decides, and with `opposite` turns every coin round."""
         other = self.following()
         other.tosses, other.opposite = True, opposite
-        self.ties = 0
         return other
 
     def relu(self, x: Array) -> Any:
@@ -386,7 +391,9 @@ class _Decider:
         point = self._point(x)
         if not self.tosses:
             return point.chosen
-        near = (point.values != 0) & (np.abs(point.values) <= TIE_FACTOR * point.error)  # a sum of zeros is zero
+        near = (point.values != 0) & (
+            np.abs(point.values) <= TIE_FACTOR * np.max(point.errors, axis=0)
+        )  # a sum of zeros is zero
         return self._tossed(point.chosen, near, ~point.chosen)
 
     def winner(self, x: Array, layer: MaxPool) -> Any:
@@ -404,19 +411,20 @@ class _Decider:
         np.put_along_axis(others, point.chosen.astype(np.int64), -np.inf, 3)
         second = others.argmax(3)[:, :, :, None].astype(np.int8)
         gap = best - np.take_along_axis(others, second.astype(np.int64), 3)
-        return self._tossed(point.chosen, (gap > 0) & (gap <= 2 * TIE_FACTOR * point.error), second)
+        return self._tossed(point.chosen, (gap > 0) & (gap <= 2 * TIE_FACTOR * np.max(point.errors, axis=0)), second)
 
     def _point(self, x: Array) -> _Point:
         point = self.points[self._next]
         self._next += 1
         if not self.tosses:
             axes = tuple(range(x.ndim - 1))
-            point.error = np.maximum(point.error, np.abs(x - point.values).max(axes))
+            point.errors.append(np.sqrt(np.square(x - point.values).mean(axes)))
         return point
 
     def _tossed(self, chosen: Any, near: Any, other: Any) -> Any:
         coins = self._generator.random(int(near.sum())) < 0.5
-        self.leader.ties += len(coins)
+        if not self.opposite:
+            self.leader.ties += len(coins)
         turned = near.copy()
         turned[near] = coins ^ self.opposite
         return np.where(turned, other, chosen)
@@ -440,10 +448,10 @@ class _Pass(Network):
 def _whole_step(
     architecture: Architecture, weights: dict[str, Array], batch: Batch, chains: list[list[Any]], decider: _Decider
 ) -> tuple[Step, Array]:
-    """(loss, gradients and statistics of a batch whose parts pass one by one; the logits of all parts)."""
+    """(loss, gradients and statistics of a batch whose parts pass one by one; each example's loss)."""
     total, loss, size = dict[str, Array](), 0.0, len(batch.labels)
     statistics: dict[str, Array] = {}
-    logits: list[Array] = []
+    losses: list[Any] = []
     for number, chain in enumerate(chains):
         state = dict(weights)
         for own in chain:
@@ -457,10 +465,10 @@ def _whole_step(
                 total[name] = total[name] + gradient if name in total else gradient
             state |= each.statistics
             loss += float(share) * len(own) / size
-            logits.append(found)
+            losses += [layers.cross_entropy(row[None], part.labels[i : i + 1])[0] for i, row in enumerate(found)]
         if number == 0:
-            statistics = {name: state[name] for name in each.statistics}
-    return Step(loss, total, statistics), np.concatenate(logits)
+            statistics = {name: array for name, array in state.items() if name not in total}
+    return Step(loss, total, statistics), np.array(losses)
 
 
 def _chains(what: Spec, size: int) -> list[list[npt.NDArray[np.int64]]]:

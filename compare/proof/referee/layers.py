@@ -90,9 +90,9 @@ def batch_normalisation(x: Array, gamma: Array, beta: Array, epsilon: float) -> 
         (y, backward, mean [C], biased variance [C]).
     """
     axes = tuple(range(x.ndim - 1))
-    mean = x.mean(axes)
+    mean = _mean(x)
     centred = x - mean
-    variance = np.square(centred).mean(axes)
+    variance = _mean(np.square(centred))
     deviation = np.sqrt(variance + x.dtype.type(epsilon))
     normal = centred / deviation
 
@@ -140,6 +140,14 @@ def cross_entropy(logits: Array, labels: npt.NDArray[np.int64]) -> tuple[np.floa
     gradient = exponentials / sums
     gradient[rows, labels] -= 1
     return loss, gradient / logits.dtype.type(len(labels))
+
+
+def _mean(x: Array) -> Array:
+    """Over every axis but the last, in eight sums side by side, as vector units add."""
+    flat = x.reshape(-1, x.shape[-1])
+    whole = len(flat) // 8 * 8
+    sums = flat[:whole].reshape(8, -1, x.shape[-1]).sum(1)
+    return (sums.sum(0) + flat[whole:].sum(0)) / x.dtype.type(len(flat))
 
 
 def _padded(x: Array, padding: Padding, value: float) -> Array:
