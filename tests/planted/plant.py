@@ -2,8 +2,9 @@
 
     python -m tests.planted.plant FRAMEWORK OUT SPEC.json:DEFECT ...
 
-A file SPEC.options holds more options of `trace`. Every recording goes to OUT/<name of the spec>-<defect>.safetensors. The defects are planted one after another in one
-process, each by replacing a function of the twin and taken back afterwards; the defect `none` records the clean twin.
+A file SPEC.options holds more options of `trace`. Every recording goes to OUT/<name of the spec>-<defect>.safetensors. The
+defects are planted one after another in one process, each by replacing a function of the twin and taken back afterwards; the
+defect `nothing` records the clean twin.
 """
 
 from __future__ import annotations
