@@ -87,7 +87,8 @@ class _Commands(TyperGroup):
         return self.commands.get(cmd_name)
 
 
-app = typer.Typer(cls=_Commands, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+_ASKED_BY_SHELL = completion.VARIABLE in os.environ  # for completions
+app = typer.Typer(cls=_Commands, add_completion=_ASKED_BY_SHELL, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 @app.callback()  # without one, or a command that is there already, typer makes no group
@@ -124,7 +125,6 @@ COLLECT_AFTER = (100_000, 50, 1000)
 if __name__ == "__main__":
     gc.set_threshold(*COLLECT_AFTER)
     sys.stdout = _Output(sys.stdout.buffer, sys.stdout.encoding, sys.stdout.errors, line_buffering=sys.stdout.isatty())
-    completion.prepare()
     try:
         with interruptible():
             try:

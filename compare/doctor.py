@@ -22,7 +22,7 @@ from compare.core.interrupt import interruptible
 from compare.data import cache
 from compare.execution import launch, matrix, options
 from compare.reporting.document import Report
-from compare.reporting.tables import Cell, Column, Table
+from compare.reporting.tables import Column, Table
 
 EXIT_LACKING = 1
 
@@ -48,7 +48,7 @@ _BUSY = 0.5
 
 def command(as_json: options.AsJson = False) -> None:
     """Say what this machine has for a comparison: frameworks, devices, modes, threads, memory, disk, caches."""
-    with exits.told(), interruptible():
+    with exits.reported(), interruptible():
         found = examine(list(launch.FRAMEWORKS))
     raise typer.Exit(report(found).deliver(None, as_json=as_json))
 
@@ -68,7 +68,11 @@ def examine(frameworks: Sequence[str]) -> dict[str, Any]:
         "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "tools": {name: shutil.which(name) for name in ("git", "ssh")},
         "folders": [_folder(what, path) for what, path in _folders()],
-        "caches": [_cache(what, path) for what, path in _caches()],
+        "caches": [
+            _cache("decoded data, downloads and proofs", store.folder(None)),
+            _cache("Keras' own", store.keras_home()),
+            _cache("PyTorch's own", store.torch_home()),
+        ],
         "frameworks": asked,
     }
     return {**found, "warnings": list(_warnings(found))}
@@ -131,16 +135,13 @@ def _modes(frameworks: Sequence[dict[str, Any]]) -> Table | None:
     if not started:
         return None
     columns = (
-        Column("mode", "mode"),
-        *(Column(each["framework"], each["framework"], fold=26) for each in started),
-        Column("needs", "needs"),
-        Column("cut_short", "when cut short"),
+        Column("mode", "mode", pick="0.mode"),
+        *(Column(each["framework"], each["framework"], fold=26, pick=f"{place}.here") for place, each in enumerate(started)),
+        Column("needs", "needs", pick="0.needs"),
+        Column("cut_short", "when cut short", pick="0.cut_short"),
     )
-    rows: list[dict[str, Cell]] = []
-    for same in zip(*(each["modes"] for each in started), strict=True):
-        here = {each["framework"]: mode["here"] for each, mode in zip(started, same, strict=True)}
-        rows.append({**same[0], **here})
-    return Table("modes", "Modes, with 2 replicas", columns, rows)
+    same_mode = zip(*(each["modes"] for each in started), strict=True)
+    return Table.of("modes", "Modes, with 2 replicas", columns, same_mode)
 
 
 def _framework(framework: str, answer: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
@@ -176,12 +177,6 @@ def _folder(what: str, path: Path) -> dict[str, Any]:
     there = next(parent for parent in (path, *path.parents) if parent.exists())
     free = shutil.disk_usage(there).free // _MIB
     return {"what": what, "path": str(path), "free_mib": free, "writable": os.access(there, os.W_OK)}
-
-
-def _caches() -> Iterator[tuple[str, Path]]:
-    yield "decoded data, downloads and proofs", store.folder(None)
-    yield "Keras' own", store.keras_home()
-    yield "PyTorch's own", store.torch_home()
 
 
 def _cache(what: str, path: Path) -> dict[str, Any]:

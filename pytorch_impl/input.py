@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from common.data import chunks, mapped
-from common.data.batches import Epoch, Plan
+from common.data.batches import Epoch, Feed, Plan, in_order
 from common.data.sources import Split
 from common.models.input_scaling import Scaling
 from common.spec import Spec
@@ -27,7 +28,12 @@ Take = Callable[[npt.NDArray[np.int64]], torch.Tensor]
 def batches(
     plan: Plan, split: Split, world_size: int, rank: int, first_epoch: int = 1, chosen: dict[str, Any] | None = None
 ) -> Iterator[Batch]:
-    """Iterate over this process's shard of every global batch, in order, starting at an epoch.
+    """Iterate over this process's shard of every global batch, in order, starting at an epoch."""
+    return in_order(plan, feed(plan, split, world_size, rank, chosen), first_epoch)
+
+
+def feed(plan: Plan, split: Split, world_size: int, rank: int, chosen: dict[str, Any] | None = None) -> Feed[Batch]:
+    """A feed of this process's shard of global batches.
 
     Input `inline` prepares each batch on request, in the training thread. Input `workers` prepares batches ahead. Their order
     does not depend on the number of workers.
@@ -37,26 +43,31 @@ def batches(
         split: the training split.
         world_size: number of shards of every global batch.
         rank: number of this process's shard.
-        first_epoch: where to start.
         chosen: the run's resolved switches; None: batches are prepared on the host, in its usual memory.
     """
     chosen = chosen or {}
     if chosen.get("data_on") == "device":
-        return resident(plan, split, world_size, rank, first_epoch, device.kind())
-    positions = [
-        (epoch, start, stop)
-        for epoch in range(first_epoch, plan.epochs + 1)
-        for start, stop in plan.bounds(epoch, world_size, rank)
-    ]
-    source = _Source(plan, split)
-    if plan.spec.input == "dask":
-        images = chunks.batches(plan, split, world_size, rank, first_epoch)
-        source.take = lambda ids: torch.from_numpy(np.require(next(images), requirements="W"))
+        return resident(plan, split, world_size, rank, device.kind())
+    source, positions = _Source(plan, split), list[_Position]()
+
+    def at(epoch: int, steps: Sequence[int]) -> list[_Position]:
+        bounds = plan.bounds(epoch, world_size, rank)
+        return [(epoch, *bounds[step]) for step in steps]
+
     if plan.spec.input != "workers":
-        return (source[position] for position in positions)
+        gathered = chunks.feed(plan, split, world_size, rank) if plan.spec.input == "dask" else None
+
+        def inline(epoch: int, steps: Sequence[int]) -> Iterator[Batch]:
+            if gathered is not None:
+                images = gathered(epoch, steps)
+                source.take = lambda ids: torch.from_numpy(np.require(next(images), requirements="W"))
+            yield from map(source.__getitem__, at(epoch, steps))
+
+        return inline
     loader = DataLoader(
         source,
         sampler=positions,  # pyright: ignore[reportArgumentType]  any iterable serves
+        persistent_workers=True,
         batch_size=None,
         num_workers=plan.spec.workers,
         prefetch_factor=plan.spec.prefetch,
@@ -65,28 +76,36 @@ def batches(
         worker_init_fn=partial(_begin_worker, plan.spec),
         pin_memory=chosen.get("pinned_memory", False),
     )
-    return iter(loader)
+
+    def start(epoch: int, steps: Sequence[int]) -> Iterator[Batch]:
+        positions[:] = at(epoch, steps)
+        yield from loader
+
+    return start
 
 
-def resident(plan: Plan, split: Split, world_size: int, rank: int, first_epoch: int, where: str) -> Iterator[Batch]:
-    """The same as `batches`, gathered and augmented on a device that holds all images. Ids stay on the host.
+def resident(plan: Plan, split: Split, world_size: int, rank: int, where: str) -> Feed[Batch]:
+    """The same as `feed`, gathered and augmented on a device that holds all images. Ids stay on the host.
 
     Args:
         plan: of the run.
         split: the training split, decoded.
         world_size: number of shards of every global batch.
         rank: number of this process's shard.
-        first_epoch: where to start.
         where: the device.
     """
     images, labels = (torch.from_numpy(np.array(array)).to(where) for array in (split.images, split.labels))
-    for epoch in range(first_epoch, plan.epochs + 1):
-        drawn = plan.draw(epoch)
+
+    def start(epoch: int, steps: Sequence[int]) -> Iterator[Batch]:
+        drawn, bounds = plan.draw(epoch), plan.bounds(epoch, world_size, rank)
         there = drawn.map(lambda values: torch.from_numpy(values).to(where))
-        for start, stop in plan.bounds(epoch, world_size, rank):
-            own = there.map(lambda values, part=slice(start, stop): values[part])
-            ids = torch.from_numpy(drawn.ids[start:stop])
-            yield Batch(ids, augment(images[own.ids], own), labels[own.ids], unpack(own))
+        for step in steps:
+            begun, part = time.time(), slice(*bounds[step])
+            own = there.map(lambda values, part=part: values[part])
+            ids = torch.from_numpy(drawn.ids[part])
+            yield Batch(ids, augment(images[own.ids], own), labels[own.ids], unpack(own), begun)
+
+    return start
 
 
 def _begin_worker(spec: Spec, worker: int) -> None:
@@ -240,10 +259,10 @@ class _Source(TorchDataset[Any]):
         self.take = reader(split, plan.architecture.image_size)
 
     def __getitem__(self, position: _Position) -> Batch:
-        epoch, start, stop = position
+        begun, (epoch, start, stop) = time.time(), position
         if self._drawn is None or self._drawn[0] != epoch:
             self._drawn = epoch, self._plan.draw(epoch)
-        return load(self.take, self._split.labels, self._drawn[1], start, stop)
+        return load(self.take, self._split.labels, self._drawn[1], start, stop)._replace(begun=begun)
 
     def __getstate__(self) -> dict[str, Any]:
         split = {"images": mapped.portable(self._split.images), "labels": self._split.labels, "encoded": self._split.encoded}

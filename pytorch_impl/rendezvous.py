@@ -21,7 +21,7 @@ _MODES = (
 
 # Twin: where torch's processes exchange tensors, including the backward pass of DistributedDataParallel.
 WAITING: str = r"/torch/(distributed|autograd|nn/parallel)/|/common/processes/parameter_server"
-"""Matches file names of stack frames in which a rank waits for others."""
+"""Matches a stack frame's file name if the rank waits for others there."""
 
 
 def environments(spec: Spec) -> list[dict[str, str]]:

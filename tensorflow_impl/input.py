@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from common.data import chunks
-from common.data.batches import Epoch, Plan
+from common.data.batches import Epoch, Feed, Plan, in_order
 from common.data.decoding.images import MOST_IN_MEMORY
 from common.data.sources import Split
 from common.models.input_scaling import Scaling
@@ -26,7 +27,12 @@ _WORD = np.dtype(np.int64)
 def batches(
     plan: Plan, split: Split, world_size: int, rank: int, first_epoch: int = 1, chosen: dict[str, Any] | None = None
 ) -> Iterator[Batch]:
-    """Iterate over this process's shard of every global batch, in order, starting at an epoch.
+    """Iterate over this process's shard of every global batch, in order, starting at an epoch."""
+    return in_order(plan, feed(plan, split, world_size, rank, chosen), first_epoch)
+
+
+def feed(plan: Plan, split: Split, world_size: int, rank: int, chosen: dict[str, Any] | None = None) -> Feed[Batch]:
+    """A feed of this process's shard of global batches.
 
     Input `inline` prepares each batch on request, in the training thread. Input `workers` prepares batches ahead. Their order
     does not depend on the number of workers.
@@ -36,27 +42,32 @@ def batches(
         split: the training split.
         world_size: number of shards of every global batch.
         rank: number of this process's shard.
-        first_epoch: where to start.
         chosen: the run's resolved switches; None: batches are prepared on the host, in its usual memory.
     """
     chosen = chosen or {}
     if chosen.get("data_on") == "device":
-        return resident(plan, split, world_size, rank, first_epoch, f"{'GPU' if device.gpus() else 'CPU'}:0")
+        return resident(plan, split, world_size, rank, f"{'GPU' if device.gpus() else 'CPU'}:0")
     take = reader(split, plan.architecture.image_size)
+    gathered: Feed[Any] | None = None
+    images: Iterator[Any] = iter(())
     if plan.spec.input == "dask":
-        images = chunks.batches(plan, split, world_size, rank, first_epoch)
+        gathered = chunks.feed(plan, split, world_size, rank)
         take = _from_python(lambda ids: next(images), plan.architecture.image_size)
     with tf.device("CPU:0"):
         labels = tf.constant(split.labels)
-        # Twin: variables hold the epoch's draws, so that one pipeline, traced once, serves every epoch.
-        drawn = plan.draw(first_epoch).map(tf.Variable)
-        bounds = tf.constant(plan.bounds(1, world_size, rank), tf.int64)
+        # Twin: variables hold the epoch's draws and steps, so that one pipeline, traced once, serves every epoch.
+        drawn = plan.draw(1).map(tf.Variable)
+        wanted = tf.Variable(tf.constant(plan.bounds(1, world_size, rank), tf.int64), shape=(None, 2))
         workers = plan.spec.workers if plan.spec.input == "workers" else 0
-        dataset = tf.data.Dataset.from_tensor_slices(bounds).map(
-            lambda bound: load(take, labels, drawn.map(tf.convert_to_tensor), bound[0], bound[1]),
-            num_parallel_calls=workers or None,
-            deterministic=True if workers else None,
-        )
+        source = tf.data.Dataset.from_tensors(0).flat_map(lambda _: tf.data.Dataset.from_tensor_slices(wanted.value()))
+
+        def make(bound: tf.Tensor) -> Batch:
+            begun = tf.timestamp()
+            with tf.control_dependencies([begun]):  # Twin: a graph has no other order.
+                low, high = tf.unstack(tf.identity(bound))
+            return load(take, labels, drawn.map(tf.convert_to_tensor), low, high)._replace(begun=begun)
+
+        dataset = source.map(make, num_parallel_calls=workers or None, deterministic=True if workers else None)
         if workers:
             # Twin: the parallel calls themselves hold one batch for each worker. torch's prefetch includes these.
             dataset = dataset.prefetch((plan.spec.prefetch - 1) * workers)
@@ -64,24 +75,42 @@ def batches(
         options.autotune.enabled = False
         options.threading.private_threadpool_size = max(workers, 1)
         dataset = dataset.with_options(options)
-    return _epochs(plan, drawn, dataset, first_epoch)
+    of_epoch = 1
+
+    def start(epoch: int, steps: Sequence[int]) -> Iterator[Batch]:
+        nonlocal images, of_epoch
+        if gathered is not None:
+            images = gathered(epoch, steps)
+        bounds = plan.bounds(epoch, world_size, rank)
+        with tf.device("CPU:0"):
+            if epoch != of_epoch:
+                for variable, values in zip(drawn.arrays(), plan.draw(epoch).arrays(), strict=True):
+                    variable.assign(values)
+            of_epoch = epoch
+            wanted.assign([bounds[step] for step in steps])
+            batches = iter(dataset)
+        # Outside the scope. Otherwise the caller would train inside it, on the CPU.
+        yield from batches
+
+    return start
 
 
-def resident(plan: Plan, split: Split, world_size: int, rank: int, first_epoch: int, where: str) -> Iterator[Batch]:
-    """The same as `batches`, gathered and augmented on a device that holds all images. Ids stay on the host.
+def resident(plan: Plan, split: Split, world_size: int, rank: int, where: str) -> Feed[Batch]:
+    """The same as `feed`, gathered and augmented on a device that holds all images. Ids stay on the host.
 
     Args:
         plan: of the run.
         split: the training split, decoded.
         world_size: number of shards of every global batch.
         rank: number of this process's shard.
-        first_epoch: where to start.
         where: the device.
     """
     rows = _as_words(np.asarray(split.images))
     image, row_bytes = split.images.shape[1:], rows.strides[0]
     with tf.device(where):
         words, labels = tf.constant(rows), tf.constant(split.labels)
+
+    form = plan.draw(1)
 
     def take(ids: tf.Tensor) -> tf.Tensor:
         # Twin: TensorFlow cannot gather bytes on a GPU and would send all images to the host. torch can. So images are stored
@@ -92,19 +121,22 @@ def resident(plan: Plan, split: Split, world_size: int, rank: int, first_epoch: 
     @tf.function
     def make(draws: list[tf.Tensor], start: tf.Tensor, stop: tf.Tensor) -> Batch:
         given = iter(draws)
-        batch = load(take, labels, drawn.map(lambda _: next(given)), start, stop)
+        batch = load(take, labels, form.map(lambda _: next(given)), start, stop)
         return batch._replace(images=tf.cast(batch.images, tf.uint8))
 
-    for epoch in range(first_epoch, plan.epochs + 1):
-        drawn = plan.draw(epoch)
+    def start(epoch: int, steps: Sequence[int]) -> Iterator[Batch]:
+        drawn, bounds = plan.draw(epoch), plan.bounds(epoch, world_size, rank)
         with tf.device(where):
             there = [tf.constant(values) for values in drawn.arrays()]
-        for start, stop in plan.bounds(epoch, world_size, rank):
+        for step in steps:
+            begun, (low, high) = time.time(), bounds[step]
             with tf.device(where):
-                batch: Any = make(there, tf.constant(start), tf.constant(stop))
+                batch: Any = make(there, tf.constant(low), tf.constant(high))
             with tf.device("CPU:0"):  # Twin: without this, TensorFlow would put the constant on the device
-                ids = tf.constant(drawn.ids[start:stop])
-            yield batch._replace(ids=ids)
+                ids = tf.constant(drawn.ids[low:high])
+            yield batch._replace(ids=ids, begun=begun)
+
+    return start
 
 
 def _as_words(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
@@ -257,14 +289,3 @@ def _from_python(take: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.uint8]],
         return tf.ensure_shape(tf.numpy_function(take, [ids], tf.uint8), (None, image_size, image_size, 3))
 
     return called
-
-
-def _epochs(plan: Plan, drawn: Epoch, dataset: tf.data.Dataset, first_epoch: int) -> Iterator[Batch]:
-    for epoch in range(first_epoch, plan.epochs + 1):
-        with tf.device("CPU:0"):
-            if epoch > first_epoch:
-                for variable, values in zip(drawn.arrays(), plan.draw(epoch).arrays(), strict=True):
-                    variable.assign(values)
-            batches = iter(dataset.take(plan.steps_in(epoch)))
-        # Outside the scope. Otherwise the caller would train inside it, on the CPU.
-        yield from batches

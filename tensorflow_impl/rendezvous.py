@@ -14,7 +14,7 @@ _MODES = ("multi_process", "parameter_server", "model_averaging")
 
 # Twin: a graph exchanges inside the call that runs it, or where its result is fetched.
 WAITING: str = r"/tensorflow/python/(eager/(context|execute)|distribute/|framework/ops)|/common/processes/parameter_server"
-"""Matches file names of stack frames in which a rank waits for others."""
+"""Matches a stack frame's file name if the rank waits for others there."""
 
 
 def environments(spec: Spec) -> list[dict[str, str]]:

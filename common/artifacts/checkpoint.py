@@ -1,4 +1,4 @@
-"""Checkpoints, from which a run that was cut short resumes. Each is one file, written between two epochs."""
+"""Checkpoints. A run that was cut short resumes from one. Each is one file, written between two epochs."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ class Progress(Exact):
     frequency_start_mhz: float | None
     peak_memory_mib: float
     """All processes of the run summed."""
+    peak_memory_pss_mib: float | None = None
 
 
 class Checkpoint(NamedTuple):
@@ -63,7 +64,7 @@ class Checkpoint(NamedTuple):
 
     progress: Progress
     ids: npt.NDArray[np.int64]
-    """[N], of all examples in the order in which they were trained on."""
+    """[N], of all examples, in training order."""
     state: dict[str, npt.NDArray[Any]]
     """From the trainer's `state`."""
     best: Weights

@@ -66,7 +66,7 @@ def read(
         return model.model_validate(values)
     except raises:
         raise
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise raises(missing(path, what, name_it or again)) from None
     except (OSError, ValueError, RecursionError) as error:
         raise raises(torn(path, what, why(error), again)) from None
@@ -83,7 +83,9 @@ def _of_version(text: bytes, model: type[_Record], version: int | None) -> _Reco
 
 
 def missing(path: Path, what: str, again: str) -> str:
-    """The message of an error about a file that does not exist."""
+    """The message of an error about a file that does not exist, or whose folder is a file."""
+    if path.parent.is_file():
+        return _message(f"{path.parent} is a file, not the folder of a {what}.", again)
     return _message(f"{path.parent} holds no {what}: there is no file {path.name}.", again)
 
 

@@ -66,7 +66,7 @@ class EpochRecord(Exact):
 
 
 class Phases(Exact):
-    """Wall time of the process by phase. The six phases add up to wall_seconds.
+    """Wall time of the process by phase. The seven phases add up to wall_seconds.
 
     A resumed run adds up all attempts. Each counts until the checkpoint that the next one began with.
     """
@@ -77,8 +77,10 @@ class Phases(Exact):
     """Data from the cache, model, initial weights, optimizer."""
     first_step_seconds: float
     """The first update: tracing, compiling, first use of memory."""
+    compile_seconds: float = 0.0
+    """Tracing and compiling for all batches of another size, of training and evaluation."""
     training_seconds: float
-    """All other updates, their wait for input included."""
+    """All other updates, their wait for input included, until the last rank has done its last one."""
     input_wait_seconds: float
     """Part of training_seconds."""
     evaluation_seconds: float
@@ -138,7 +140,7 @@ class Staleness(Exact):
     """Of a parameter server: by how many updates of others each worker's gradients were late."""
 
     counts: list[int]
-    """Pushes whose gradients were made `index` updates before the one that they became."""
+    """Pushes by staleness: updates by others between the pull of a gradient's weights and its own update."""
     waiting_seconds: float
     """Mean over workers: in the pushes and pulls of training steps, for the server and for each other."""
 
@@ -162,9 +164,9 @@ class Noise(Exact):
     """Mean clock of the CPUs that the run was held to."""
     frequency_end_mhz: float | None = None
     cores_stolen: float | None = None
-    """Of the CPUs that the run was held to, during training, by the hypervisor for other machines. Part of cores_taken."""
+    """Cores that the hypervisor gave to other machines during training. Only CPUs of the run count. Part of cores_taken."""
     cores_taken: float | None = None
-    """Of the CPUs that the run was held to, during training, by other work. None also if the run was on several machines."""
+    """Cores that other work took during training. Only CPUs of the run count. None also if it ran on several machines."""
 
 
 class RunResult(Exact):
@@ -194,9 +196,13 @@ class RunResult(Exact):
     """Of the weights after the last epoch."""
     first_step_loss: float | None = None
     """Mean loss of the first batch before any update, to full precision: equal in both frameworks up to rounding."""
+    step_losses: list[float] = []
+    """Mean losses of the first steps, each before its update. Empty also where the run resumed within them."""
     phases: Phases | None = None
     peak_memory_mib: float | None = None
-    """Largest resident memory of the run, its ranks and workers summed; of a resumed run, of its largest attempt."""
+    """Largest resident memory (RSS) of the run, its ranks and workers summed; of a resumed run, of its largest attempt."""
+    peak_memory_pss_mib: float | None = None
+    """The same as proportional set size (PSS), which counts a shared page once: the largest after any epoch."""
     device_peak_memory_mib: float | None = None
     order_hash: str | None = None
     """SHA-256 over the int64 ids of the training examples in the order of training."""

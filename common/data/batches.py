@@ -7,10 +7,10 @@ the seed alone: not on the framework, the mode, the number of replicas or of inp
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,14 @@ from common.models.sharding import shard
 from common.spec import Spec, SpecError
 
 _VALUES_AT_ONCE = 2**20
+_B = TypeVar("_B")
+
+Feed = Callable[[int, Sequence[int]], Iterator[_B]]
+"""Feeds the training: `feed(epoch, steps)` gives the batches of these steps of an epoch, from 0, in order.
+
+One rule holds for every input of both frameworks. The queue starts empty when its first batch is asked for, which is on the
+clock. It makes the batches of these steps and no others. Workers live from one call to the next. So no timed batch is free.
+"""
 
 
 class _Stream(IntEnum):
@@ -44,7 +52,7 @@ class Epoch:
     Attributes:
         ids: int64 [N], indices into the training split.
         flips: bool [N], mirror left to right. None if the run does not flip, or if affines hold the flips.
-        shifts: int64 [N, 2], offsets in pixels at which (rows, columns) of the source are read. None if the run does not
+        shifts: int64 [N, 2], offsets (rows, columns) of the pixels in the source. None if the run does not
             shift, or if affines hold the shifts.
         affines: float64 [N, 2, 3], from (row, column, 1) of an output pixel to the source's (row, column). None if the run
             neither rotates nor shears nor zooms.
@@ -206,6 +214,12 @@ def _kept(generator: np.random.Generator, n: int, dropout: Dropout) -> npt.NDArr
     return kept
 
 
+def in_order(plan: Plan, feed: Feed[_B], first_epoch: int = 1) -> Iterator[_B]:
+    """The batches of all steps of a run, starting at an epoch."""
+    for epoch in range(first_epoch, plan.epochs + 1):
+        yield from feed(epoch, range(plan.steps_in(epoch)))
+
+
 def order_digest(ids: npt.NDArray[np.int64]) -> str:
-    """SHA-256 of example ids in the order in which a run trained on them."""
+    """SHA-256 of example ids in training order."""
     return hashlib.sha256(np.ascontiguousarray(ids, "<i8").data).hexdigest()

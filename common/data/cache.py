@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from common.artifacts import atomic_files
 
 TORN = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
-"""What reading an entry raises if it is missing, torn or of another version."""
+"""The errors of reading an entry that is missing, torn or of another version."""
 
 _ENTRY_VERSION = 3
 
@@ -201,7 +201,7 @@ def remove(place: Path, data: Path | None = None) -> bool:
 
 
 def remove_left_over(path: Path, place: Path) -> bool:
-    """Remove a folder in which a killed process built an entry. As `remove`."""
+    """Remove the unfinished entry of a killed process. As `remove`."""
     try:
         with lock(place).acquire(timeout=0):
             shutil.rmtree(path)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ import numpy.typing as npt
 
 from common import spec
 from common.data import mapped
-from common.data.batches import Plan
+from common.data.batches import Feed, Plan
 from common.data.decoding.decode import decode
 from common.data.decoding.images import Rows
 from common.data.sources import Encoded, Split
@@ -23,37 +25,40 @@ _Gather = Callable[[npt.NDArray[np.int64]], Callable[[], _Images]]
 """Starts to gather the images of some ids. The function that it returns waits for them."""
 
 
-def batches(plan: Plan, split: Split, world_size: int, rank: int, first_epoch: int = 1) -> Generator[_Images]:
-    """The images of one process's shard of each global batch, in order, before augmentation.
+def feed(plan: Plan, split: Split, world_size: int, rank: int) -> Feed[_Images]:
+    """A feed of the images of one process's shard of each global batch, before augmentation.
 
     Args:
         plan: of the run.
         split: the training split. Dask's workers decode its files if it has any.
         world_size: number of processes of the run. Each has its own connection to the cluster.
         rank: of this process.
-        first_epoch: epoch to start with.
     """
-    size = plan.architecture.image_size
-    with _gathering(split, size, plan.spec.dask, plan.spec.workers) as gather:
+    opened = ExitStack()
+
+    @cache
+    def gather() -> _Gather:
+        return opened.enter_context(_gathering(split, plan.architecture.image_size, plan.spec.dask, plan.spec.workers))
+
+    def start(epoch: int, steps: Sequence[int]) -> Iterator[_Images]:
+        ids, bounds = plan.draw(epoch).ids, plan.bounds(epoch, world_size, rank)
         pending: deque[Callable[[], _Images]] = deque()
-        for ids in _ids(plan, world_size, rank, first_epoch):
-            pending.append(gather(ids))
+        for step in steps:
+            pending.append(gather()(ids[slice(*bounds[step])]))
             if len(pending) > plan.spec.prefetch:
                 yield pending.popleft()()
         while pending:
             yield pending.popleft()()
 
-
-def _ids(plan: Plan, world_size: int, rank: int, first_epoch: int) -> Iterator[npt.NDArray[np.int64]]:
-    for epoch in range(first_epoch, plan.epochs + 1):
-        ids = plan.draw(epoch).ids
-        for start, stop in plan.bounds(epoch, world_size, rank):
-            yield ids[start:stop]
+    weakref.finalize(start, opened.close)
+    return start
 
 
 @contextmanager
 def _gathering(split: Split, image_size: int, settings: spec.Dask, workers: int) -> Generator[_Gather]:
     # Here and not above: Dask takes a second to import, and no other input needs it.
+    import distributed
+
     from common.data.preprocessing import dask_scan
 
     array = _array(split, image_size, settings.chunk_images)
@@ -72,6 +77,8 @@ def _gathering(split: Split, image_size: int, settings: spec.Dask, workers: int)
                 f"workers must be the number of workers of the cluster. Received: {workers}, it has {found}. Use {found}."
             )
         kept = client.persist(array)
+        with client.as_current():
+            distributed.wait(kept)  # else chunks would be read while later batches are timed
 
         def gather_there(ids: npt.NDArray[np.int64]) -> Callable[[], _Images]:
             future: Any = client.compute(kept[ids])

@@ -111,7 +111,7 @@ class _Known:
     image_size: int
     """Height and width in pixels. Images of another size are resized by the rule of `decode.resize`."""
     notes: tuple[str, ...]
-    """What a reader of the results must know of the data, e.g. which split was drawn from train."""
+    """Facts on the data for readers of the results, e.g. which split was drawn from train."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -44,7 +44,7 @@ class Marks(NamedTuple):
 
 
 MARKS_BYTES = 8 * len(Marks._fields)
-"""Of the file that a watchdog and the process under its watch share: int64 each."""
+"""Size of the file that a watchdog shares with the process under its watch. Each mark is an int64."""
 
 # Of this process: nobody's, until `attach` maps the watcher's.
 _own: npt.NDArray[np.int64] = np.zeros(len(Marks._fields), np.int64)

@@ -26,7 +26,7 @@ class Usage(Frozen):
     budget_cpu_seconds: float = Field(default=0.0, validation_alias=AliasChoices("budget_cpu_seconds", "held"))
     """Of everything on the CPUs of the budget."""
     stolen_cpu_seconds: float = Field(default=0.0, validation_alias=AliasChoices("stolen_cpu_seconds", "stolen"))
-    """What a hypervisor gave to other machines while the CPUs of the budget wanted it. Part of `budget_cpu_seconds`."""
+    """The hypervisor gave these to other machines while the CPUs of the budget wanted them. Part of `budget_cpu_seconds`."""
 
     @property
     def other_cpu_seconds(self) -> float:

@@ -178,6 +178,25 @@ def peak_memory_mib() -> float:
     return total_kib / 1024
 
 
+def proportional_memory_mib() -> float | None:
+    """Proportional set size (PSS) now of this process and its living descendants, summed; None if the system does not say.
+
+    A page that n processes share counts 1 / n in each. The kernel walks all pages: call it outside timed blocks.
+    """
+    total_kib = 0
+    for process in family():
+        try:
+            rollup = Path(f"/proc/{process.pid}/smaps_rollup").read_text(encoding="utf-8")
+        except (FileNotFoundError, ProcessLookupError):
+            if process.is_running():
+                return None
+            continue
+        except OSError:
+            return None
+        total_kib += next((int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")), 0)
+    return total_kib / 1024
+
+
 @cache
 def describe() -> dict[str, Any]:
     """Processor, cores, memory, system, Python, and the commit of the code."""
@@ -194,7 +213,7 @@ def describe() -> dict[str, Any]:
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Those of IDENTITY in which two records of a machine differ; what one of them does not know is passed over."""
+    """The fields of IDENTITY that differ between two records of a machine. Fields unknown to either are skipped."""
 
     def differs(fact: str) -> bool:
         ours, theirs = one.get(fact), other.get(fact)
@@ -235,12 +254,25 @@ def _host() -> str | None:
     return hmac.new(identity.encode(), b"convtwins", "sha256").hexdigest()[:16] if identity else None
 
 
+def cpu_flags() -> list[str]:
+    """Instruction sets of the processor (`avx512f`, `amx_bf16` ...), by which libraries choose their kernels.
+
+    Empty where the system does not say.
+    """
+    return sorted((_cpuinfo("flags") or _cpuinfo("Features") or "").split())
+
+
 def _processor() -> str:
+    return _cpuinfo("model name") or platform.processor()
+
+
+def _cpuinfo(field: str) -> str | None:
+    """A field of the first CPU."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+        return None
+    return next((line.split(":", 1)[1].strip() for line in lines if line.partition(":")[0].strip() == field), None)
 
 
 def _commit() -> dict[str, Any]:
@@ -253,6 +285,8 @@ def _commit() -> dict[str, Any]:
         return done.stdout.strip()
 
     try:
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
+        changed = git("status", "--porcelain", "--untracked-files=no")
+        new = git("ls-files", "--others", "--exclude-standard", "--", "*.py")  # code as well, which no checkout brings back
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(changed or new)}
     except (OSError, subprocess.SubprocessError):
         return {"commit": None, "dirty": None}

@@ -1,4 +1,4 @@
-"""Where the ranks of a run are: on which machines, with how many cores, next to which GPU.
+"""Where the ranks of a run are: their machine, their number of cores, their GPU.
 
 All of it is read from the environment that the launcher of ranks sets.
 """
@@ -17,11 +17,11 @@ PASSWORD_VARIABLE = "CONVTWINS_MEETING"
 
 
 def environments(replicas: int, hosts: Sequence[str] = ()) -> list[dict[str, str]]:
-    """What tells each rank who it is, by torchrun's variables; the port at which they meet is added when they start.
+    """Each rank's identity, as torchrun's variables. Their common port is added when they start.
 
     Args:
         replicas: the number of ranks.
-        hosts: on which they are, in order and in equal parts; none: this machine.
+        hosts: get the ranks in order and in equal parts. None given: this machine.
     """
     places = [host_of(rank, replicas, len(hosts) or 1) for rank in range(replicas)]
     shared = {
@@ -108,5 +108,5 @@ def own_gpu() -> int:
 
 
 def place() -> tuple[str, int]:
-    """(address, port) at which the ranks of this run meet: rank 0's."""
+    """(address, port) of rank 0, where the ranks of this run meet."""
     return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])

@@ -48,7 +48,7 @@ class Rates(Frozen):
 
 
 class DeviceRates(Frozen):
-    """Of one accelerator, as a framework reaches them after training, in the arithmetic of the run."""
+    """Rates of one accelerator, as a framework reaches them after training, in the arithmetic of the run."""
 
     matrix_gflops: float
     """Product of two square matrices of DEVICE_MATRIX_SIZE."""

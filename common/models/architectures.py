@@ -1,8 +1,8 @@
 """Each CNN as plain data, which both twins build and neither owns.
 
 An architecture is a tree of layers with every number written out: widths, strides, explicit padding, BatchNorm
-constants, initialisers. What the frameworks would choose differently by default (see the traps in the design) is
-therefore chosen here, once. Sizes are height and width in pixels, images are NHWC, kernels HWIO.
+constants, initialisers. The frameworks' defaults differ (see the traps in the design), so every choice is made here,
+once. Sizes are height and width in pixels, images are NHWC, kernels HWIO.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Conv:
 
 @dataclass(frozen=True)
 class DepthwiseConv:
-    """2-D convolution of each channel by itself (groups = channels, multiplier 1), without bias."""
+    """2-D convolution of each channel alone (groups = channels, multiplier 1), without bias."""
 
     name: str
     channels: int
@@ -408,7 +408,7 @@ def leaves(layers: tuple[Layer, ...]) -> Iterator[Layer]:
 
 
 def parameters(layers: tuple[Layer, ...]) -> tuple[Parameter, ...]:
-    """What layers have as named arrays, BatchNorm's statistics too, in the order of the forward pass."""
+    """The named arrays of layers, BatchNorm's statistics included, in the order of the forward pass."""
     return tuple(parameter for layer in leaves(layers) for parameter in _parameters(layer))
 
 

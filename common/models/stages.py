@@ -1,4 +1,4 @@
-"""Pipelines without a framework: which layers a stage has, and when it works on which micro-batch.
+"""Pipelines without a framework: the layers of each stage, and its schedule of micro-batches.
 
 A stage is an `Architecture` of its own layers. Code that reads or builds a whole model therefore also takes a stage.
 """
@@ -131,7 +131,7 @@ def ticks(schedule: Schedule, number: int, micro_batches: int) -> list[list[Oper
 
 
 def sequence(schedule: Schedule, number: int, micro_batches: int) -> Iterator[tuple[int, Operation]]:
-    """(stage, operation) of all stages, tick by tick. No operation comes before one that it needs."""
+    """(stage, operation) of all stages, tick by tick. An operation comes after all operations that it needs."""
     for row in ticks(schedule, number, micro_batches):
         for stage, operation in enumerate(row):
             if operation is not None:
@@ -147,7 +147,7 @@ def updates_missing(stage: int, number: int, micro_batch: int) -> int:
 
 
 def idle_fraction(number: int, micro_batches: int) -> float:
-    """Fraction of a step in which one of S equal stages waits, in GPipe and 1F1B: (S - 1) / (M + S - 1) (Huang et al. 2019)."""
+    """Fraction of a step that one of S equal stages waits, in GPipe and 1F1B: (S - 1) / (M + S - 1) (Huang et al. 2019)."""
     return (number - 1) / (micro_batches + number - 1)
 
 
@@ -164,7 +164,7 @@ def _needs(stage: int, number: int, operation: Operation) -> set[tuple[int, Oper
 
 
 def _bounds(costs: Sequence[int], with_weights: Sequence[bool], values: Sequence[int], number: int) -> list[int]:
-    """The number + 1 positions between layers at which to cut, both ends included.
+    """The number + 1 positions of the cuts between layers, both ends included.
 
     Args:
         costs: of each layer.

@@ -9,11 +9,10 @@ This is the only count of operations in the project. Its rule:
 
 Values moved follow a simple model without caches and without fused layers:
 
-- Forward, each layer reads its input and writes its output.
-- Backward, it reads its output's gradient and its input, and writes its input's gradient.
-- A residual sum reads two values and writes one, in both directions.
-- Weights are read forward and backward, and their gradient is written. The update reads gradient and weight and writes the
-  weight. It also reads and writes the optimizer's state of that weight.
+    forward: each layer reads its input and weights, and writes its output.
+    backward: each layer reads its output's gradient, its input and weights, and writes the gradients of input and weights.
+    sum: a residual sum reads two values and writes one, in both directions.
+    update: reads gradient and weight, writes the weight. It also reads and writes the optimizer's state of that weight.
 """
 
 from __future__ import annotations

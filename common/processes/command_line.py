@@ -54,6 +54,14 @@ def _add_trace_options(parser: argparse.ArgumentParser) -> None:
         "--teacher", type=Path, metavar="FILE", help="load the state before each drawn step from this recording"
     )
     parser.add_argument("--reverse-batches", action="store_true", help="sum in another order: the yardstick")
+    parser.add_argument("--batches", action="store_true", help="also the batches of all steps, and the weights after them")
+    parser.add_argument(
+        "--copies",
+        type=int,
+        nargs=2,
+        metavar=("N", "STEPS"),
+        help="losses of the first steps alone, and of N copies one unit in the last place apart",
+    )
     parser.add_argument(
         "--then",
         type=Path,

@@ -1,4 +1,4 @@
-"""What a twin does in one process, once its framework is imported: train, trace, time layers, serve trials, use models."""
+"""The work of a twin in one process, after its framework is imported: train, trace, time layers, serve trials, use models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from common.models import architectures, weights
 from common.processes import ranks, serving
 from common.processes.twin import EXIT_DATA_REFUSED, EXIT_FAILED, EXIT_OK, EXIT_USAGE, Job, Twin
 from common.spec import Spec
-from common.training import inference, layers, timing, tracing
+from common.training import inference, layers, timing, tracing, trajectories
 from common.training.loop import Diverged, Run, is_first_rank
 from common.training.trainer import Trainer
 
@@ -161,18 +161,20 @@ def _train(job: Job, twin: Twin, run: Run, stopwatch: timing.Stopwatch) -> tuple
 def trace(framework: str, twin: Twin, read: Spec, out: Path, asked: argparse.Namespace) -> None:
     """Record the arrays of a few steps."""
     dataset, plan, initial, trainer = _prepare(framework, twin, read, reverse_batches=asked.reverse_batches)
-    if asked.drawn is None:
-        arrays = tracing.trace(trainer, plan, dataset, initial)
-    else:
+    if asked.drawn is not None:
         teacher = None if asked.teacher is None else safetensors.numpy.load_file(asked.teacher)
         arrays = tracing.trace_steps(trainer, plan, asked.drawn, teacher)
+    elif asked.copies is not None:
+        arrays = trajectories.losses(trainer, plan, *asked.copies)
+    else:
+        arrays = tracing.trace(trainer, plan, dataset, initial, batches_too=asked.batches)
     trainer.close()
     if is_first_rank():
         weights.save(arrays, out)
 
 
 def time_layers(twin: Twin, read: Spec, arguments: argparse.Namespace) -> int:
-    """Time each layer of the model by itself."""
+    """Time each layer of the model alone."""
     twin.configure(read)
     try:
         measured = layers.measure(

@@ -38,7 +38,7 @@ from common.training.loop import is_first_rank
 __all__ = ["EXIT_DATA_REFUSED", "EXIT_FAILED", "EXIT_OK", "EXIT_USAGE", "Rendezvous", "Switches", "Twin", "leave", "main"]
 
 OF_THE_PROCESS = ("mode", "replicas", "cores", "device", "precision", "switches", "framework_options", "hosts")
-"""Fields of the spec by which a process sets its threads, devices and ranks, once."""
+"""Fields of the spec that decide the threads, devices and ranks of a process. They are set once."""
 
 _WITHOUT_SPEC = {
     "preprocess": commands.preprocess,

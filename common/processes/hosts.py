@@ -99,7 +99,7 @@ class Distant:
                     stream.close()
 
     def kill(self) -> None:
-        """Cut its connection, if it did not end by itself."""
+        """Cut its connection, if it has not ended yet."""
         self.terminate()
         self._process.kill()
         self._process.wait()

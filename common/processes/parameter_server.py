@@ -63,7 +63,7 @@ class Server:
 
         Args:
             settings: of the update rule.
-            communication: by which the workers compress what they push.
+            communication: says how the workers compress what they push.
             workers: how many there are.
             synchronous: one update from all workers' gradients, or one for each worker's.
             staleness: of asynchronous updates: steps that a worker may be ahead of the slowest; None: any number.

@@ -39,7 +39,7 @@ def joined(address: str, port: int) -> str:
 
 
 def own_address() -> str:
-    """The address of this machine from which the meeting place is reached."""
+    """The address of this machine that its connection to the meeting place has."""
     family, kind, _, _, there = socket.getaddrinfo(*place(), type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
         probe.connect(there)  # asks the routing table, and sends nothing

@@ -22,7 +22,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """Ask the kernel to end this process when the one that started it is gone, so that a kill leaves no orphan."""
+    """Ask the kernel to end this process when its parent is gone, so that a kill leaves no orphan."""
     if sys.platform != "linux":
         return
     parent = os.getppid()
@@ -67,7 +67,7 @@ class Watch(NamedTuple):
     folder: Path | None = None
     """Gets the stacks of a run that hung, or of those that a dead member left behind."""
     waiting: str | None = None
-    """Matches the file names of the frames in which a rank waits for the others."""
+    """Regular expression. If a stack frame's file name matches, the rank waits for the others."""
 
 
 class Failure(NamedTuple):
@@ -156,17 +156,17 @@ def run_members(members: Sequence[ProcessSpec], watch: Watch) -> Failure | None:
 def _killed_elsewhere(running: Sequence[Running]) -> list[tuple[int, int]]:
     """(code, index) of ranks on other hosts that a signal has ended. Their report comes later than its effects here.
 
-    Not by SIGABRT, by which gloo ends a rank whose partner is gone.
+    SIGABRT does not count: gloo ends a rank with it when the rank's partner is gone.
     """
     codes = [(each.poll() if isinstance(each, hosts.Distant) else None, index) for index, each in enumerate(running)]
     return [(code, index) for code, index in codes if code is not None and code < 0 and code != -signal.SIGABRT]
 
 
 def _with_meeting_place(members: Sequence[ProcessSpec], held: contextlib.ExitStack) -> list[ProcessSpec]:
-    """Give all ranks the port at which they meet, which nobody else gets meanwhile.
+    """Give all ranks the port of their meeting place. Nobody else gets that port meanwhile.
 
-    A port that nobody holds may be given to whoever connects next: also to a rank that tries to reach rank 0 before that
-    listens, and then is connected to itself. Linux lets rank 0 listen on one that is held without being listened on.
+    A port that nobody holds may be given to whoever connects next. That may be a rank that tries to reach rank 0 before rank 0
+    listens. It would then be connected to itself. Linux lets rank 0 listen on a port that is held but not listened on.
     """
     sockets = {
         address: held.enter_context(_held(address))

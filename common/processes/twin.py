@@ -1,4 +1,4 @@
-"""What one framework brings to the processes of a run, and the exit codes that both share."""
+"""A framework's side of the processes of a run, and the exit codes that both share."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Rendezvous(Protocol):
     """A twin's module of that name: what is known of ranks without importing the framework."""
 
     WAITING: str
-    """Matches the file names of the frames in which a rank waits for the others."""
+    """Regular expression. If a stack frame's file name matches, the rank waits for the others."""
 
     def environments(self, spec: Spec) -> list[dict[str, str]]:
         """What tells each rank of a run who it is. Empty for a mode of one process."""

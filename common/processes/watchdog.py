@@ -1,8 +1,8 @@
 """Telling processes that are stuck from those that are slow, and which of them is to blame.
 
-A process under watch leaves marks of how far it has come in a few bytes that its watcher maps too: that costs it a store
-to memory and no synchronisation. Where the marks stand still for long, CPU time and state decide: one that computes is
-slow; one that is stopped, or that waits without using the CPU, is stuck. Then each is asked for its stacks.
+A process under watch writes marks of its progress into a few bytes that its watcher maps too. That costs it a store to
+memory and no synchronisation. If the marks stand still for long, CPU time and state decide. A process that computes is slow.
+A process that is stopped, or that waits without using the CPU, is stuck. Then each is asked for its stacks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LEAST_SECONDS, _MOST_SECONDS = 0.1, 3.0
 _IDLE_CPU = 0.05
 """CPU seconds a second that threads may use which only wait and poll."""
 _IDLE_WANTING = 0.5
-"""The part of the looks at which one may want the core: where many others want it too, what works may get little of it."""
+"""A stuck process wants the core in less than this part of the looks. A busy one wants it always, even if it gets little."""
 _WANTING = ("R", "D", psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
 STACKS_SECONDS = 1.0
 """For which a process that was asked for its stacks is waited for."""
@@ -183,7 +183,7 @@ class Watchdog:
     Args:
         members: all of them.
         limit_seconds: within which a hang is to be found, and the processes ended.
-        waiting: matches the file names of the frames in which a rank waits for the others.
+        waiting: regular expression. If a stack frame's file name matches, the rank waits for the others.
     """
 
     def __init__(self, members: Sequence[Member], limit_seconds: float, waiting: str | None = None) -> None:
@@ -210,7 +210,7 @@ class Watchdog:
         return self._hang(found, f"no progress for {patience:g} s")
 
     def halted(self) -> Hang | None:
-        """A process that is stopped or silent now. Another that noticed it, and ended by itself, is not to blame."""
+        """A process that is stopped or silent now. Another that noticed it, and ended on its own, is not to blame."""
         for view in self._views:
             view.look(0.0)
         halted = [view for view in self._views if view.halted is not None]

@@ -110,7 +110,7 @@ class ParameterServer(Finite):
 
 class Pipeline(Finite):
     micro_batches: int = Field(4, ge=1)
-    """Of each replica's batch, which follow one another through the stages. See `micro_batches`."""
+    """Micro-batches of each replica's batch. They follow one another through the stages. See `micro_batches`."""
     schedule: Literal["gpipe", "1f1b", "asynchronous"] = "gpipe"
     """All forward, then all backward (Huang et al. 2019); in turn; or without waiting, on stale weights (Narayanan et al.)."""
 

@@ -37,7 +37,7 @@ COMPRESSING_VARIANTS = ("serial", "data_parallel", "multi_process", "parameter_s
 WHOLE_BATCH_MODES = ("serial", "model_parallel", "tensor_parallel", "pipeline")
 """Modes whose replicas work on the same examples. They divide the model, not the batch."""
 RESUMABLE_MODES = ("serial", "data_parallel", "multi_process")
-"""Modes in which rank 0 holds everything that a resumed run needs."""
+"""Modes whose rank 0 holds everything that a resumed run needs."""
 INPUTS = ("inline", "workers", "dask")
 SCHEDULERS = ("threads", "processes")
 """Of Dask, besides the address `tcp://host:port` of a running cluster."""

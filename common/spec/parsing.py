@@ -23,7 +23,7 @@ def load(path: str | Path) -> Spec:
 
 
 class _EachOnce(yaml.SafeLoader):
-    """YAML in which a name that stands twice is an error: the last one would win without a word."""
+    """YAML loader that refuses a name that stands twice. YAML's own rule takes the last one without a word."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()

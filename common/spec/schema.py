@@ -172,17 +172,17 @@ class Spec(Finite):
         return self.seed if self.data.seed is None else self.data.seed
 
     @property
-    def parts_asked(self) -> int:
+    def micro_batches_asked(self) -> int:
         """Micro-batches that the spec asks for: of a pipeline, else of `accumulation`."""
         return self.pipeline.micro_batches if "pipeline" in self.variant else self.accumulation
 
-    def parts(self, num_examples: int | None = None) -> int:
+    def micro_batches(self, num_examples: int | None = None) -> int:
         """Micro-batches into which every copy of the model really cuts a batch. See `micro_batches`.
 
         Args:
             num_examples: of the batch. None: of a whole one.
         """
-        return micro_batches(num_examples or self.global_batch_size, self.parts_asked, self.data_replicas)
+        return micro_batches(num_examples or self.global_batch_size, self.micro_batches_asked, self.data_replicas)
 
     @property
     def batches_ahead(self) -> int:
@@ -192,11 +192,11 @@ class Spec(Finite):
     def learning_rate(self, step: int, steps_per_epoch: int, total_steps: int) -> float:
         """The learning rate of one update: the base rate, scaled for replicas, warmed up and scheduled.
 
-        - `step` and `exponential` change between epochs, as torch.optim's StepLR and ExponentialLR do.
-        - `cosine` falls at every step and reaches zero just after the last one (Loshchilov & Hutter 2017, without restarts).
-        - Warm-up rises linearly from zero to the scaled rate.
-        - Scaling follows the replicas, as in the published reports. Goyal et al. 2017 scale with the global batch, and warm up
-          from the base rate.
+        schedule: `step` and `exponential` change between epochs, as torch.optim's StepLR and ExponentialLR do.
+            `cosine` falls at every step and reaches zero just after the last one (Loshchilov & Hutter 2017, without restarts).
+        warm-up: rises linearly from zero to the scaled rate.
+        scaling: follows the replicas, as in the published reports. Goyal et al. 2017 scale with the global batch, and warm up
+            from the base rate.
 
         Args:
             step: updates done before this one, from 0.

@@ -70,9 +70,9 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
         return f"not available: the micro-batches of a {spec.variant} have BatchNorm statistics of their own"
     if spec.variant == "parameter_server_async" and spec.batch_norm_statistics == "synchronised":
         return "not available: workers that do not wait for each other have BatchNorm statistics of their own"
-    if "pipeline" in spec.variant and spec.parts() == 1 < spec.parts_asked:
+    if "pipeline" in spec.variant and spec.micro_batches() == 1 < spec.micro_batches_asked:
         return (
-            f"not available: {spec.per_replica_batch_size} examples cannot be cut into 2 to {spec.parts_asked} equal "
+            f"not available: {spec.per_replica_batch_size} examples cannot be cut into 2 to {spec.micro_batches_asked} equal "
             "micro-batches, and with one nothing overlaps (model_parallel)"
         )
     if spec.batch_norm_statistics not in mode["batch_norm_statistics"]:

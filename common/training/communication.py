@@ -66,4 +66,4 @@ def statistics_payload_bytes(spec: Spec, architecture: Architecture) -> int:
     if spec.batch_norm_statistics == "per_replica":
         return 0
     values = sum(2 * (2 * layer.channels + 1) for layer in architecture.leaves() if isinstance(layer, BatchNorm))
-    return values * spec.parts() * _ITEMSIZE[spec.precision]
+    return values * spec.micro_batches() * _ITEMSIZE[spec.precision]

@@ -96,7 +96,7 @@ def score(predictor: Predictor, images: Images, batch_size: int = SCORE_BATCH) -
 
 
 def measure(predictor: Predictor, image_size: int, batch_size: int, calls: int, seconds: float) -> BatchTimes:
-    """Time one batch size, warmed up: made-up pixels, for what they show changes nothing in what is computed.
+    """Time one batch size after a warm-up, on random pixels. The time does not depend on what an image shows.
 
     Args:
         predictor: the model.

@@ -1,8 +1,8 @@
-"""The time of each layer of a model by itself, forward and backward: which layers a training step waits for.
+"""The time of each layer of a model alone, forward and backward: which layers a training step waits for.
 
-Layers that are alike but for their names are measured once. Each gets random values of the shape that it meets in the model and
-a random gradient of its output, in a whole batch; the layers of a model that come before it are not there. A residual sum is
-two sums: of what its branches make, and of the gradients that meet where they part.
+Layers that differ only in their names are measured once. Each gets a whole batch of random values, in the shape that it gets in
+the model, and a random gradient of its output. The layers in front of it are left out. A residual sum is two sums: of its
+branches' outputs, and of the gradients that meet where the branches part.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OWN_NAME = "layer"
 
 @dataclass(frozen=True)
 class Unit:
-    """Layers of one model that are alike but for their names."""
+    """Layers of one model that differ only in their names."""
 
     layer: Layer
     """The first of them; of a Residual its sum alone, without body, shortcut and ReLU."""
@@ -71,7 +71,7 @@ class Measured(Frozen):
     seconds: list[float]
     """Of each unit: one such layer, forward and backward."""
     whole_seconds: float
-    """Of the whole model, forward and backward, with neither loss nor update."""
+    """The whole model, forward and backward, with neither loss nor update."""
     device: str
     versions: dict[str, str]
     cores_of_others: float
@@ -81,8 +81,8 @@ class Measured(Frozen):
 
 
 Passes = Callable[[Spec, Architecture, tuple[int, ...], bool], Callable[[], object]]
-"""(spec, layers, [H, W, C] or [features] of an example in front of them, whether that needs a gradient) to what goes through
-them once, forward and backward, with one batch of the spec; what is started there may be waited for later."""
+"""(spec, layers, an example's input shape: [H, W, C] or [features], whether the input needs a gradient) to a function. That
+passes one batch of the spec through the layers, forward and backward. It may return before the device is done."""
 
 
 def units(architecture: Architecture) -> list[Unit]:

@@ -10,8 +10,9 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,16 +24,16 @@ from common.artifacts import checkpoint, event_log, results, trained
 from common.artifacts.checkpoint import Checkpoint, CheckpointError, Identity, Progress
 from common.artifacts.schema import EpochRecord, Metrics, Noise, Phases, RunResult, Status
 from common.artifacts.trained import Card
-from common.data.batches import Plan, order_digest
+from common.data.batches import Feed, Plan, order_digest
 from common.data.sources import Dataset, Split
 from common.machine import heartbeat, machine, placement
 from common.machine.interference import Meter, Usage
 from common.machine.rates import DeviceRates
 from common.models.sharding import shard
-from common.models.weights import Weights
+from common.models.weights import Weights, digest
 from common.spec import Spec
 from common.training import metrics, profiling
-from common.training.timing import Stopwatch, Timer
+from common.training.timing import DEFECTS, Audit, ClockError, Evidence, Stopwatch, Timer
 from common.training.trainer import Batch, Trainer
 
 LEAST_TIMED_SECONDS = 0.5
@@ -76,7 +77,9 @@ class Run:
         self._order: list[npt.NDArray[np.int64]] = []
         self._cpus = machine.cpu_budget(spec.cores) if cpus is None else cpus  # of all ranks
         self._usage = Usage()
-        self._peak_memory_mib = 0.0
+        self._memory_mib = np.array([0.0, math.nan])
+        """The largest so far: resident, and proportional if the system says."""
+        self._audit = Audit()
         self._load, self._frequency_mhz = machine.load(), machine.frequency_mhz()
         self._first_batch: Batch | None = None
         self._first_epoch = 1
@@ -147,14 +150,11 @@ class Run:
         self._event("start", total_epochs=plan.epochs, total_steps=plan.total_steps, steps_per_epoch=plan.steps_per_epoch)
         with self._stopwatch.phase("build"):
             self._resume(trainer, plan, dataset, earlier)
-            batches = trainer.batches(self._first_epoch)
-        if self._spec.part != "training":
-            self._run_part(trainer, plan, batches)
-            return
+            feed = trainer.feed()
         saved = time.monotonic()
         for epoch in range(self._first_epoch, plan.epochs + 1):
-            self._epoch(epoch, trainer, plan, dataset, batches)
-            if self._select(trainer, plan, dataset):
+            self._epoch(epoch, trainer, plan, dataset, feed)
+            if self._spec.part == "training" and self._select(trainer, plan, dataset):
                 break
             due = time.monotonic() - saved >= (self._spec.checkpoint_seconds or 0.0)
             if due and epoch < plan.epochs and is_first_rank() and self._spec.starts_over is None:
@@ -175,7 +175,7 @@ class Run:
 
     def profile(self, trainer: Trainer, plan: Plan) -> None:
         """Break a step down where the spec asks for it, after everything else. The wall time ends before."""
-        if self._first_batch is None:
+        if self._first_batch is None or not self._spec.profile_steps:
             return
         self._phases = self._phases or self._phases_so_far()
         batch, size, steps = self._first_batch, plan.batch(0)[1], self._spec.profile_steps
@@ -245,7 +245,8 @@ class Run:
         self._order = [found.ids]
         self._epochs = list(progress.epochs)
         self._earlier = progress.phases
-        self._usage, self._peak_memory_mib = progress.usage, progress.peak_memory_mib
+        self._usage = progress.usage
+        self._memory_mib = np.array([progress.peak_memory_mib, progress.peak_memory_pss_mib], np.float64)
         self._load, self._frequency_mhz = progress.load_start, progress.frequency_start_mhz
         self.record(first_step_loss=progress.first_step_loss, resumes=progress.resumes + 1)
         self._event("first_step", seconds=progress.phases.first_step_seconds, loss=progress.first_step_loss)
@@ -276,7 +277,8 @@ class Run:
             usage=self._usage,
             load_start=self._load,
             frequency_start_mhz=self._frequency_mhz,
-            peak_memory_mib=self._peak_memory_mib,
+            peak_memory_mib=self._facts["peak_memory_mib"],
+            peak_memory_pss_mib=self._facts["peak_memory_pss_mib"],
         )
         try:
             checkpoint.save(Checkpoint(progress, np.concatenate(self._order), trainer.state(), self._best), self._out)
@@ -291,58 +293,120 @@ class Run:
             return own
         return Phases(**{name: seconds + getattr(self._earlier, name) for name, seconds in own})
 
-    def _epoch(self, epoch: int, trainer: Trainer, plan: Plan, dataset: Dataset, batches: Iterator[Batch]) -> None:
-        steps = plan.steps_in(epoch)
-        first_step = (epoch - 1) * plan.steps_per_epoch
-        batch_sizes = [stop - start for start, stop in map(plan.batch, range(steps))]
+    def _epoch(self, epoch: int, trainer: Trainer, plan: Plan, dataset: Dataset, feed: Feed[Batch]) -> None:
+        part, steps, first_step = self._spec.part, plan.steps_in(epoch), (epoch - 1) * plan.steps_per_epoch
+        sizes = [stop - start for start, stop in map(plan.batch, range(steps))]
+        if part == "compute":
+            sizes = sizes[:1] * steps
         outputs: list[tuple[Any, Any]] = []
         ids: list[Any] = []
+        begun: list[Any] = []
 
-        def train(timer: Any, step: int) -> None:
-            with timer.waiting_for_input():
-                batch = next(batches)
-            if self._spec.profile_steps and self._first_batch is None:
+        def train(timer: Timer, step: int) -> None:
+            batch = self._first_batch
+            if batch is None or part != "compute":
+                with timer.waiting_for_input():
+                    batch = next(batches)
+            if self._first_batch is None and (self._spec.profile_steps or part == "compute"):
                 self._first_batch = batch
-            outputs.append(trainer.train_step(batch, batch_sizes[step], plan.learning_rate(first_step + step)))
+            if part != "input":
+                outputs.append(trainer.train_step(batch, sizes[step], plan.learning_rate(first_step + step)))
             heartbeat.stepped()
             ids.append(batch.ids)
+            begun.append(batch.begun)
 
         timed, first_step_seconds = range(steps), None
         if epoch == self._first_epoch:  # of this process, which compiles in its first step
+            batches = feed(epoch, [0] * max(self._spec.workers, 1))  # a batch for each worker, so that all have started
             with self._stopwatch.phase("first_step") as timer:
                 train(timer, 0)
+                deque(batches, maxlen=0)
             timed, first_step_seconds = range(1, steps), timer.seconds
-            if epoch == 1:
+            if epoch == 1 and part == "training":
                 first_loss = float(trainer.all_reduce(trainer.fetch([outputs[0][0]]).astype(np.float64))[0])
                 self.record(first_step_loss=first_loss)
                 self._event("first_step", seconds=timer.seconds, loss=first_loss)
+            if part != "input":
+                with self._stopwatch.phase("compile"):
+                    trainer.compile(*self._other_sizes(trainer, plan, dataset))
+        batches, untimed = feed(epoch, timed), len(ids)
         with self._timed(trainer) as timer:
             for step in timed:
                 train(timer, step)
+            if part != "input":
+                trainer.finish_epoch()
+        measured = {"timed_seconds": timer.seconds, "input_wait_seconds": timer.input_wait_seconds}
+        if part != "training":
+            self._record_epoch(epoch, plan, sizes, timed, train=None, validation=None, evaluation_seconds=0.0, **measured)
+            return
 
-        losses = trainer.all_reduce(trainer.fetch([loss for loss, _ in outputs]).astype(np.float64))
-        num_correct = trainer.all_reduce(trainer.fetch([correct for _, correct in outputs]).astype(np.int64))
+        stopped = time.perf_counter()
+        losses, num_correct = (trainer.fetch(list(values)) for values in zip(*outputs, strict=True))
+        late = time.perf_counter() - stopped
+        losses, num_correct = trainer.all_reduce(losses.astype(np.float64)), trainer.all_reduce(num_correct.astype(np.int64))
         self._order.append(_gather(trainer, plan, epoch, ids))
         if not np.isfinite(losses).all():
             step = int(np.argmin(np.isfinite(losses)))
+            self._keep_losses(losses, first_step)
             raise Diverged(f"loss is {losses[step]} at epoch {epoch}, step {step + 1}; try a smaller optimizer.learning_rate")
+        self._keep_losses(losses, first_step)
+        trained = self._parameters(trainer, plan, epoch)
         with self._stopwatch.phase("evaluation") as evaluation:
             trainer.share_statistics()
             validation, _ = evaluate(trainer, dataset.validation, self._spec.global_batch_size)
         if not math.isfinite(validation.loss):
             raise Diverged(f"validation loss is {validation.loss} after epoch {epoch}; try a smaller optimizer.learning_rate")
+        seen = Evidence(
+            seconds=timer.seconds,
+            rank_seconds=timer.rank_seconds,
+            late_seconds=late,
+            begun_before=timer.started_at - float(begun[untimed]) if timed and begun[untimed] else 0.0,
+            compilations=timer.compilations,
+            updates=trainer.updates - (first_step + steps),
+            moved=self._parameters(trainer, plan, epoch) != trained,
+        )
+        self._refuse(trainer, self._audit.defects(seen))
         self._record_epoch(
             epoch,
             plan,
-            batch_sizes,
+            sizes,
             timed,
-            train=metrics.from_counts(int(num_correct.sum()), sum(batch_sizes), float(losses @ np.array(batch_sizes))),
+            train=metrics.from_counts(int(num_correct.sum()), sum(sizes), float(losses @ np.array(sizes))),
             validation=validation,
-            timed_seconds=timer.seconds,
-            input_wait_seconds=timer.input_wait_seconds,
             evaluation_seconds=evaluation.seconds,
             first_step_seconds=first_step_seconds,
+            **measured,
         )
+
+    def _other_sizes(self, trainer: Trainer, plan: Plan, dataset: Dataset) -> tuple[list[int], list[int]]:
+        """Sizes of the global batches to train on other than the first, and of this process's batches to score."""
+        if self._spec.part != "training":
+            return [], []
+        sizes = {stop - start for start, stop in map(plan.batch, range(plan.steps_in(1)))} - {plan.batch(0)[1]}
+        index, number = trainer.shard
+        low, high = shard(len(dataset.validation.labels), number, index)
+        size = self._spec.global_batch_size
+        return sorted(sizes), sorted({min(high - low, size), (high - low) % size} - {0})
+
+    def _parameters(self, trainer: Trainer, plan: Plan, epoch: int) -> str | None:
+        """A digest of the trained parameters in this process's first epoch, which stands for all; None in the others."""
+        if epoch != self._first_epoch:
+            return None
+        statistics = {parameter.name for parameter in plan.architecture.parameters() if not parameter.trainable}
+        return digest({name: array for name, array in trainer.weights().items() if name not in statistics})
+
+    def _refuse(self, trainer: Trainer, defects: dict[str, str]) -> None:
+        """End the run in all processes if one of them has found a defect of the clock."""
+        found = trainer.total(np.array([name in defects for name in DEFECTS], np.int64))
+        if found.any():
+            elsewhere = [f"{name} (seen by another rank)" for name, ranks in zip(DEFECTS, found, strict=True) if ranks]
+            raise ClockError("; ".join(defects.values() or elsewhere))
+
+    def _keep_losses(self, losses: npt.NDArray[np.float64], first_step: int) -> None:
+        """Record the losses of an epoch, if those of all steps before it are recorded and there is room."""
+        kept: list[float] = self._facts.get("step_losses", [])
+        if len(kept) == first_step:
+            self.record(step_losses=[*kept, *losses.tolist()][:_STEP_LOSSES_KEPT])
 
     def _record_epoch(self, epoch: int, plan: Plan, sizes: Sequence[int], timed: Sequence[int], **measured: Any) -> None:
         """Record an epoch: the sizes of its batches, the positions of its timed steps, and what was measured."""
@@ -361,64 +425,37 @@ class Run:
 
     @contextmanager
     def _timed(self, trainer: Trainer) -> Generator[Timer]:
-        """Time training. Also measure how much of the machine these processes and all others use meanwhile."""
-        meter = Meter(self._cpus)
+        """Time training from the moment when all ranks are ready until the last rank has done its last update.
+
+        Also measure how much of the machine these processes and all others use meanwhile.
+        """
+        _meet(trainer)
+        meter, compilations = Meter(self._cpus), trainer.compilations()
         with self._stopwatch.phase("training") as timer:
             yield timer
+            trainer.synchronize()
+            own_seconds = timer.elapsed()
+            _meet(trainer)
         used = meter.usage()
-        seconds, memory = map(float, trainer.total(np.array([used.process_cpu_seconds, machine.peak_memory_mib()])))
-        self._peak_memory_mib = max(self._peak_memory_mib, memory)
-        used = used.model_copy(update={"wall_seconds": timer.seconds, "process_cpu_seconds": seconds})
+        timer.compilations = trainer.compilations() - compilations
+        by_rank = np.zeros(int(os.environ.get("WORLD_SIZE", "1")))
+        by_rank[int(os.environ.get("RANK", "0"))] = own_seconds
+        seconds, timer.rank_seconds = np.split(trainer.total(np.array([used.process_cpu_seconds, *by_rank])), [1])
+        used = used.model_copy(update={"wall_seconds": timer.seconds, "process_cpu_seconds": float(seconds[0])})
         self._usage = self._usage.plus(used)
+        self._record_memory(trainer)
 
     def _over_time(self, seconds: float) -> float | None:
         wall = self._usage.wall_seconds
         return seconds / wall if wall >= LEAST_TIMED_SECONDS else None
 
-    def _run_part(self, trainer: Trainer, plan: Plan, batches: Iterator[Batch]) -> None:
-        """Run only the input or only the model, step by step as in training. Nothing is scored.
-
-        The input is timed at its steady pace. The clock starts when all batches prepared before it are used up. It stops when
-        as many are ready again. So every timed batch was prepared within the timed steps.
-        """
-        size = plan.batch(0)[1]
-        kept: Batch | None = None
-
-        def step(timer: Timer, number: int) -> None:
-            nonlocal kept
-            if kept is None or self._spec.part == "input":
-                with timer.waiting_for_input():
-                    kept = next(batches)
-            if self._spec.part == "compute":
-                trainer.train_step(kept, size, plan.learning_rate(number))
-            heartbeat.stepped()
-
-        ahead = self._spec.batches_ahead
-        timed = range(1 + ahead, max(plan.total_steps - ahead, 1 + ahead))
-        with self._stopwatch.phase("first_step") as clock:
-            step(clock, 0)
-        with ExitStack() as running:
-            for epoch in range(1, plan.epochs + 1):
-                steps, first = plan.steps_in(epoch), (epoch - 1) * plan.steps_per_epoch
-                sizes = [
-                    size if self._spec.part == "compute" else stop - start for start, stop in map(plan.batch, range(steps))
-                ]
-                for number in range(max(first, 1), first + steps):
-                    if number == timed.start and timed:
-                        clock = running.enter_context(self._timed(trainer))
-                    if number == timed.stop:
-                        running.close()
-                    step(clock if number in timed else Timer(), number)
-                timed_here = [number - first for number in timed if first <= number < first + steps]
-                trainer.synchronize()
-                seconds, waited = clock.lap() if timed_here else (0.0, 0.0)
-                waits = {"timed_seconds": seconds, "input_wait_seconds": waited, "evaluation_seconds": 0.0}
-                self._record_epoch(epoch, plan, sizes, timed_here, train=None, validation=None, **waits)
-        self._record_memory(trainer)
-
     def _record_memory(self, trainer: Trainer) -> None:
-        now = float(trainer.total(np.array([machine.peak_memory_mib()]))[0])
-        self.record(peak_memory_mib=max(self._peak_memory_mib, now))
+        """Record the largest memory so far, of all processes together."""
+        proportional = machine.proportional_memory_mib()
+        now = np.array([machine.peak_memory_mib(), math.nan if proportional is None else proportional])
+        self._memory_mib = np.fmax(self._memory_mib, trainer.total(now))
+        resident, proportional = map(float, self._memory_mib)
+        self.record(peak_memory_mib=resident, peak_memory_pss_mib=None if math.isnan(proportional) else proportional)
 
     def _event(self, event: str, **values: Any) -> None:
         heartbeat.reached()
@@ -426,6 +463,11 @@ class Run:
             self._listener({"event": event, **values})
         elif is_first_rank():
             event_log.append_event(self._out, event, time=time.time(), **values)
+
+
+def _meet(trainer: Trainer) -> None:
+    """Wait until all processes of the run are here."""
+    trainer.total(np.zeros(1))
 
 
 def is_first_rank() -> bool:
@@ -448,6 +490,8 @@ def best_epoch(epochs: Sequence[EpochRecord], by: str) -> int:
     return min(epochs, key=rank).epoch
 
 
+_STEP_LOSSES_KEPT = 200
+"""Losses of the first steps that a result keeps."""
 _LOSSES_KEPT = 32
 """Losses of evaluation batches that stay on the device at once. Thousands of small tensors between large ones would fragment
 the freed memory, and the process would grow by hundreds of MiB."""

@@ -21,7 +21,7 @@ BINS = 15
 CHANCE = 0.95
 """Part of the samples of a calibrated model whose calibration error stays within `Scores.calibration_chance`."""
 _DRAWS = 1000
-"""Such samples, from which that is known."""
+"""Number of such samples that are drawn."""
 
 Labels = npt.NDArray[np.int64]
 Logits = npt.NDArray[np.floating]
@@ -31,9 +31,9 @@ class ClassScores(Frozen):
     """Of one class, or averaged over classes. A quotient by 0 is 0: a class that was never predicted has precision 0."""
 
     precision: float
-    """Of the examples predicted as the class, the fraction that is of it."""
+    """Fraction of the examples predicted as the class that are of it."""
     recall: float
-    """Of the examples of the class, the fraction predicted as it."""
+    """Fraction of the examples of the class that are predicted as it."""
     f1: float
     """Harmonic mean of the two."""
     support: int

@@ -8,10 +8,28 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import psutil
 
 from common.artifacts.schema import Phases
+
+SLACK_SECONDS, SLACK = 0.5, 0.1
+"""Seconds of training that may lie outside the clock, absolute and as part of the timed ones, before it is a defect."""
+RESOLUTION_SECONDS = 1e-3
+"""Between two processes that read the system's clock."""
+
+DEFECTS = (
+    "slow rank",
+    "missing synchronisation",
+    "queue filled off the clock",
+    "compile inside the clock",
+    "doubled step",
+    "work moved into evaluation",
+)
+"""What can be wrong with the clock of a run. Each run looks for all of them."""
 
 STARTED_VARIABLE = "CONVTWINS_STARTED"
 """A launcher of ranks passes its own start here, so that a rank's wall time counts from the command."""
@@ -29,24 +47,84 @@ def process_started() -> float:
     return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
 
 
+class ClockError(AssertionError):
+    """The clock of a run does not cover what it should. The message begins with the name of the defect."""
+
+
+class Evidence(NamedTuple):
+    """What one process saw of an epoch's timed training."""
+
+    rank_seconds: npt.NDArray[np.float64]
+    """[ranks], of each rank until its own last update was done."""
+    seconds: float
+    """By the clock, in this process."""
+    late_seconds: float
+    """How long the losses were waited for when the clock had stopped."""
+    begun_before: float
+    """How long before the clock started the input began to make the first timed batch, in seconds."""
+    compilations: int
+    """How far the trainer's count rose while the clock ran."""
+    updates: int
+    """Those done beyond the planned ones."""
+    moved: bool
+    """Whether a parameter changed between the end of the clock and the end of the evaluation."""
+
+
+class Audit:
+    """Looks for defects of a run's clock, epoch after epoch.
+
+    Seconds are added up over the epochs, and small ones pass: a busy machine may stop a process anywhere for a moment.
+    """
+
+    def __init__(self) -> None:
+        self._seconds = self._late = 0.0
+        self._rank_seconds: npt.NDArray[np.float64] = np.zeros(1)
+
+    def defects(self, seen: Evidence) -> dict[str, str]:
+        """What is wrong with the clock so far: each defect by its name, with the figures."""
+        self._seconds += seen.seconds
+        self._late += seen.late_seconds
+        self._rank_seconds = self._rank_seconds + seen.rank_seconds
+        allowed = SLACK_SECONDS + SLACK * self._seconds
+        rank = int(self._rank_seconds.argmax())
+        longest, ran = float(self._rank_seconds[rank]), f"the clock ran {self._seconds:.2f} s"
+        checks = (
+            (longest > self._seconds + allowed, f"rank {rank} trained for {longest:.2f} s, but {ran}"),
+            (self._late > allowed, f"losses came {self._late:.2f} s after the clock had stopped; {ran}"),
+            (seen.begun_before > RESOLUTION_SECONDS, f"a batch was begun {seen.begun_before:.3f} s before the clock started"),
+            (seen.compilations > 0, "something was traced or compiled in the timed steps"),
+            (seen.updates != 0, f"{seen.updates:+d} updates beyond the planned ones"),
+            (seen.moved, "parameters changed after the clock had stopped"),
+        )
+        return {name: f"{name}: {what}" for name, (found, what) in zip(DEFECTS, checks, strict=True) if found}
+
+
 class Stopwatch:
     """Adds up wall time by phase; what no phase claims is `other`.
 
     Args:
         synchronize: waits until the device has done all that was asked of it.
-        started: seconds since 1970 at which the run began; the time until now is the import phase.
+        started: start of the run, in seconds since 1970. The time until now is the import phase.
     """
 
     def __init__(self, synchronize: Callable[[], None], started: float) -> None:
         self._synchronize = synchronize
         self._import_seconds = max(time.time() - started, 0.0)
         self._created = time.perf_counter()
-        self._seconds = {"build": 0.0, "first_step": 0.0, "training": 0.0, "evaluation": 0.0}
+        self._seconds = {"build": 0.0, "first_step": 0.0, "compile": 0.0, "training": 0.0, "evaluation": 0.0}
         self._input_wait_seconds = 0.0
+        self._open = ""
 
     @contextmanager
     def phase(self, name: str) -> Generator[Timer]:
-        """Time a block, from a synchronised device to a synchronised device."""
+        """Time a block, from a synchronised device to a synchronised device. Blocks do not nest.
+
+        Raises:
+            ClockError: the block lies within another.
+        """
+        if self._open:
+            raise ClockError(f"time counted twice: phase {name} lies within phase {self._open}")
+        self._open = name
         self._synchronize()
         timer = Timer()
         try:
@@ -55,6 +133,7 @@ class Stopwatch:
             self._synchronize()
             timer.seconds = time.perf_counter() - timer.start
             self._seconds[name] += timer.seconds
+            self._open = ""
             if name == "training":
                 self._input_wait_seconds += timer.input_wait_seconds
 
@@ -66,6 +145,7 @@ class Stopwatch:
             import_seconds=self._import_seconds,
             build_seconds=self._seconds["build"],
             first_step_seconds=self._seconds["first_step"],
+            compile_seconds=self._seconds["compile"],
             training_seconds=self._seconds["training"],
             input_wait_seconds=self._input_wait_seconds,
             evaluation_seconds=self._seconds["evaluation"],
@@ -80,14 +160,14 @@ class Timer:
     def __init__(self) -> None:
         self.seconds = 0.0
         self.input_wait_seconds = 0.0
+        self.compilations = 0
+        self.rank_seconds: npt.NDArray[np.float64] = np.zeros(1)
+        """[ranks], until each rank's own last update was done."""
+        self.started_at = time.time()
         self.start = time.perf_counter()
-        self._lap = (0.0, 0.0)
 
-    def lap(self) -> tuple[float, float]:
-        """Seconds, and those of waiting for input, since the lap before; of a block that has ended, up to its end."""
-        now = self.seconds or time.perf_counter() - self.start, self.input_wait_seconds
-        before, self._lap = self._lap, now
-        return now[0] - before[0], now[1] - before[1]
+    def elapsed(self) -> float:
+        return time.perf_counter() - self.start
 
     @contextmanager
     def waiting_for_input(self) -> Generator[None]:

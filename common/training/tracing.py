@@ -121,7 +121,9 @@ def _under(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, npt
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
-def trace(trainer: TraceableTrainer, plan: Plan, dataset: Dataset, initial: Weights) -> dict[str, npt.NDArray[Any]]:
+def trace(
+    trainer: TraceableTrainer, plan: Plan, dataset: Dataset, initial: Weights, *, batches_too: bool = False
+) -> dict[str, npt.NDArray[Any]]:
     """Train `plan.total_steps` steps and record them.
 
     Returns:
@@ -130,6 +132,8 @@ def trace(trainer: TraceableTrainer, plan: Plan, dataset: Dataset, initial: Weig
         In serial mode also initial/<parameter>, gradient/<parameter>, logits/train and logits/eval before the first
         step, num_values: int64 [2], all and trainable; pixels: uint8 [steps, 32], SHA-256 of each augmented batch;
         images/<step> (uint8) of the first steps, and decoded: uint8 [32], SHA-256 of the decoded examples.
+        With batches_too, images/<step>, labels/<step> and masks/<step>/<dropout> of all steps, final/<parameter>: after the
+        last one, pixel_mean and pixel_std.
     """
     arrays: dict[str, npt.NDArray[Any]] = {}
     serial = plan.spec.mode == "serial"
@@ -150,8 +154,11 @@ def trace(trainer: TraceableTrainer, plan: Plan, dataset: Dataset, initial: Weig
         if serial:
             images = np.ascontiguousarray(batch.images)
             pixels.append(_sha256(images))
-            if step < PIXEL_STEPS:
+            if step < PIXEL_STEPS or batches_too:
                 arrays[f"images/{step}"] = images
+            if batches_too:
+                arrays[f"labels/{step}"] = np.asarray(batch.labels)
+                arrays |= {f"masks/{step}/{index}": np.asarray(mask) for index, mask in enumerate(batch.masks)}
         loss, num_correct = trainer.train_step(batch, stop - start, plan.learning_rate(step))
         heartbeat.stepped()
         losses.append(trainer.all_reduce(trainer.fetch([loss]).astype(np.float64)))
@@ -162,10 +169,15 @@ def trace(trainer: TraceableTrainer, plan: Plan, dataset: Dataset, initial: Weig
         own[low - start : high - start] = np.asarray(batch.ids)
         ids.append(trainer.all_reduce(own))
         if step == 0:
+            trainer.finish_epoch()
             trainer.share_statistics()
             arrays |= {f"stepped/{name}": array for name, array in trainer.weights().items()}
     assert first is not None, "a plan has at least one step"
+    trainer.finish_epoch()
     trainer.share_statistics()
+    if batches_too:
+        arrays |= {f"final/{name}": array for name, array in trainer.weights().items()}
+        arrays |= {"pixel_mean": np.array(plan.scaling.mean), "pixel_std": np.array(plan.scaling.std)}
     arrays |= {
         "ids": np.concatenate(ids),
         "loss": np.concatenate(losses),

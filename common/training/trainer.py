@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from common.artifacts.schema import StepParts
+from common.data.batches import Feed
 from common.data.sources import Split
 from common.models.weights import Weights
 
@@ -17,13 +18,15 @@ class Batch(NamedTuple):
     """One process's shard of one global batch, as the input hands it to the model.
 
     ids: int64 [N]; images: uint8 [N, H, W, 3], augmented; labels: int64 [N]; masks: one bool [N, units] for each dropout.
-    The arrays are the framework's own tensors, on the host.
+    The arrays are the framework's own tensors, on the host. begun: when the input began to make the batch, in seconds since
+    1970; 0 if it was made by hand.
     """
 
     ids: Any
     images: Any
     labels: Any
     masks: tuple[Any, ...]
+    begun: Any = 0.0
 
 
 class Update(NamedTuple):
@@ -76,12 +79,38 @@ class Trainer(Protocol):
     shard: tuple[int, int]
     """(index, number): the part of every global batch, and of every scored split, that this process takes."""
 
+    @property
+    def updates(self) -> int:
+        """How many steps have been done since the run began."""
+        ...
+
+    def feed(self) -> Feed[Batch]:
+        """A feed of this process's shard of global batches."""
+        ...
+
     def batches(self, first_epoch: int = 1) -> Iterator[Batch]:
         """Iterate over this process's shard of every global batch, in order, starting at an epoch."""
         ...
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
         """Update the model once; (this process's share of the mean loss over num_examples, num_correct), on the device."""
+        ...
+
+    def compile(self, step_sizes: Sequence[int], score_sizes: Sequence[int]) -> None:
+        """Trace, compile and run once what is built for a batch size. The training state stays as it is.
+
+        Args:
+            step_sizes: of the global batches to train on.
+            score_sizes: of this process's batches to score.
+        """
+        ...
+
+    def compilations(self) -> int:
+        """A number that grows whenever this process traces or compiles something."""
+        ...
+
+    def finish_epoch(self) -> None:
+        """Average or pull the weights that all ranks have trained. This is part of the training's time."""
         ...
 
     def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:

@@ -16,10 +16,9 @@ from common.machine import machine
 from common.models import architectures, work
 from common.processes import supervisor
 from common.spec import Spec, SpecError
-from compare.core import presets
 from compare.core.presets import Preset
 from compare.core.progress import Display
-from compare.execution import code_digest, launch, matrix, store
+from compare.execution import code_digest, launch, matrix, run_settings, store
 from compare.execution.interleaving import turn
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
@@ -40,7 +39,7 @@ class Request:
     oversubscribe: bool = False
     """Whether to run modes with more replicas than cores. The replicas then share cores."""
     target_accuracy: float | None = None
-    """Validation accuracy at which the time to accuracy is taken."""
+    """The time to accuracy ends at this validation accuracy."""
     live: bool = False
     """Whether to keep a live page up to date during the runs."""
 
@@ -75,46 +74,6 @@ def stored_request(folder: Path, repeats: int | None = None) -> Request:
     )
 
 
-def settings(preset: str | None, spec_file: Path | None, options: Mapping[str, Any], assignments: list[str]) -> Preset:
-    """The preset or spec file with the options over it, and `--set` over these."""
-    if preset is not None and spec_file is not None:
-        raise SpecError(f"--preset and --spec exclude each other. Received: {preset} and {spec_file}. Use one of them.")
-    settings = presets.preset(preset) if preset is not None else Preset()
-    values = settings.values
-    if spec_file is not None:
-        values = spec.read_values(spec_file)
-    given = {field: value for field, value in options.items() if value is not None}
-    for asked in (given, spec.parse_assignments(assignments)):
-        for field, other in (("epochs", "steps"), ("steps", "epochs")):
-            if asked.get(field) is not None:
-                values = {name: value for name, value in values.items() if name != other}
-        values = spec.overlay(values, asked)
-    return _with_modes(replace(settings, values=values))
-
-
-def _with_modes(settings: Preset) -> Preset:
-    """Move mode and replicas from the values to the matrix, which sets both for each row.
-
-    A spec that names a parallel mode is compared with serial.
-    """
-    values = {name: value for name, value in settings.values.items() if name not in ("mode", "replicas")}
-    mode, replicas = (settings.values.get(name) for name in ("mode", "replicas"))
-    settings = replace(settings, values=values)
-    if replicas is not None and not (mode == "serial" and replicas == 1):
-        if type(replicas) is not int or replicas < 2:
-            raise SpecError(
-                f"replicas of the parallel modes must be a whole number of at least 2. Received: {replicas!r}. Use 2."
-            )
-        settings = replace(settings, replicas=replicas)
-    if mode is None:
-        return settings
-    if mode == "serial":
-        return replace(settings, modes=("serial",))
-    asked = spec.build({**values, "mode": mode, "replicas": settings.replicas})
-    copies = asked.data_replicas if asked.mode == "hybrid" else asked.replicas
-    return replace(settings, modes=("serial", asked.variant), replicas=copies)
-
-
 def values_of_one(
     preset: str | None, spec_file: Path | None, options: Mapping[str, Any], assignments: list[str]
 ) -> dict[str, Any]:
@@ -123,7 +82,7 @@ def values_of_one(
     own: dict[str, Any] = {}
     for asked in (stated, spec.parse_assignments(assignments)):
         own |= {field: asked[field] for field in ("mode", "replicas") if field in asked}
-    return settings(preset, spec_file, options, assignments).values | own
+    return run_settings.settings(preset, spec_file, options, assignments).values | own
 
 
 def spec_of_one(
@@ -217,8 +176,8 @@ def _refuse_other_first_hosts(rows: Sequence[Row]) -> None:
             supervisor.free_ports(1, hosts[0])
         except supervisor.AddressError as error:
             raise SpecError(
-                f"hosts must begin with this machine. Received: {', '.join(hosts)} ({error}). Name an address of this machine "
-                "first."
+                f"--hosts must begin with this machine. Received: {', '.join(hosts)} ({error}). Name an address of this "
+                "machine first."
             ) from None
 
 
@@ -229,7 +188,7 @@ def _gpus(descriptions: Mapping[str, dict[str, Any]]) -> list[str] | None:
 
 
 def order(rows: Sequence[Row], repeats: int) -> list[tuple[Row, int]]:
-    """The runs in the order in which they are made: A B, then B A, and so on; see `interleaving`.
+    """The runs in the order of their execution: A B, then B A, and so on. See `interleaving`.
 
     Rows that differ by their framework alone follow one another. So little changes on the machine between the two that are
     compared most.
@@ -238,7 +197,7 @@ def order(rows: Sequence[Row], repeats: int) -> list[tuple[Row, int]]:
     ordered: list[Row] = []
     for row in runnable:
         if row not in ordered:
-            ordered += [row, *(other for other in runnable if matrix.differ_by_framework(row, other))]
+            ordered += [row, *(other for other in runnable if matrix.differ_by_contestant(row, other))]
     return [(row, repeat) for repeat in range(repeats) for row in turn(ordered, repeat)]
 
 
@@ -250,7 +209,7 @@ def jobs(comparison: Comparison, folder: Path | None) -> list[tuple[Row, int]]:
 
 def _is_done(folder: Path, row: Row, repeat: int) -> bool:
     try:
-        result = store.sealed(folder, row, repeat)
+        result = store.finished(folder, row, repeat)
     except ResultError:
         return False
     return result is not None and result.status in ("ok", "not parallel")

@@ -116,7 +116,9 @@ def seconds(row: Row, like: RunResult, num_train: int) -> float:
     larger = num_train / like.epochs[0].epoch_images
     validation = [epoch.evaluation_seconds for epoch in like.epochs]
     test = phases.evaluation_seconds - sum(validation)
-    once = phases.import_seconds + phases.build_seconds + phases.first_step_seconds + phases.other_seconds
+    once = (
+        phases.import_seconds + phases.build_seconds + phases.first_step_seconds + phases.compile_seconds + phases.other_seconds
+    )
     epochs, images = _length(row, num_train)
     return once + pace * images + larger * (epochs * sum(validation) / len(validation) + test)
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from common import spec
 from common.artifacts import results
 from common.artifacts.schema import RunResult
-from common.machine import machine, rates
+from common.machine import rates
 from common.spec import SpecError
 from compare.comparison import comparison_plan, estimate
 from compare.comparison.comparison_plan import Request
@@ -23,7 +23,7 @@ from compare.core.errors import LaunchError
 from compare.core.interrupt import SIGNALLED, Interrupted, interruptible
 from compare.core.option_parsing import given_besides, names, numbers, variants
 from compare.core.progress import Display, Watchers, display
-from compare.execution import executor, options, store
+from compare.execution import executor, options, run_settings, store
 from compare.execution.store import Comparison, ProofRecord
 from compare.proof import ladder
 from compare.reporting import comparison_report
@@ -96,7 +96,7 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Train the same CNN in every framework and mode, and compare."""
-    with exits.told():
+    with exits.reported():
         if like is not None and not dry_run:
             raise SpecError(f"--from goes with --dry-run. Received: {like} without it. Add --dry-run, or leave it out.")
         if resume is not None:
@@ -109,7 +109,7 @@ def command(
                 limit=limit, on_bad=on_bad, duplicates=duplicates, seed=seed, cores=cores, switches=switches,
                 profile_steps=PROFILE_STEPS if profile else None, hosts=None if hosts is None else names(hosts),
             )  # fmt: skip
-            asked = comparison_plan.settings(preset, spec_file, fields, assignments or [])
+            asked = run_settings.settings(preset, spec_file, fields, assignments or [])
             if modes is not None:
                 asked = replace(asked, modes=tuple(variants(modes)))
             if workers is not None:
@@ -227,7 +227,7 @@ def _do(request: Request) -> _Done:
 
 
 def _with_rates(comparison: Comparison, shown: Display) -> Comparison:
-    """The comparison with the machine's rates for every number of cores on which a row runs here."""
+    """Add the machine's rates for every number of cores that a row uses here."""
     wanted = {row.spec.cores for row in comparison.rows if row.unavailable is None and not row.spec.hosts}
     missing = sorted(wanted - comparison.rates.keys())
     if not missing or comparison.rows[0].spec.part == "input":
@@ -241,21 +241,17 @@ def proof(comparison: Comparison, request: Request, folder: Path, watchers: Watc
     """Prove that the frameworks train the same. A proof that breaks off proves nothing; it stops no run."""
     if comparison.rows[0].spec.part != "training":
         return ProofRecord(verdict="not claimed", sentence="a part of the training was run, which learns nothing")
-    modes = list(dict.fromkeys(row.spec.variant for row in comparison.rows if row.unavailable is None))
+    modes = ladder.modes_of(comparison.rows)
     if len(request.frameworks) < 2 and modes == ["serial"]:
         return ProofRecord(verdict="not claimed", sentence="one framework alone has nothing to be compared with")
     watchers.say("proof")
-    serial = {row.contestant: row.spec for row in comparison.rows if row.spec.mode == "serial"}  # the last: on most cores
     try:
-        base = comparison.rows[0].spec
-        proof = ladder.prove(
-            base.with_fields(hosts=(), cores=min(base.cores, machine.available_cores())),  # the mathematics are the same here
+        proof = ladder.prove_rows(
+            comparison.rows,
             request.frameworks,
-            modes,
             replicas=request.settings.replicas,
             out=folder / "proof",
             progress=watchers.say,
-            timed_runs=serial,
         )
     except (LaunchError, SpecError) as error:
         return ProofRecord(verdict="not proved", sentence=f"the proof broke off: {error}")
@@ -267,8 +263,9 @@ def proof(comparison: Comparison, request: Request, folder: Path, watchers: Watc
         sentence=before.sentence if before is not None and own else proof.sentence,
         mode_verdicts=verdicts,
         not_claimed=proof.not_claimed,
-        held_against=proof.compared_with,
+        compared_with=proof.compared_with,
         rungs=rungs,
+        trajectories=proof.trajectories,
     )
 
 

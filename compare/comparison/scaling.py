@@ -10,11 +10,11 @@ from typing import Annotated
 import typer
 
 from common import spec
-from compare.comparison import comparison_plan, run, scaling_fit, scaling_report, scaling_rows
+from compare.comparison import run, scaling_fit, scaling_report, scaling_rows
 from compare.comparison.scaling_fit import Wish
 from compare.core import exits
 from compare.core.option_parsing import chosen, names, numbers, variants
-from compare.execution import options
+from compare.execution import options, run_settings
 from compare.judgement import scaling_laws
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import Compared
@@ -54,7 +54,7 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Measure strong and weak scaling, fit Amdahl and Gustafson, and project to machines that are not here."""
-    with exits.told():
+    with exits.reported():
         wish = Wish()
         if project is not None:
             wish = Wish(numbers("--project", project, least=1), scaling_laws.network(network))
@@ -69,7 +69,7 @@ def command(
             data=data, model=model, batch_size=batch_size, image_size=image_size, optimizer=optimizer, precision=precision,
             epochs=epochs, limit=limit, cores=cores, hosts=None if hosts is None else names(hosts),
         )  # fmt: skip
-        settings = comparison_plan.settings(preset, spec_file, fields, assignments or [])
+        settings = run_settings.settings(preset, spec_file, fields, assignments or [])
         settings = replace(settings, modes=tuple(variants(modes)), repeats=repeats)
         if workers is not None:
             settings = replace(settings, workers=numbers("--workers", workers, least=0))

@@ -189,7 +189,9 @@ def _status(stored: Stored, row: Row) -> str:
         return row.unavailable.partition(":")[0]
     found = stored.runs[row.id].values()
     bad = [result.status for result in found if result.status != "ok"]
-    return bad[0] if bad else "ok" if len(found) == stored.comparison.repeats else "not run"
+    if bad or len(found) == stored.comparison.repeats:
+        return bad[0] if bad else "ok"
+    return "incomplete" if found else "not run"
 
 
 def _laws(stored: Stored, points: Sequence[Point]) -> list[Law]:

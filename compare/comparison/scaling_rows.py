@@ -29,8 +29,8 @@ def rows(settings: Preset, contestants: Sequence[str], *, sizes: Sequence[int], 
         SpecError: a row's spec is refused.
     """
     values = settings.values
-    chosen("frameworks", contestants, tuple(launch.FRAMEWORKS))
-    chosen("modes", settings.modes, tuple(spec.VARIANTS))
+    chosen("--frameworks", contestants, tuple(launch.FRAMEWORKS))
+    chosen("--modes", settings.modes, tuple(spec.VARIANTS))
     available, batch = _cores_and_batch(values)
     made: dict[str, Row] = {}
     for contestant in contestants:
@@ -51,7 +51,7 @@ def _cores_and_batch(values: dict[str, Any]) -> tuple[int, int]:
     if hosts and values.get("cores") is not None:
         available = values["cores"]
         if type(available) is not int or available < len(hosts):
-            raise SpecError(f"cores must be a whole number, one for each host at least. Received: {available!r}.")
+            raise SpecError(f"--cores must be a whole number, one for each host at least. Received: {available!r}.")
     return available, first.global_batch_size
 
 

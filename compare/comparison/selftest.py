@@ -22,6 +22,7 @@ from compare.core import exits, statistics
 from compare.core.option_parsing import chosen, names
 from compare.core.presets import Preset
 from compare.core.statistics import VERDICT_PAIRS, Judged, Ratio, interval_words, paired_ratio, verdicts
+from compare.core.wording import percent
 from compare.execution import launch, options
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
@@ -89,7 +90,7 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Test the verdicts themselves: equal runs must be called equal, and a known slowdown must be found."""
-    with exits.told():
+    with exits.reported():
         asked = chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
         made = Selftest(checks=simulate(trials, seed), sentences=[])
         if not simulate_only:
@@ -123,29 +124,29 @@ def simulate(trials: int, seed: int) -> list[Check]:
         add(
             what=f"equal runs called different, {VERDICT_PAIRS} pairs",
             n=trials,
-            found=f"{alarms:.2%}",
+            found=percent(alarms, 2),
             required=f"{100 * (ALARMS - around):.3g} to {100 * (ALARMS + around):.3g} %",
             passed=abs(alarms - ALARMS) <= around,
         ),
         add(
-            what=f"slowdowns of {SLOWDOWN - 1:.0%} found, noise {NOISE:.0%}, {VERDICT_PAIRS} pairs",
+            what=f"slowdowns of {percent(SLOWDOWN - 1)} found, noise {percent(NOISE)}, {VERDICT_PAIRS} pairs",
             n=trials,
-            found=f"{found:.2%}",
-            required=f"at least {statistics.POWER:.0%}",
+            found=percent(found, 2),
+            required=f"at least {percent(statistics.POWER)}",
             passed=found >= statistics.POWER,
         ),
         add(
-            what=f"families of {FAMILY} equal comparisons with any called different (uncorrected: {alone:.1%})",
+            what=f"families of {FAMILY} equal comparisons with any called different (uncorrected: {percent(alone, 1)})",
             n=number,
-            found=f"{any_alarm:.2%}",
+            found=percent(any_alarm, 2),
             required=f"at most {100 * most:.3g} %",
             passed=any_alarm <= most,
         ),
         add(
-            what=f"slowdowns of {least:.1%} found among {FAMILY} comparisons: the least that {VERDICT_PAIRS} pairs of noise "
-            f"{NOISE:.0%} are said to find there",
+            what=f"slowdowns of {percent(least, 1)} found among {FAMILY} comparisons: the least that {VERDICT_PAIRS} pairs of "
+            f"noise {percent(NOISE)} are said to find there",
             n=number,
-            found=f"{found_among:.2%}",
+            found=percent(found_among, 2),
             required=f"at least {100 * least_power:.3g} %",
             passed=found_among >= least_power,
         ),
@@ -274,10 +275,11 @@ def _resolution(stored: Stored, contestant: str) -> str | None:
     low, high = (deviation * math.sqrt(freedom / float(tail)) for tail in tails)
 
     def least(deviation: float, comparisons: int) -> str:
-        return f"{math.expm1(statistics.least_found(deviation / math.sqrt(len(logs)), freedom, comparisons)):.1%}"
+        return percent(math.expm1(statistics.least_found(deviation / math.sqrt(len(logs)), freedom, comparisons)), 1)
 
     return (
-        f"{contestant} here: two equal runs differ by {deviation:.1%} (standard deviation; {low:.1%} to {high:.1%}, for so few "
+        f"{contestant} here: two equal runs differ by {percent(deviation, 1)} "
+        f"(standard deviation; {percent(low, 1)} to {percent(high, 1)}, for so few "
         f"pairs). So {len(logs)} pairs find a difference of about {least(deviation, 1)} nine times in ten, and of "
         f"{least(deviation, FAMILY)} among {FAMILY} comparisons; at the most, {least(high, FAMILY)}."
     )

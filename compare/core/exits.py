@@ -17,7 +17,7 @@ RUN_FAILED, USAGE, DATA_REFUSED = 1, 2, 4
 
 
 @contextmanager
-def told() -> Generator[None]:
+def reported() -> Generator[None]:
     """End the command with a message and an exit code if the block raises an error that a user can fix.
 
     Raises:

@@ -11,17 +11,18 @@ import numpy as np
 from scipy import special
 
 from common.frozen import Frozen
+from compare.core.wording import percent
 
 VERDICT_PAIRS = 5
 """Below this many pairs no verdict is given: a t-interval over fewer is too wide, a bootstrap raises false alarms."""
 
 CONFIDENCE = 0.95
-"""Confidence of each interval by itself, and of all verdicts of a family together."""
+"""Confidence of each single interval, and of all verdicts of a family together."""
 SIGNIFICANCE = 0.05
 """The p below which a difference is named: what CONFIDENCE leaves."""
 
 POWER = 0.9
-"""Rate at which `least_found` is found."""
+"""A difference of `least_found` is found at this rate."""
 
 MARGIN = 0.01
 """A difference that is surely smaller is called so. The layout of memory alone can make as much."""
@@ -215,8 +216,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def verdicts(ratios: Sequence[tuple[str, Ratio]]) -> list[Judged]:
     """Judge all ratios that a reader sees together, as one family.
 
-    A ratio is above or below one if its own interval and its corrected p both say so. At 95 %, no verdict of the whole family
-    is false. Ratios of fewer than VERDICT_PAIRS pairs are not tested and get no verdict.
+    A ratio is above or below one if its own interval and its corrected p both exclude one. At 95 %, no verdict of the whole
+    family is false. Ratios of fewer than VERDICT_PAIRS pairs are not tested and get no verdict.
 
     Args:
         ratios: each with its name.
@@ -270,11 +271,11 @@ def faster(seconds: Judged, first: str, second: str) -> str:
 
 
 def hardly(judged: Judged) -> str:
-    """`, by less than 1%` if the whole interval of a verdict is so near to one, else an empty text."""
+    """`, by less than 1 %` if the whole interval of a verdict is so near to one, else an empty text."""
     low, high = judged.ratio.low, judged.ratio.high
     if judged.verdict not in ("above", "below") or low is None or high is None:
         return ""
-    return f", by less than {MARGIN:.0%}" if low > 1.0 / (1.0 + MARGIN) and high < 1.0 + MARGIN else ""
+    return f", by less than {percent(MARGIN)}" if low > 1.0 / (1.0 + MARGIN) and high < 1.0 + MARGIN else ""
 
 
 def pays(speedup: Judged | None) -> str | None:
@@ -311,7 +312,8 @@ def resolution_words(ratios: Sequence[Ratio], comparisons: int) -> str:
     return (
         ""
         if least is None
-        else f" At the noise that they met, a difference of {float(f'{100 * least:.2g}'):g} % is found in {POWER:.0%} of cases."
+        else f" At the noise that they met, a difference of {float(f'{100 * least:.2g}'):g} % is found in {percent(POWER)} of "
+        "cases."
     )
 
 
@@ -327,7 +329,7 @@ def family_words(
     tested = [each for each in judged if each.p is not None]
     if not tested:
         return None
-    level, found = f"{CONFIDENCE:.0%}", resolution_words([each.ratio for each in tested], len(tested))
+    level, found = percent(CONFIDENCE), resolution_words([each.ratio for each in tested], len(tested))
     if len(tested) == 1:
         return f"One comparison was tested, at {level} ({tests}).{found}"
     return (
@@ -363,7 +365,7 @@ def interval_words(ratio: Ratio) -> str:
 
 
 def _digits(low: float, high: float) -> int:
-    """Digits that show on which side of 1 both bounds lie: at least two."""
+    """Enough digits to show each bound on its own side of 1: at least two."""
     seen = (digits for digits in range(2, 7) if 1.0 not in (round(low, digits), round(high, digits)))
     return next(seen, 2)
 

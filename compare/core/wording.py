@@ -26,6 +26,11 @@ def one_line(text: str) -> str:
     return _CONTROL.sub(" ", text).strip()
 
 
-def count(number: float, noun: str) -> str:
-    """`1 core`, `2 cores`, `2.5 epochs`; for nouns whose plural ends in s."""
-    return f"{number if isinstance(number, int) else format(number, 'g')} {noun}{'' if number == 1 else 's'}"
+def count(number: float, one: str, many: str = "") -> str:
+    """`1 core`, `2,000 images`, `2.5 epochs`, `3 classes`. `many` is the plural if it does not end in s alone."""
+    return f"{number:{',' if isinstance(number, int) else 'g'}} {one if number == 1 else many or f'{one}s'}"
+
+
+def percent(part: float, digits: int = 0) -> str:
+    """`95 %` of 0.95."""
+    return f"{100 * part:.{digits}f} %"

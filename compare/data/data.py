@@ -54,7 +54,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Show what is in a data set, what is wrong with it, and how it looks."""
-    with exits.told():
+    with exits.reported():
         wanted = spec.build(
             {
                 "seed": seed,

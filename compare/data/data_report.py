@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from common.data.dataset import MAX_NAMED, listed
-from compare.core import wording
+from compare.core.wording import count, visible
 from compare.data.exploration import ClassCount, Exploration, FileFacts, to_plain
 from compare.reporting import image_grid, plots, tables
 from compare.reporting.document import Report
-from compare.reporting.tables import Cell, Column, Table
+from compare.reporting.tables import Column, Table
 
 COUNTS_FILE, SHEET_FILE, BALANCE_NAME = "counts.csv", "sample_sheet.png", "class_balance"
 RESULTS_FILE = "data.json"
@@ -33,7 +33,7 @@ def report(exploration: Exploration, files: Mapping[str, str | bytes] | None = N
     notes: list[str] = []
     if files and SHEET_FILE in files and len(exploration.classes) > image_grid.MAX_CLASSES:
         notes += [f"The sample sheet shows the first {image_grid.MAX_CLASSES} classes.", ""]
-    names = [wording.visible(each.name) for each in exploration.classes]
+    names = [visible(each.name) for each in exploration.classes]
     unlike = [f"{label} is {name}" for label, name in zip(plots.labels(names), names, strict=True) if label != name]
     if unlike:
         notes += [tables.escaped(f"The font of the pictures lacks letters of some names: {listed(unlike)}."), ""]
@@ -61,9 +61,9 @@ def heading(exploration: Exploration) -> str:
     total = sum(exploration.splits.values())
     size = f" of {exploration.image_size} x {exploration.image_size} pixels" if exploration.image_size else ""
     verdict = "" if exploration.refusal is None else "; REFUSED as it is"
-    classes = counted(len(exploration.classes), "class", "classes")
-    images = counted(total, "image")
-    return f"{wording.visible(exploration.name)}: {images}{size} in {classes} ({splits or 'not divided'}){verdict}"
+    classes = count(len(exploration.classes), "class", "classes")
+    images = count(total, "image")
+    return f"{visible(exploration.name)}: {images}{size} in {classes} ({splits or 'not divided'}){verdict}"
 
 
 def tables_of(exploration: Exploration) -> list[Table]:
@@ -77,31 +77,27 @@ def tables_of(exploration: Exploration) -> list[Table]:
 
 def _class_table(exploration: Exploration, classes: Sequence[ClassCount]) -> Table:
     total = max(1, sum(exploration.splits.values()))
-    rows: list[dict[str, Cell]] = [
-        {
-            "class": wording.visible(each.name),
-            "plant": _visible(each.plant),
-            "condition": _visible(each.condition),
-            **each.counts,
-            "total": each.total,
-            "percent": 100 * each.total / total,
-        }
-        for each in classes
-    ]
     totals = [each.total for each in exploration.classes]
     left_out = len(exploration.classes) - len(classes)
     balance = f"The largest class has {max(totals) / max(1, min(totals)):.2f} times the images of the smallest."
-    return Table(
+    return Table.of(
         "counts",
         "Classes",
         (
-            Column("class", "class"),
-            *(Column(name, name, terminal=False) for name in ("plant", "condition") if exploration.names_tell),
-            *(Column(split, split) for split in exploration.splits),
+            Column("class", "class", pick=lambda each: visible(each.name)),
+            *(
+                (
+                    Column("plant", "plant", terminal=False, pick=lambda each: visible(each.plant)),
+                    Column("condition", "condition", terminal=False, pick=lambda each: visible(each.condition)),
+                )
+                if exploration.names_tell
+                else ()
+            ),
+            *(Column(split, split, pick=f"counts.{split}") for split in exploration.splits),
             Column("total", "images"),
-            Column("percent", "%", 2),
+            Column("percent", "%", 2, pick=lambda each: 100 * each.total / total),
         ),
-        rows,
+        classes,
         note=balance + (f" {left_out:,} more classes are in {COUNTS_FILE} and in the JSON." if left_out else ""),
     )
 
@@ -113,7 +109,7 @@ def _plant_table(exploration: Exploration) -> Table:
     healthy = [each for each in exploration.classes if each.condition == "healthy"]
     healthy_images, total = sum(each.total for each in healthy), max(1, sum(exploration.splits.values()))
     conditions = {each.condition for each in exploration.classes}
-    healthy_part = f"{counted(healthy_images, 'image')} ({100 * healthy_images / total:.1f} %)"
+    healthy_part = f"{count(healthy_images, 'image')} ({100 * healthy_images / total:.1f} %)"
     return Table(
         "plants",
         "Plants and conditions",
@@ -125,34 +121,31 @@ def _plant_table(exploration: Exploration) -> Table:
         ),
         [
             {
-                "plant": wording.visible(plant),
+                "plant": visible(plant),
                 "classes": len(members),
                 "images": sum(each.total for each in members),
-                "conditions": ", ".join(wording.visible(each.condition or "") for each in members),
+                "conditions": ", ".join(visible(each.condition or "") for each in members),
             }
             for plant, members in plants.items()
         ],
-        note=f"The class names have {counted(len(plants), 'plant')} and {counted(len(conditions), 'condition')}. Healthy: "
-        f"{counted(len(healthy), 'class', 'classes')}, {healthy_part}.",
+        note=f"The class names have {count(len(plants), 'plant')} and {count(len(conditions), 'condition')}. Healthy: "
+        f"{count(len(healthy), 'class', 'classes')}, {healthy_part}.",
     )
 
 
 def _kind_table(files: FileFacts) -> Table:
     left_out = len(files.kinds) - _MAX_KINDS_SHOWN
-    return Table(
+    return Table.of(
         "kinds",
         "Files",
         (
             Column("format", "format"),
             Column("mode", "mode"),
-            Column("size", "width x height"),
+            Column("size", "width x height", pick=lambda kind: f"{kind.width_px} x {kind.height_px}"),
             Column("files", "files"),
         ),
-        [
-            {"format": kind.format, "mode": kind.mode, "size": f"{kind.width_px} x {kind.height_px}", "files": kind.files}
-            for kind in files.kinds[:_MAX_KINDS_SHOWN]
-        ],
-        note=f"{files.usable:,} of {counted(files.files, 'file')} {_are(files.usable, 'usable image')}: "
+        files.kinds[:_MAX_KINDS_SHOWN],
+        note=f"{files.usable:,} of {count(files.files, 'file')} {_are(files.usable, 'usable image')}: "
         f"{files.total_bytes / 2**20:,.2f} MiB, median {files.median_bytes:,} bytes, largest {files.largest_bytes:,}."
         + (f" {left_out:,} more kinds are in the JSON." if left_out > 0 else ""),
     )
@@ -177,18 +170,18 @@ def _broken(exploration: Exploration, name: Callable[[str], str]) -> list[str]:
     if files is None:
         return []
     if not files.bad and not files.empty_class_folders:
-        return [f"Nothing: each of {counted(files.files, 'file')} was opened and decoded."]
+        return [f"Nothing: each of {count(files.files, 'file')} was opened and decoded."]
     sentences: list[str] = []
     if files.bad:
         counts = Counter(bad.problem for bad in files.bad).most_common()
         reasons = ", ".join(f"{count:,} {problem}" for problem, count in counts)
         sentences.append(
-            f"{len(files.bad):,} of {counted(files.files, 'file')} {_are(len(files.bad), 'no usable image')}: {reasons}."
+            f"{len(files.bad):,} of {count(files.files, 'file')} {_are(len(files.bad), 'no usable image')}: {reasons}."
         )
         faults = [f"{name(bad.path)}: {bad.problem}" + (f" ({bad.detail})" if bad.detail else "") for bad in files.bad]
         sentences += _first(faults, MAX_NAMED)
     if files.empty_class_folders:
-        sentences.append(f"{counted(len(files.empty_class_folders), 'class folder')} without a usable image:")
+        sentences.append(f"{count(len(files.empty_class_folders), 'class folder')} without a usable image:")
         sentences += _first([repr(folder) for folder in files.empty_class_folders], MAX_NAMED)
     return sentences
 
@@ -197,7 +190,7 @@ def _duplicates(exploration: Exploration, name: Callable[[str], str], max_named:
     exact, near = exploration.exact, exploration.near
     if exact.groups:
         sentences = [
-            f"Equal pixel for pixel: {counted(exact.images, 'image')} in {counted(exact.groups, 'group')}, "
+            f"Equal pixel for pixel: {count(exact.images, 'image')} in {count(exact.groups, 'group')}, "
             f"{exact.groups_across_splits:,} of them across splits, {exact.groups_across_classes:,} across classes:"
         ]
         groups = [" = ".join(map(name, names)) for names in exact.named]
@@ -205,7 +198,7 @@ def _duplicates(exploration: Exploration, name: Callable[[str], str], max_named:
         if exact.groups_across_classes:
             sentences.append(
                 "Caution: equal images cannot belong to two classes. In "
-                f"{counted(exact.groups_across_classes, 'group')} some images have a wrong label, or the classes overlap."
+                f"{count(exact.groups_across_classes, 'group')} some images have a wrong label, or the classes overlap."
             )
     else:
         sentences = ["No two images are equal pixel for pixel."]
@@ -213,10 +206,10 @@ def _duplicates(exploration: Exploration, name: Callable[[str], str], max_named:
         return [*sentences, "Near twins were not counted: the data cannot be divided into splits of images of one size."]
     if near.pairs:
         sentences.append(
-            f"Near twins: {near.images:,} images in {counted(near.pairs, 'pair')}, {near.pairs_across_splits:,} of them across "
+            f"Near twins: {near.images:,} images in {count(near.pairs, 'pair')}, {near.pairs_across_splits:,} of them across "
             "splits:"
         )
-        pairs = [f"{name(one)} ~ {name(other)} ({counted(bits, 'bit')})" for one, other, bits in near.named]
+        pairs = [f"{name(one)} ~ {name(other)} ({count(bits, 'bit')})" for one, other, bits in near.named]
         sentences += _first(pairs, max_named, near.pairs)
     else:
         sentences.append("No image has a near twin.")
@@ -235,13 +228,5 @@ def _shortened(name: str) -> str:
     return repr(f"{folders}{slash}…{file[-_NAME_END:]}" if len(file) > _NAME_END + 8 else name)
 
 
-def _visible(name: str | None) -> str | None:
-    return None if name is None else wording.visible(name)
-
-
 def _are(count: int, what: str) -> str:
     return f"is {'' if what.startswith('no ') else 'a '}{what}" if count == 1 else f"are {what}s"
-
-
-def counted(count: int, one: str, many: str = "") -> str:
-    return f"{count:,} {one if count == 1 else many or one + 's'}"

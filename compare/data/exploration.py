@@ -157,7 +157,9 @@ def explore(data: spec.Data, *, seed: int, cache_dir: str | None = None) -> tupl
     try:
         dataset = sources.load(data, seed=seed, cache_dir=cache_dir)
     except DataRefused as error:
-        refusal = _in_options(str(error))
+        refusal = str(error)
+        for assignment, option in _OPTIONS.items():  # this command's options instead of spec fields
+            refusal = refusal.replace(f"--set data.{assignment}", option)
         data = _lenient(data, manifest)
         try:
             dataset = sources.load(data, seed=seed, cache_dir=cache_dir)
@@ -172,7 +174,10 @@ def explore(data: spec.Data, *, seed: int, cache_dir: str | None = None) -> tupl
         own = data.model_copy(update={"image_size": None})
         examples = _from_arrays(sources.load(own, seed=seed, cache_dir=cache_dir) if data.image_size else dataset)
     else:
-        examples = _from_files(dataset, manifest, data, seed, cache_dir)
+        files = sources.load_files(data, seed=seed, cache_dir=cache_dir)
+        rows = [row for split in _SPLITS for row in getattr(files, split).rows]
+        digests = [manifest.pixel_sha256[row].tobytes() for row in rows]
+        examples = _in_splits(dataset, [manifest.paths[row] for row in rows], digests)
     near = _near(dataset, examples) if dataset is not None else None
     pairs = plants_and_conditions(examples.class_names)
     counts = _counts(examples)
@@ -242,30 +247,10 @@ def _leniency(refusal: str | None, dataset: Dataset | None, shown: spec.Data) ->
     return [f"refused as it was asked for; shown with bad files left out, duplicates allowed{resized}"]
 
 
-def _in_options(refusal: str) -> str:
-    """A refusal with this command's options instead of spec fields."""
-    for assignment, option in _OPTIONS.items():
-        refusal = refusal.replace(f"--set data.{assignment}", option)
-    return refusal
-
-
-def _from_files(dataset: Dataset, manifest: Manifest, data: spec.Data, seed: int, cache_dir: str | None) -> _Examples:
-    files = sources.load_files(data, seed=seed, cache_dir=cache_dir)
-    rows = np.concatenate([getattr(files, split).rows for split in _SPLITS])
-    return _Examples(
-        names=[manifest.paths[row] for row in rows],
-        digests=[manifest.pixel_sha256[row].tobytes() for row in rows],
-        **_in_splits(dataset),
-    )
-
-
 def _from_arrays(dataset: Dataset) -> _Examples:
     parts = [(split, getattr(dataset, split)) for split in _SPLITS]
-    return _Examples(
-        names=[f"{split} {place}" for split, part in parts for place in range(len(part))],
-        digests=[digest for _, part in parts for digest in duplicates.pixel_digests(part.images)],
-        **_in_splits(dataset),
-    )
+    names = [f"{split} {place}" for split, part in parts for place in range(len(part))]
+    return _in_splits(dataset, names, [digest for _, part in parts for digest in duplicates.pixel_digests(part.images)])
 
 
 def _from_manifest(manifest: Manifest) -> _Examples:
@@ -283,14 +268,16 @@ def _from_manifest(manifest: Manifest) -> _Examples:
     )
 
 
-def _in_splits(dataset: Dataset) -> dict[str, Any]:
+def _in_splits(dataset: Dataset, names: list[str], digests: list[bytes]) -> _Examples:
     parts = [getattr(dataset, split) for split in _SPLITS]
-    return {
-        "splits": np.repeat(np.arange(len(parts)), [len(part) for part in parts]),
-        "labels": np.concatenate([part.labels for part in parts]),
-        "split_names": _SPLITS,
-        "class_names": dataset.class_names,
-    }
+    return _Examples(
+        names=names,
+        digests=digests,
+        splits=np.repeat(np.arange(len(parts)), [len(part) for part in parts]),
+        labels=np.concatenate([part.labels for part in parts]),
+        split_names=_SPLITS,
+        class_names=dataset.class_names,
+    )
 
 
 def _counts(examples: _Examples) -> NDArray[np.int64]:

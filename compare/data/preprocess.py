@@ -40,7 +40,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Compute each channel's mean and standard deviation of the training split by every engine, and time it."""
-    with exits.told(), interruptible():
+    with exits.reported(), interruptible():
         values = {"data": {"source": data, "limit": limit, **({"on_bad": on_bad} if on_bad else {})}, "seed": seed}
         request = _judged(engines, workers, scheduler, repeats, values, assignments or [])
         with _folder(out):

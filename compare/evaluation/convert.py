@@ -32,7 +32,7 @@ def command(
     model: OwnModel = None,
 ) -> None:
     """Write a trained model in another form: the suite's .safetensors, or a framework's own file of weights."""
-    with exits.told(), interruptible():
+    with exits.reported(), interruptible():
         card = convert(source, target, like=like, own_model=model)
     typer.echo(
         f"{target}: {card.model}, {len(card.class_names)} classes, {card.image_size} px, {card.precision}, trained in "
@@ -70,7 +70,7 @@ def convert(source: Path, target: Path, *, like: Path | None = None, own_model: 
             checkpoint, card_file = folder / f"model{SUFFIX}", folder / "card.json"
             atomic_files.write_atomically(card_file, _card(source, like, own_model).model_dump_json(indent=1))
             words = ["read", source, "--card", card_file, "--out", checkpoint]
-            twin_client.ask(reader, [*words, *_own(own_model)], folder / "log.txt")
+            twin_client.call(reader, [*words, *_own(own_model)], folder / "log.txt")
         found = trained.load(checkpoint, own_model)
         if writer is None:
             trained.save(found.card, found.weights, target)
@@ -78,7 +78,7 @@ def convert(source: Path, target: Path, *, like: Path | None = None, own_model: 
             target.parent.mkdir(parents=True, exist_ok=True)
             _check_space(target, sum(array.nbytes for array in found.weights.values()))
             words = ["write", checkpoint, "--out", target, *twin_client.own_model(found)]
-            twin_client.ask(writer, words, folder / "log.txt")
+            twin_client.call(writer, words, folder / "log.txt")
             atomic_files.write_atomically(_beside(target), found.card.model_dump_json(indent=1) + "\n")
     return found.card
 

@@ -48,7 +48,7 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Train every framework to its best validation epoch, and score that epoch on the test split in every way."""
-    with exits.told():
+    with exits.reported():
         given = options.fields(
             data=data,
             model=model,

@@ -10,6 +10,7 @@ from common.data.dataset import Images
 from common.training import scores
 from common.training.scores import BINS, CHANCE
 from compare.core.statistics import CONFIDENCE, SIGNIFICANCE
+from compare.core.wording import percent
 from compare.evaluation import evaluation_plots, evaluation_tables
 from compare.evaluation.scoring import Evaluated, Model, Pair
 from compare.reporting import document
@@ -66,8 +67,8 @@ def _accuracy_words(model: Model, made: Evaluated) -> str:
     interval = _interval(found)
     ended = f"best epoch {model.best_epoch} of {model.epochs}"
     return (
-        f"{_name(model, made)}: {found.num_correct:,} of {found.num_examples:,} right, {found.accuracy:.4f} ({CONFIDENCE:.0%}, "
-        f"Wilson's interval: {interval.low:.4f} to {interval.high:.4f}); {ended}."
+        f"{_name(model, made)}: {found.num_correct:,} of {found.num_examples:,} right, {found.accuracy:.4f} "
+        f"({percent(CONFIDENCE)}, Wilson's interval: {interval.low:.4f} to {interval.high:.4f}); {ended}."
     )
 
 
@@ -144,7 +145,7 @@ def _calibration_words(model: Model, made: Evaluated) -> str:
         kind = "surer than it is right" if confidence > found.accuracy else "less sure than it is right"
     return (
         f"{_name(model, made)}: expected calibration error {found.calibration_error:.4f} ({BINS} bins), {chance} the "
-        f"{found.calibration_chance:.4f} within which a calibrated model stays by chance ({CHANCE:.0%}); mean confidence "
+        f"{found.calibration_chance:.4f} within which a calibrated model stays by chance ({percent(CHANCE)}); mean confidence "
         f"{confidence:.4f} at an accuracy of {found.accuracy:.4f}, on the whole {kind}."
     )
 

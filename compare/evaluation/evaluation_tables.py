@@ -9,6 +9,7 @@ import numpy as np
 
 from common.training.scores import BINS, CHANCE, TOP, added_up
 from compare.core.statistics import Spread, spread
+from compare.core.wording import percent
 from compare.evaluation.scoring import Evaluated
 from compare.reporting.tables import Column, Table, value_at
 
@@ -78,7 +79,7 @@ def scores_table(made: Evaluated) -> Table:
     note = (
         f"Best by the validation split, the earliest of equal ones. Calibration error: {BINS} bins of equal width over "
         "the probability of the predicted label (Naeini et al. 2015, Guo et al. 2017); by chance, a calibrated model stays "
-        f"within the error beside it in {CHANCE:.0%} of such samples. Of several trainings the median; in the "
+        f"within the error beside it in {percent(CHANCE)} of such samples. Of several trainings the median; in the "
         "report with the 25 % and 75 % quantiles."
     )
     return Table.of("evaluation", title, columns, made.contestants, note, spreads_on_terminal=False)

@@ -34,7 +34,7 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Time how fast a trained model answers: latency and throughput by batch size, frameworks in turns, fresh processes."""
-    with exits.told():
+    with exits.reported():
         found = trained.load(checkpoint, model)
         settings = Settings(
             frameworks=tuple(chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))),

@@ -204,7 +204,7 @@ def _timed(
     words += ["--batches", ",".join(map(str, settings.batches)), *twin_client.own_model(model)]
     failure: str | None = None
     try:
-        twin_client.ask(framework, ["infer", checkpoint, "--out", path, *words], path.with_suffix(".txt"))
+        twin_client.call(framework, ["infer", checkpoint, "--out", path, *words], path.with_suffix(".txt"))
     except errors.LaunchError as error:
         failure = str(error)
     made = _stored(path)

@@ -51,7 +51,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print every class's probability as JSON.")] = False,
 ) -> None:
     """Label images with a trained model, and show the probability of each class."""
-    with exits.told(), interruptible():
+    with exits.reported(), interruptible():
         made = predict(checkpoint, images, frameworks, own_model=model)
     report(made, checkpoint, top).deliver(None, as_json=as_json)
 

@@ -233,7 +233,7 @@ class _Scorer:
         atomic_files.write_atomically(spec_file, row.spec.to_json())
         cores = str(min(row.spec.cores, machine.available_cores()))
         options = ["--cores", cores, "--device", row.spec.device, "--out", out, *twin_client.own_model(model)]
-        twin_client.ask(contestant, ["score", path, "--data-of", spec_file, "--split", split, *options], log)
+        twin_client.call(contestant, ["score", path, "--data-of", spec_file, "--split", split, *options], log)
         return inference.logits(out, model, count)
 
 

@@ -1,4 +1,4 @@
-"""The code of a run as one number, by which a stored record tells whether it has changed since."""
+"""The code of a run as one number. A stored record keeps it, so a later change of the code shows."""
 
 from __future__ import annotations
 

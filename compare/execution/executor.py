@@ -86,7 +86,7 @@ def _wait(process: launch.Started, hang_seconds: float, directory: Path, watch: 
 def _seal(row: Row, repeat: int, folder: Path, status: Status, reason: str) -> RunResult:
     """The run's own result if it wrote one for this spec, else one made from its events."""
     try:
-        sealed = store.sealed(folder, row, repeat)
+        sealed = store.finished(folder, row, repeat)
     except ResultError as error:
         sealed, reason = None, f"{reason}; {error}"
     if sealed is not None:

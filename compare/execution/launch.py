@@ -180,7 +180,7 @@ def wait(
         folder: gets the stacks of a process that hangs.
 
     Returns:
-        None if it ended by itself, else how it hung, in words.
+        None if it ended without a hang, else how it hung, in words.
     """
     dog = watchdog.Watchdog([watchdog.Member("the process", process.watched)], hang_seconds)
     while True:
@@ -199,7 +199,7 @@ def call(framework: str, arguments: Sequence[str], *, log: Path, hang_seconds: f
     """Start a twin and wait for it. Nothing of it is left running, whatever happens.
 
     Returns:
-        Its exit code. Negative: the signal that ended it. A twin that hung is ended by SIGTERM or SIGKILL, and the log says so.
+        Its exit code. Negative: the signal that ended it. A hung twin is ended by SIGTERM or SIGKILL. The log states this.
     """
     process = start(framework, arguments, log=log)
     try:

@@ -23,7 +23,7 @@ Contestant = Annotated[FileName, Field(validation_alias=AliasChoices("contestant
 
 
 class Row(Frozen):
-    """One configuration of one framework, run once for each repeat."""
+    """One configuration of one contestant, run once for each repeat."""
 
     id: FileName
     """Name of the row in folders and tables, e.g. `pytorch-data_parallel-2replicas`."""
@@ -49,8 +49,8 @@ def rows(
     Raises:
         SpecError: a row's spec is refused.
     """
-    option_parsing.chosen("frameworks", frameworks, tuple(launch.FRAMEWORKS))
-    option_parsing.chosen("modes", modes, tuple(spec.VARIANTS))
+    option_parsing.chosen("--frameworks", frameworks, tuple(launch.FRAMEWORKS))
+    option_parsing.chosen("--modes", modes, tuple(spec.VARIANTS))
     made: list[Row] = []
     for framework in frameworks:
         for mode in modes:
@@ -71,8 +71,8 @@ def fed(values: dict[str, Any], workers: int) -> dict[str, Any]:
     return {**values, "input": "workers" if chosen == "inline" and workers else chosen, "workers": workers}
 
 
-def differ_by_framework(one: Row, other: Row) -> bool:
-    """Whether two rows differ by their framework alone. Each framework may have switches of its own."""
+def differ_by_contestant(one: Row, other: Row) -> bool:
+    """Whether two rows differ by their contestant alone. Each framework may have switches of its own."""
     alike = one.spec.model_copy(update={"framework_options": other.spec.framework_options})
     return one.contestant != other.contestant and alike == other.spec
 

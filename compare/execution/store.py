@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import filelock
-from pydantic import BaseModel, Field
+from pydantic import AliasChoices, BaseModel, Field
 
 from common.artifacts import atomic_files, checkpoint, event_log, records, results
 from common.artifacts.checkpoint import CheckpointError
@@ -44,6 +44,15 @@ MOST_REPEATS = 10_000
 _Record = TypeVar("_Record", bound=BaseModel)
 
 
+class Trajectories(Exact):
+    """Losses of the timed serial run in its own precision, and of copies that start one unit in the last place apart."""
+
+    cores: int
+    steps: int
+    losses: dict[str, list[list[float]]]
+    """Framework: [1 + copies][steps]. The first is the run itself."""
+
+
 class ProofRecord(Exact):
     """What the comparison keeps of its proof."""
 
@@ -54,9 +63,10 @@ class ProofRecord(Exact):
     """framework: {mode: verdict}."""
     not_claimed: dict[str, str] = {}
     """Mode: why it is another function than serial as it is timed."""
-    held_against: dict[str, str] = {}
+    compared_with: dict[str, str] = Field(default={}, validation_alias=AliasChoices("compared_with", "held_against"))
     """Mode: what it was proved to equal, where that is not the serial run beside it."""
     rungs: list[dict[str, Any]] = []
+    trajectories: Trajectories | None = None
 
 
 class Comparison(Exact):
@@ -111,6 +121,8 @@ class Stored(Exact):
     """Row id: {repeat: result}; runs that are missing are not in it."""
     set_aside: list[str]
     """Why each stored file that cannot be relied on was left out."""
+    torn: dict[str, int] = {}
+    """Row id: how many of its repeats have a result that was set aside."""
 
     @cached_property
     def wall_seconds(self) -> dict[int, float]:
@@ -123,7 +135,7 @@ class Stored(Exact):
 
 
 def new_folder(*names: str) -> Path:
-    """`results/<time>-<names>`, for what is not told where to go."""
+    """`results/<time>-<names>`: the default results folder of a command."""
     said = (re.sub(r"[^\w.-]+", "-", name) for name in names)
     return Path("results") / "-".join([f"{datetime.now().astimezone():%Y%m%d-%H%M%S}", *said])
 
@@ -140,28 +152,35 @@ def run_folder(folder: Path, row_id: str, repeat: int) -> Path:
     return made
 
 
-def refuse_others(folder: Path, record: str, kind: str | None, what: str, *, own: Collection[str] = ()) -> None:
+def refuse_others(folder: Path, record: str | None, kind: str | None, what: str, *, own: Collection[str] = ()) -> None:
     """Refuse a folder that holds anything but an earlier result of the same kind.
 
     Args:
         folder: to write to. It may be missing.
-        record: name of the JSON file of such a result.
+        record: name of the JSON file of such a result. None: the folder may hold nothing but `own`.
         kind: value of its field `kind`, if it has one.
         what: names such a result in messages.
         own: names that may be there without a record. A result that was cut short leaves them.
 
     Raises:
-        FolderError: it holds something else.
+        FolderError: it holds something else, or is a file.
     """
+    _refuse_file(folder)
     others = sorted(path.name for path in folder.glob("[!.]*") if path.name not in own)
     if not others:
         return
     try:
-        same = atomic_files.parsed((folder / record).read_bytes()).get("kind") == kind
+        same = record is not None and atomic_files.parsed((folder / record).read_bytes()).get("kind") == kind
     except (OSError, ValueError, AttributeError):
         same = False
     if not same:
-        raise FolderError(f"{folder} holds files that are no {what}'s ({others[0]}). Choose an empty folder with --out.")
+        found = f"holds files that belong to no {what}" if record or own else "is not empty"
+        raise FolderError(f"{folder} {found} ({others[0]}). Choose an empty folder with --out.")
+
+
+def _refuse_file(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise FolderError(f"{folder} is a file, not a folder. Choose a folder with --out.")
 
 
 def read_record(path: Path, record: type[_Record], what: str) -> _Record:
@@ -186,6 +205,7 @@ def locked(folder: Path) -> Generator[None]:
     Raises:
         FolderError: another comparison holds it, or it cannot be written.
     """
+    _refuse_file(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = filelock.FileLock(folder / _LOCK_FILE, timeout=0)
@@ -251,16 +271,14 @@ def _with_repeats(argv: Sequence[str], repeats: int) -> list[str]:
 
 
 def _holds_plan(folder: Path) -> bool:
-    """Whether a folder holds a comparison; else it must be empty, but for hidden files.
+    """Whether a folder holds a comparison. If it does not, it must be empty, except for hidden files.
 
     Raises:
         FolderError: it is not.
     """
     if (folder / PLAN_FILE).exists():
         return True
-    others = sorted(path.name for path in folder.glob("[!.]*"))
-    if others:
-        raise FolderError(f"{folder} holds files that are no comparison's ({others[0]}). Choose an empty folder with --out.")
+    refuse_others(folder, PLAN_FILE, None, "comparison")
     return False
 
 
@@ -292,7 +310,7 @@ def read_plan(folder: Path) -> Comparison:
     )
 
 
-def sealed(folder: Path, row: Row, repeat: int) -> RunResult | None:
+def finished(folder: Path, row: Row, repeat: int) -> RunResult | None:
     """The result of one run; None where it has none.
 
     Raises:
@@ -326,19 +344,21 @@ def read(folder: Path) -> Stored:
     comparison = read_plan(folder)
     runs: dict[str, dict[int, RunResult]] = {row.id: {} for row in comparison.rows}
     set_aside: list[str] = []
+    torn: dict[str, int] = {}
     for row in comparison.rows:
         for repeat in range(comparison.repeats):
             try:
-                result = sealed(folder, comparison.of_repeat(row, repeat), repeat)
+                result = finished(folder, comparison.of_repeat(row, repeat), repeat)
             except ResultError as error:
                 set_aside.append(str(error).replace(f"{folder}/", ""))
+                torn[row.id] = torn.get(row.id, 0) + 1
                 continue
             if result is not None:
                 runs[row.id][repeat] = result
             if damaged := event_log.damaged_events(run_folder(folder, row.id, repeat)):
                 path = f"{RUNS_FOLDER}/{row.id}-r{repeat}/{event_log.EVENTS_FILE}"
                 set_aside.append(_damaged(path, damaged, sealed=result is not None))
-    return Stored(comparison=comparison, runs=runs, set_aside=set_aside)
+    return Stored(comparison=comparison, runs=runs, set_aside=set_aside, torn=torn)
 
 
 def clear(directory: Path) -> None:
@@ -424,7 +444,7 @@ def _other_rows(stored: Comparison, rows: Sequence[Row], seeds: Sequence[int], b
 
 
 def differing(there: Mapping[str, Any], asked: Mapping[str, Any]) -> str | None:
-    """`epochs is 2 there, asked for: 3; ...`, of the fields in which a record is not what is asked for; None where it is.
+    """`epochs is 2 there, asked for: 3; ...`: the fields that differ between record and request. None if none differs.
 
     Args:
         there: fields of the record, JSON-ready.

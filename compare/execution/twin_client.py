@@ -25,7 +25,7 @@ OwnModel = Annotated[
 _REASON_LENGTH = 400
 
 
-def ask(framework: str, words: Sequence[str | Path], log: Path) -> None:
+def call(framework: str, words: Sequence[str | Path], log: Path) -> None:
     """Run one command of a twin.
 
     Args:
@@ -71,7 +71,7 @@ def logits(framework: str, path: Path, model: Trained, images: npt.NDArray[np.ui
     with workplace() as folder:
         given, out = folder / "images.npy", folder / "logits.safetensors"
         np.save(given, images, allow_pickle=False)
-        ask(framework, ["score", path, "--images", given, "--out", out, *own_model(model)], folder / "log.txt")
+        call(framework, ["score", path, "--images", given, "--out", out, *own_model(model)], folder / "log.txt")
         return inference.logits(out, model, len(images))
 
 

@@ -16,10 +16,10 @@ SLOWED_BELOW = 0.9
 """Clock over that of the fastest row with as many cores, below which a row was slowed."""
 
 FALLEN_FROM = 0.1
-"""Accuracy below that of its best epoch from which a run broke down. Small splits waver by less."""
+"""A run broke down if its accuracy fell by more than this from its best epoch. Small splits waver by less."""
 
 RISEN_FROM = 2.0
-"""Training loss over that of its best epoch from which a run broke down, if that is also more than it began with."""
+"""A run broke down if its last training loss exceeds the first one, and that of the best epoch this many times."""
 
 
 def _cut_short(summary: Summary, runs: Sequence[RunResult]) -> list[str]:
@@ -105,10 +105,10 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
         sentences += _broke_down(summary, list(measured(stored, row).values()))
         if summary.repeats_done and summary.oversubscribed:
             sentences.append(f"{summary.name}: oversubscribed, {summary.replicas} replicas on {summary.cores} cores.")
-        if summary.repeats_done and row.spec.parts() < (asked := row.spec.parts_asked):
+        if summary.repeats_done and row.spec.micro_batches() < (asked := row.spec.micro_batches_asked):
             sentences.append(
-                f"{summary.name}: its batches of {row.spec.global_batch_size} are cut into {row.spec.parts()} parts, not "
-                f"{asked}: all parts of every replica's share are of one size."
+                f"{summary.name}: its batches of {row.spec.global_batch_size} are cut into {row.spec.micro_batches()} parts, "
+                f"not {asked}: all parts of every replica's share are of one size."
             )
         if summary.too_short:
             sentences.append(

@@ -1,4 +1,4 @@
-"""What the figures of a comparison say, in sentences that stand beside the tables."""
+"""The sentences beside the tables of a comparison. They say what its figures mean."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Findings(Frozen, serialize_by_alias=True):
     inexact_modes: list[str] = Field(serialization_alias="departures")
     """Modes whose mathematics differ from serial's by design, and their accuracy."""
     bounds: list[str]
-    """Runs that wait for their input, and for which part of their training."""
+    """Runs that wait for their input, each with the part of its training that it waits."""
     troubles: list[str]
     """Runs that failed or are missing, exceeded their budget or did not get it."""
 
@@ -87,4 +87,5 @@ def _bound(summary: Summary) -> str | None:
     if summary.part != "training" or wait is None or wait < WORTH_SAYING:
         return None
     what = "the input bounds it" if wait > 0.5 else "both count"
-    return f"{summary.name}: waits {wait:.0%} of its training time for its input: {what}.{verdict_sentences.doubt_of(summary)}"
+    waits = f"waits {wording.percent(wait)} of its training time for its input"
+    return f"{summary.name}: {waits}: {what}.{verdict_sentences.doubt_of(summary)}"

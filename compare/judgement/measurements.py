@@ -64,7 +64,8 @@ METRICS: dict[str, Metric] = {
     "build_seconds": Metric("build seconds", 2, _phase("build_seconds")),
     "evaluation_seconds": Metric("evaluation seconds", 3, _phase("evaluation_seconds")),
     "wall_seconds": Metric("wall seconds", 2, _phase("wall_seconds")),
-    "peak_memory_mib": Metric("peak memory MiB", 0, lambda run: None if run.resumes else run.peak_memory_mib),
+    "peak_memory_pss_mib": Metric("peak memory PSS MiB", 0, lambda run: None if run.resumes else run.peak_memory_pss_mib),
+    "peak_memory_mib": Metric("peak memory RSS MiB", 0, lambda run: None if run.resumes else run.peak_memory_mib),
     "device_peak_memory_mib": Metric("device memory MiB", 0, lambda run: None if run.resumes else run.device_peak_memory_mib),
     "test_accuracy": Metric("test accuracy", 4, lambda run: run.test and run.test.accuracy),
     "test_loss": Metric("test loss", 4, lambda run: run.test and run.test.loss),
@@ -128,7 +129,7 @@ class Measured(Frozen):
     committed_at: datetime | None
     """None if it is not stored."""
     dirty: bool
-    """Whether tracked files had uncommitted changes."""
+    """Whether it had uncommitted changes."""
     machine: dict[str, Any]
     """The facts of `machine.IDENTITY` that are known."""
     versions: dict[str, str]

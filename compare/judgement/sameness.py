@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 from common.artifacts.schema import RunResult
 from common.training.loop import relative_difference
-from compare.execution.store import ProofRecord, Stored
+from compare.core import wording
+from compare.execution import matrix
+from compare.execution.matrix import Row
+from compare.execution.store import Stored
+from compare.judgement import growth
+from compare.judgement.growth import Growth
 from compare.judgement.summary import Summary
 
+SCORES_DIFFER = 1e-3
+"""Relative difference of the last losses from which the scores of two runs differ visibly."""
 FIRST_STEP_TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 """Relative difference of the first losses of the timed runs, before any update: rounding, and no more."""
 
@@ -23,7 +31,9 @@ def is_comparable(stored: Stored, summaries: Sequence[Summary]) -> bool:
     repeats = [same_seed for each in stored.runs.values() for same_seed in _by_seed(list(each.values()))]
     known = [[run.first_step_loss for run in each if run.first_step_loss is not None] for each in repeats]
     alike = all(relative_difference(min(losses), max(losses)) <= FIRST_STEP_TOLERANCE["float32"] for losses in known if losses)
-    return alike and all(len(each) <= 1 for each in hashes) and all(_agrees(summary) for summary in summaries)
+    same_training = not any(pair.is_other_training for _, pair in growths(stored))
+    agree = all(_agrees(summary) for summary in summaries)
+    return alike and same_training and all(len(each) <= 1 for each in hashes) and agree
 
 
 def _all_runs(stored: Stored) -> list[RunResult]:
@@ -57,7 +67,7 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
     found += [f"{mode}: not claimed: {reason}." for mode, reason in (proof.not_claimed if proof else {}).items()]
     found += [
         f"{mode}: compared with {other}. The serial runs here see whole batches."
-        for mode, other in (proof.held_against if proof else {}).items()
+        for mode, other in (proof.compared_with if proof else {}).items()
     ]
     known = [summary for summary in summaries if summary.first_step_difference is not None]
     if known:
@@ -65,13 +75,10 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
         what = f"differ between the frameworks by at most {worst.first_step_difference:.1e} (relative; {worst.mode})"
         if not worst.first_step_difference:
             what = "are the same number in all frameworks"
-        grown = _growth(proof)
-        grows = f" It grows by rounding, {grown}: so float32 scores differ in the end." if grown else ""
         agrees = "agrees" if all(map(_agrees, known)) else "DOES NOT AGREE: figures do not compare"
         tolerance = FIRST_STEP_TOLERANCE[worst.precision]
-        found.append(
-            f"Timed configuration: {agrees}: the first {worst.precision} losses {what}, tolerance {tolerance:.0e}.{grows}"
-        )
+        found.append(f"Timed configuration: {agrees}: the first {worst.precision} losses {what}, tolerance {tolerance:.0e}.")
+        found += _trajectories(stored)
     fewer = {f"{run.framework} with {switch}" for run in runs for switch in run.reduced}
     if fewer:
         found.append(
@@ -102,11 +109,44 @@ def _same_order(runs: Sequence[RunResult]) -> str | None:
     return f"{said} Only runs that ended after the same number of epochs are compared in this."
 
 
-def _growth(proof: ProofRecord | None) -> str | None:
-    """How the float32 losses of the timed configuration part, as the proof has seen it; None where it has not looked."""
-    rungs = proof.rungs if proof else []
-    shown = [rung["where"] for rung in rungs if rung["name"] == "5 losses" and rung["precision"] == "float32"]
-    return next((str(where).removeprefix("grows by rounding: ") for where in shown if where), None)
+def growths(stored: Stored) -> list[tuple[Row, Growth]]:
+    """How the losses of each row grow apart from the same row of another framework, each by its own runs.
+
+    Of several repeats, the pair of one seed that differs most. Modes of other mathematics than serial's are left out.
+    """
+    rows, proof = stored.comparison.rows, stored.comparison.proof
+    copies = proof.trajectories if proof else None
+    found: list[tuple[Row, Growth]] = []
+    for place, row in enumerate(rows):
+        pairs = [
+            growth.between(ours.step_losses, theirs.step_losses, copies)
+            for other in rows[place + 1 :]
+            if matrix.differ_by_contestant(row, other) and row.spec.departs is None
+            for ours, theirs in itertools.product(stored.runs[row.id].values(), stored.runs[other.id].values())
+            if ours.spec.seed == theirs.spec.seed and ours.step_losses and theirs.step_losses
+            if not (ours.reduced or theirs.reduced or row.spec.optimizer.native)
+        ]
+        if pairs:
+            found.append((row, max(pairs, key=_severity)))
+    return found
+
+
+def _severity(pair: Growth) -> tuple[bool, bool, float]:
+    return pair.is_other_training, pair.beyond is not None, float(pair.differences.max())
+
+
+def _trajectories(stored: Stored) -> list[str]:
+    """Each row's growth. A sentence that starts with a space belongs below the one before."""
+    said: list[str] = []
+    found = growths(stored)
+    for row, pair in found:
+        cores = f", {wording.count(row.spec.cores, 'core')}" if row.spec.mode == "serial" else f" x{row.spec.replicas}"
+        said.append(f" {row.spec.variant}{cores}: the losses differ by {pair.shown}. {pair.explained}")
+    if found and all(pair.judged and pair.beyond is None for _, pair in found):
+        last = max(pair.differences[-1] for _, pair in found)
+        if last > SCORES_DIFFER:
+            said.append(" So scores differ in the end, by rounding.")
+    return said
 
 
 def _equal(groups: Sequence[Sequence[RunResult]], what: str, pick: Callable[[RunResult], str | None]) -> str | None:

@@ -34,9 +34,11 @@ LEAST_APART_SECONDS = 60.0
 _Value = TypeVar("_Value")
 
 FAILURES = ("failed", "diverged", "killed")
+UNFINISHED = ("not run", "incomplete")
+"""No repeat of the row has a result, or some have none."""
 
 _OF_THE_MODE = ("mode", "replicas", "cores", "hosts", "parameter_server", "pipeline", "hybrid")
-"""Fields of a spec in which a row may differ from the serial row that it is compared with."""
+"""Fields of a spec that may differ between a row and its serial row."""
 
 
 class Scores(Frozen):
@@ -81,11 +83,11 @@ class Limit(Frozen):
     gflops: float
     """Done per second."""
     matrix_fraction: float | None
-    """Of the rate of the row's cores for matrix products of its precision."""
+    """Fraction of the rate that the row's cores reach in matrix products of its precision."""
     gb_per_second: float
     """Moved per second, if nothing came from a cache."""
     copy_fraction: float | None
-    """Of the rate at which its cores copy memory. Above 1 if caches serve."""
+    """Fraction of the rate that its cores reach in copies of memory. Above 1 if caches serve."""
 
 
 class Summary(Frozen):
@@ -109,7 +111,7 @@ class Summary(Frozen):
     switches: str
     """Their level, and those that the spec names: `fair`, or `best: arithmetic=bfloat16`."""
     status: str
-    """The worst status of the repeats: one of RunResult's, or `not run`."""
+    """The worst status of the repeats: one of RunResult's, `not run` or `incomplete`."""
     reason: str | None
     repeats_done: int
     repeats: int
@@ -136,7 +138,7 @@ class Summary(Frozen):
     top_operations: TopOperations | None
     """Of the first repeat. None if the run was not profiled."""
     expected_idle: float | None
-    """Of synchronous pipelines: the part of a step, 0..1, in which one of several equal stages waits, by formula."""
+    """Of synchronous pipelines: the part of a step, 0..1, that one of several equal stages waits, by formula."""
     speedup_one_core: Ratio | None
     """Epoch seconds of serial on one core over this row's."""
     speedup_same_cores: Ratio | None
@@ -145,6 +147,7 @@ class Summary(Frozen):
     """Speed-up over the ratio of resources: cores against one core; on accelerators, replicas against one device."""
     pays: str | None
     """For parallel modes: whether it beats serial on the same cores. Judged with all other comparisons, see `family`."""
+    peak_memory_pss_mib: float | None
     peak_memory_mib: float | None
     device_peak_memory_mib: float | None
     parity: str
@@ -187,7 +190,7 @@ class Summary(Frozen):
 
     @property
     def input_wait(self) -> float | None:
-        """The part of its training time, 0..1, in which the loop waited for its next batch."""
+        """The part of its training time, 0..1, that the loop waited for its next batch."""
         if self.phases is None or not self.phases.training_seconds:
             return None
         return self.phases.input_wait_seconds / self.phases.training_seconds
@@ -253,7 +256,7 @@ def family(stored: Stored, summaries: Sequence[Summary]) -> Family:
         (first, second, ratio)
         for first, second in combinations(summaries, 2)
         if first.device == second.device
-        and matrix.differ_by_framework(rows[first.id], rows[second.id])
+        and matrix.differ_by_contestant(rows[first.id], rows[second.id])
         and (ratio := ratio_of_seconds(stored, slow=rows[second.id], fast=rows[first.id])) is not None
     ]
     modes = [
@@ -274,7 +277,7 @@ def measured(stored: Stored, row: Row) -> dict[int, RunResult]:
 def epoch_seconds(result: RunResult) -> float:
     """Median over the run's epochs, each at the pace of its timed steps.
 
-    Of the input alone, whose epochs may be of a few batches, at the pace of all steps together.
+    A run of the input alone may have epochs of few batches. It is taken at the pace of all its steps together.
     """
     if result.spec.part != "input":
         return spread_median([epoch.seconds for epoch in result.epochs])
@@ -315,7 +318,7 @@ def _summary(row: Row, stored: Stored) -> Summary:
     good = list(measured(stored, row).values())
     rates = [images_per_second(result) for result in good]
     shown = good or results
-    status, reason = _status(row, results, comparison.repeats)
+    status, reason = _status(row, results, comparison.repeats, stored.torn.get(row.id, 0))
     one_core = _speedup(stored, serial_of(comparison, row, cores=1), row)
     same_cores = _speedup(stored, serial_of(comparison, row), row)
     parallel = row.spec.mode != "serial"
@@ -358,6 +361,7 @@ def _summary(row: Row, stored: Stored) -> Summary:
         speedup_same_cores=same_cores if parallel else None,
         parallel_efficiency=_efficiency(row, _first(good, lambda result: result.device), one_core, same_cores),
         pays=None,
+        peak_memory_pss_mib=_largest(good, lambda result: result.peak_memory_pss_mib),
         peak_memory_mib=_largest(good, lambda result: result.peak_memory_mib),
         device_peak_memory_mib=_largest(good, lambda result: result.device_peak_memory_mib),
         parity=_parity(comparison, row),
@@ -395,7 +399,7 @@ def times_in_doubt(result: RunResult) -> bool:
     return unwatched or any((cores or 0.0) > DISTURBED_FROM for cores in taken)
 
 
-def _status(row: Row, results: Sequence[RunResult], repeats: int) -> tuple[str, str | None]:
+def _status(row: Row, results: Sequence[RunResult], repeats: int, torn: int) -> tuple[str, str | None]:
     if row.unavailable:
         status, _, reason = row.unavailable.partition(": ")
         return status, reason
@@ -405,8 +409,10 @@ def _status(row: Row, results: Sequence[RunResult], repeats: int) -> tuple[str, 
         if found:
             which = f"{len(found)} of {repeats} repeats: " if repeats > 1 else ""
             return status, f"{which}{found[0].reason or 'no reason given'}"
-    if len(results) < repeats:
-        return "not run", f"{repeats - len(results)} of {repeats} repeats have no result"
+    if (absent := repeats - len(results)) > 0:
+        found = (("without a result", absent - torn), ("with a torn result", torn))
+        reason = ", ".join(f"{number} of {repeats} repeats {what}" for what, number in found if number)
+        return "incomplete" if results else "not run", reason
     return "ok", None
 
 
@@ -501,7 +507,7 @@ def _first_step_difference(stored: Stored, row: Row) -> float | None:
     """
     if row.spec.variant == "pipeline_async":
         return None
-    twins = [other for other in stored.comparison.rows if matrix.differ_by_framework(row, other)]
+    twins = [other for other in stored.comparison.rows if matrix.differ_by_contestant(row, other)]
     differences = [
         relative_difference(ours, theirs)
         for seed, ours in _first_losses(stored, [row])
@@ -630,7 +636,7 @@ def _confusion(results: Sequence[RunResult]) -> list[list[int]] | None:
 def _expected_idle(run: Spec) -> float | None:
     if run.variant not in ("model_parallel", "pipeline", "pipeline_1f1b", "hybrid_pipeline"):
         return None
-    return idle_fraction(run.replicas // run.data_replicas, run.parts())
+    return idle_fraction(run.replicas // run.data_replicas, run.micro_batches())
 
 
 def _epochs(runs: Sequence[list[EpochRecord]]) -> list[Epoch]:

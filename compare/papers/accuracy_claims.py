@@ -14,14 +14,24 @@ def _differences(here: Here, *, corrected: bool) -> dict[tuple[str, str], Differ
     runs: list[tuple[str, str]] = []
     rows: list[tuple[str, str]] = []
     for claim in here.paper.claims.values():
-        if isinstance(claim, schema.MoreAccurate | schema.AccuracyLoss):
+        if isinstance(claim, schema.AccuracyDifference):
             runs.append((claim.run, claim.than))
-            rows.append((judging.corrected_row(here, claim.run), judging.corrected_row(here, claim.than)))
+            rows.append(_rows(here, claim))
         elif isinstance(claim, schema.NoAccuracyLoss):
             rows += [judging.pair(here, framework) for framework in launch.FRAMEWORKS]
     if corrected:
         return judging.differences(here, CORRECTED, list(dict.fromkeys(rows)))
     return judging.differences(here, AS_IT_WAS, runs, "validation")
+
+
+def _rows(here: Here, claim: schema.AccuracyDifference) -> tuple[str, str]:
+    return judging.corrected_row(here, claim.run), judging.corrected_row(here, claim.than)
+
+
+def _both(here: Here, claim: schema.AccuracyDifference) -> tuple[Difference | None, Difference | None]:
+    """As it was, and corrected."""
+    native, alike = (_differences(here, corrected=corrected) for corrected in (False, True))
+    return native.get((claim.run, claim.than)), alike.get(_rows(here, claim))
 
 
 def no_accuracy_loss(here: Here, claim: schema.NoAccuracyLoss) -> Judgement:
@@ -32,21 +42,15 @@ def no_accuracy_loss(here: Here, claim: schema.NoAccuracyLoss) -> Judgement:
     return judging.joined([verdict for verdict, _ in judged]), evidence
 
 
-def accuracy_loss(here: Here, claim: schema.AccuracyLoss) -> Judgement:
-    native = _differences(here, corrected=False).get((claim.run, claim.than))
-    alike = _differences(here, corrected=True).get(
-        (judging.corrected_row(here, claim.run), judging.corrected_row(here, claim.than))
-    )
+def accuracy_loss(here: Here, claim: schema.AccuracyDifference) -> Judgement:
+    native, alike = _both(here, claim)
     verdict, words = judging.loses(native, claim.points)
     corrected = [judging.sentence(f"Corrected: {alike.words}")] if alike and not judging.unsound(here) else []
     return verdict, [judging.sentence(f"As it was: {words}"), judging.budget(here, AS_IT_WAS), *corrected]
 
 
-def more_accurate(here: Here, claim: schema.MoreAccurate) -> Judgement:
-    native = _differences(here, corrected=False).get((claim.run, claim.than))
-    alike = _differences(here, corrected=True).get(
-        (judging.corrected_row(here, claim.run), judging.corrected_row(here, claim.than))
-    )
+def more_accurate(here: Here, claim: schema.AccuracyDifference) -> Judgement:
+    native, alike = _both(here, claim)
     verdict, words = judging.sound(here, judging.more_accurate(alike, claim.points))
     was, said_then = judging.more_accurate(native, claim.points)
     evidence = [

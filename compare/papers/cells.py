@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from common.artifacts.schema import EpochRecord
 from common.data import sources
-from compare.data.data_report import counted
+from compare.core.wording import count
+from compare.judgement.verdict_sentences import doubt_of
 from compare.papers import judging
 from compare.papers.here import Here, beyond, not_at
 from compare.papers.schema import LABELS, MEASURES, Key, Paper, PublishedTable, SideBySide, run_name
-from compare.reporting.tables import Cell, Column, Table
+from compare.reporting.tables import Cell, Column, Table, value_at
 
 _SHOWN = 10
 """Classes that a note names."""
@@ -77,15 +77,15 @@ def _notes(here: Here, table: PublishedTable) -> Iterable[str]:
         here_px, paper_px = here.plan.base.data.image_size, here.paper.data.image_size
         yield f"Images here have {here_px} px, the paper's {paper_px} px: their seconds have no ratio."
     if "seconds" in table.columns and table.rows_are == "runs":
-        names = [run_name(key) for key in table.rows]
-        if doubt := judging.doubt_of_runs(here, names):
+        summaries = [here.summary(here.training_of(name), name) for name in map(run_name, table.rows)]
+        if doubt := doubt_of(*filter(None, summaries)).strip():
             yield f"Of some of these runs: {doubt[:1].lower()}{doubt[1:]}"
     if table.rows_are == "classes" and "images" in table.columns:
         names = class_counts(here)
         known = {class_here(str(name), names) for (name,) in table.rows}
         if others := [name for name in names if name not in known]:
             shown = ", ".join(others[:_SHOWN]) + (", ..." if len(others) > _SHOWN else "")
-            yield f"{counted(len(others), 'class', 'classes')} here that the paper does not have: {shown}."
+            yield f"{count(len(others), 'class', 'classes')} here that the paper does not have: {shown}."
 
 
 def _side_by_side(here: Here, name: str, wanted: SideBySide) -> Table:
@@ -118,7 +118,7 @@ def compared(
         name: of its files.
         title: of the table.
         labels: columns that tell the rows apart.
-        rows: labels, figures, and why one that is missing here is open.
+        rows: labels, figures, and the reason of a figure that is missing here.
         note: below the table.
     """
     columns = {label: Column(label, label) for label in labels}
@@ -145,18 +145,17 @@ def _epochs(here: Here, table: PublishedTable) -> Iterable[Found]:
     for (epoch,) in table.rows:
         record = records.get(int(epoch))
         reason = beyond(here.paper, here.setting, len(records)) if records else here.why_not_run(table.run, int(epoch))
-        yield _of_epoch(record, here.paper.images_of(table.run)), reason
-
-
-def _of_epoch(record: EpochRecord | None, images: int) -> dict[str, float | None]:
-    train, validation = (record.train, record.validation) if record else (None, None)
-    return {
-        "train_loss": train.loss if train else None,
-        "train_accuracy": train.accuracy if train else None,
-        "valid_loss": validation.loss if validation else None,
-        "valid_accuracy": validation.accuracy if validation else None,
-        "seconds": record.seconds * images / record.epoch_images if record and record.timed_images else None,
-    }
+        images = here.paper.images_of(table.run)
+        yield (
+            {
+                "train_loss": value_at(record, "train.loss"),
+                "train_accuracy": value_at(record, "train.accuracy"),
+                "valid_loss": value_at(record, "validation.loss"),
+                "valid_accuracy": value_at(record, "validation.accuracy"),
+                "seconds": record.seconds * images / record.epoch_images if record and record.timed_images else None,
+            },
+            reason,
+        )
 
 
 def _runs(here: Here, table: PublishedTable) -> Iterable[Found]:
@@ -167,14 +166,13 @@ def _runs(here: Here, table: PublishedTable) -> Iterable[Found]:
         if summary is None:
             yield dict.fromkeys(MEASURES["runs"]), here.why_not_run(name)
             continue
-        scores, best = summary.validation, [each.validation_accuracy for each in summary.epochs if each.validation_accuracy]
-        epoch = here.epoch_seconds(name, here.paper.images_of(name))
-        if here.lacks_gpus(name):  # replicas on cores stand for it: their times are not the paper's question
-            epoch = None
+        best = [each.validation_accuracy for each in summary.epochs if each.validation_accuracy]
+        # Where replicas on cores stand for it, their times are not the paper's question.
+        epoch = None if here.lacks_gpus(name) else here.epoch_seconds(name, here.paper.images_of(name))
         gain = judging.paired(here, training, table.base, name) if table.base else None
         values = {
-            "accuracy": scores.accuracy.median if scores.accuracy else None,
-            "loss": scores.loss.median if scores.loss else None,
+            "accuracy": value_at(summary, "validation.accuracy.median"),
+            "loss": value_at(summary, "validation.loss.median"),
             "seconds": epoch * run.epochs if epoch else None,
             "speedup": 1.0 if name == table.base and epoch else gain.value if gain else None,
             "best_accuracy": max(best, default=None),
@@ -194,17 +192,18 @@ def _scans(here: Here, table: PublishedTable) -> Iterable[Found]:
         row = here.scan(str(engine), int(workers))
         images = paper.data.images_scanned or paper.data.images
         seconds = row["seconds"] * images / row["images"] if row else None
-        yield {"seconds": seconds, "speedup": row["speedup"] if row else None}, _not_made(here)
+        yield {"seconds": seconds, "speedup": value_at(row, "speedup")}, _not_made(here)
 
 
 def _searches(here: Here, table: PublishedTable) -> Iterable[Found]:
-    done = [search for search in here.tuned.searches if search.done] if here.tuned else []
-    took = {
-        jobs: statistics.median(each.seconds for each in done if each.jobs == jobs) for jobs in {each.jobs for each in done}
-    }
-    alone = took.get(1)
+    took: dict[int, list[float]] = {}
+    for search in here.tuned.searches if here.tuned else ():
+        if search.done:
+            took.setdefault(search.jobs, []).append(search.seconds)
+    median = {jobs: statistics.median(seconds) for jobs, seconds in took.items()}
+    alone = median.get(1)
     for (jobs,) in table.rows:
-        seconds = took.get(int(jobs))
+        seconds = median.get(int(jobs))
         yield {"seconds": seconds, "speedup": alone / seconds if alone and seconds else None}, _not_made(here)
 
 
@@ -216,13 +215,12 @@ def _not_made(here: Here) -> str:
 def _splits(here: Here, table: PublishedTable) -> Iterable[Found]:
     model = next(iter(here.evaluated.models), None) if here.evaluated else None
     scores = {
-        "train": here.final_epoch.train if here.final_epoch else None,
-        "validation": model.validation if model else None,
-        "test": model.scores if model else None,
+        "train": value_at(here.final_epoch, "train.accuracy"),
+        "validation": value_at(model, "validation.accuracy"),
+        "test": value_at(model, "scores.accuracy"),
     }
     for (split,) in table.rows:
-        known = scores[str(split)]
-        yield {"accuracy": known.accuracy if known else None}, _UNSCORED
+        yield {"accuracy": scores[str(split)]}, _UNSCORED
 
 
 def _classes(here: Here, table: PublishedTable) -> Iterable[Found]:
@@ -236,7 +234,7 @@ def _classes(here: Here, table: PublishedTable) -> Iterable[Found]:
     known = dict(zip(made.class_names, scores.classes, strict=True)) if made and scores else {}
     for (name,) in table.rows:
         own = known.get(class_here(str(name), known))
-        values = {measure: getattr(own, measure) if own else None for measure in ("precision", "recall", "f1", "support")}
+        values = {measure: value_at(own, measure) for measure in ("precision", "recall", "f1", "support")}
         yield values, _NO_CLASS if scores else _UNSCORED
 
 
@@ -267,7 +265,7 @@ def class_here(name: str, names: Iterable[str]) -> str:
 
 
 _Check = tuple[str, float, float, int]
-"""What, the stated figure, the figure from the paper's own tables, the digits of the stated one."""
+"""(label, the stated figure, the figure from the paper's own tables, digits of the stated one)."""
 
 
 def _checked_gains(paper: Paper) -> Iterator[_Check]:
@@ -304,20 +302,10 @@ def _checked_sums(paper: Paper) -> Iterator[_Check]:
 def _arithmetic(name: str, checks: Sequence[_Check]) -> Table:
     """Figures that a paper states beside what its own tables give."""
     columns = (
-        Column("what", "figure"),
-        Column("stated", "as stated"),
-        Column("worked_out", "from its own tables"),
-        Column("agrees", "agrees"),
+        Column("what", "figure", pick="0"),
+        Column("stated", "as stated", pick=lambda check: round(check[1], check[3] or None)),
+        Column("worked_out", "from its own tables", pick=lambda check: round(check[2], check[3] or None)),
+        Column("agrees", "agrees", pick=lambda check: "yes" if abs(check[1] - check[2]) < 10.0 ** -check[3] else "NO"),
     )
-    rows: list[dict[str, Cell]] = [
-        {
-            "what": what,
-            "stated": round(stated, digits or None),
-            "worked_out": round(result, digits or None),
-            # Up to one in the last digit: papers round or truncate.
-            "agrees": "yes" if abs(stated - result) < 10.0**-digits else "NO",
-        }
-        for what, stated, result, digits in checks
-    ]
     note = "Agrees: up to one in the last digit shown, because papers round or truncate."
-    return Table(f"arithmetic_{name}", "The paper's own arithmetic", columns, rows, note=note)
+    return Table.of(f"arithmetic_{name}", "The paper's own arithmetic", columns, checks, note)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from compare.papers import accuracy_claims, loss_claims, schema, table_claims, time_claims
+from compare.papers import accuracy_claims, loss_claims, table_claims, time_claims
 from compare.papers.here import Here
 from compare.papers.judging import Judgement, Verdict
 
@@ -29,22 +29,25 @@ def judge_all(here: Here) -> list[Claim]:
 def judge(here: Here, name: str) -> Judgement:
     """A claim of the paper by its name."""
     claim = here.paper.claims[name]
-    verdict, evidence = KINDS[type(claim)](here, claim)
+    verdict, evidence = KINDS[claim.kind](here, claim)
     return verdict, [*evidence, *claim.remarks]
 
 
-KINDS: dict[type[schema.Claim], Callable[[Here, Any], Judgement]] = {
-    schema.NotJudged: table_claims.not_judged,
-    schema.Ordering: table_claims.ordering,
-    schema.NoAccuracyLoss: accuracy_claims.no_accuracy_loss,
-    schema.AccuracyLoss: accuracy_claims.accuracy_loss,
-    schema.MoreAccurate: accuracy_claims.more_accurate,
-    schema.FasterThan: time_claims.faster_than,
-    schema.GainsMore: time_claims.gains_more,
-    schema.ScansScaleMore: time_claims.scans_scale_more,
-    schema.NoGainBeyondCores: time_claims.no_gain_beyond_cores,
-    schema.SearchGain: time_claims.search_gain,
-    schema.SameLosses: loss_claims.same_losses,
-    schema.OtherLosses: loss_claims.other_losses,
+KINDS: dict[str, Callable[[Here, Any], Judgement]] = {
+    judge.__name__: judge
+    for judge in (
+        table_claims.not_judged,
+        table_claims.ordering,
+        accuracy_claims.no_accuracy_loss,
+        accuracy_claims.accuracy_loss,
+        accuracy_claims.more_accurate,
+        time_claims.faster_than,
+        time_claims.gains_more,
+        time_claims.scans_scale_more,
+        time_claims.no_gain_beyond_cores,
+        time_claims.search_gain,
+        loss_claims.same_losses,
+        loss_claims.other_losses,
+    )
 }
 """What judges each kind of claim."""

@@ -9,8 +9,8 @@ from typing import Literal
 from common.artifacts.schema import Metrics, RunResult
 from compare.core import statistics
 from compare.core.statistics import SIGNIFICANCE, VERDICT_PAIRS, Judged, Ratio
-from compare.data.data_report import counted
-from compare.judgement.summary import Summary, family, ratio_of_seconds
+from compare.core.wording import count
+from compare.judgement.summary import family, ratio_of_seconds
 from compare.judgement.verdict_sentences import doubt_of
 from compare.papers.here import Here
 from compare.papers.plan import CORRECTED
@@ -221,16 +221,12 @@ def paired(here: Here, training: str, slow: str, fast: str) -> Ratio | None:
 
 def undisturbed(here: Here, training: str, rows: Sequence[str], judged: tuple[Verdict, str]) -> tuple[Verdict, str]:
     """A verdict on times of these rows. There is none if other work disturbed a row, or may have."""
-    return _doubted(judged, doubt(here, training, rows))
+    return (UNTOLD, f"{judged[1]}. {said.removesuffix('.')}") if (said := doubt(here, training, rows)) else judged
 
 
 def sound(here: Here, judged: tuple[Verdict, str]) -> tuple[Verdict, str]:
     """A verdict on the corrected runs. There is none if they are not the same training."""
-    return _doubted(judged, unsound(here))
-
-
-def _doubted(judged: tuple[Verdict, str], said: str) -> tuple[Verdict, str]:
-    return (UNTOLD, f"{judged[1]}. {said.removesuffix('.')}") if said else judged
+    return undisturbed(here, CORRECTED, (), judged)
 
 
 def doubt(here: Here, training: str, rows: Sequence[str]) -> str:
@@ -238,11 +234,6 @@ def doubt(here: Here, training: str, rows: Sequence[str]) -> str:
     if training == CORRECTED and (said := unsound(here)):
         return said
     return doubt_of(*(summary for row in rows if (summary := here.summary(training, row)))).strip()
-
-
-def doubt_of_runs(here: Here, runs: Sequence[str]) -> str:
-    """Why the times of these published runs are not reliable. Empty if nothing disturbed them."""
-    return doubt_of(*(found for run in runs if (found := here.summary(here.training_of(run), run)))).strip()
 
 
 def unsound(here: Here) -> str:
@@ -263,8 +254,8 @@ def budget(here: Here, training: str) -> str:
         return "Nothing was trained."
     of, first = report.stored.comparison, report.stored.comparison.rows[0].spec
     return (
-        f"After {counted(first.epochs or 0, 'epoch')} of {counted(of.train_examples, 'image')} of {first.data.image_size} px "
-        f"({of.data_name}, {counted(len(of.class_names), 'class', 'classes')}): of longer training, or other images, it says "
+        f"After {count(first.epochs or 0, 'epoch')} of {count(of.train_examples, 'image')} of {first.data.image_size} px "
+        f"({of.data_name}, {count(len(of.class_names), 'class', 'classes')}): of longer training, or other images, it says "
         "nothing."
     )
 
@@ -275,13 +266,6 @@ def _untold(difference: Difference | None) -> str:
     if not difference.decided:
         return f"{difference.words}; {difference.n} of the {VERDICT_PAIRS} seeds that a verdict needs"
     return f"{difference.words}; neither is surely better than guessing, so that there is no accuracy to lose"
-
-
-def of_devices(summary: Summary | None) -> str:
-    """`on the CPU, 2 cores`, or the name of the device."""
-    if summary is None:
-        return "not run"
-    return f"on {summary.device or 'an unknown device'}, {summary.cores} cores"
 
 
 def joined(verdicts: Iterable[Verdict]) -> Verdict:

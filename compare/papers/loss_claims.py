@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from common.training.loop import relative_difference
-from compare.data.data_report import counted
+from compare.core.wording import count
 from compare.execution import launch
 from compare.papers import judging, schema
 from compare.papers.here import Here
@@ -51,7 +51,7 @@ def same_losses(here: Here, claim: schema.SameLosses) -> Judgement:
     gaps = [gap for name in names for gap in _gaps(base, _losses(here, training, name))]
     if not gaps:
         return UNTOLD, ["The runs were not all made."]
-    said = f"{counted(len(gaps), 'training loss', 'training losses')} of epochs with workers, compared with serial's: "
+    said = f"{count(len(gaps), 'training loss', 'training losses')} of epochs with workers, compared with serial's: "
     if not any(gaps):
         if missing := [name for name in names if not here.runs(training, name)]:
             return UNTOLD, [f"{said}all the same number. There is no run of {', '.join(missing)}."]
@@ -80,7 +80,7 @@ def other_losses(here: Here, claim: schema.OtherLosses) -> Judgement:
     summary = here.summary(training, parallel)
     how = summary.implementation if summary else None
     evidence = [
-        f"{counted(len(gaps), 'training loss', 'training losses')} of epochs ({how or 'two replicas'}), compared with "
+        f"{count(len(gaps), 'training loss', 'training losses')} of epochs ({how or 'two replicas'}), compared with "
         f"serial's: relative differences of {min(gaps):.1e} to {max(gaps):.1e}; of the first step, from equal weights: "
         f"{min(first):.1e} to {max(first):.1e}.",
         _of_batch_norm(here, training, parallel),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,12 +11,11 @@ from common.machine import machine
 from common.spec import Spec, SpecError
 from compare.core import wording
 from compare.data import engine_scans
-from compare.data.data_report import counted
 from compare.evaluation.final_training import Evaluation
 from compare.execution import launch, matrix
 from compare.execution.matrix import Row
 from compare.execution.store import flat
-from compare.papers.schema import SCALES, SMOKE, Fields, Paper, Scale, Search, Size
+from compare.papers.schema import SCALES, SMOKE, Fields, Paper, Scale
 from compare.tuning.records import Tuning
 
 AS_IT_WAS = "faithful"
@@ -68,10 +67,6 @@ class Training:
     oversubscribe: bool = False
 
 
-Final = Callable[[dict[str, dict[str, Any]]], Evaluation]
-"""The final training, of the best fields by framework."""
-
-
 @dataclass(frozen=True)
 class Plan:
     """Everything that is run for a paper at one scale."""
@@ -86,7 +81,8 @@ class Plan:
     """Settings that the paper does not state, and that were chosen here."""
     scans: engine_scans.Request | None = None
     tuning: Tuning | None = None
-    final: Final | None = None
+    final: Evaluation | None = None
+    """The final training. What the search finds is yet missing."""
 
     @property
     def trainings(self) -> list[Training]:
@@ -106,10 +102,10 @@ class Plan:
         most = f"{'up to ' if len(lengths) > 1 else ''}{max(lengths)}"
         scaled: list[str] = []
         if not self.same_image_size:
-            here = f"Images of {pixels} px and {counted(epochs, 'epoch')}"
+            here = f"Images of {pixels} px and {wording.count(epochs, 'epoch')}"
             scaled = [f"{here}, in place of {paper.data.image_size} px and {most} epochs."]
         elif epochs != max(lengths):
-            scaled = [f"{counted(epochs, 'epoch')}, in place of {most}."]
+            scaled = [f"{wording.count(epochs, 'epoch')}, in place of {most}."]
         by_gpus = paper.departs_by_gpus[: self.setting.gpus + 1][-1:]
         return [*scaled, *paper.departs, *(each.replace("{devices}", self.setting.devices) for each in by_gpus)]
 
@@ -126,7 +122,7 @@ def plan(paper: Paper, setting: Setting) -> Plan:
     """
     size, search = paper.scales[setting.scale], paper.search
     shared: Fields = {"model": paper.model, **paper.fields, **size.fields}
-    scans = tuning = None
+    scans = tuning = final = None
     chosen = [*paper.chosen]
     if paper.scans is not None and (scan := size.scans):
         run = spec.build(setting.overlaid(shared, paper.scans, scan.fields))
@@ -146,6 +142,9 @@ def plan(paper: Paper, setting: Setting) -> Plan:
             f"The ranges of the search: {ranges}.",
             f"Epochs of a trial: {extent.epochs}; of the final training: {size.final_epochs}.",
         ]
+    if search is not None and size.final_epochs is not None:
+        values = setting.overlaid(shared, {"epochs": size.final_epochs})
+        final = Evaluation(values=values, frameworks=search.frameworks, tuned={}, repeats=1, scores_validation=True)
     return Plan(
         paper,
         setting,
@@ -154,15 +153,8 @@ def plan(paper: Paper, setting: Setting) -> Plan:
         chosen,
         scans,
         tuning,
-        _final(setting, shared, size, search),
+        final,
     )
-
-
-def _final(setting: Setting, shared: Fields, size: Size, search: Search | None) -> Final | None:
-    if search is None or size.final_epochs is None:
-        return None
-    values, frameworks = setting.overlaid(shared, {"epochs": size.final_epochs}), search.frameworks
-    return lambda best: Evaluation(values=values, frameworks=frameworks, tuned=best, repeats=1, scores_validation=True)
 
 
 def _range_words(written: Any) -> str:

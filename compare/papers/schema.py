@@ -273,23 +273,14 @@ class NoAccuracyLoss(Claim):
     kind: Literal["no_accuracy_loss"]
 
 
-class AccuracyLoss(Claim):
-    """A run is less accurate than another by so many points, as it was."""
+class AccuracyDifference(Claim):
+    """A run is more accurate than another, as it was and corrected; or less accurate by so many points, as it was."""
 
-    kind: Literal["accuracy_loss"]
+    kind: Literal["more_accurate", "accuracy_loss"]
     run: str
     than: str
     points: float
-
-
-class MoreAccurate(Claim):
-    """A run is more accurate than another, as it was and corrected."""
-
-    kind: Literal["more_accurate"]
-    run: str
-    than: str
-    points: float
-    """Published lead."""
+    """Published lead or loss."""
 
 
 class FasterThan(Claim):
@@ -364,8 +355,7 @@ AnyClaim = Annotated[
     NotJudged
     | Ordering
     | NoAccuracyLoss
-    | AccuracyLoss
-    | MoreAccurate
+    | AccuracyDifference
     | FasterThan
     | GainsMore
     | ScansScaleMore
@@ -456,7 +446,10 @@ def find(argument: str) -> Paper:
     """
     if Path(argument).suffix in (".yaml", ".yml"):
         return read(Path(argument), argument)
-    chosen("PAPER", [argument], names())
+    try:
+        chosen("PAPER", [argument], names())
+    except SpecError as error:
+        raise SpecError(f"{error} The path of a paper's YAML file works too.") from None
     return read(FOLDER / f"{argument}.yaml", argument)
 
 
@@ -479,7 +472,7 @@ def read(path: Path, argument: str) -> Paper:
 
 
 def _explained(error: pydantic.ValidationError) -> str:
-    """The first error, or the first unknown field, which may be a slip in the name of one that is missing."""
+    """The first unknown field if there is one, else the first error. An unknown field may be a missing one, misspelt."""
     first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     field = ".".join(map(str, first["loc"]))
     received = shortened(f"{first['input']!r}", 100)

@@ -8,7 +8,6 @@ from common.machine import machine
 from common.machine.interference import DISTURBED_FROM, cores_lost
 from compare.core import statistics, wording
 from compare.core.statistics import Judged, Ratio
-from compare.data.data_report import counted
 from compare.execution import store
 from compare.papers import judging, schema
 from compare.papers.here import Here
@@ -23,7 +22,8 @@ def faster_than(here: Here, claim: schema.FasterThan) -> Judgement:
         ratio = judging.speedup(here, CORRECTED, run)
     else:
         ratio = judging.framework_times(here, CORRECTED, run, than)
-    where = judging.of_devices(here.summary(CORRECTED, run))
+    made = here.summary(CORRECTED, run)
+    where = f"on {made.device or 'an unknown device'}, {made.cores} cores" if made else "not run"
     judged = judging.above(ratio, f"epoch seconds of {than} over those of {run}, {where}")
     verdict, words = judging.undisturbed(here, CORRECTED, (run, than), judged)
     evidence = [judging.sentence(words)]
@@ -193,7 +193,7 @@ def search_gain(here: Here, claim: schema.SearchGain) -> Judgement:
     if gain is None or not gain.ratio.decided or gain.ratio.low is None or gain.ratio.high is None:
         return UNTOLD, [*evidence, "There are too few repeats to tell."]
     if disturbed := tuning_findings.disturbed(here.tuned):
-        return UNTOLD, [*evidence, f"Other work disturbed {counted(len(disturbed), 'search', 'searches')}."]
+        return UNTOLD, [*evidence, f"Other work disturbed {wording.count(len(disturbed), 'search', 'searches')}."]
     if gain.verdict == "above" and gain.ratio.low <= stated <= gain.ratio.high:
         return "reproduced", [*evidence, f"That holds the {stated:g} times."]
     if gain.verdict == "below":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from common.frozen import Frozen
+from compare.execution.store import Trajectories
 
 Verdict = Literal["proved", "not proved", "not claimed"]
 
@@ -50,6 +51,8 @@ class Proof(Frozen):
     """Mode or framework: why it does not claim to be the proved mathematics as it is timed."""
     compared_with: dict[str, str] = {}
     """Mode: what it was proved to equal, if that is not the serial run that is timed beside it."""
+    trajectories: Trajectories | None = None
+    """None: the timed runs are no two float32 runs of one rule."""
 
     @property
     def verdict(self) -> Verdict:
@@ -70,7 +73,12 @@ class Proof(Frozen):
         if not passed:
             return "not claimed: nothing was compared"
         when = f", remembered from {self.made_at}" if self.remembered else ""
-        losses = [rung for rung in self.rungs if rung.name == "5 losses"]
+        free = [rung for rung in self.rungs if rung.name == "5 losses"]
+        losses = [rung for rung in free if rung.status == "passed"]
+        if free and not losses:
+            worst = max(free, key=lambda rung: rung.max_relative_difference)
+            grown = f"differ by up to {worst.max_relative_difference:.1e} in {worst.steps} steps"
+            return f"proved: {passed} rungs passed; free-running losses {grown}, which is shown and proves nothing{when}"
         if not losses:
             return f"proved: each mode trains as serial does in the same framework; {passed} rungs passed{when}"
         proving = [rung for rung in losses if rung.precision == "float64"] or losses

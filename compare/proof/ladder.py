@@ -20,10 +20,13 @@ from common.data import sources
 from common.data.batches import Plan
 from common.data.sources import Dataset
 from common.machine import machine
-from common.models import architectures
+from common.models import architectures, work
 from common.models.architectures import Architecture
 from common.spec import Spec
 from compare.execution import launch
+from compare.execution.matrix import Row
+from compare.execution.store import Trajectories
+from compare.judgement import growth
 from compare.proof import claims, recordings, remembered, rungs, single_steps, tolerances
 from compare.proof.certificate import Proof, Rung
 from compare.proof.differences import Arrays
@@ -31,9 +34,18 @@ from compare.proof.tolerances import Yardstick
 
 BATCH_SIZE = 16
 LEAST_PER_REPLICA = 3
-"""With fewer, the uneven last batch of rung 6 would leave a replica without examples."""
+"""Fewer examples would leave a replica without any in the uneven last batch of rung 6."""
 STEPS = 50
 PARALLEL_STEPS = 20
+COPIES = 3
+"""Of the timed run in each framework. If the frameworks differ by rounding alone, their distance exceeds that of all six copies
+to their own run about once in seven. Then MORE_COPIES are made, and it is exceeded about once in nineteen."""
+MORE_COPIES = 9
+LEAST_FOLLOWED, MOST_FOLLOWED = 10, 100
+FOLLOWED_FLOPS = 1.5e12
+"""Of a run and its copies in one framework: some ten seconds on two cores."""
+LOWER_RATES = 2
+"""How often the learning rate of the free-running losses may be divided by ten."""
 _EVEN = "serial"
 """Label of the recordings that the frameworks are compared by."""
 
@@ -70,7 +82,7 @@ def prove(
         LaunchError: a twin could not record.
     """
     batch_size = max(BATCH_SIZE // replicas, LEAST_PER_REPLICA) * replicas
-    base = _proof_spec(timed, batch_size, steps, precision)
+    base = proof_spec(timed, batch_size, steps, precision)
     parallel = [mode for mode in modes if mode != "serial"]
     timed_runs = timed_runs or {}
     remember = remember and base.model in spec.MODELS  # nobody knows all the modules that a user's own model is made of
@@ -86,16 +98,50 @@ def prove(
         progress("proof remembered: same code, versions, machine and spec")
         return proof.model_copy(update=claimed)
     start = time.perf_counter()
+    ladder.settle()
     climbed = [
         *ladder.twins(),
         *(rung for mode in parallel for rung in ladder.mode(mode)),
         *(ladder.timed(timed_runs) if timed_runs else ladder.proved()),
     ]
+    followed, copies = ladder.trajectories(timed_runs)
     made_at = datetime.now(UTC).isoformat(timespec="seconds")
-    proof = Proof(rungs=climbed, seconds=time.perf_counter() - start, made_at=made_at, **claimed)
+    proof = Proof(
+        rungs=[*climbed, *followed],
+        seconds=time.perf_counter() - start,
+        made_at=made_at,
+        trajectories=copies,
+        **claimed,
+    )
     if remember and proof.verdict == "proved":
         remembered.save(key, proof)
     return proof
+
+
+def prove_rows(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int, **options: Any) -> Proof:
+    """Climb the ladder for the rows of a comparison, as they are timed.
+
+    Args:
+        rows: judged, see `matrix.judge`.
+        frameworks, replicas, options: see `prove`.
+
+    Raises:
+        LaunchError: a twin could not record.
+    """
+    base = rows[0].spec
+    return prove(
+        base.with_fields(hosts=(), cores=min(base.cores, machine.available_cores())),  # the mathematics are the same here
+        frameworks,
+        modes_of(rows),
+        replicas=replicas,
+        timed_runs={row.contestant: row.spec for row in rows if row.spec.mode == "serial"},  # the last: on most cores
+        **options,
+    )
+
+
+def modes_of(rows: Sequence[Row]) -> list[str]:
+    """The modes that run here, each once."""
+    return list(dict.fromkeys(row.spec.variant for row in rows if row.unavailable is None))
 
 
 @dataclass(frozen=True)
@@ -120,13 +166,47 @@ class _Ladder:
     progress: Callable[[str], None]
     _yardsticks: dict[int, Yardstick] = field(default_factory=dict[int, Yardstick])
 
+    def __post_init__(self) -> None:
+        self._first_rate = self.base.optimizer.learning_rate
+
     @cached_property
     def _dataset(self) -> Dataset:
-        return sources.load(self.base.data, seed=self.base.seed, cache_dir=self.base.paths.cache_dir)
+        return sources.load(self.base.data, seed=self.base.split_seed, cache_dir=self.base.paths.cache_dir)
 
     @cached_property
     def architecture(self) -> Architecture:
         return architectures.resolve(self.base.model, len(self._dataset.class_names), self._dataset.image_size)
+
+    def settle(self) -> None:
+        """Divide the learning rate by ten until the free-running loss falls. A loss that rises grows any difference with it."""
+        for _ in range(LOWER_RATES):
+            if not self._rises:
+                return
+            settings = self.base.optimizer.model_dump()
+            settings["learning_rate"] /= 10
+            self.base = self.base.with_fields(optimizer=settings)
+            self.progress(f"proof: {self.base.model}: the loss rises; the learning rate becomes {settings['learning_rate']:g}")
+            for name in ("_serials", "_uneven", "_claims"):
+                self.__dict__.pop(name, None)
+
+    @property
+    def _rises(self) -> bool:
+        """Whether the loss is no lower at the end of rung 5. Ten steps are too few to say."""
+        if len(self.frameworks) < 2 or (self.base.steps or 0) <= 10:
+            return False
+        losses = self._serials[_EVEN][self.frameworks[0]]["loss"]
+        return not losses[-5:].mean() < losses[:5].mean()
+
+    def _exhibited(self, rung: Rung) -> Rung:
+        """The rung of free-running losses, as far as it may prove something."""
+        if rung.name != "5 losses" or rung.status != "passed":
+            return rung
+        if self._rises:
+            shown = f"shown: the loss rises at every learning rate that was tried, and such a run proves nothing; {rung.reason}"
+            return rung.model_copy(update={"status": "shown", "reason": shown})
+        if self.base.optimizer.learning_rate == self._first_rate:
+            return rung
+        return rung.model_copy(update={"where": f"{rung.where}, at learning rate {self.base.optimizer.learning_rate:g}"})
 
     def twins(self) -> list[Rung]:
         """Rungs 1 to 5 and 7: the serial run of every other framework against that of the first."""
@@ -136,8 +216,8 @@ class _Ladder:
             sides = self._serials[_EVEN][first], self._serials[_EVEN][other]
             compared = rungs.compare_serials(self.base, self.architecture, *sides, None)
             if tolerances.may_be_rounding(compared, tolerances.STRICT_STEPS):
-                compared = rungs.compare_serials(self.base, self.architecture, *sides, self._yardstick)
-            found += compared
+                compared = _excused(compared, rungs.compare_serials(self.base, self.architecture, *sides, self._yardstick))
+            found += map(self._exhibited, compared)
         return found
 
     def mode(self, mode: str) -> list[Rung]:
@@ -153,7 +233,7 @@ class _Ladder:
             compared = rungs.compare_mode(claim.parallel, self.architecture, *sides, None)
             if tolerances.may_be_rounding(compared, tolerances.strict_steps(claim.parallel, self.architecture)):
                 yardstick = self._uneven_yardstick(claim.micro_batches)
-                compared = rungs.compare_mode(claim.parallel, self.architecture, *sides, yardstick)
+                compared = _excused(compared, rungs.compare_mode(claim.parallel, self.architecture, *sides, yardstick))
             found += compared
         return found
 
@@ -191,9 +271,12 @@ class _Ladder:
         ]
         found = self.single_steps("timed", serial, [(name, what) for name, what in parallel if what.departs is None])
         fewer = [f"{name} with {each}" for name in self.frameworks for each in claims.reduced(name, specs[name])]
-        if not fewer:
+        reason = f"fewer digits than float32: {', '.join(fewer)}"
+        if not fewer and self.base.model not in spec.MODELS and claims.has_own_builders(self.base.model):
+            reason = "shown: the model has builders of its own, and the referee knows only its architecture"
+        elif not fewer:
             return found
-        shown = {"status": "shown", "reason": f"fewer digits than float32: {', '.join(fewer)}"}
+        shown = {"status": "shown", "reason": reason}
         return [rung.model_copy(update=shown) for rung in found]
 
     def proved(self) -> list[Rung]:
@@ -220,6 +303,8 @@ class _Ladder:
         """
         first, *others = self.frameworks
         base = serial[first]
+        if base.precision == "float64" and not others and not parallel:
+            return []  # nothing to compare the first framework with
         available = len(self._dataset.train)
         plan = Plan(base, self.architecture, min(base.data.limit or available, available))
         drawn = single_steps.drawn(base, self.architecture, plan)
@@ -234,6 +319,47 @@ class _Ladder:
                 recorded = self._record(what, f"{label}-{what.variant}", *options, frameworks=(name,))[name]
                 found += judge.rungs(what, recorded, name)
         return found
+
+    def trajectories(self, specs: Mapping[str, Spec]) -> tuple[list[Rung], Trajectories | None]:
+        """The timed serial run as it goes, in its own precision, and copies that tell how far rounding carries it.
+
+        It is an exhibit: it can show that the frameworks train another thing, and never that they train the same.
+        """
+        first, *others = self.frameworks
+        what = [specs[name] for name in self.frameworks if name in specs]
+        reduced = any(claims.reduced(name, specs[name]) for name in self.frameworks if name in specs)
+        if not others or len(what) < len(self.frameworks) or reduced:
+            return [], None
+        if any(each.precision != "float32" or each.optimizer.native for each in what):
+            return [], None
+        steps = self._followed(what[0])
+        made = self._follow(specs, steps, COPIES)
+        pairs = [(other, growth.between(made.losses[first][0], made.losses[other][0], made)) for other in others]
+        beyond = [pair.beyond for _, pair in pairs if pair.beyond is not None and not pair.is_other_training]
+        if beyond:
+            made = self._follow(specs, min(steps, max(*beyond, LEAST_FOLLOWED)), MORE_COPIES)
+            pairs = [(other, growth.between(made.losses[first][0], made.losses[other][0], made)) for other in others]
+        return [rungs.trajectory(what[0], pair, made.losses[first][0]) for _, pair in pairs], made
+
+    def _followed(self, what: Spec) -> int:
+        """How many steps of a run are followed: all, or as many as the budget of operations has room for."""
+        work_of_a_step = work.count(self.architecture).flops * what.global_batch_size * (1 + COPIES)
+        plan = Plan(what, self.architecture, len(self._timed_dataset(what).train))
+        return min(plan.total_steps, MOST_FOLLOWED, max(LEAST_FOLLOWED, int(FOLLOWED_FLOPS / work_of_a_step)))
+
+    def _timed_dataset(self, what: Spec) -> Dataset:
+        return sources.load(what.data, seed=what.split_seed, cache_dir=what.paths.cache_dir)
+
+    def _follow(self, specs: Mapping[str, Spec], steps: int, copies: int) -> Trajectories:
+        label = f"trajectory-{copies}-copies"
+        losses = {
+            name: self._record(_inline(specs[name]), label, "--copies", str(copies), str(steps), frameworks=(name,))[name][
+                "losses"
+            ]
+            for name in self.frameworks
+        }
+        plain = {name: [list(map(float, each)) for each in found] for name, found in losses.items()}
+        return Trajectories(cores=specs[self.frameworks[0]].cores, steps=steps, losses=plain)
 
     @cached_property
     def _serials(self) -> dict[str, dict[str, Arrays]]:
@@ -283,12 +409,24 @@ def _few_batches(timed: Spec, available: int) -> Spec:
     return timed.with_fields(data=_limited(timed, min(examples, 2 * size + examples % size)), profile_steps=0)
 
 
+def _excused(strict: list[Rung], measured: list[Rung]) -> list[Rung]:
+    """What passes only by the yardstick is an exhibit: it is shown with its growth and proves nothing."""
+    failed = {rung.name for rung in strict if rung.status == "failed"}
+    return [
+        rung.model_copy(update={"status": "shown", "reason": f"shown: {rung.reason}"})
+        if rung.name in failed and rung.status == "passed"
+        else rung
+        for rung in measured
+    ]
+
+
 def _uneven_label(micro_batches: int) -> str:
     """Label of serial recordings with an uneven last batch and so many micro-batches."""
     return "serial-uneven" if micro_batches == 1 else f"serial-uneven-{micro_batches}-parts"
 
 
-def _proof_spec(timed: Spec, batch_size: int, steps: int, precision: spec.Precision) -> Spec:
+def proof_spec(timed: Spec, batch_size: int, steps: int, precision: spec.Precision) -> Spec:
+    """A timed run as the proof trains it: serially, with its own batch size, length, precision and learning rate."""
     return timed.with_fields(
         epochs=None,
         steps=steps,
@@ -311,6 +449,11 @@ def _proof_spec(timed: Spec, batch_size: int, steps: int, precision: spec.Precis
         switches="fair",
         framework_options={},
     )
+
+
+def _inline(what: Spec) -> Spec:
+    """A run whose batches are made in the training thread: the same batches without other processes."""
+    return what if what.input == "dask" else what.with_fields(input="inline", workers=0)
 
 
 def _limited(what: Spec, examples: int) -> dict[str, Any]:

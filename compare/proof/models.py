@@ -32,7 +32,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the summaries as JSON.")] = False,
 ) -> None:
     """Print layers, output shapes, values and FLOPs of the models as each framework has built them."""
-    with exits.told():
+    with exits.reported():
         named = chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
         summaries: list[dict[str, Any]] = []
         with interruptible():

@@ -4,28 +4,43 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from common import spec
 from common.data import sources
 from common.spec import Spec, SpecError
 from compare.core import exits
 from compare.core.interrupt import interruptible
-from compare.core.option_parsing import chosen, each_once, names, variants
+from compare.core.option_parsing import chosen, each_once, given_besides, names, variants
 from compare.core.presets import Preset
-from compare.execution import launch
+from compare.execution import launch, matrix, options, run_settings, store
+from compare.execution.matrix import Row
 from compare.execution.options import OPTIMIZERS
-from compare.proof import ladder
+from compare.proof import ladder, third_opinion
 from compare.proof.certificate import Proof, Rung
+from compare.proof.third_opinion import Line
+from compare.reporting import document
+from compare.reporting.document import Mark, Report
+from compare.reporting.tables import Column, Table
+
+NAME, RESULTS_FILE = "parity", "parity.json"
+_WITH_SPEC = (
+    "spec_file", "preset", "assignments", "modes", "replicas", "frameworks", "steps", "out", "remember", "as_json", "referee",
+)  # fmt: skip
+"""Command parameters that go with a spec file or a preset, which says everything else."""
 
 
 def command(
+    context: typer.Context,
+    spec_file: options.SpecFile = None,
+    preset: options.PresetName = None,
     model: Annotated[
         str, typer.Option(help=f"With commas: {', '.join(spec.MODELS)}, or package.module of your own.")
     ] = "simple_cnn",
@@ -33,86 +48,158 @@ def command(
     steps: Annotated[int, typer.Option(min=1, help="Steps at which the losses are compared.")] = ladder.STEPS,
     precision: Annotated[str, typer.Option(help="float64 proves; float32 shows how rounding grows.")] = "float64",
     data: Annotated[str, typer.Option(help=f"{', '.join(sources.NAMES)}, or an image folder or archive.")] = "digits",
-    image_size: Annotated[int | None, typer.Option(help="Resize images to this many pixels.")] = None,
-    modes: Annotated[str, typer.Option(help=f"To compare with serial, of {', '.join(spec.VARIANTS)}; or all.")] = ",".join(
-        Preset().modes
-    ),
-    replicas: Annotated[int, typer.Option(min=2, help="Replicas of those modes.")] = 2,
-    frameworks: Annotated[str, typer.Option(help="Which, with commas.")] = ",".join(launch.FRAMEWORKS),
+    image_size: options.ImageSize = None,
+    modes: Annotated[
+        str | None,
+        typer.Option(help=f"To compare with serial, of {', '.join(spec.VARIANTS)}; or all. Default: as `run`."),
+    ] = None,
+    replicas: Annotated[
+        int | None, typer.Option(min=2, help="Replicas of those modes. Default: 2, or as the spec says.")
+    ] = None,
+    frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
     seed: Annotated[int, typer.Option(help="Of weights, order and augmentation.")] = 0,
-    assignments: Annotated[list[str] | None, typer.Option("--set", help="field=value of the spec.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Keep specs, recordings and logs here. Default: nothing is kept.")] = None,
+    assignments: options.Set = None,
+    referee: Annotated[
+        bool, typer.Option("--referee", help="Compare both frameworks with a third training in plain NumPy instead.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Keep report, specs, recordings and logs here. Default: nothing is kept.")
+    ] = None,
     remember: Annotated[bool, typer.Option(help="Use a stored proof of the same code, versions and spec.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the rungs as JSON.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Prove that the frameworks and their parallel modes train the same; exit code 1 where a rung fails."""
+    """Prove that the frameworks and their parallel modes train the same; exit code 1 where a rung fails.
+
+    With --spec or --preset, prove what `run` with the same words times.
+    """
     console = Console(stderr=True)
-    with exits.told():
-        specs = [
-            _spec(name, settings, data, image_size, precision, seed, assignments or [])
-            for name, settings in itertools.product(
-                each_once("--model", names(model), spec.MODELS), each_once("--optimizer", names(optimizer), tuple(OPTIMIZERS))
-            )
-        ]
+
+    def progress(text: str) -> None:
+        console.print(text, style="dim", highlight=False)
+
+    with exits.reported(), interruptible(), tempfile.TemporaryDirectory(prefix="convtwins-proof-") as temporary:
+        folder = out or Path(temporary)
         named = chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
-        asked = variants(modes)
-        if len(named) < 2 and asked == ["serial"]:
-            raise SpecError(
-                f"--frameworks has nothing to compare {named[0]} with. Received: one framework and no parallel mode. "
-                "Name two frameworks, or a mode."
-            )
-        with interruptible(), tempfile.TemporaryDirectory(prefix="convtwins-proof-") as temporary:
-            proofs = [
-                ladder.prove(
-                    each,
-                    named,
-                    asked,
-                    replicas=replicas,
-                    out=out or Path(temporary),
-                    progress=lambda text: console.print(text, style="dim", highlight=False),
-                    steps=steps,
-                    precision=each.precision,
-                    remember=remember,
+        rows: list[Row] = []
+        if spec_file is not None or preset is not None:
+            if others := given_besides(context, _WITH_SPEC):
+                raise SpecError(
+                    f"--spec and --preset say what is run. Received also: {', '.join(others)}. Use --set field=value instead."
                 )
-                for each in specs
+            settings = run_settings.settings(preset, spec_file, {}, assignments or [])
+            asked = list(settings.modes) if modes is None else variants(modes)
+            replicas = replicas or settings.replicas
+            rows = matrix.rows(settings.values, named, asked, replicas, settings.workers)
+            specs = [rows[0].spec]
+        else:
+            specs = [
+                _spec(name, rule, data, image_size, precision, seed, assignments or [])
+                for name, rule in itertools.product(
+                    each_once("--model", names(model), spec.MODELS),
+                    each_once("--optimizer", names(optimizer), tuple(OPTIMIZERS)),
+                )
             ]
-    rungs = [rung for proof in proofs for rung in proof.rungs]
-    if as_json:
-        # By way of JSON, which has no word for an infinite difference.
-        plain = [json.loads(rung.model_dump_json()) for rung in rungs]
-        print(json.dumps({"verdict": _verdict(proofs), "rungs": plain}, indent=1))
-    else:
-        show(rungs, Console())
-        for each, proof in zip(specs, proofs, strict=True):
-            print(f"{each.model}, {each.optimizer.name}: {proof.sentence}")
-    if _verdict(proofs) != "proved":
-        raise typer.Exit(1)
+            asked = list(Preset().modes) if modes is None else variants(modes)
+        if out is not None:
+            store.refuse_others(out, RESULTS_FILE, None, "proof", own=(*spec.MODELS, *(each.model for each in specs)))
+        if referee:
+            each = [third_opinion.spec_of(each) for each in specs]
+            made = referee_report(third_opinion.judge(each, named, folder, progress))
+        else:
+            if len(named) < 2 and asked == ["serial"]:
+                raise SpecError(
+                    f"--frameworks has nothing to compare {named[0]} with. Received: one framework and no parallel mode. "
+                    "Name two frameworks, or a mode."
+                )
+            shared: dict[str, Any] = {
+                "replicas": replicas or 2, "out": folder, "progress": progress, "steps": steps, "remember": remember,
+            }  # fmt: skip
+            if rows:
+                descriptions = {framework: launch.describe(framework) for framework in named}
+                proofs = [ladder.prove_rows(matrix.judge(rows, descriptions, oversubscribe=True), named, **shared)]
+            else:
+                proofs = [ladder.prove(each, named, asked, precision=each.precision, **shared) for each in specs]
+            made = report(specs, proofs)
+        code = made.deliver(out, as_json=as_json)
+    raise typer.Exit(code)
 
 
-def show(rungs: list[Rung], console: Console) -> None:
-    """Print one line a rung: the largest difference, the step where it stood, the tolerance and its reason."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column, justify in (
-        ("rung", "left"),
-        ("model", "left"),
-        ("optimizer", "left"),
-        ("largest difference", "right"),
-        ("step", "right"),
-        ("tolerance", "right"),
-        ("", "left"),
-        ("reason", "left"),
-    ):
-        table.add_column(column, justify=justify, no_wrap=column != "reason")  # pyright: ignore[reportArgumentType]
-    for rung in rungs:
-        name = rung.name if rung.framework is None else f"{rung.name}, {rung.framework}"
-        step = "" if rung.step is None else f"{rung.step} of {rung.steps}"
-        tolerance = "exact" if rung.tolerance == 0 else f"{rung.tolerance:.1e}"
-        reason = rung.reason if rung.where is None else f"{rung.reason} ({rung.where})"
-        difference = f"{rung.max_relative_difference:.1e}"
-        table.add_row(name, rung.model, rung.optimizer, difference, step, tolerance, rung.status, reason)
-    if not console.is_terminal:
-        console.width = 220  # a file or a pipe has no edge to wrap at
-    console.print(table, highlight=False)
+_RUNG = (
+    Column("rung", "rung", pick=lambda rung: rung.name if rung.framework is None else f"{rung.name}, {rung.framework}"),
+    Column("model", "model"),
+    Column("optimizer", "optimizer"),
+    Column("difference", "largest difference", -1, short="differs", pick="max_relative_difference"),
+    Column("step", "step", pick=lambda rung: "" if rung.step is None else f"{rung.step} of {rung.steps}"),
+    Column("tolerance", "tolerance", pick=lambda rung: "exact" if rung.tolerance == 0 else f"{rung.tolerance:.1e}"),
+    Column("status", "status"),
+    Column("reason", "reason", pick=lambda rung: rung.reason if rung.where is None else f"{rung.reason} ({rung.where})"),
+)
+
+
+def report(specs: Sequence[Spec], proofs: Sequence[Proof]) -> Report:
+    """One line a rung: the largest difference, the step where it stood, the tolerance and its reason."""
+    rungs: list[Rung] = [rung for proof in proofs for rung in proof.rungs]
+    verdict = "proved" if all(proof.verdict == "proved" for proof in proofs) else "not proved"
+    said = [f"{each.model}, {each.optimizer.name}: {proof.sentence}" for each, proof in zip(specs, proofs, strict=True)]
+    # By way of JSON, which has no word for an infinite difference.
+    plain = [json.loads(rung.model_dump_json()) for rung in rungs]
+    return Report(
+        title="Is it the same training?",
+        name=NAME,
+        json_file=RESULTS_FILE,
+        marks=[Mark("Same training", verdict, "good" if verdict == "proved" else "bad")],
+        findings=[("Is it the same training?", said)],
+        tables=[Table.of("rungs", "Rungs of the ladder", _RUNG, rungs)],
+        commands=[_again()],
+        values={"verdict": verdict, "rungs": plain},
+        exit_code=0 if verdict == "proved" else exits.RUN_FAILED,
+    )
+
+
+_LINE = (
+    Column("model", "model"),
+    Column("optimizer", "optimizer"),
+    Column("framework", "framework"),
+    Column("precision", "precision"),
+    Column("referee", "referee in"),
+    Column("what", "what"),
+    Column("difference", "difference", -1),
+    Column("tolerance", "tolerance", pick=lambda line: "" if line.tolerance is None else f"{line.tolerance:.0e}"),
+    Column("status", "status"),
+    Column("where", "where"),
+)
+
+
+def referee_report(lines: Sequence[Line]) -> Report:
+    """Both frameworks against the referee."""
+    failed = [line for line in lines if line.status == "failed"]
+    judged = [line for line in lines if line.status != "shown"]
+    said = f"{len(judged) - len(failed)} of {len(judged)} comparisons passed."
+    verdict = "not proved" if failed or not judged else "proved"
+    sentences = [f"{verdict}: {said}"]
+    if failed:
+        first = failed[0]
+        both = len({line.framework for line in failed if line.what == first.what}) > 1
+        who = "All frameworks differ" if both else f"{first.framework} differs"
+        sentences.append(
+            f"{who} from the referee, first in the {first.what} ({first.difference:.1e}, tolerance {first.tolerance:.0e})."
+        )
+    sentences += third_opinion.cautions(lines)
+    return Report(
+        title="Both frameworks against a referee in plain NumPy",
+        name=NAME,
+        json_file=RESULTS_FILE,
+        marks=[Mark("Against the referee", verdict, "bad" if verdict != "proved" else "good")],
+        findings=[("Are both right?", sentences), ("Which is closer in float32?", third_opinion.closer(lines))],
+        tables=[Table.of("referee", "Differences to the referee", _LINE, lines)],
+        commands=[_again()],
+        values={"verdict": verdict, "lines": [{**line._asdict(), "status": line.status} for line in lines]},
+        exit_code=exits.RUN_FAILED if verdict != "proved" else 0,
+    )
+
+
+def _again() -> tuple[str, str]:
+    return "This report:", f"{document.COMPARE} {document.shell(sys.argv[1:])}"
 
 
 def _spec(
@@ -132,7 +219,3 @@ def _spec(
         "seed": seed,
     }
     return spec.build(spec.overlay(values, spec.parse_assignments(assignments)))
-
-
-def _verdict(proofs: list[Proof]) -> str:
-    return "proved" if all(proof.verdict == "proved" for proof in proofs) else "not proved"

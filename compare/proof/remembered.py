@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import platform
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 
@@ -16,20 +20,43 @@ from common.spec import Spec
 from compare.execution import code_digest, launch
 from compare.proof.certificate import Proof
 
+_OF_KERNELS = re.compile(
+    "(OMP|GOMP|KMP|MKL|DNNL|ONEDNN|OPENBLAS|BLIS|NPY|TF|TORCH|PYTORCH|ATEN|XLA|KERAS|CUDA|CUDNN|CUBLAS|NVIDIA|LD)_.*"
+    "|GLIBC_TUNABLES|(VECLIB|NUMEXPR)_.*"
+)
+"""Environment variables that choose kernels, libraries or their threads. The launcher keeps most of them from the twins. Those
+that it lets through, and those that this process obeys itself, are told apart by nobody: all count."""
+
 
 def key(base: Spec, frameworks: Sequence[str], modes: Sequence[str], replicas: int, timed: Mapping[str, Spec]) -> str:
-    """SHA-256 over all that a proof depends on: code, versions, devices, the machine, the data and the specs."""
-    sha256 = hashlib.sha256(code_digest.of(frameworks, base.model).encode())
-    sha256.update(machine.code_digest([Path(__file__).parent]).encode() + repr(machine.versions("numpy", "pillow")).encode())
-    facts = machine.describe()
-    sha256.update(repr([facts[fact] for fact in ("processor", "logical_cores", "system", "python")]).encode())
-    for name in frameworks:
-        described = launch.describe(name)
-        sha256.update(repr((sorted(described["versions"].items()), described["devices"])).encode())
-    dataset = sources.load(base.data, seed=base.seed, cache_dir=base.paths.cache_dir)
-    sha256.update(repr((dataset.content_hash, base.to_json(), tuple(modes), replicas)).encode())
-    sha256.update(repr([(name, timed[name].to_json()) for name in sorted(timed)]).encode())
-    return sha256.hexdigest()
+    """SHA-256 over all that a proof depends on, see `facts`."""
+    return hashlib.sha256(repr(facts(base, frameworks, modes, replicas, timed)).encode()).hexdigest()
+
+
+def facts(
+    base: Spec, frameworks: Sequence[str], modes: Sequence[str], replicas: int, timed: Mapping[str, Spec]
+) -> dict[str, Any]:
+    """All that can change the outcome of a proof: code, versions, machine, environment, data, specs and options."""
+    described = {name: launch.describe(name) for name in frameworks}
+    known = machine.describe()
+    dataset = sources.load(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir)
+    return {
+        "twins": code_digest.of(frameworks, base.model),
+        "proof": machine.code_digest([Path(__file__).parent, Path(launch.__file__).parent]),
+        "packages": machine.versions("numpy", "pillow"),
+        "machine": {fact: known[fact] for fact in ("processor", "cores", "logical_cores", "host", "system", "python")},
+        "host": platform.node(),
+        "cpu_flags": machine.cpu_flags(),
+        "available_cores": machine.available_cores(),
+        "environment": {name: os.environ[name] for name in sorted(os.environ) if _OF_KERNELS.fullmatch(name)},
+        "versions": {name: sorted(each["versions"].items()) for name, each in described.items()},
+        "devices": {name: each["devices"] for name, each in described.items()},
+        "data": dataset.content_hash,
+        "spec": base.to_json(),
+        "timed": {name: timed[name].to_json() for name in sorted(timed)},
+        "modes": tuple(modes),
+        "replicas": replicas,
+    }
 
 
 def load(key: str) -> Proof | None:

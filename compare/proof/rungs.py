@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from common.models.architectures import Architecture
 from common.spec import Spec
+from compare.judgement.growth import Growth
 from compare.proof import tolerances
 from compare.proof.certificate import Rung
 from compare.proof.differences import (
@@ -98,6 +100,28 @@ def compare_mode(
     ]
 
 
+def trajectory(what: Spec, found: Growth, losses: Sequence[float]) -> Rung:
+    """The timed run as it goes in both frameworks. It proves nothing, but may refute."""
+    few = min(5, -(-len(losses) // 2))
+    said = f"loss from {np.mean(losses[:few]):.2f} to {np.mean(losses[-few:]):.2f}; differs by {found.shown}"
+    step = found.beyond or found.judged
+    values = {
+        "step": step,
+        "steps": len(found.differences),
+        "judged_steps": found.judged,
+        "status": "failed" if found.is_other_training else "shown",
+    }
+    return rung(
+        what,
+        "5 free-running losses",
+        float(found.differences[step - 1]),
+        said,
+        float(found.limits[step - 1]),
+        found.explained,
+        **values,
+    )
+
+
 def _after_one_step(
     what: Spec, prefix: str, architecture: Architecture, ours: Arrays, theirs: Arrays, **fields: Any
 ) -> list[Rung]:
@@ -141,7 +165,7 @@ def _losses(
         tolerance = float(limits[0])
     status = "passed" if passed else "failed"
     if what.precision == "float32":
-        where = "grows by rounding: " + ", ".join(f"{differences[at - 1]:.1e} at step {at}" for at in _milestones(steps))
+        where = "differs by " + ", ".join(f"{differences[at - 1]:.1e} at step {at}" for at in _milestones(steps))
     elif passed:  # how much training there was to agree on
         few = min(5, -(-steps // 2))
         where = f"loss from {ours['loss'][:few].mean():.2f} to {ours['loss'][-few:].mean():.2f}"

@@ -457,6 +457,7 @@ def _whole_step(
         for own in chain:
             part = Batch(batch.images[own], batch.labels[own], [mask[own] for mask in batch.masks])
             each = _Pass(state, part, decider)
+            each.constants = network.BATCH_NORM.get(architecture.name)
             found, backward = each.through(architecture.layers, part.images)
             share, dlogits = layers.cross_entropy(found, part.labels)
             factor = dlogits.dtype.type(len(own) / size)

@@ -29,7 +29,7 @@ YARDSTICK_CEILING = 1e-6
 STRICT_STEPS_IN_PARTS = 2
 """If BatchNorm sees a micro-batch at a time. Rounding of resnet18 over four examples grows a hundredfold with each step."""
 STRICT_STEPS = 3
-"""Every model must meet the plain tolerance for so many steps. Then a yardstick counts for one that amplifies rounding."""
+"""Every model must meet the plain tolerance for so many steps. Then models that amplify rounding get a yardstick."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def strict_steps(what: Spec, architecture: Architecture) -> int:
 
 
 def may_be_rounding(compared: list[Rung], strict_steps: int) -> bool:
-    """Whether all failures come after many steps, in which a model may have amplified rounding."""
+    """Whether rungs failed only after `strict_steps`, so that amplified rounding may explain them."""
     return any(rung.status == "failed" for rung in compared) and all(
         rung.status != "failed" or (rung.step or 0) > strict_steps for rung in compared
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from compare.core.statistics import VERDICT_PAIRS
 from compare.core.wording import count
 from compare.judgement.measurements import METRICS, Measured, Subject
-from compare.judgement.summary import FAILURES
+from compare.judgement.summary import FAILURES, UNFINISHED
 from compare.regression.records import ACCURACY, Criteria, Fact, Verdict
 from compare.regression.samples import Pair, usable
 
@@ -69,8 +69,8 @@ def status_verdict(before: str, now: str) -> Verdict:
     if before in ("ok", "not parallel"):
         if now in FAILURES or (before, now) == ("ok", "not parallel"):
             return "regression"
-        return "cannot tell" if now in ("not run", "not available") else "no change shown" if before == now else "better"
-    return "better" if now in ("ok", "not parallel") and before != "not run" else "cannot tell"
+        return "cannot tell" if now in (*UNFINISHED, "not available") else "no change shown" if before == now else "better"
+    return "better" if now in ("ok", "not parallel") and before not in UNFINISHED else "cannot tell"
 
 
 def _parity_verdict(before: str, now: str) -> Verdict:
@@ -89,7 +89,7 @@ def _agreement_verdict(before: bool | None, now: bool) -> Verdict:
 
 
 def cautions(baseline: Measured, candidate: Measured, pairs: Sequence[Pair]) -> list[str]:
-    """What differs between the two measurements besides the code, and what was left out of them."""
+    """Sentences on what differs between the two measurements besides the code, and on what was left out."""
     sides = ((baseline, "baseline"), (candidate, "candidate"))
     lines: list[str] = []
     for package in {**baseline.versions, **candidate.versions}:

@@ -1,4 +1,4 @@
-"""`python -m compare history`: one figure over the commits at which it was measured, as table and plot."""
+"""`python -m compare history`: one figure over the measured commits, as table and plot."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from compare.core.errors import FolderError
 from compare.core.option_parsing import chosen, names
 from compare.core.statistics import Spread, spread
 from compare.core.wording import one_line, visible
-from compare.execution import options
+from compare.execution import options, store
 from compare.judgement import measurements
 from compare.judgement.measurements import METRICS, SECONDS, TIMES, Measured, Subject
 from compare.regression import revisions
@@ -36,6 +36,7 @@ from compare.reporting.document import Report
 from compare.reporting.plots import COLOURS, MARKERS, Drawing
 from compare.reporting.tables import Cell, Column, Table
 
+NAME = "history"
 _DEFAULT = ("epoch_seconds", SECONDS)
 _LOG_FROM = 10.0
 """A plot's axis is logarithmic if its largest value is at least this many times the smallest."""
@@ -76,12 +77,18 @@ def command(
     out: Annotated[Path | None, typer.Option(help="Folder of the report. Default: DIR.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show a figure over the commits at which it was measured, separately for each machine."""
-    with exits.told():
-        found, left_out = points(folder, chosen("--metric", names(metric), (*METRICS, SECONDS)), only)
+    """Show a figure over the measured commits, separately for each machine."""
+    with exits.reported():
+        metrics = chosen("--metric", names(metric), (*METRICS, SECONDS))
+        if out is not None and out.resolve() != folder.resolve():
+            store.refuse_others(out, None, None, "history", own=document.files_of(NAME))
+        found, left_out = points(folder, metrics, only)
         for reason in left_out:
             typer.echo(f"Left out: {reason}", err=True)
-        made, own = report(found, folder), out or folder
+        words = [] if metrics == list(_DEFAULT) else ["--metric", ",".join(metrics)]
+        for option, value in (("--only", only), ("--out", out)):
+            words += [] if value is None else [option, str(value)]
+        made, own = report(found, folder, words), out or folder
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph .* missing")  # of a benchmark's name
             unwritten = made.write(own)
@@ -141,6 +148,10 @@ def points(folder: Path, metrics: Sequence[str], only: str | None = None) -> tup
                 elif metric in subject.spreads:
                     what = f"{subject.name} of {each.source}: {heading(metric)}"
                     left_out.append(f"{what}: other work disturbed all of its runs, or may have")
+    if not read:
+        raise FolderError(
+            f"{folder} holds no results folder and no file of pytest-benchmark. Name a folder that holds some, e.g. results."
+        )
     if not made:
         found = "; ".join(left_out) or f"{len(measured)} measurements were read"
         raise FolderError(
@@ -208,8 +219,14 @@ def _commit_times(commits: set[str]) -> dict[str, datetime]:
     return {commit: datetime.fromisoformat(time) for commit, time in map(str.split, answer.stdout.splitlines())}
 
 
-def report(points: Sequence[Point], folder: Path) -> Report:
-    """A table and a plot for each machine and metric."""
+def report(points: Sequence[Point], folder: Path, words: Sequence[str] = ()) -> Report:
+    """A table and a plot for each machine and metric.
+
+    Args:
+        points: at least one.
+        folder: that holds them.
+        words: the other words of the command.
+    """
     made: list[Table] = []
     drawings: dict[str, Drawing] = {}
     for machine_name, metric in dict.fromkeys((point.machine, point.metric) for point in points):
@@ -219,11 +236,11 @@ def report(points: Sequence[Point], folder: Path) -> Report:
         drawings[name] = partial(_draw, own)
     return Report(
         title="Figures over commits",
-        name="history",
+        name=NAME,
         facts=[f"{len(points)} measurements in {folder}"],
         tables=made,
         drawings=drawings,
-        commands=[("This report:", f"{document.COMPARE} {document.shell(['history', str(folder)])}")],
+        commands=[("This report:", f"{document.COMPARE} {document.shell(['history', str(folder), *words])}")],
     )
 
 

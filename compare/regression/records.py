@@ -1,4 +1,4 @@
-"""What is compared, what counts as a regression, and what was found."""
+"""The request of a regression check, its rules, and its findings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Criteria:
     """What counts as a regression."""
 
     threshold: float = 0.05
-    """Fraction by which a figure must be worse."""
+    """A figure must be worse by this fraction."""
     accuracy_threshold: float = 0.01
     """Loss of accuracy, in 0..1, that counts."""
     metrics: tuple[str, ...] | None = None

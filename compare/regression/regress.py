@@ -23,7 +23,7 @@ from compare.core.interrupt import Interrupted, interruptible
 from compare.core.option_parsing import chosen, given_besides, names, variants
 from compare.core.presets import Preset
 from compare.core.progress import display
-from compare.execution import matrix, options, store
+from compare.execution import matrix, options, run_settings, store
 from compare.execution.matrix import Row
 from compare.judgement import measurements
 from compare.judgement.measurements import METRICS, MORE_IS_BETTER, Measured
@@ -51,7 +51,7 @@ def command(
         Path | None, typer.Argument(help="Now. Default: the newest beside the baseline that measured the same.")
     ] = None,
     threshold: Annotated[str, typer.Option(help="Growth of seconds or MiB that counts.")] = "5%",
-    accuracy_threshold: Annotated[str, typer.Option(help="Loss of accuracy that counts, of 100%.")] = "1%",
+    accuracy_threshold: Annotated[str, typer.Option(help="Loss of accuracy that counts, of 100 %.")] = "1%",
     metric: Annotated[
         str | None,
         typer.Option(help=f"Which, with commas, of {', '.join(_CHOICES)}. Default: {', '.join(JUDGED)}, where measured."),
@@ -85,7 +85,7 @@ def command(
 
     The options of runs, from --repeats to --out, need --interleaved.
     """
-    with exits.told(), _errors_in(markdown):
+    with exits.reported(), _errors_in(markdown):
         criteria = Criteria(
             threshold=fraction("--threshold", threshold),
             accuracy_threshold=fraction("--accuracy-threshold", accuracy_threshold),
@@ -108,7 +108,7 @@ def command(
                 data=data, model=model, epochs=epochs, batch_size=batch_size, image_size=image_size, optimizer=optimizer,
                 precision=precision, limit=limit, cores=cores, seed=seed,
             )  # fmt: skip
-            settings = comparison_plan.settings(preset, spec_file, fields, assignments or [])
+            settings = run_settings.settings(preset, spec_file, fields, assignments or [])
             settings = replace(settings, modes=tuple(variants(modes)), repeats=repeats)
             first = settings.values.get("seed") or 0
             settings = comparison_plan.with_seeds(settings, tuple(range(first, first + repeats)), repeats)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from compare.core.statistics import CONFIDENCE, VERDICT_PAIRS, Spread, p_words, resolution_words
+from compare.core.wording import percent
 from compare.judgement.measurements import METRICS
 from compare.regression.records import ACCURACY, EXIT_OK, EXIT_REGRESSION, UNDECIDED, Change, Judgement, heading
 from compare.reporting.document import Mark, Report
@@ -96,7 +97,7 @@ def sentences(judged: Judgement) -> list[tuple[str, list[str]]]:
 
 
 def change_words(change: Change) -> str:
-    """Of what, against what, by how much and how surely a figure changed."""
+    """The change of a figure: its run and metric, the two sides, its size, and how sure it is."""
     ratio = change.change
     form = "+.4f" if change.is_accuracy else ".3f"
     size = f"{ratio.value:{form}}"
@@ -164,9 +165,10 @@ def _method(judged: Judgement) -> list[str]:
         tested = [change.change for change in judged.changes if change.adjusted_p is not None and not change.is_accuracy]
         lines.append(
             f"A regression is significantly worse, by more than {_percent(judged.threshold)} of seconds or MiB, or "
-            f"{_percent(judged.accuracy_threshold)} of accuracy. With {CONFIDENCE:.0%} confidence none of the {judged.tested} "
-            "tested figures is called better or worse by chance (Holm). Each interval is that of its figure alone. A figure "
-            f"that is the same number in every run is not tested.{resolution_words(tested, judged.tested)}"
+            f"{_percent(judged.accuracy_threshold)} of accuracy. With {percent(CONFIDENCE)} confidence none of the "
+            f"{judged.tested} tested figures is called better or worse by chance (Holm). Each interval is that of "
+            f"its figure alone. A figure that is the same number in every run is not tested."
+            f"{resolution_words(tested, judged.tested)}"
         )
     if judged.kind == "benchmarks":
         lines.append(

@@ -21,7 +21,6 @@ from common.machine import machine
 from common.spec import SpecError
 from compare.comparison import comparison_plan, run
 from compare.comparison.run import Request
-from compare.core import errors
 from compare.core.progress import Display, Watchers
 from compare.execution import executor, launch, store
 from compare.execution.executor import Code
@@ -81,7 +80,7 @@ def checked_out(revision: str) -> Generator[Checkout]:
             if not filecmp.cmp(here / LOCK_FILE, root / LOCK_FILE, shallow=False):
                 raise RevisionError(
                     f"{LOCK_FILE} differs between {revision} and the working tree, so one .venv cannot run both. Measure each "
-                    "in its own clone (make setup, python -m compare run --repeats 5), and compare the folders."
+                    "in its own clone (make setup, .venv/bin/python -m compare run --repeats 5), and compare the folders."
                 )
             yield Checkout(root, commit)
         finally:
@@ -112,8 +111,7 @@ def measure(revision: str, request: Request, out: Path, shown: Display) -> None:
         Interrupted: some runs were made; the folder holds them.
     """
     with checked_out(revision) as base, store.locked(out):
-        if others := sorted(path.name for path in out.glob("[!.]*")):
-            raise errors.FolderError(f"{out} is not empty. Received: a folder with {others[0]}. Choose another --out.")
+        store.refuse_others(out, None, None, "measurement")
         settings = replace(request.settings, values=_with_absolute_path(request.settings.values))
         head = comparison_plan.judged(replace(request, settings=settings), shown)
         rows = [row for row in head.rows if row.unavailable is None]

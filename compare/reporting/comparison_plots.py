@@ -164,6 +164,7 @@ _PHASES: dict[str, tuple[str, str | None, Callable[[Phases], float]]] = {
     "import": (COLOURS[5], None, lambda phases: phases.import_seconds),
     "build": (COLOURS[2], None, lambda phases: phases.build_seconds),
     "first step": (COLOURS[1], None, lambda phases: phases.first_step_seconds),
+    "compile": (COLOURS[3], None, lambda phases: phases.compile_seconds),
     "training": (COLOURS[0], None, lambda phases: phases.training_seconds - phases.input_wait_seconds),
     "training: wait for input": (COLOURS[0], "////", lambda phases: phases.input_wait_seconds),
     "evaluation": (COLOURS[4], None, lambda phases: phases.evaluation_seconds),

@@ -13,9 +13,9 @@ from common.artifacts.schema import RunResult
 from compare.core import exits, wording
 from compare.core.statistics import VERDICT_PAIRS
 from compare.execution import launch, store
-from compare.execution.store import RUNS_FOLDER, SPEC_FILE, Stored
+from compare.execution.store import SPEC_FILE, Stored
 from compare.judgement.findings import Findings, findings
-from compare.judgement.summary import FAILURES, Summary, summarize
+from compare.judgement.summary import FAILURES, UNFINISHED, Summary, summarize
 from compare.reporting import comparison_plots, comparison_tables, dataframes, document, page, tables
 from compare.reporting.document import COMPARE, TABLES_FOLDER, Mark, Report, shell
 from compare.reporting.tables import Table
@@ -26,6 +26,8 @@ _FRAMES = {"runs": dataframes.runs, "epochs": dataframes.epochs}
 """Written beside the tables, for other tools."""
 _FIRST, _CURVES = ("comparison", "accuracy"), ("loss", "accuracy")
 _PROOF, _CLASSES, _FOLDED = ("proof", "claims"), ("classes",), ("seconds", "epochs")
+_FACTS = {"memory_mib": "memory MiB", "dirty": "uncommitted changes"}
+"""Names of facts of the machine that a reader would not understand."""
 _IN_THE_RUNG = ("mode", "model", "optimizer")
 """Columns of the proof that repeat the rung's name or the page's title."""
 
@@ -43,7 +45,7 @@ class Compared:
         """1 if a run failed or is missing, the proof is refuted, or the timed runs did not train the same. Else 0."""
         proof = self.stored.comparison.proof
         refuted = proof is not None and proof.verdict == "not proved"
-        bad = any(summary.status in (*FAILURES, "not run") for summary in self.summaries)
+        bad = any(summary.status in (*FAILURES, *UNFINISHED) for summary in self.summaries)
         bad = bad or bool(self.stored.set_aside)
         return exits.RUN_FAILED if bad or refuted or not self.findings.comparable else 0
 
@@ -65,12 +67,13 @@ def read(folder: Path, unsealed: Sequence[tuple[str, RunResult]] = ()) -> Compar
     return Compared(stored, summaries, findings(stored, summaries))
 
 
-def report(compared: Compared, folder: Path) -> Report:
+def report(compared: Compared, folder: Path, out: Path | None = None) -> Report:
     """The report of a comparison.
 
     Args:
         compared: the comparison.
         folder: its results, for the commands that repeat it.
+        out: where `report` writes it. None: to `folder`.
     """
     stored, summaries = compared.stored, compared.summaries
     comparison = stored.comparison
@@ -90,7 +93,7 @@ def report(compared: Compared, folder: Path) -> Report:
         files=frames,
         notes=["", f"Left out of the plots: {tables.escaped(absent)}."] if absent else [],
         environment=environment(compared),
-        commands=commands(compared, folder),
+        commands=commands(compared, folder, out),
         values=_values(compared),
         template="report.html.jinja",
         page_values=lambda drawn: _page_values(compared, folder, made, drawn),
@@ -242,9 +245,7 @@ def documents(compared: Compared) -> list[Table]:
 def environment(compared: Compared) -> list[tuple[str, str]]:
     """Facts of the machine, the versions, the data and the code, by name."""
     comparison = compared.stored.comparison
-    facts: dict[str, Any] = {
-        name.replace("_", " ").replace(" mib", " MiB"): value for name, value in comparison.machine.items()
-    }
+    facts: dict[str, Any] = {_FACTS.get(name, name.replace("_", " ")): value for name, value in comparison.machine.items()}
     for contestant, packages in comparison.versions.items():
         facts[contestant] = ", ".join(f"{package} {version}" for package, version in packages.items())
     facts |= {
@@ -258,29 +259,32 @@ def environment(compared: Compared) -> list[tuple[str, str]]:
     return [(name, wording.one_line(_in_words(value))) for name, value in facts.items() if value is not None]
 
 
-def commands(compared: Compared, folder: Path) -> list[tuple[str, str]]:
-    """(purpose, command line) of each command that repeats it."""
+def commands(compared: Compared, folder: Path, out: Path | None = None) -> list[tuple[str, str]]:
+    """(purpose, command line) of each command that repeats it. Arguments as in `report`."""
+    again = ["report", str(folder), *(["--out", str(out)] if out else [])]
     comparison = compared.stored.comparison
     commit = comparison.machine.get("commit")
     made: list[tuple[str, str]] = []
     if isinstance(commit, str):
-        changed = ", and changes to it that were not committed" if comparison.machine.get("dirty") else ""
-        made.append((f"The code that made it{changed}:", shell(["git", "checkout", commit])))
+        changed = "The last commit of its code. It lacks changes that were not committed:"
+        purpose = changed if comparison.machine.get("dirty") else "The code that made it:"
+        made.append((purpose, shell(["git", "checkout", commit])))
     return [
         *made,
         ("Its environment:", "make setup"),
         ("The comparison:", f"{COMPARE} {shell(comparison.argv)}"),
-        ("This report, from the stored results:", f"{COMPARE} {shell(['report', str(folder)])}"),
+        ("This report, from the stored results:", f"{COMPARE} {shell(again)}"),
     ]
 
 
 def run_commands(compared: Compared, folder: Path) -> list[str]:
-    """Commands that repeat one run of each row alone, each into a new folder."""
+    """Commands that repeat one run of each row alone, each into a new folder. Rows without a stored spec are left out."""
     lines: list[str] = []
-    for row in compared.stored.comparison.rows:
-        if row.unavailable is None:
+    comparison = compared.stored.comparison
+    for row in comparison.rows:
+        specs = (store.run_folder(folder, row.id, repeat) / SPEC_FILE for repeat in range(comparison.repeats))
+        if (spec_file := next(filter(Path.exists, specs), None)) is not None:
             twin = launch.FRAMEWORKS.get(row.contestant, row.contestant)
-            spec_file = folder / RUNS_FOLDER / f"{row.id}-r0" / SPEC_FILE
             words = [".venv/bin/python", "-m", twin, "run", str(spec_file), "--out", f"again/{row.id}"]
             lines.append(shell(words))
     return lines

@@ -100,7 +100,8 @@ def main_table(summaries: Sequence[Summary]) -> Table:
         written("parallel_efficiency", "parallel efficiency", 2),
         written("pays"),
         written("mib_per_step", "MiB sent per step", 3, pick=_mib_per_step),
-        written("peak_memory_mib", "peak memory MiB", 0),
+        written("peak_memory_pss_mib", "peak memory PSS MiB", 0),
+        written("peak_memory_mib", "peak memory RSS MiB", 0),
         written("device_peak_memory_mib", "device memory MiB", 0),
         Column("parity", "same training", short="proof", wide=True),
         written("first_step_difference", "first-step difference", -1),
@@ -165,13 +166,18 @@ def speedup_table(summaries: Sequence[Summary]) -> Table:
 
 def phases_table(summaries: Sequence[Summary]) -> Table:
     short = {"evaluation_seconds": "eval.", "training_seconds": "train"}
+    seldom = ("compile_seconds", "other_seconds")
 
     def phase(name: str) -> Column:
         heading = name.removesuffix("_seconds").replace("_", " ")
-        return Column(name, heading, 2, short=short.get(name, ""), wide=name == "other_seconds", pick=f"phases.{name}")
+        return Column(name, heading, 2, short=short.get(name, ""), wide=name in seldom, pick=f"phases.{name}")
 
+    memory = [
+        Column(f"peak_memory_{kind}mib", heading, 0, wide=True)
+        for kind, heading in (("pss_", "peak PSS MiB"), ("", "peak RSS MiB"))
+    ]
     *names, wait = sorted(Phases.model_fields, key="input_wait_seconds".__eq__)
-    columns = (*RUN, *map(phase, names), phase(wait), Column("peak_memory_mib", "peak MiB", 0, wide=True))
+    columns = (*RUN, *map(phase, names), phase(wait), *memory)
     note = "Of the repeat with the median wall time. The wait for input is part of training."
     return Table.of("phases", "Wall seconds by phase", columns, summaries, note)
 

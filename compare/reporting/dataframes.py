@@ -24,6 +24,7 @@ def runs(stored: Stored) -> pd.DataFrame:
                 **_scores("test", result.test),
                 **_until(stored.comparison.target_accuracy, result),
                 "cores_used": result.cores_used,
+                "peak_memory_pss_mib": result.peak_memory_pss_mib,
                 "peak_memory_mib": result.peak_memory_mib,
                 "device_peak_memory_mib": result.device_peak_memory_mib,
                 "bytes_per_step": result.bytes_per_step,

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter
 from rich.text import Text
 
 from common.artifacts import atomic_files
@@ -45,8 +45,10 @@ class Section:
     name: str
     """One word: the step's folder, and its anchor in the page."""
     title: str
-    sections: list[tuple[str, list[str]]] = field(default_factory=list[tuple[str, list[str]]])
-    """Sentences under headings."""
+    findings: Annotated[list[tuple[str, list[str]]], Field(validation_alias=AliasChoices("findings", "sections"))] = field(
+        default_factory=list[tuple[str, list[str]]]
+    )
+    """Sentences under headings. Steps that were stored earlier call them `sections`."""
     tables: list[Table] = field(default_factory=list[Table])
     pictures: list[str] = field(default_factory=list[str])
     """Files under the report's folder, .svg or .png."""
@@ -174,11 +176,12 @@ class Report:
             lines += [*(f"- {mark.what}: **{tables.escaped(mark.said)}**" for mark in self.marks), "", "## Conclusion", ""]
         lines += findings_to_markdown(self.findings, level=3 if self.sections else 2)
         for section in self.sections:
-            lines += [f"## {tables.escaped(section.title)}", "", *findings_to_markdown(section.sections, level=3)]
-            lines += [*map(tables.to_markdown, section.tables), *map(_picture, section.pictures)]
+            lines += [f"## {tables.escaped(section.title)}", "", *findings_to_markdown(section.findings, level=3)]
+            lines += [*map(tables.to_markdown, tables.with_rows(section.tables)), *map(_picture, section.pictures)]
             lines += ["", f"More: {', '.join(f'[{each}]({each})' for each in section.more)}"] * bool(section.more)
             lines += [""]
-        lines += ["## Tables", "", *map(tables.to_markdown, self.tables)] * bool(self.tables)
+        shown = tables.with_rows(self.tables)
+        lines += ["## Tables", "", *map(tables.to_markdown, shown)] * bool(shown)
         lines += ["## Plots", "", *map(_own_picture, pictures), ""] * bool(pictures)
         lines += self.notes
         if self.environment:
@@ -212,7 +215,7 @@ class Report:
         if self.page_values:
             values |= self.page_values(drawn)
         else:
-            values["grids"] = list(map(page.grid, self.tables))
+            values["grids"] = list(map(page.grid, tables.with_rows(self.tables)))
             values["drawings"] = list(drawn.values())
             values["photographs"] = [_photograph(folder, each) for each in pictures if not _is_drawing(each)]
         return page.render(self.template, **values)
@@ -280,6 +283,8 @@ def findings_to_markdown(findings: Findings, *, level: int) -> list[str]:
     """Lines of Markdown. A sentence that starts with a space belongs below the one before."""
     lines: list[str] = []
     for heading, sentences in findings:
+        if not sentences:
+            continue
         lines += [f"{'#' * level} {tables.escaped(heading)}", ""]
         lines += [f"{'  ' if sentence.startswith(' ') else ''}- {tables.escaped(sentence)}" for sentence in sentences]
         lines += [""]
@@ -303,8 +308,8 @@ def _part(section: Section, folder: Path) -> dict[str, Any]:
     return {
         "name": section.name,
         "title": wording.one_line(section.title),
-        "said": _on_one_line(section.sections),
-        "grids": list(map(page.grid, section.tables)),
+        "said": _on_one_line(section.findings),
+        "grids": list(map(page.grid, tables.with_rows(section.tables))),
         "drawings": [
             _drawing(folder / each, f"{section.name} {Path(each).stem}") for each in section.pictures if _is_drawing(each)
         ],
@@ -337,4 +342,4 @@ def _photograph(folder: Path, path: str) -> tuple[str, str]:
 
 
 def _on_one_line(findings: Findings) -> list[tuple[str, list[str]]]:
-    return [(wording.one_line(heading), list(map(wording.one_line, sentences))) for heading, sentences in findings]
+    return [(wording.one_line(heading), list(map(wording.one_line, sentences))) for heading, sentences in findings if sentences]

@@ -40,8 +40,7 @@ def command(
         if to not in TOOLS:
             raise ExportError(f"--to is unknown. Received: {to!r}. Use {' or '.join(TOOLS)}.")
         stored = store.read(folder)
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise ExportError(f"{out} is not empty: runs would be in it twice. Choose an empty folder with --out.")
+        store.refuse_others(out, None, None, "export")  # runs would be in it twice
         count = export(stored, to, out)
     except (ExportError, FolderError) as error:
         typer.echo(str(error), err=True)
@@ -138,7 +137,9 @@ def _scalars(run: RunResult) -> Iterator[tuple[int, float, str, float]]:
     """(epoch, moment in seconds since 1970, tag, value) of every value that belongs to an epoch."""
     moment = _started(run)
     if run.phases:
-        moment += run.phases.import_seconds + run.phases.build_seconds + run.phases.first_step_seconds
+        moment += (
+            run.phases.import_seconds + run.phases.build_seconds + run.phases.first_step_seconds + run.phases.compile_seconds
+        )
     for record in run.epochs:
         moment += record.timed_seconds + record.evaluation_seconds
         values = {

@@ -18,7 +18,7 @@ from compare.reporting.tables import Cell, Column, Table
 _TEMPLATES = Path(__file__).parent / "templates"
 TONES = {
     **dict.fromkeys(("ok", "passed", "proved", "pays"), "good"),
-    **dict.fromkeys(("failed", "diverged", "killed", "not proved", "not run"), "bad"),
+    **dict.fromkeys(("failed", "diverged", "killed", "not proved", "not run", "incomplete"), "bad"),
     **dict.fromkeys(("not parallel", "not available", "does not pay"), "warn"),
 }
 """Colour of a cell with this text."""

@@ -10,7 +10,7 @@ import typer
 from compare.core import exits
 from compare.core.errors import FolderError
 from compare.execution import store
-from compare.reporting import comparison_report, side_by_side
+from compare.reporting import comparison_report, document, side_by_side
 
 
 def command(
@@ -20,14 +20,16 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Make the page, tables and plots of a comparison again from its stored results; or put two side by side."""
-    with exits.told():
+    with exits.reported():
         compared = comparison_report.read(folder)
         if other is not None:
             code = side_by_side.report((folder, other), (compared, comparison_report.read(other)), out).deliver(
                 out, as_json=as_json
             )
         else:
-            if out is not None and out.resolve() != folder.resolve() and (out / store.PLAN_FILE).exists():
-                raise FolderError(f"{out} holds another comparison. Choose another --out.")
-            code = comparison_report.report(compared, folder).deliver(out or folder, as_json=as_json)
+            if out is not None and out.resolve() != folder.resolve():
+                if (out / store.PLAN_FILE).exists():
+                    raise FolderError(f"{out} holds another comparison. Choose another --out.")
+                store.refuse_others(out, comparison_report.RESULTS_FILE, None, "report", own=document.files_of())
+            code = comparison_report.report(compared, folder, out).deliver(out or folder, as_json=as_json)
     raise typer.Exit(code)

@@ -54,8 +54,10 @@ def report(folders: tuple[Path, Path], compared: _Two, out: Path | None) -> Repo
         out: where the report is to be written; None: nowhere.
 
     Raises:
-        FolderError: no row is in both, or `out` holds something else.
+        FolderError: both are one folder, no row is in both, or `out` holds something else.
     """
+    if folders[0].resolve() == folders[1].resolve():
+        raise FolderError(f"`report A B` needs two folders. Received: {folders[0]} twice. Name another, or leave one out.")
     if out is not None:
         own = document.files_of(NAME)
         store.refuse_others(out, RESULTS_FILE, KIND, "report of two folders", own=own)
@@ -214,7 +216,7 @@ def _seconds(matched: Sequence[_Matched], ratios: dict[str, Ratio]) -> Table:
         *_of_both("epoch_seconds", "s per epoch", 3, interval=True),
         Column("ratio", "A over B", 2, interval=True, pick=lambda row: ratios.get(row.a.id)),
         *_of_both("wall_seconds", "wall s", 1, interval=True),
-        *_of_both("peak_memory_mib", "peak MiB", 0),
+        *_of_both("peak_memory_mib", "peak RSS MiB", 0),
     )
     note = (
         "Median over repeats (25 % to 75 % quantile). A over B: geometric means of the seconds per epoch, unpaired (95 % Welch "
@@ -276,4 +278,4 @@ def _specs(compared: _Two, both: Sequence[str]) -> list[tuple[str, str, str]]:
 def _differences(found: Sequence[tuple[str, str, str]]) -> Table:
     headings = (("what", "what"), ("a", "A"), ("b", "B"))
     columns = [Column(key, heading, fold=36, pick=str(place)) for place, (key, heading) in enumerate(headings)]
-    return Table.of("beside_differences", "What differs around them", columns, found, "" if found else "Nothing recorded.")
+    return Table.of("beside_differences", "What differs around them", columns, found)

@@ -150,9 +150,14 @@ def note_on_terminal(table: Table, width: int, where: str) -> str:
     return f"{table.note} {more}".strip()
 
 
+def with_rows(made: Sequence[Table]) -> list[Table]:
+    """The tables that a reader is shown. The files and the JSON have the empty ones too."""
+    return [table for table in made if table.rows]
+
+
 def print_all(console: Console, made: Sequence[Table], *, where: str) -> None:
-    """Print tables with their notes. `where` names the place of the columns that do not fit."""
-    for table in made:
+    """Print tables that have rows, with their notes. `where` names the place of the columns that do not fit."""
+    for table in with_rows(made):
         console.print()
         console.print(to_rich(table, console.width))
         if note := note_on_terminal(table, console.width, where):
@@ -162,6 +167,8 @@ def print_all(console: Console, made: Sequence[Table], *, where: str) -> None:
 def print_findings(console: Console, findings: Sequence[tuple[str, Sequence[str]]]) -> None:
     """Print sentences under their headings. A sentence that starts with a space belongs below the one before."""
     for heading, sentences in findings:
+        if not sentences:
+            continue
         console.print()
         console.print(Text(one_line(heading), style="bold"))
         for sentence in sentences:
@@ -274,7 +281,7 @@ def to_latex(table: Table) -> str:
     """
     columns = [column for column in table.columns if column.terminal]
     layout = "".join("l" if _is_text(table, column) else "r" for column in columns)
-    caption = escaped_latex(f"{table.title}. {table.note}")
+    caption = escaped_latex(f"{table.title}. {table.note}".rstrip())
     lines = [
         r"\begin{table}",
         r"\centering",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -77,11 +78,6 @@ class Timed:
         assert made is not None  # there is a process at least
         return made
 
-    def whole_seconds(self, framework: str) -> Spread:
-        made = spread([each.whole_seconds for each in self.found[framework]])
-        assert made is not None
-        return made
-
     def limits(self, number: int) -> tuple[float, float] | None:
         """Lower bounds (seconds at the rate of matrix products, seconds at the rate of copies) for all layers of a unit.
 
@@ -121,8 +117,8 @@ def command(
     out: Annotated[Path | None, typer.Option(help="Folder for the report. Default: print it only.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Time each layer of a model by itself, forward and backward, and compare it with the limits of the machine."""
-    with exits.told():
+    """Time each layer of a model alone, forward and backward, and compare it with the limits of the machine."""
+    with exits.reported():
         named = chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
         fields = options.fields(
             model=model, data=data, batch_size=batch_size, image_size=image_size, optimizer=optimizer, precision=precision,
@@ -152,12 +148,19 @@ def _folder(out: Path | None) -> AbstractContextManager[None]:
 
 def report(timed: Timed) -> Report:
     versions = {name: found[0].versions for name, found in timed.found.items()}
+    kinds: defaultdict[str, list[int]] = defaultdict(list)
+    for number, unit in enumerate(timed.units):
+        kinds[_kind(unit)].append(number)
+    by_words = {_words(unit): [number] for number, unit in enumerate(timed.units)}
     return Report(
         title=f"Layers of {timed.spec.model}",
         json_file=RESULTS_FILE,
         facts=[document.ground(machine.describe(), versions, cores=timed.spec.cores)],
         findings=[("How far that goes", sentences(timed))],
-        tables=[kinds_table(timed), layers_table(timed)],
+        tables=[
+            _table(timed, "layer-kinds", f"What a step of {timed.spec.model} waits for, by kinds of layers", kinds),
+            _table(timed, "layers", f"Layers of {timed.spec.model}", by_words),
+        ],
         values={
             "spec": timed.spec.model_dump(mode="json"),
             "machine": machine.describe(),
@@ -200,26 +203,13 @@ def measure(wanted: Spec, frameworks: list[str], repeats: int, calls: int, shown
     return Timed(wanted, layers.units(architecture), known, found)
 
 
-def kinds_table(timed: Timed) -> Table:
-    """Kinds of layers, slowest first: by the longest time in any framework."""
-    numbers: defaultdict[str, list[int]] = defaultdict(list)
-    for number, unit in enumerate(timed.units):
-        numbers[_kind(unit)].append(number)
-    return _table(timed, "layer-kinds", f"What a step of {timed.spec.model} waits for, by kinds of layers", numbers)
-
-
-def layers_table(timed: Timed) -> Table:
-    """Layers, grouped if they differ only by name."""
-    numbers = {_words(unit): [number] for number, unit in enumerate(timed.units)}
-    return _table(timed, "layers", f"Layers of {timed.spec.model}", numbers)
-
-
 def sentences(timed: Timed) -> list[str]:
     """What a reader needs to know about the figures."""
     said: list[str] = []
     everything = list(range(len(timed.units)))
     for framework in timed.frameworks:
-        apart, whole = timed.seconds(framework, everything).median, timed.whole_seconds(framework).median
+        apart = timed.seconds(framework, everything).median
+        whole = statistics.median(each.whole_seconds for each in timed.found[framework])
         said.append(
             f"{framework}: forward and backward, without loss and update, its layers one by one take {1e3 * apart:.1f} ms, "
             f"the model as a whole {1e3 * whole:.1f} ms ({whole / apart:.2f} times that)."
@@ -233,6 +223,8 @@ def sentences(timed: Timed) -> list[str]:
 
 
 def _table(timed: Timed, name: str, title: str, numbers: Mapping[str, list[int]]) -> Table:
+    """Layers by their words, slowest first: by the longest time in any framework."""
+
     def longest(words: str) -> float:
         return max(timed.seconds(framework, numbers[words]).median for framework in timed.frameworks)
 
@@ -267,7 +259,8 @@ def _table(timed: Timed, name: str, title: str, numbers: Mapping[str, list[int]]
 
 def _row(timed: Timed, words: str, numbers: list[int]) -> dict[str, Cell]:
     limit = timed.limit(numbers)
-    bounds = {_bound(*both) for number in numbers if (both := timed.limits(number)) is not None}
+    both = [each for number in numbers if (each := timed.limits(number)) is not None]
+    bounds = {"operations" if computing > moving else "memory" for computing, moving in both}
     everything = list(range(len(timed.units)))
     row: dict[str, Cell] = {
         "layers": words,
@@ -281,10 +274,6 @@ def _row(timed: Timed, words: str, numbers: list[int]) -> dict[str, Cell]:
         row[f"{framework}_share"] = 100.0 * seconds.median / timed.seconds(framework, everything).median
         row[f"{framework}_times"] = seconds.median / limit if limit else None
     return row
-
-
-def _bound(computing: float, moving: float) -> str:
-    return "operations" if computing > moving else "memory"
 
 
 def _kind(unit: Unit) -> str:

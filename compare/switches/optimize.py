@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -84,7 +85,7 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Search the switches that make training fastest here, and store them for `run --switches best`."""
-    with exits.told():
+    with exits.reported():
         named = chosen("--frameworks", names(frameworks), tuple(launch.FRAMEWORKS))
         fields = options.fields(
             model=model, data=data, batch_size=batch_size, image_size=image_size, optimizer=optimizer, precision=precision,
@@ -95,13 +96,14 @@ def command(
         folder = out or store.new_folder("optimize", base.model)
         switches = None if only is None else names(only)
         request = Request(spec=base, switches=switches, rounds=repeats, steps=steps, max_loss_drift=max_loss_drift)
-        with interruptible(), display(Console(stderr=True)) as shown:
+        with interruptible(), ExitStack() as lock:
             try:
-                outcomes = _search(request, named, folder, shown)
+                with display(Console(stderr=True)) as shown:
+                    outcomes = _search(request, named, folder, shown, lock)
             except Interrupted as interruption:
                 interruption.words = f"Interrupted. To continue, run the same command with --out {folder}."
                 raise
-        code = report(outcomes, folder).deliver(folder, as_json=as_json)
+            code = report(outcomes, folder).deliver(folder, as_json=as_json)
     raise typer.Exit(code)
 
 
@@ -128,14 +130,14 @@ def report(outcomes: Sequence[Outcome], folder: Path) -> Report:
 def table(outcome: Outcome) -> Table:
     """The ladder: levels, then each single switch, the fastest first, then the combinations."""
     columns = (
-        Column("configuration", "configuration", fold=60),
+        Column("configuration", "configuration", fold=60, pick=lambda step: step.name.replace(".", ", ")),
         Column("images_per_second", "images/s", 1, interval=True),
         Column("ratio", "times fair", 3, interval=True),
         Column("compile_seconds", "compile seconds", 1, short="compile\ns"),
         Column("paid_back_epochs", "paid back after epochs", 1, short="paid back\nepochs"),
-        Column("price", "largest loss difference", -1, short="loss\ndrift"),
+        Column("price", "largest loss difference", -1, short="loss\ndrift", pick="loss_drift"),
         Column("matrix_fraction", "of the float32 matrix rate", 3, short="of matrix\nrate"),
-        Column("status", "status", fold=12),
+        Column("status", "status", fold=12, pick=lambda step: "best" if step.taken else step.status),
         Column("reason", "reason", terminal=False),
     )
     parted = next((step.rounding for step in outcome.ladder if step.rounding is not None), None)
@@ -147,17 +149,11 @@ def table(outcome: Outcome) -> Table:
     )
     order = {"level": 0, "switch": 1, "together": 2}
     ladder = sorted(outcome.ladder, key=lambda step: (order[step.kind], -(step.ratio.value if step.ratio else 1.0)))
-    rows = [
-        {column.key: getattr(step, column.key, None) for column in columns}
-        | {"configuration": step.name.replace(".", ", "), "status": "best" if step.taken else step.status}
-        | {"price": step.loss_drift}
-        for step in ladder
-    ]
-    return Table(
+    return Table.of(
         f"{LADDER}-{outcome.contestant}",
         f"Switches of {outcome.contestant}: {outcome.best.model}, batch {outcome.best.spec.global_batch_size}",
         columns,
-        rows,
+        ladder,
         note=f"Medians with quartiles, ratios with 95 % intervals, of up to {outcome.rounds} interleaved rounds. Compile "
         f"seconds: how much longer the first step takes than that of {FAIR}. They are paid back after so many epochs of the "
         f"whole data. Loss drift: largest relative difference of a loss over {DRIFT_STEPS} steps from that of {PLAIN} in "
@@ -181,7 +177,8 @@ def sentences(outcome: Outcome) -> list[str]:
     return [f"{outcome.contestant}: best is {switches}. `run --switches best` takes it from {outcome.stored}.", *said]
 
 
-def _search(request: Request, named: list[str], folder: Path, shown: Display) -> list[Outcome]:
+def _search(request: Request, named: list[str], folder: Path, shown: Display, lock: ExitStack) -> list[Outcome]:
+    """Search each framework's switches. `lock` holds the folder until its owner ends."""
     base = request.spec
     shown.say("asking the frameworks what they can do here")
     with launch.asked(named) as answer:
@@ -196,21 +193,21 @@ def _search(request: Request, named: list[str], folder: Path, shown: Display) ->
     shown.say("measuring what the machine can do")
     outcomes: list[Outcome] = []
     wanted = _record(request, descriptions, is_new=not (folder / RECORD_FILE).exists())
-    with results_folder.claimed(folder, RECORD_FILE, wanted, "search", identity=_identity) as record:
-        for framework in named:
-            search = Search(
-                framework,
-                request,
-                descriptions[framework],
-                folder=folder / framework,
-                train_images=dataset.sizes["train"],
-                work=work.count(architecture),
-                machine_rates=record.rates,
-                report=shown.say,
-            )
-            ladder, found = search.run()
-            outcomes.append(_store(framework, request, descriptions[framework], ladder, found))
-            report(outcomes, folder).write(folder)  # the command says at its end whether that worked
+    record = lock.enter_context(results_folder.claimed(folder, RECORD_FILE, wanted, "search", identity=_identity))
+    for framework in named:
+        search = Search(
+            framework,
+            request,
+            descriptions[framework],
+            folder=folder / framework,
+            train_images=dataset.sizes["train"],
+            work=work.count(architecture),
+            machine_rates=record.rates,
+            report=shown.say,
+        )
+        ladder, found = search.run()
+        outcomes.append(_store(framework, request, descriptions[framework], ladder, found))
+        report(outcomes, folder).write(folder)  # the command says at its end whether that worked
     return outcomes
 
 

@@ -1,4 +1,4 @@
-"""The search for the fastest switches of one framework: each by itself, then together while each addition is surely faster.
+"""The search for the fastest switches of one framework: first each alone, then together while each addition is surely faster.
 
 Every measurement is a run of the model alone (`part: compute`) in a fresh process. Its result is stored in the results folder
 under its configuration and round, and a finished run is not repeated. So an interrupted search resumes with the same steps.
@@ -35,8 +35,8 @@ HOPELESS = {1: 0.5, 2: 0.8}
 """By rounds: fraction of the speed of `fair`. A slower switch is neither measured again nor combined with others. A single
 round may be slow by chance."""
 FUTILE = {1: 0.8, 2: 1.0}
-"""The same for additions to the best so far, as fractions of its speed. What is slower in the mean of two rounds will not be
-surely faster in five."""
+"""The same for additions to the best so far, as fractions of its speed. An addition that is slower in the mean of two rounds
+will not be surely faster in five."""
 STOPPED_BELOW = {1: 0.1, 3: 0.5}
 """By epochs of the search: fraction of the speed of `fair`. A run below it after so many epochs is stopped. The first epoch
 may be slow by chance."""
@@ -135,41 +135,27 @@ class Request(Frozen):
     Version 0.1 calls it `max_price`."""
 
 
+@dataclass
 class Search:
-    """One framework's ladder.
+    """One framework's ladder."""
 
-    Args:
-        framework: its name.
-        request: what is asked for.
-        description: the framework's `describe`.
-        folder: of this framework's runs.
-        train_images: of a whole epoch.
-        work: of the model.
-        machine_rates: of the machine with the run's cores; None where they are not known.
-        report: is called with what is being done.
-    """
+    framework: str
+    request: Request
+    description: Mapping[str, Any]
+    """The framework's `describe`."""
+    folder: Path
+    """Of this framework's runs."""
+    train_images: int
+    """Of a whole epoch."""
+    work: Work
+    """Of the model."""
+    machine_rates: Rates | None
+    """Of the machine with the run's cores; None where they are not known."""
+    report: Callable[[str], None]
+    """Is called with what is being done."""
 
-    def __init__(
-        self,
-        framework: str,
-        request: Request,
-        description: Mapping[str, Any],
-        *,
-        folder: Path,
-        train_images: int,
-        work: Work,
-        machine_rates: Rates | None,
-        report: Callable[[str], None],
-    ) -> None:
-        self._framework = framework
-        self._request = request
-        self._description = description
-        self._folder = folder
-        self._train_images = train_images
-        self._work = work
-        self._rates = machine_rates
-        self._report = report
-        base = request.spec
+    def __post_init__(self) -> None:
+        request, base = self.request, self.request.spec
         if self._on_accelerator:
             self._timed = base.with_fields(epochs=ACCELERATOR_EPOCHS, steps=None, checkpoint_seconds=None)
         else:
@@ -182,7 +168,7 @@ class Search:
             )
         self._judged = base.with_fields(epochs=None, steps=DRIFT_STEPS, data=self._limited(DRIFT_STEPS))
         self._plain = _Configuration(PLAIN, "level", {})
-        options: dict[str, Any] = description["options"]
+        options: dict[str, Any] = self.description["options"]
         fewer = {name: each["default"] for name, each in options.items() if each.get("plain") in each.get("reduced", ())}
         self._full = _Configuration(FULL, "level", fewer) if fewer else self._plain
         """Reference for losses. Under `plain`, some devices compute with fewer digits."""
@@ -198,7 +184,7 @@ class Search:
         """
         singles = self._singles()
         everything = [self._fair, self._plain, *singles]
-        for number in range(self._request.rounds):
+        for number in range(self.request.rounds):
             self._measure(everything, number)
             for each in singles:
                 self._drop_if_below(HOPELESS.get(number + 1, 0.0), each, self._fair)
@@ -225,14 +211,14 @@ class Search:
 
     def _limited(self, steps: int) -> dict[str, Any]:
         """The data, limited to what so many steps need."""
-        base = self._request.spec
+        base = self.request.spec
         return base.data.model_dump() | {"limit": min(base.data.limit or math.inf, steps * base.global_batch_size)}
 
     def _singles(self) -> list[_Configuration]:
         """Every switch at each other value that fits this machine, serial mode and float32."""
         found: list[_Configuration] = []
-        for name, option in self._description["options"].items():
-            if self._request.switches is not None and name not in self._request.switches:
+        for name, option in self.description["options"].items():
+            if self.request.switches is not None and name not in self.request.switches:
                 continue
             for value in option["values"]:
                 if value != option["default"] and spec.incompatibility(self._timed, option, value) is None:
@@ -241,8 +227,8 @@ class Search:
 
     def _beats(self, new: _Configuration, base: _Configuration, trial: int, tests: int) -> bool:
         """Whether it is surely faster, in rounds of its own. `fair` also runs in these rounds."""
-        first = trial * self._request.rounds
-        for number in range(self._request.rounds):
+        first = trial * self.request.rounds
+        for number in range(self.request.rounds):
             self._measure([self._fair, base, new], first + number)
             self._drop_if_below(FUTILE.get(number + 1, 0.0), new, base)
             if not new.hopeful:
@@ -258,23 +244,23 @@ class Search:
         """
         for each in turn(configurations, number):
             if each.hopeful:
-                self._report(f"{self._framework}, {each.name}, round {number + 1}")
+                self.report(f"{self.framework}, {each.name}, round {number + 1}")
                 result = self._result(each, number)
                 if result.status == "ok" or self._is_stopped(each, result, number):
                     each.rounds[number] = result
                 else:
                     each.failure = f"{result.status}: {result.reason}"
         if self._fair.failure is not None:
-            raise errors.LaunchError(f"{self._framework} cannot run {self._timed.model}: {self._fair.failure}")
+            raise errors.LaunchError(f"{self.framework} cannot run {self._timed.model}: {self._fair.failure}")
 
     def _result(self, each: _Configuration, number: int) -> RunResult:
-        row = Row(id=f"{self._framework}-{each.name}", contestant=self._framework, spec=self._spec(each, self._timed))
+        row = Row(id=f"{self.framework}-{each.name}", contestant=self.framework, spec=self._spec(each, self._timed))
         try:
-            sealed = store.sealed(self._folder, row, number)
+            finished = store.finished(self.folder, row, number)
         except ResultError:
-            sealed = None
-        if sealed is not None and (sealed.status != "killed" or self._is_stopped(each, sealed, number)):
-            return sealed
+            finished = None
+        if finished is not None and (finished.status != "killed" or self._is_stopped(each, finished, number)):
+            return finished
 
         def watch(events: Sequence[Mapping[str, Any]]) -> None:
             epochs = [event for event in events if event.get("event") == "epoch"]
@@ -282,11 +268,11 @@ class Search:
                 raise _HopelessError
 
         try:
-            return executor.execute(row, number, self._folder, watch)
+            return executor.execute(row, number, self.folder, watch)
         except _HopelessError:
-            sealed = store.sealed(self._folder, row, number)
-            assert sealed is not None  # as killed, with its epochs
-            return sealed
+            finished = store.finished(self.folder, row, number)
+            assert finished is not None  # as killed, with its epochs
+            return finished
 
     def _is_stopped(self, each: _Configuration, result: RunResult, number: int) -> bool:
         """Whether a run was stopped as hopeless. Its epochs show how slow it was."""
@@ -310,8 +296,8 @@ class Search:
     @property
     def _on_accelerator(self) -> bool:
         """Whether runs use one: `describe` lists it, and the spec does not ask for the CPU."""
-        listed = any(device["kind"] != "cpu" for device in self._description.get("devices", ()))
-        return listed and self._request.spec.device != "cpu"
+        listed = any(device["kind"] != "cpu" for device in self.description.get("devices", ()))
+        return listed and self.request.spec.device != "cpu"
 
     def _drop_if_below(self, part: float, each: _Configuration, other: _Configuration) -> None:
         ratio = self._ratio(each, other)
@@ -325,11 +311,11 @@ class Search:
 
     def _is_precise(self, each: _Configuration) -> bool:
         drift, rounding = self._loss_drift(each), self._rounding(each)
-        return drift <= self._request.max_loss_drift or (rounding is not None and drift <= PARTED * rounding)
+        return drift <= self.request.max_loss_drift or (rounding is not None and drift <= PARTED * rounding)
 
     def _rounding(self, each: _Configuration) -> float | None:
         """The loss drift of float32 itself. None if it is not needed, or not a number."""
-        if not self._request.max_loss_drift < self._loss_drift(each) < np.inf:
+        if not self.request.max_loss_drift < self._loss_drift(each) < np.inf:
             return None
         found = self._loss_drift(self._float64)
         return found if found < np.inf else None
@@ -344,15 +330,15 @@ class Search:
 
     def _losses(self, each: _Configuration) -> np.ndarray | None:
         """None where the framework cannot record them."""
-        folder = self._folder / "losses"
+        folder = self.folder / "losses"
         path, recording = folder / f"{each.name}.json", folder / f"{each.name}.safetensors"
         if not recording.exists():
-            self._report(f"{self._framework}, {each.name}, its losses")
+            self.report(f"{self.framework}, {each.name}, its losses")
             folder.mkdir(parents=True, exist_ok=True)
             path.write_text(self._spec(each, self._judged).to_json(), encoding="utf-8")
             partial = recording.with_suffix(".partial")  # of a trace that is cut short
             words = ["trace", str(path), "--out", str(partial)]
-            if launch.call(self._framework, words, log=path.with_suffix(".log"), hang_seconds=self._judged.hang_seconds) != 0:
+            if launch.call(self.framework, words, log=path.with_suffix(".log"), hang_seconds=self._judged.hang_seconds) != 0:
                 return None
             partial.replace(recording)
         return np.asarray(safetensors.numpy.load_file(recording)["loss"], np.float64)
@@ -365,8 +351,12 @@ class Search:
         own = _median(each.paces)
         first, of_fair = each.first_step_seconds, self._fair.first_step_seconds
         compiling = None if first is None or of_fair is None else max(first - of_fair, 0.0)
-        gained = self._train_images / _median(self._fair.paces) - self._train_images / own
-        rate = self._matrix_gflops(each)
+        gained = self.train_images / _median(self._fair.paces) - self.train_images / own
+        first_round = each.rounds[min(each.rounds)]
+        if first_round.device == "cpu":
+            rate = self.machine_rates.float32_gflops if self.machine_rates else None
+        else:
+            rate = first_round.device_rates.matrix_gflops if first_round.device_rates else None
         return Step(
             status=status,
             images_per_second=spread(each.paces),
@@ -376,17 +366,11 @@ class Search:
             paid_back_epochs=compiling / gained if compiling is not None and gained > 0 else None,
             loss_drift=self._loss_drift(each) if each.hopeful else None,
             rounding=self._rounding(each) if each.hopeful else None,
-            matrix_fraction=1e-9 * self._work.flops * own / rate if rate else None,
+            matrix_fraction=1e-9 * self.work.flops * own / rate if rate else None,
             in_doubt=sum(map(times_in_doubt, each.rounds.values())),
             taken=each is best,
             **common,
         )
-
-    def _matrix_gflops(self, each: _Configuration) -> float | None:
-        first = each.rounds[min(each.rounds)]
-        if first.device == "cpu":
-            return self._rates.float32_gflops if self._rates else None
-        return first.device_rates.matrix_gflops if first.device_rates else None
 
 
 def is_surely_faster(ratio: Ratio, tests: int) -> bool:

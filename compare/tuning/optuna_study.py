@@ -43,7 +43,7 @@ OPTUNA_STATES: dict[State, TrialState] = {
 }
 
 _BUSY_SECONDS = 60
-"""Seconds for which another reader of a SQLite file, for example a dashboard, may lock it."""
+"""Another reader of a SQLite file, for example a dashboard, may lock it for so long."""
 _HIDDEN = "***"
 """SQLAlchemy's replacement of a password."""
 _SECRET = re.compile("pass|pwd|secret|token|key", re.IGNORECASE)

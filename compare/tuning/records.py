@@ -138,7 +138,7 @@ class SearchResult(Frozen):
     study: str
     """Its name in the storage."""
     trials: list[Trial]
-    """In the order in which they ended."""
+    """In the order of their ends."""
     done: bool
     start_seconds: float | None = None
     """Seconds until all servers had imported their framework. The search's clock starts after that."""

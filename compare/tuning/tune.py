@@ -61,7 +61,7 @@ def command(
 
     Fields of the spec are the same in all trials, except those that the space names.
     """
-    with exits.told():
+    with exits.reported():
         if resume:
             settings = _stored_settings(context, out, storage)
         else:

@@ -171,7 +171,7 @@ def _judge(settings: Tuning, shown: Display) -> tuple[Plan, Space, dict[str, dic
 
 
 def _identity(plan: Plan) -> dict[str, Any]:
-    """What must be the same to resume a tuning, besides code and machine."""
+    """A tuning is resumed only if these are the same, besides code and machine."""
     settings = plan.settings.model_dump(mode="json", exclude={"repeats"})
     return settings | {"budget": plan.budget, "data": plan.data_hash, "versions": plan.versions}
 

@@ -35,7 +35,7 @@ class Gain:
     after_seconds: Judged | None
     """The same, after the seconds of the faster of the two searches."""
     empty: int = 0
-    """Repeats in which one of the two had no trial trained to its end by then. If there are any, `after_seconds` is None: the
+    """Repeats with a search that had no trial trained to its end by then. If there are any, `after_seconds` is None: the
     remaining pairs would be those that went well."""
 
 

@@ -20,7 +20,7 @@ from compare.tuning.records import SearchResult, Tuned
 from compare.tuning.tuning_findings import Findings, over_repeats
 
 _INSTANTS = 200
-"""Times at which the best value so far is drawn."""
+"""The best value so far is drawn at so many times."""
 
 _Curve = Callable[[Sequence[SearchResult]], list[tuple[float, Spread | None]]]
 

@@ -53,7 +53,7 @@ def report(tuned: Tuned, folder: Path) -> Report:
 
 
 def _subject(tuned: Tuned) -> str:
-    """What was searched, on which data."""
+    """One line: model, data, search, repeats and objective of a tuning."""
     plan, settings = tuned.plan, tuned.plan.settings
     pruned = "" if settings.pruner == "none" else f", pruned by {settings.pruner}"
     jobs = f"{', '.join(map(str, settings.jobs))} job{'s' if settings.jobs != (1,) else ''}"

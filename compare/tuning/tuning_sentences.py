@@ -7,7 +7,7 @@ import statistics as python_statistics
 from common.machine.interference import DISTURBED_FROM
 from common.training.loop import relative_difference
 from compare.core.statistics import VERDICT_PAIRS, Judged, family_words, hardly, interval_words, surety, word
-from compare.core.wording import count
+from compare.core.wording import count, percent
 from compare.judgement.verdict_sentences import DISTURBED
 from compare.tuning.optuna_study import random_trials
 from compare.tuning.records import SearchResult, Trial, Tuned
@@ -144,7 +144,7 @@ def _importances(tuned: Tuned, found: Findings) -> list[str]:
     for contestant in tuned.plan.settings.frameworks:
         number = len(settings_scored(tuned, contestant))
         if contestant in found.importances:
-            parts = ", ".join(f"{field} {part:.0%}" for field, part in found.importances[contestant].items())
+            parts = ", ".join(f"{field} {percent(part)}" for field, part in found.importances[contestant].items())
             lines.append(f"{contestant}: of the variance over {number} settings, by fANOVA: {parts}.")
         else:
             lines.append(

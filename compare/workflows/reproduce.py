@@ -17,20 +17,18 @@ from common.data import cache, sources
 from common.data.sources import DataRefused
 from common.machine import machine
 from compare.comparison import comparison_plan, estimate, run
-from compare.core import exits
+from compare.core import exits, wording
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen
 from compare.core.presets import Preset
 from compare.core.progress import Display, display
 from compare.data import engine_scans, preprocess_report
-from compare.data.data_report import counted
 from compare.evaluation import final_training
 from compare.evaluation.final_training import Evaluated
 from compare.execution import launch, store
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
 from compare.papers import cells, claims, curves, schema
-from compare.papers.claims import Claim
 from compare.papers.here import Here
 from compare.papers.plan import AS_IT_WAS, CORRECTED, REPLICAS, Plan, Setting, Training, plan
 from compare.papers.schema import SCALES, SMOKE, Paper
@@ -71,7 +69,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print verdicts and every table as JSON.")] = False,
 ) -> None:
     """Run a published report again, as it was and as it should have been, and judge each of its claims."""
-    with exits.told(), interruptible():
+    with exits.reported(), interruptible():
         wanted = schema.find(paper)
         chosen("--scale", [scale], SCALES)
         size = SCALES[SCALES.index(scale)]
@@ -86,7 +84,7 @@ def command(
         if made.tuning is not None:
             settings["tuning"] = made.tuning.model_dump(mode="json")
         if made.final is not None:
-            settings["final"] = made.final({}).model_dump(mode="json")
+            settings["final"] = made.final.model_dump(mode="json")
         record = Record.of(KIND, settings, tuple(launch.FRAMEWORKS), wanted.model)
         folder = out or Path("results") / f"{wanted.name}-{size}"
         steps = _steps(made)
@@ -129,15 +127,27 @@ def _gpus(frameworks: Sequence[str]) -> int:
 
 
 def _steps(plan: Plan) -> list[Step[Plan]]:
-    return [
+    corrected, scans, tuning, final = plan.corrected, plan.scans, plan.tuning, plan.final
+    steps: list[Step[Plan] | None] = [
         Step("plan", "what is run, and how long it takes", _shown),
-        *([Step("scans", "mean and standard deviation by every engine", _scans)] if plan.scans else []),
+        scans
+        and Step("scans", "mean and standard deviation by every engine", lambda _, at, __: study_steps.scanned(scans, at)),
         Step(AS_IT_WAS, "the published runs, as they were", _faithful),
-        Step(CORRECTED, "the same question, asked of identical models", _corrected),
-        *([Step("tune", "the search for better fields", _tune)] if plan.tuning else []),
-        *([Step("final", "the final training, and its scores", _final)] if plan.final else []),
+        Step(
+            CORRECTED,
+            "the same question, asked of identical models",
+            lambda _, at, __: study_steps.compared(_request(corrected, at), at, name=CORRECTED, title=corrected.title),
+        ),
+        tuning and Step("tune", "the search for better fields", lambda _, at, __: study_steps.tuned(tuning, at)),
+        final
+        and Step(
+            "final",
+            "the final training, and its scores",
+            lambda _, at, passed: study_steps.finished(final.model_copy(update={"tuned": passed.best}), at),
+        ),
         Step(_VERDICTS, "the published tables, and a verdict for each claim", _verdicts, anew=True),
     ]
+    return [step for step in steps if step]
 
 
 def _request(training: Training, folder: Path) -> run.Request:
@@ -182,7 +192,7 @@ def _shown(plan: Plan, folder: Path, passed: Passed) -> Made:
     part = Section(
         name="plan",
         title="What is run",
-        sections=[
+        findings=[
             ("How long", [said]),
             ("Chosen, for the report does not state it", plan.chosen),
             ("Where these runs are not the report's", [*departures, *plan.departs]),
@@ -225,7 +235,7 @@ def _departures(plan: Plan, made: Comparison) -> list[str]:
     names = made.class_names[:_FEW_NAMES]
     more = ", ..." if len(made.class_names) > len(names) else ""
     said = [
-        f"The data: {made.data_name}, {counted(len(made.class_names), 'class', 'classes')} ({', '.join(names)}{more}), "
+        f"The data: {made.data_name}, {wording.count(len(made.class_names), 'class', 'classes')} ({', '.join(names)}{more}), "
         f"{made.train_examples:,} training images; the report's: {paper.data.name}, {paper.data.classes} classes, "
         f"{paper.data.images:,} training images."
     ]
@@ -263,8 +273,7 @@ def _later(plan: Plan) -> list[Training]:
         rows = [Row(id=f"{each}-trial", contestant=each, spec=spec.build(tuned.values)) for each in tuned.frameworks]
         trials = tuned.trials * len(tuned.jobs) * tuned.repeats
         made.append(Training("search", "The search, at most", rows, repeats=trials))
-    if plan.final is not None:
-        final = plan.final({})
+    if (final := plan.final) is not None:
         rows = [Row(id=f"{each}-final", contestant=each, spec=spec.build(final.values)) for each in final.frameworks]
         made.append(Training("final", "The final training", rows, repeats=final.repeats))
     return made
@@ -295,18 +304,13 @@ def _line(training: Training, row: Row, comparison: Comparison) -> dict[str, Cel
     }
 
 
-def _scans(plan: Plan, folder: Path, passed: Passed) -> Made:
-    assert plan.scans is not None
-    return study_steps.scanned(plan.scans, folder)
-
-
 def _faithful(plan: Plan, folder: Path, passed: Passed) -> Made:
     made = {each.name: run.within(_request(each, folder / each.name), folder / each.name) for each in plan.faithful}
     said = [sentence for found, _ in made.values() for sentence in found.findings.troubles]
     part = Section(
         name=AS_IT_WAS,
         title="The published runs, as they were",
-        sections=[("Cautions", said)] if said else [],
+        findings=[("Cautions", said)] if said else [],
         tables=[
             replace(table, name=f"{table.name}_{name}", title=f"{title}: {table.title}")
             for (name, (found, _)), title in zip(made.items(), [each.title for each in plan.faithful], strict=True)
@@ -319,46 +323,24 @@ def _faithful(plan: Plan, folder: Path, passed: Passed) -> Made:
     return Made(part, exit_code=max(code for _, code in made.values()))
 
 
-def _corrected(plan: Plan, folder: Path, passed: Passed) -> Made:
-    return study_steps.compared(_request(plan.corrected, folder), folder, name=CORRECTED, title=plan.corrected.title)
-
-
-def _tune(plan: Plan, folder: Path, passed: Passed) -> Made:
-    assert plan.tuning is not None
-    return study_steps.tuned(plan.tuning, folder)
-
-
-def _final(plan: Plan, folder: Path, passed: Passed) -> Made:
-    assert plan.final is not None
-    return study_steps.finished(plan.final(passed.best), folder)
-
-
 def _verdicts(plan: Plan, folder: Path, passed: Passed) -> Made:
     here = _here(plan, folder.parent)
     judged = claims.judge_all(here)
-
+    columns = (
+        Column("claim", "claim", fold=50, pick="said"),
+        Column("verdict", "verdict", fold=24),
+        Column("evidence", "evidence", terminal=False, pick=lambda claim: " ".join(claim.evidence)),
+    )
     plots.write_all({_CURVES: lambda figure: curves.draw(figure, here)}, folder)
     part = Section(
         name=_VERDICTS,
         title="The published tables, and what is to be said of the claims",
-        sections=[(f"{each.verdict}: {each.said}", each.evidence) for each in judged],
-        tables=[_claims_table(judged), *cells.tables(here)],
+        findings=[(f"{each.verdict}: {each.said}", each.evidence) for each in judged],
+        tables=[Table.of("claims", "Claims", columns, judged), *cells.tables(here)],
         pictures=[f"{_CURVES}.svg"] if plan.paper.curves else [],
         conclusions=[f"{each.verdict.upper()}: {each.said}" for each in judged],
     )
     return Made(part)
-
-
-def _claims_table(judged: list[Claim]) -> Table:
-    columns = (
-        Column("claim", "claim", fold=50),
-        Column("verdict", "verdict", fold=24),
-        Column("evidence", "evidence", terminal=False),
-    )
-    rows: list[dict[str, Cell]] = [
-        {"claim": each.said, "verdict": each.verdict, "evidence": " ".join(each.evidence)} for each in judged
-    ]
-    return Table("claims", "Claims", columns, rows)
 
 
 def _here(plan: Plan, folder: Path) -> Here:

@@ -250,7 +250,7 @@ def _with_times(report: Report, done: Sequence[Done]) -> Report:
     )
     parts = [*report.sections, Section(name="times", title="What it took", tables=[table])]
     plain = [
-        {"name": each.name, "sections": dict(each.sections), "tables": list(map(tables.to_plain, each.tables))}
+        {"name": each.name, "sections": dict(each.findings), "tables": list(map(tables.to_plain, each.tables))}
         for each in parts
     ]
     values = {

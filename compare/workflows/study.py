@@ -34,7 +34,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the conclusion and every table as JSON.")] = False,
 ) -> None:
     """Explore, clean, normalise, prove, pre-train serially and in parallel, tune, train finally, evaluate, and conclude."""
-    with exits.told(), interruptible():
+    with exits.reported(), interruptible():
         given: dict[str, Any] = {} if data is None else {"spec.data.source": data}
         if frameworks is not None:
             given["frameworks"] = [word.strip() for word in frameworks.split(",")]

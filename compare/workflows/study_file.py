@@ -56,7 +56,7 @@ class Pretrain(Frozen):
     epochs: _AtLeast1 = 2
     repeats: _AtLeast1 = 1
     target_accuracy: Annotated[float | None, Field(gt=0, le=1)] = None
-    """Validation accuracy at which the time to accuracy is taken."""
+    """The time to accuracy ends at this validation accuracy."""
 
 
 class Tune(Frozen):

@@ -11,12 +11,11 @@ from rich.console import Console
 from common.data import sources
 from common.data.sources import Description
 from compare.comparison import comparison_plan, run
-from compare.core import exits
+from compare.core import exits, wording
 from compare.core.errors import FolderError, LaunchError
 from compare.core.presets import Preset
 from compare.core.progress import Watchers, display
 from compare.data import data, data_report, engine_scans, exploration, preprocess_report
-from compare.data.data_report import counted
 from compare.evaluation import evaluation_report, final_training
 from compare.evaluation.final_training import Evaluation
 from compare.reporting import comparison_report, comparison_tables, document
@@ -36,7 +35,7 @@ def _explore(study: Study, folder: Path, passed: Passed) -> Made:
     part = Section(
         name="explore",
         title="Explore",
-        sections=[("What is there", [data_report.heading(found)]), *data_report.sections(found)],
+        findings=[("What is there", [data_report.heading(found)]), *data_report.sections(found)],
         tables=data_report.tables_of(found),
         pictures=[f"{data.BALANCE_NAME}.svg", *([data.SHEET_FILE] if dataset is not None else [])],
         more=[data.REPORT_FILE],
@@ -69,7 +68,7 @@ def _clean(study: Study, folder: Path, passed: Passed) -> Made:
     part = Section(
         name="clean",
         title="Clean",
-        sections=[("What is trained on", [was, policy, _size(dataset), *dataset.notes])],
+        findings=[("What is trained on", [was, policy, _size(dataset), *dataset.notes])],
         conclusions=[_size(dataset)],
     )
     return Made(part, Passed(data_hash=dataset.content_hash))
@@ -93,8 +92,8 @@ def _refuse_other_data(study: Study, passed: Passed) -> None:
 
 def _size(dataset: Description) -> str:
     return (
-        f"{counted(dataset.sizes['train'], 'image')} to train on, {dataset.sizes['validation']:,} to choose by, "
-        f"{dataset.sizes['test']:,} to be judged by, in {counted(len(dataset.class_names), 'class', 'classes')}; "
+        f"{wording.count(dataset.sizes['train'], 'image')} to train on, {dataset.sizes['validation']:,} to choose by, "
+        f"{dataset.sizes['test']:,} to be judged by, in {wording.count(len(dataset.class_names), 'class', 'classes')}; "
         f"hash {dataset.content_hash[:12]}."
     )
 
@@ -124,7 +123,7 @@ def _prove(study: Study, folder: Path, passed: Passed) -> Made:
     part = Section(
         name="prove",
         title="Is it the same training?",
-        sections=[("The proof", [proof.sentence, *(f"{mode}: not claimed: {why}" for mode, why in proof.not_claimed.items())])],
+        findings=[("The proof", [proof.sentence, *(f"{mode}: not claimed: {why}" for mode, why in proof.not_claimed.items())])],
         tables=comparison_tables.proof_tables(proof.model_dump()) if proof.rungs else [],
         conclusions=[proof.sentence],
     )
@@ -172,7 +171,7 @@ def _section(
     return Section(
         name=name,
         title=title,
-        sections=[(heading, list(sentences)) for heading, sentences in report.findings],
+        findings=[(heading, list(sentences)) for heading, sentences in report.findings],
         tables=[table for table in report.tables if only is None or table.name in only],
         pictures=sorted(f"{document.PLOTS_FOLDER}/{path.name}" for path in (folder / document.PLOTS_FOLDER).glob("*.svg")),
         conclusions=list(conclusions),
@@ -221,7 +220,7 @@ def _finish(study: Study, folder: Path, passed: Passed) -> Made:
     if not untuned:
         return made
     part = replace(
-        made.part, sections=[("Not tuned", untuned), *made.part.sections], conclusions=[*untuned, *made.part.conclusions]
+        made.part, findings=[("Not tuned", untuned), *made.part.findings], conclusions=[*untuned, *made.part.conclusions]
     )
     return replace(made, part=part)
 

@@ -50,7 +50,7 @@ class ModelAveraging(Trainer):
     def _average(self) -> torch.Tensor:
         return self._shards.total(vectors.flatten(_values(self._own))) / self.shard[1]
 
-    def share_statistics(self) -> None:
+    def finish_epoch(self) -> None:
         vectors.assign(_values(self._model), self._average())
 
     def report(self, test: Split) -> dict[str, Any]:

@@ -55,9 +55,11 @@ class ParameterServer(Trainer):
         for (name, parameter), part in zip(self._parameters.items(), parts, strict=True):
             parameter.copy_(weights.restored(name, part, parameter))
 
-    def share_statistics(self) -> None:
+    def finish_epoch(self) -> None:
         self._server.barrier()
         self._pull()  # includes what other workers have pushed since
+
+    def share_statistics(self) -> None:
         if statistics := [buffer for buffer in self._model.buffers() if buffer.is_floating_point()]:
             own = vectors.flatten(statistics).cpu().numpy()
             vectors.assign(statistics, self._tensor(self._server.sum(own if self.shard[0] == 0 else np.zeros_like(own))))

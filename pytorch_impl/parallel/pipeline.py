@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -16,6 +16,7 @@ from torch import distributed
 from common.artifacts.schema import StepParts
 from common.data.sources import Split
 from common.models import stages
+from common.models.sharding import shard
 from common.models.weights import Weights
 from common.training.trainer import Batch, Update
 from pytorch_impl import device, input, models, train, weights
@@ -27,7 +28,7 @@ class Pipeline(Trainer):
     """Stages of one model on a device each, in the order of GPipe or of 1F1B.
 
     The one update uses gradients summed over the micro-batches, so the mathematics is that of serial accumulation over the
-    same micro-batches. BatchNorm normalises each micro-batch by itself.
+    same micro-batches. BatchNorm normalises each micro-batch separately.
     """
 
     def _build(self) -> None:
@@ -144,6 +145,15 @@ class Pipeline(Trainer):
         if self._bytes_per_step is None:
             self._bytes_per_step = self._meter.sent_bytes
         return outcome
+
+    def compile(self, step_sizes: Sequence[int], score_sizes: Sequence[int]) -> None:
+        """Build the schedules of batches of these sizes."""
+        index, number = self.shard
+        for size in step_sizes:
+            start, stop = shard(size, number, index)
+            self._schedule(stop - start, self._spec.parts(size), training=True)
+        for size in score_sizes:
+            self._schedule(size, 1, training=False)
 
     def fetch(self, values: list[Any]) -> npt.NDArray[Any]:
         known = torch.stack(values)

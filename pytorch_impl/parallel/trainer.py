@@ -5,8 +5,9 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, cast
@@ -17,7 +18,7 @@ import torch
 from torch import distributed
 
 from common.artifacts.schema import StepParts
-from common.data.batches import Plan
+from common.data.batches import Feed, Plan, in_order
 from common.data.sources import Dataset, Split
 from common.models.architectures import Architecture
 from common.models.weights import Weights
@@ -74,10 +75,19 @@ class Trainer:
         """(loss_sum, predictions) of a batch that is on the device."""
         return evaluate.score(self._model, images, labels, self._objective)
 
+    @property
+    def updates(self) -> int:
+        """How many steps have been done since the run began."""
+        return self._step
+
+    def feed(self) -> Feed[Batch]:
+        """A feed of this process's shard of global batches."""
+        index, number = self.shard
+        return input.feed(self._plan, self._dataset.train, number, index, self._switches)
+
     def batches(self, first_epoch: int = 1) -> Iterator[Batch]:
         """Iterate over this process's shard of every global batch, in order, starting at an epoch."""
-        index, number = self.shard
-        return input.batches(self._plan, self._dataset.train, number, index, first_epoch, self._switches)
+        return in_order(self._plan, self.feed(), first_epoch)
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
         """Update the model once on one batch.
@@ -94,6 +104,23 @@ class Trainer:
         self._step += 1
         with self._compiled(len(batch.labels)):
             return self._train_step(*self._to_device(batch), self._update(num_examples, learning_rate))
+
+    def compile(self, step_sizes: Sequence[int], score_sizes: Sequence[int]) -> None:
+        """Trace, compile and run once what is built for a batch size. The training state stays as it is.
+
+        Args:
+            step_sizes: of the global batches to train on.
+            score_sizes: of this process's batches to score.
+        """
+        # Twin: torch builds nothing for a batch size. Only whole batches are compiled, see `_compiled`.
+
+    def compilations(self) -> int:
+        """A number that grows whenever this process traces or compiles something."""
+        dynamo = sys.modules.get("torch._dynamo.utils")  # not imported here: that takes a second
+        return dynamo.counters["stats"]["unique_graphs"] if dynamo else 0
+
+    def finish_epoch(self) -> None:
+        """Average or pull the weights that all ranks have trained. This is part of the training's time."""
 
     def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
         """Score one batch in evaluation mode.
@@ -259,7 +286,7 @@ class Trainer:
         return torch.compiler.set_stance("force_eager")
 
     def _update(self, num_examples: int, learning_rate: float) -> Update:
-        return Update(num_examples, learning_rate, self._step, self._spec.parts(num_examples))
+        return Update(num_examples, learning_rate, self._step, self._spec.micro_batches(num_examples))
 
     def _to_device(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...]]:
         return (
@@ -273,7 +300,7 @@ class Trainer:
 
     def _breakdown_of(self, model: torch.nn.Module, batch: Batch, num_examples: int) -> StepBreakdown | str:
         """The step breakdown of a whole model in this process, on its own batch."""
-        if self._spec.parts(num_examples) > 1:
+        if self._spec.micro_batches(num_examples) > 1:
             # Twin: the breakdown calls its functions one by one, but a step runs backward after every micro-batch.
             return "forward and backward take turns over the parts of a batch"
         images, labels, masks = self._to_device(batch)

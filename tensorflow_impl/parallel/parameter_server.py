@@ -55,9 +55,11 @@ class ParameterServer(Trainer):
     def _pull(self) -> None:
         self._assign(tf.constant(self._server.pull()))
 
-    def share_statistics(self) -> None:
+    def finish_epoch(self) -> None:
         self._server.barrier()
         self._pull()  # includes what other workers have pushed since
+
+    def share_statistics(self) -> None:
         if statistics := self._statistics():
             own = vectors.flatten(statistics).numpy()
             vectors.assign(statistics, tf.constant(self._server.sum(own if self.shard[0] == 0 else np.zeros_like(own))))

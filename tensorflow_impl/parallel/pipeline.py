@@ -27,7 +27,7 @@ class Pipeline(Trainer):
     """Stages of one model on a device each, in the order of GPipe or of 1F1B.
 
     The one update uses gradients summed over the micro-batches, so the mathematics is that of serial accumulation over the
-    same micro-batches. BatchNorm normalises each micro-batch by itself.
+    same micro-batches. BatchNorm normalises each micro-batch separately.
     """
 
     def _build(self) -> None:
@@ -122,7 +122,7 @@ class Pipeline(Trainer):
 
     def compute_and_exchange(self, batch: Batch, num_examples: int) -> StepParts:
         """Time whole steps at learning rate 0, and the computations of each stage within them."""
-        steps, micro_batches = self._spec.profile_steps, self._spec.parts(num_examples)
+        steps, micro_batches = self._spec.profile_steps, self._spec.micro_batches(num_examples)
 
         @tf.function
         def timed(images: Any, labels: Any, masks: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, cast
 
@@ -10,11 +10,13 @@ import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
+from tensorflow.python.eager.polymorphic_function.tracing_compilation import _graph_building_time_counter
 
 from common.artifacts.schema import StepParts
-from common.data.batches import Plan
+from common.data.batches import Feed, Plan, in_order
 from common.data.sources import Dataset, Split
 from common.models.architectures import Architecture, BatchNorm
+from common.models.sharding import shard
 from common.models.weights import Weights
 from common.spec import Spec
 from common.training.trainer import Batch, ComputeAndExchange, Recording, StepBreakdown, Update
@@ -78,10 +80,19 @@ class Trainer:
         """(loss_sum, predictions) of a batch, in a graph."""
         return evaluate.score(self._model, images, labels, self._objective)
 
+    @property
+    def updates(self) -> int:
+        """How many steps have been done since the run began."""
+        return self._step
+
+    def feed(self) -> Feed[Batch]:
+        """A feed of this process's shard of global batches."""
+        index, number = self.shard
+        return input.feed(self._plan, self._dataset.train, number, index, self._switches)
+
     def batches(self, first_epoch: int = 1) -> Iterator[Batch]:
         """Iterate over this process's shard of every global batch, in order, starting at an epoch."""
-        index, number = self.shard
-        return input.batches(self._plan, self._dataset.train, number, index, first_epoch, self._switches)
+        return in_order(self._plan, self.feed(), first_epoch)
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
         """Update the model once on one batch.
@@ -96,8 +107,51 @@ class Trainer:
             of its predictions are right.
         """
         self._step += 1
-        step = self._train(self._spec.parts(num_examples), self._compiled(num_examples))
+        step = self._train(self._spec.micro_batches(num_examples), self._compiled(num_examples))
         return step(*self._arguments(batch, num_examples, learning_rate))
+
+    def compile(self, step_sizes: Sequence[int], score_sizes: Sequence[int]) -> None:
+        """Trace, compile and run once what is built for a batch size. The training state stays as it is.
+
+        Args:
+            step_sizes: of the global batches to train on.
+            score_sizes: of this process's batches to score.
+        """
+
+        def blank(examples: int) -> Batch:
+            images, labels, masks = tf.nest.map_structure(
+                lambda values: tf.ones((examples, *values.shape[1:]), values.dtype), self._signature[:3]
+            )
+            return Batch(labels, images, tf.zeros_like(labels), masks)
+
+        index, number = self.shard
+        # Twin: a graph is traced for each number of micro-batches, and optimized when it first runs. torch builds nothing.
+        kinds = {(self._spec.parts(size), self._compiled(size)): size for size in (*step_sizes, self._compiled_for) if size}
+        for kind, size in kinds.items() if self._switches["graph"] != "eager" else ():
+            if size == self._compiled_for:
+                continue  # the first step has built it
+            start, stop = shard(size, number, index)
+            step = self._train(*kind)
+            variables = [
+                (handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=_dtype_of(handle)))
+                for handle in step.get_concrete_function().captured_inputs
+                if handle.dtype == tf.resource
+            ]
+            step(*self._arguments(blank(stop - start), size, 0.0))
+            for handle, value in variables:
+                tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+        for size in score_sizes:
+            batch = blank(size)
+            self._score(batch.images, batch.labels)
+        if isinstance(self._shards, Group):
+            self._shards.total(tf.zeros(1, device.dtype(self._spec)))
+
+    def compilations(self) -> int:
+        """A number that grows whenever this process traces or compiles something."""
+        return _graph_building_time_counter.get_cell().value()  # microseconds
+
+    def finish_epoch(self) -> None:
+        """Average or pull the weights that all ranks have trained. This is part of the training's time."""
 
     def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
         """Score one batch in evaluation mode.
@@ -294,7 +348,7 @@ class Trainer:
 
     def _step_alone(self, num_examples: int) -> Any:
         """A step without any exchange."""
-        step = self._step_in(self._spec.parts(num_examples), self._compiled(num_examples))
+        step = self._step_in(self._spec.micro_batches(num_examples), self._compiled(num_examples))
         # Twin: tracing the graph fixes what the step does, so it is traced here.
         self._exchanges = False
         if self._switches["graph"] != "eager":
@@ -324,7 +378,7 @@ class Trainer:
 
     def _breakdown_of(self, model: keras.Model, batch: Batch, num_examples: int) -> StepBreakdown:
         """The step breakdown of a model that every replica holds whole."""
-        number, compiled = self._spec.parts(num_examples), self._compiled(num_examples)
+        number, compiled = self._spec.micro_batches(num_examples), self._compiled(num_examples)
 
         def forward(images: Any, labels: Any, masks: Any, update: Update) -> Any:
             cut = [train.micro_batches(values, number) for values in (images, labels, *masks)]
@@ -373,3 +427,8 @@ class Trainer:
             if isinstance(layer, BatchNorm)
             for variable in models.find_layer(self._model, layer.name).non_trainable_variables
         ]
+
+
+def _dtype_of(handle: tf.Tensor) -> Any:
+    """The type of the variable that a resource holds."""
+    return tf.as_dtype(handle._handle_data.shape_and_type[0].dtype)

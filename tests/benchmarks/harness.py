@@ -84,11 +84,11 @@ def harness(framework: str, what: Spec, dataset: Dataset) -> Epoch:
     trainer = parallel.build(what, architecture, plan, dataset, weights.initial(architecture, what.seed))
     folder = tempfile.TemporaryDirectory()
     run = Run(framework, what, {}, Path(folder.name), 0, Stopwatch(device.synchronize, time.time()))
-    batches, numbers = trainer.batches(), iter(range(1, plan.epochs + 1))
+    feed, numbers = trainer.feed(), iter(range(1, plan.epochs + 1))
 
     def epoch() -> float:
         assert folder.name  # kept as long as this function
-        run._epoch(next(numbers), trainer, plan, dataset, batches)
+        run._epoch(next(numbers), trainer, plan, dataset, feed)
         record = run._epochs[-1]
         return record.timed_seconds / record.timed_images * record.images
 

@@ -25,7 +25,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     first = Section(
         name="explore",
         title=made.HOSTILE[0],
-        sections=[(made.HOSTILE[2], [made.HOSTILE[4]])],
+        findings=[(made.HOSTILE[2], [made.HOSTILE[4]])],
         tables=comparison_tables.documents(summaries),
         pictures=[*drawn, "sheet.png"],
         conclusions=[made.HOSTILE[5]],

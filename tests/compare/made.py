@@ -12,7 +12,7 @@ from common.machine.interference import Usage
 from common.machine.rates import Rates
 from common.models.work import Work
 from compare.execution.matrix import Row
-from compare.execution.store import Comparison, ProofRecord, Stored, run_folder, write_plan
+from compare.execution.store import Comparison, ProofRecord, Stored, Trajectories, run_folder, write_plan
 
 
 def row(framework: str, mode: str = "serial", cores: int = 2, unavailable: str | None = None) -> Row:
@@ -128,11 +128,11 @@ def troubled() -> Stored:
     ]
     not_parallel = good(rows[2], 2.0).model_copy(update={"status": "not parallel", "reason": "one device holds both replicas"})
     runs = {
-        rows[0].id: {0: good(rows[0], 4.0)},
+        rows[0].id: {0: good(rows[0], 4.0).model_copy(update={"step_losses": [2.3, 2.0]})},
         rows[1].id: {0: good(rows[1], 2.5, cores_used=2.4)},
         rows[2].id: {0: not_parallel},
         rows[3].id: {0: bad(rows[3], "killed", "killed by SIGKILL", epochs=1)},
-        rows[4].id: {0: good(rows[4], 2.0, first_step_loss=2.3000001)},
+        rows[4].id: {0: good(rows[4], 2.0, first_step_loss=2.3000001).model_copy(update={"step_losses": [2.3000001, 2.0001]})},
         rows[5].id: {0: bad(rows[5], "failed", "exit code 1: RuntimeError: [red]=cmd|\x1b[31m\n", epochs=0)},
         rows[6].id: {},
         rows[7].id: {},
@@ -140,7 +140,10 @@ def troubled() -> Stored:
     proof = ProofRecord(
         verdict="proved",
         sentence="Losses agree to 3e-15.",
-        rungs=[{"name": "5 losses", "precision": "float32", "where": "grows by rounding: 4e-08 at step 1, 2e-05 at step 20"}],
+        rungs=[{"name": "5 losses", "precision": "float32", "where": "differs by 4e-08 at step 1, 2e-05 at step 20"}],
+        trajectories=Trajectories(
+            cores=2, steps=2, losses={name: [[2.3, 2.0], [2.3, 2.001]] for name in ("pytorch", "tensorflow")}
+        ),
         mode_verdicts={"pytorch": {"serial": "proved", "multi_process": "proved"}, "tensorflow": {"serial": "proved"}},
     )
     return Stored(

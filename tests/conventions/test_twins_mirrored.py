@@ -27,6 +27,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("parallel/data_parallel.py", "own_part"): "A shard cut in TensorFlow's graph; torch's replicas are told theirs.",
     ("parallel/tensor_parallel.py", "TensorParallel.num_values"): _RANKS,
     ("parallel/hybrid_tensor.py", "HybridTensor.load_weights"): "TensorFlow's copies are all in this process.",
+    (
+        "parallel/pipeline.py",
+        "Pipeline.compile",
+    ): "Torch's schedule is built for one batch size; TensorFlow's graph serves many.",
     ("parallel/pipeline.py", "Pipeline.fetch"): _RANKS,
     ("parallel/pipeline_async.py", "PipelineAsync.load_weights"): _AGES,
 }

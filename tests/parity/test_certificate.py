@@ -7,9 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from typer.testing import CliRunner
 
+from common.machine import machine
 from compare.__main__ import app
+from compare.comparison import comparison_plan
+from compare.execution import matrix, run_settings
+from compare.proof import ladder
+from compare.proof.certificate import Proof
 from compare.proof.differences import Arrays
 from tests.parity.made_up import FakeTwins
 
@@ -27,6 +33,10 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def parity(*arguments: str) -> Any:
     return CliRunner().invoke(app, ["parity", *QUICK, *arguments])
+
+
+def on_one_line(done: Any) -> str:
+    return " ".join(done.stdout.split())
 
 
 def printed(done: Any) -> dict[str, Any]:
@@ -65,7 +75,7 @@ def test_a_failed_rung_is_exit_code_1_and_named_on_the_last_line(twins: FakeTwin
     twins.changes["tensorflow", "serial"] = wrong_gradient
     done = parity("--optimizer", "sgd", "--modes", "serial")
     assert done.exit_code == 1
-    assert done.stdout.splitlines()[-1].startswith("simple_cnn, sgd: not proved: 1 of 8 rungs failed, first 3 gradients (")
+    assert "simple_cnn, sgd: not proved: 1 of 8 rungs failed, first 3 gradients (" in on_one_line(done)
     done = parity("--optimizer", "sgd", "--modes", "serial", "--json")
     assert done.exit_code == 1
     assert [rung["name"] for rung in printed(done)["rungs"] if rung["status"] == "failed"] == ["3 gradients"]
@@ -92,17 +102,17 @@ def test_an_infinite_difference_is_null_in_json(twins: FakeTwins) -> None:
     assert (losses["max_relative_difference"], losses["status"]) == (None, "failed")
 
 
-def test_the_table_has_a_line_for_each_rung_with_difference_step_tolerance_and_reason(twins: FakeTwins) -> None:
-    done = parity("--optimizer", "sgd")
-    lines = done.stdout.splitlines()
-    assert lines[0].split() == ["rung", "model", "optimizer", "largest", "difference", "step", "tolerance", "reason"]
-    losses = next(line for line in lines if line.startswith("5 losses"))
-    assert (
-        " ".join(losses.split())
-        == "5 losses simple_cnn sgd 0.0e+00 1 of 5 1.0e-12 passed rounding of float64 (loss from 1.97 to 1.32)"
+def test_the_table_has_a_line_for_each_rung_with_difference_step_tolerance_and_reason(twins: FakeTwins, tmp_path: Path) -> None:
+    done = parity("--optimizer", "sgd", "--out", str(out := tmp_path / "kept"))
+    assert "simple_cnn, sgd: proved: in float64 the losses of the frameworks agree within 0.0e+00" in on_one_line(done)
+    heading, _, *lines = (out / "tables" / "rungs.md").read_text().splitlines()[2:]
+    assert heading == "| rung | model | optimizer | largest difference | step | tolerance | status | reason |"
+    losses = next(line for line in lines if line.startswith("| 5 losses"))
+    assert losses == (
+        "| 5 losses | simple\\_cnn | sgd | 0.0e+00 | 1 of 5 | 1.0e-12 | passed | rounding of float64 (loss from 1.97 to 1.32) |"
     )
-    assert any(line.startswith("6 data_parallel against serial, tensorflow") for line in lines)
-    assert lines[-1].startswith("simple_cnn, sgd: proved: in float64 the losses of the frameworks agree within 0.0e+00")
+    assert any(line.startswith("| 6 data\\_parallel against serial, tensorflow") for line in lines)
+    assert {path.name for path in out.glob("parity.*")} == {"parity.md", "parity.html", "parity.json"}
 
 
 @pytest.mark.parametrize(
@@ -169,3 +179,59 @@ def test_progress_goes_to_stderr_alone(twins: FakeTwins) -> None:
     done = parity("--optimizer", "sgd", "--json")
     assert "proof: simple_cnn, sgd, serial and serial-uneven, pytorch" in done.stderr
     assert done.stdout.startswith("{")
+
+
+RUN = {
+    "model": "simple_cnn", "global_batch_size": 32, "epochs": 3, "accumulation": 2, "input": "workers", "workers": 1,
+    "communication": {"bucket_mib": 1.0}, "schedule": {"name": "cosine"}, "mode": "data_parallel", "replicas": 2, "cores": 2,
+}  # fmt: skip
+
+
+def _proofs_asked_for(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    asked: list[tuple[Any, ...]] = []
+
+    def prove(timed: Any, frameworks: Any, modes: Any, **options: Any) -> Proof:
+        asked.append((timed, list(frameworks), list(modes), options["replicas"], options["timed_runs"]))
+        return Proof(rungs=[], seconds=0.0)
+
+    monkeypatch.setattr(ladder, "prove", prove)
+    return asked
+
+
+@pytest.mark.parametrize("words", [(), ("--set", "optimizer.learning_rate=0.2", "--set", "epochs=5")])
+def test_a_spec_file_is_proved_as_run_times_it(
+    twins: FakeTwins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(machine, "available_cores", lambda: 2)
+    (path := tmp_path / "run.yaml").write_text(yaml.safe_dump(RUN))
+    asked = _proofs_asked_for(monkeypatch)
+    CliRunner().invoke(app, ["parity", "--spec", str(path), *words])
+    settings = run_settings.settings(None, path, {}, list(words[1::2]))
+    rows = matrix.judge(
+        comparison_plan.Request(settings, ["pytorch", "tensorflow"], None, prove=True).lay_out(
+            settings, ["pytorch", "tensorflow"]
+        ),
+        {name: twins.describe(name) for name in ("pytorch", "tensorflow")},
+    )
+    ladder.prove_rows(rows, ["pytorch", "tensorflow"], replicas=settings.replicas)
+    assert len(asked) == 2 and asked[0] == asked[1]
+    _, _, modes, _, timed = asked[0]
+    assert modes == ["serial", "data_parallel"]
+    run = timed["tensorflow"]
+    assert (run.epochs, run.accumulation, run.input, run.workers) == (5 if words else 3, 2, "workers", 1)
+    assert (run.communication.bucket_mib, run.schedule.name, run.global_batch_size) == (1.0, "cosine", 32)
+
+
+def test_a_preset_is_proved_as_run_times_it(twins: FakeTwins, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = _proofs_asked_for(monkeypatch)
+    CliRunner().invoke(app, ["parity", "--preset", "digits"])
+    ((timed, _, modes, replicas, runs),) = asked
+    assert (timed.global_batch_size, modes, replicas) == (64, ["serial", "data_parallel", "multi_process"], 2)
+    assert runs.keys() == {"pytorch", "tensorflow"}
+
+
+@pytest.mark.parametrize("more", [("--model", "resnet18"), ("--seed", "1"), ("--precision", "float32")])
+def test_what_a_spec_file_says_is_not_said_twice(twins: FakeTwins, tmp_path: Path, more: tuple[str, ...]) -> None:
+    (path := tmp_path / "run.yaml").write_text(yaml.safe_dump(RUN))
+    done = CliRunner().invoke(app, ["parity", "--spec", str(path), *more])
+    assert done.exit_code == 2 and f"Received also: {more[0]}. Use --set" in done.stderr

@@ -58,7 +58,8 @@ def assert_proved(proof: Proof, *, amplifies: bool = False) -> None:
     """
     assert proof.verdict == "proved", proof.sentence
     others = [rung.name for rung in proof.rungs if rung.status != "passed"]
-    assert not others or (amplifies and all("logits after the last step" in name for name in others)), others
+    free = ("logits after the last step", "5 losses", "against serial")
+    assert not others or (amplifies and all(any(word in name for word in free) for name in others)), others
     if not amplifies:
         losses = [rung for rung in proof.rungs if rung.name == f"6 {rung.mode} against serial"]
         found = {(rung.framework, rung.mode): (rung.max_relative_difference, rung.judged_steps) for rung in losses}
@@ -93,7 +94,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_mini_xception_is_the_same_training_in_both_frameworks_and_over_two_devices(tmp_path: Path) -> None:
     proof = prove(tmp_path, "mini_xception", "sgd", ("serial", "data_parallel"), steps=3)
     assert_proved(proof)
-    assert {rung.name[0] for rung in proof.rungs} == set("1234567")
+    assert {rung.name[0] for rung in proof.rungs} == set("12345678")
     _assert_both_are_held_in_mode(proof, "data_parallel")
 
 

@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from common import spec
@@ -56,7 +57,7 @@ def rung(status: str, **fields: Any) -> Rung:
 def test_a_whole_proof_climbs_every_rung_for_every_mode_and_framework(twins: FakeTwins, tmp_path: Path) -> None:
     proof = prove(tmp_path, timed(), MODES)
     assert proof.verdict == "proved"
-    assert {rung.name[0] for rung in proof.rungs} == set("1234567")
+    assert {rung.name[0] for rung in proof.rungs} == set("12345678")
     sixth = {(rung.framework, rung.mode) for rung in proof.rungs if rung.name.startswith("6")}
     assert sixth == {(framework, mode) for framework in ("pytorch", "tensorflow") for mode in MODES[1:]}
 
@@ -120,6 +121,46 @@ def test_a_model_that_amplifies_rounding_is_held_to_ten_times_its_own(
     assert failed() == [f"{name} 4e-09"]
     twins.reordered["pytorch"] = apart_at(5, math.nan)
     assert failed() == [f"{name} 1e-12"]
+
+
+def test_what_a_yardstick_excuses_is_shown_and_proves_nothing(twins: FakeTwins, tmp_path: Path) -> None:
+    twins.changes["tensorflow", "serial"] = apart_at(5, 5e-9)
+    twins.reordered["pytorch"] = apart_at(5, 6e-10)
+    proof = prove(tmp_path, timed())
+    (losses,) = [rung for rung in proof.rungs if rung.name == "5 losses"]
+    assert losses.status == "shown" and losses.reason.startswith("shown: ")
+    assert "free-running losses differ by up to 5.0e-09 in 5 steps, which is shown and proves nothing" in proof.sentence
+
+
+def rises(twins: FakeTwins, below: float) -> Change:
+    """As ResNet18's loss with SGD, unless the learning rate is below this."""
+
+    def change(arrays: Arrays) -> None:
+        if twins.calls[-1][1].optimizer.learning_rate >= below:
+            arrays["loss"] = np.linspace(4.95, 6.14, len(arrays["loss"]))
+
+    return change
+
+
+@pytest.mark.parametrize(("below", "rate"), [(1.0, 0.0125), (0.01, 0.00125), (0.001, 0.000125)])
+def test_the_free_running_losses_are_of_a_learning_rate_at_which_the_loss_falls(
+    twins: FakeTwins, tmp_path: Path, below: float, rate: float
+) -> None:
+    for name in ("pytorch", "tensorflow"):
+        twins.changes[name, "serial"] = rises(twins, below)
+    proof = prove(tmp_path, timed(), steps=50)
+    (losses,) = [rung for rung in proof.rungs if rung.name == "5 losses"]
+    assert twins.calls[-1][1].optimizer.learning_rate == pytest.approx(rate)
+    assert losses.status == "passed" and (f", at learning rate {rate:g}" in (losses.where or "")) == (rate < 0.0125)
+
+
+def test_a_loss_that_rises_at_every_learning_rate_is_called_no_proof(twins: FakeTwins, tmp_path: Path) -> None:
+    for name in ("pytorch", "tensorflow"):
+        twins.changes[name, "serial"] = rises(twins, 0.0)
+    proof = prove(tmp_path, timed(), steps=50)
+    (losses,) = [rung for rung in proof.rungs if rung.name == "5 losses"]
+    assert losses.status == "shown" and "the loss rises at every learning rate" in losses.reason
+    assert "losses of the frameworks agree" not in proof.sentence
 
 
 def test_a_yardstick_is_measured_only_where_it_could_excuse_what_failed(twins: FakeTwins, tmp_path: Path) -> None:
@@ -211,19 +252,79 @@ def test_copies_of_a_pipeline_are_held_where_their_micro_batches_have_no_statist
 def test_the_timed_kernels_are_held_against_each_other_in_their_own_precision(twins: FakeTwins, tmp_path: Path) -> None:
     raced = {name: timed(global_batch_size=32) for name in ("pytorch", "tensorflow")}
     proof = prove(tmp_path, timed(), timed_runs=raced)
-    again = [rung for rung in proof.rungs if rung.precision == "float32"]
-    assert {rung.name[0] for rung in again} == set("2345")
-    asked = [what for _, what in twins.calls if what.precision == "float32"]
-    assert [(what.steps, what.global_batch_size) for what in asked] == [(ladder.TIMED_STEPS, 32)] * 2
+    again = [rung for rung in proof.rungs if rung.name.startswith("8 one step in float32")]
+    assert {(rung.framework, rung.name.rpartition(": ")[2]) for rung in again} == {
+        (name, aspect) for name in raced for aspect in ("batches", "losses", "gradients", "weights")
+    }
+    assert {(what.data.limit, what.global_batch_size) for _, what in twins.stepped} == {(64 + 1257 % 32, 32)}
     assert "in float64" in proof.sentence
 
     def other_kernel(arrays: Arrays) -> None:
-        if arrays["loss"].shape == (ladder.TIMED_STEPS,):
-            arrays["gradient/dense.kernel"] = 1.5 * arrays["gradient/dense.kernel"]
+        for name in [name for name in arrays if name.endswith("slots/buffer/dense.kernel")]:
+            arrays[name] = arrays[name] * np.float32(1.001)
 
-    twins.changes["tensorflow", "serial"] = other_kernel
+    twins.changes["tensorflow", "steps"] = other_kernel
     refuted = prove(tmp_path, timed(), timed_runs=raced)
-    assert [(rung.name, rung.precision) for rung in refuted.rungs if rung.status == "failed"] == [("3 gradients", "float32")]
+    failed = [rung.name for rung in refuted.rungs if rung.status == "failed"]
+    assert failed == ["8 one step in float32: gradients", "8 one step in float32: weights"]
+    assert "in float32" in refuted.sentence
+
+
+def test_a_timed_mode_accumulation_and_workers_are_those_of_its_single_steps(twins: FakeTwins, tmp_path: Path) -> None:
+    raced = {
+        name: timed(global_batch_size=16, accumulation=2, input="workers", workers=2) for name in ("pytorch", "tensorflow")
+    }
+    proof = prove(tmp_path, timed(), MODES, timed_runs=raced)
+    assert {(what.mode, what.accumulation, what.workers) for _, what in twins.stepped} == {(mode, 2, 2) for mode in MODES}
+    assert {rung.mode for rung in proof.rungs if rung.name.startswith("8")} == {None, *MODES[1:]}
+
+
+def both(**fields: Any) -> dict[str, Spec]:
+    return {name: timed(**fields) for name in ("pytorch", "tensorflow")}
+
+
+def free_running(proof: Proof) -> Rung:
+    (found,) = [rung for rung in proof.rungs if rung.name == "5 free-running losses"]
+    return found
+
+
+def test_the_timed_run_is_followed_beside_copies_one_unit_in_the_last_place_apart(twins: FakeTwins, tmp_path: Path) -> None:
+    proof = prove(tmp_path, timed(), timed_runs=both(epochs=3, schedule={"name": "cosine"}))
+    assert {(framework, what.epochs, copies) for framework, what, copies in twins.followed} == {
+        ("pytorch", 3, ladder.COPIES), ("tensorflow", 3, ladder.COPIES)
+    }  # fmt: skip
+    found = free_running(proof)
+    assert (found.status, found.steps) == ("shown", 60) and found.reason.startswith("Rounding: copies")
+    assert proof.trajectories is not None
+    assert [len(each) for each in proof.trajectories.losses.values()] == [1 + ladder.COPIES] * 2
+
+
+def test_a_large_model_is_followed_for_fewer_steps(twins: FakeTwins, tmp_path: Path) -> None:
+    runs = both(model="mini_xception", epochs=9)
+    found = free_running(prove(tmp_path, timed(model="mini_xception"), timed_runs=runs))
+    assert ladder.LEAST_FOLLOWED <= found.steps < 20
+
+
+def test_losses_of_one_framework_made_wrong_from_step_2_on_refute_the_proof(twins: FakeTwins, tmp_path: Path) -> None:
+    def wrong(arrays: Arrays) -> None:
+        arrays["loss"][:, 1:] *= np.linspace(1.17, 1.44, arrays["loss"].shape[1] - 1)
+
+    twins.changes["tensorflow", "trajectory"] = wrong
+    proof = prove(tmp_path, timed(), timed_runs=both())
+    found = free_running(proof)
+    assert (proof.verdict, found.status, found.step) == ("not proved", "failed", 2)
+    assert found.reason.startswith("NOT ROUNDING: from step 2 on") and "Rounding:" not in found.reason
+
+
+def test_more_copies_are_made_only_where_a_few_do_not_explain_the_difference(twins: FakeTwins, tmp_path: Path) -> None:
+    def later(arrays: Arrays) -> None:
+        arrays["loss"][:, 20:] *= 1 + 2e-5
+
+    twins.growth = 1.0
+    twins.changes["tensorflow", "trajectory"] = later
+    found = free_running(prove(tmp_path, timed(), timed_runs=both()))
+    assert [copies for _, _, copies in twins.followed] == [ladder.COPIES] * 2 + [ladder.MORE_COPIES] * 2
+    assert (found.status, found.step) == ("shown", 21) and found.reason.startswith("Not shown to be rounding")
 
 
 @pytest.mark.parametrize("fields", [{"precision": "float64"}, {"optimizer": {"native": True}}])
@@ -251,10 +352,10 @@ def test_a_race_with_fewer_digits_is_shown_and_not_judged(twins: FakeTwins, tmp_
     twins.described["options"] = {"digits": {"values": ["all", "few"], "default": "all", "reduced": ["few"]}}
 
     def fewer(arrays: Arrays) -> None:
-        if arrays["loss"].shape == (ladder.TIMED_STEPS,):
-            arrays["gradient/dense.kernel"] = 1.5 * arrays["gradient/dense.kernel"]
+        for name in [name for name in arrays if name.endswith("slots/buffer/dense.kernel")]:
+            arrays[name] = arrays[name] * np.float32(1.5)
 
-    twins.changes["tensorflow", "serial"] = fewer
+    twins.changes["tensorflow", "steps"] = fewer
     proof = prove(tmp_path, timed(), timed_runs={"pytorch": timed(), "tensorflow": timed(framework_options={"digits": "few"})})
     raced = [rung for rung in proof.rungs if rung.precision == "float32"]
     assert raced and {rung.status for rung in raced} == {"shown"} and proof.verdict == "proved"

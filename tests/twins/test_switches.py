@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from common import spec
+from common.data.batches import in_order
 from common.machine import machine
 from tests.twins import made, runs
 from tests.twins.adapters import Twin
@@ -192,7 +193,7 @@ AUGMENTATIONS = (
 def test_batches_made_on_the_device_are_those_made_on_the_host(twin: Twin, augmentation: dict[str, Any]) -> None:
     made_trainer = made.trainer(twin, ARCHITECTURE, DATA, augmentation=augmentation, epochs=2)
     plan, where = made_trainer._plan, {"pytorch": "cpu", "tensorflow": "CPU:0"}[twin.framework]
-    resident = list(twin.input.resident(plan, DATA.train, 1, 0, 1, where))
+    resident = list(in_order(plan, twin.input.resident(plan, DATA.train, 1, 0, where)))
     usual = list(twin.input.batches(plan, DATA.train, 1, 0))
     assert len(resident) == len(usual) == 6
     for one, other in zip(resident, usual, strict=True):
@@ -225,7 +226,7 @@ def test_a_gpu_has_a_kernel_for_all_that_is_done_on_it(
 
     made_trainer = made.trainer(twin, ARCHITECTURE, DATA, augmentation=augmentation, global_batch_size=4)
     monkeypatch.setattr(tf, "function", recording)
-    next(twin.input.resident(made_trainer._plan, DATA.train, 1, 0, 1, "CPU:0"))
+    next(twin.input.resident(made_trainer._plan, DATA.train, 1, 0, "CPU:0")(1, [0]))
     batch = [values[:8] for values in (*BATCH[:2], *BATCH[2])]
     graphs.append(function(lambda *values: halves(twin, values)).get_concrete_function(*map(tf.constant, batch)).graph)
     assert len(graphs) == 2
@@ -281,6 +282,7 @@ CHOSEN = {"onednn": False, "intra_op_threads": 2, "inter_op_threads": 2}
 PROBE = """
 import importlib, json, sys
 from common import spec
+from common.data.batches import in_order
 framework, fields = sys.argv[1], json.loads(sys.argv[2])
 read = spec.build(fields)
 allocator = importlib.import_module(f"{framework}_impl.switches").prepare(read)

@@ -68,7 +68,7 @@ class Header:
     """After the rotation of EXIF."""
     height_px: int
     plain: bool
-    """Whether it is a JPEG for which any libjpeg decoder gives the canonical pixels."""
+    """Whether it is a JPEG that every libjpeg decoder decodes to the canonical pixels."""
 
 
 def decode(content: bytes, image_size: int | None) -> NDArray[np.uint8]:
@@ -96,7 +96,7 @@ def examine(content: bytes) -> tuple[Header, NDArray[np.uint8]]:
     """Decode one image file at its own size, once, and say what it is. As `decode`.
 
     A plain JPEG is decoded by simplejpeg, a strict libjpeg-turbo that takes each warning for an error. Its pixels are those of
-    `decode`. Pillow decodes any other file, also one that simplejpeg refuses.
+    `decode`. Pillow decodes any other file, also if simplejpeg refuses it.
     """
     with _opened(content) as image:
         image_format, mode = _format(image), image.mode
@@ -173,7 +173,7 @@ def _opened(content: bytes) -> Generator[Image.Image]:
 
 
 def _raise_lack_of_memory(error: Exception) -> None:
-    """Raise MemoryError if a message says so, e.g. Pillow's `OSError: out of memory error when reading image file`."""
+    """Raise MemoryError if the message of `error` means it, e.g. Pillow's `out of memory error when reading image file`."""
     if getattr(error, "errno", None) == errno.ENOMEM or _NO_MEMORY.search(str(error)):
         raise MemoryError(str(error)) from error
 
@@ -197,7 +197,7 @@ def _is_deep(image: Any) -> bool:
 def _may_be_plain(image: Any, content: bytes) -> bool:
     """Whether the header is that of a plain JPEG: upright, whole, YCbCr or grey, Huffman-coded.
 
-    Its sampling must be one that all versions of libjpeg interpolate alike.
+    All versions of libjpeg must interpolate its chroma sampling alike.
     """
     if _format(image) != "JPEG" or image.getexif().get(0x0112, 1) != 1:
         return False

@@ -28,7 +28,7 @@ class Encoded:
     sizes: NDArray[np.int64]
     """[N], bytes."""
     plain: NDArray[np.bool_]
-    """[N], whether the file is a JPEG for which any libjpeg decoder gives the canonical pixels (see `decode.examine`)."""
+    """[N], whether every libjpeg decoder decodes the file to the canonical pixels (see `decode.examine`)."""
 
     def __len__(self) -> int:
         return len(self.offsets)

@@ -49,7 +49,7 @@ class _Condition:
     halo_width: float = 0.0
     """In radii of the spot."""
     softness: float = 0.3
-    """Part of the radius in which a spot fades out."""
+    """A spot fades out over this part of its radius."""
 
 
 _HEALTHY = _Condition(name="healthy", spots_across=8, density=0.03, centre=(120, 110, 60), rim=(120, 110, 60))

@@ -14,7 +14,7 @@ NAMES = ("digits", "cifar10", fashion_mnist.NAME, synthetic_leaves.NAME)
 
 
 def locate(source: str, cache_folder: Path) -> tuple[str, FileSource] | None:
-    """(name, tree) of a source. A missing download or made-up data set is fetched or made first. None for the digits: no files.
+    """(name, tree) of a source. Missing data is downloaded, or generated if synthetic. None for the digits: no files.
 
     Raises:
         DataRefused: there is no such source, or it cannot be downloaded.

@@ -209,7 +209,7 @@ class _Source:
             raise DataRefused(
                 f"There is no room to decode {self._images(count)}. Received: {needed:,} bytes needed, {free:,} free in "
                 f"{self.cache_folder}. Use a smaller data.image_size or data.limit, data.loading streaming, a paths.cache_dir "
-                "with room, or make room with `python -m compare cache --prune`."
+                "with room, or make room with `.venv/bin/python -m compare cache --prune`."
             )
         return needed
 

@@ -63,7 +63,7 @@ def _quotas(sizes: NDArray[np.int64], count: int, lots: NDArray[np.uint64]) -> N
 
 @dataclass(frozen=True, eq=False)
 class Division:
-    """Which examples are in which split."""
+    """The examples of each split."""
 
     ids: Mapping[str, Ids]
     """For each of SPLITS, ascending places among the examples of the source."""

@@ -92,7 +92,7 @@ def train(
         batches: images of `dtype`.
         optimizer: fresh.
         learning_rate: of each step, from 1.
-        dtype: in which everything is computed.
+        dtype: of all arithmetic.
 
     Yields:
         For each step: loss, logits and gradients before its update, and all arrays after it.

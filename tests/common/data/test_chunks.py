@@ -1,5 +1,7 @@
-from collections.abc import Callable
-from contextlib import suppress
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 
 from common import spec
 from common.data import chunks
-from common.data.batches import Plan
+from common.data.batches import Plan, in_order
 from common.data.sources import Split
 from common.models import architectures
 from tests.common.data.preprocessing.made_up_cluster import Cluster
@@ -67,7 +69,7 @@ def assert_all_arrive(
     plan: Plan, world_size: int = 1, rank: int = 0, at_step: Callable[[int], object] = lambda step: None
 ) -> None:
     arrived: list[Any] = []
-    for step, images in enumerate(chunks.batches(plan, SPLIT, world_size, rank)):
+    for step, images in enumerate(in_order(plan, chunks.feed(plan, SPLIT, world_size, rank))):
         arrived.append(images)
         at_step(step)
     wanted = expected(plan, world_size, rank)
@@ -79,13 +81,34 @@ def test_a_mapped_split_is_read_from_its_file(tmp_path: Path) -> None:
     np.save(tmp_path / "images.npy", IMAGES)
     split = Split(images=np.load(tmp_path / "images.npy", mmap_mode="r"), labels=SPLIT.labels)
     plan = a_plan(epochs=1)
-    gathered = np.concatenate(list(chunks.batches(plan, split, 1, 0)))
+    gathered = np.concatenate(list(in_order(plan, chunks.feed(plan, split, 1, 0))))
     assert np.array_equal(gathered, IMAGES[plan.draw(1).ids])
 
 
 def test_a_run_that_is_left_early_ends_its_threads() -> None:
-    batches = chunks.batches(a_plan(), SPLIT, 1, 0)
+    before = threading.active_count()
+    feed = chunks.feed(a_plan(), SPLIT, 1, 0)
+    batches = feed(1, range(5))
     next(batches)
-    batches.close()
-    with pytest.raises(StopIteration):
-        next(batches)
+    assert threading.active_count() > before
+    del batches, feed
+    gc.collect()
+    assert threading.active_count() == before
+
+
+def test_a_feed_makes_no_batch_before_it_is_asked_nor_beyond_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    gathered: list[int] = []
+    gathering = chunks._gathering
+
+    @contextmanager
+    def counted(*arguments: Any) -> Iterator[Any]:
+        with gathering(*arguments) as gather:
+            yield lambda ids: gathered.append(len(ids)) or gather(ids)
+
+    monkeypatch.setattr(chunks, "_gathering", counted)
+    feed = chunks.feed(a_plan(), SPLIT, 1, 0)
+    batches = feed(1, range(4))
+    assert gathered == []
+    assert len(list(batches)) == len(gathered) == 4
+    list(feed(2, [5]))
+    assert gathered == [8] * 4 + [5]

@@ -252,7 +252,7 @@ def test_a_host_is_known_by_a_digest_of_its_id_and_not_by_the_id(tmp_path: Path,
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
-def test_the_commit_is_that_of_the_code_and_dirty_where_a_tracked_file_has_changed(
+def test_the_commit_is_that_of_the_code_and_dirty_where_a_file_of_it_has_changed_or_is_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in os.environ if name.startswith("GIT_")]:
@@ -274,6 +274,10 @@ def test_the_commit_is_that_of_the_code_and_dirty_where_a_tracked_file_has_chang
     git("add", ".")
     git("commit", "-m", "One")
     (tmp_path / "untracked").touch()
+    assert commit() == (git("rev-parse", "HEAD"), False)
+    (tmp_path / "new.py").touch()  # code that no checkout brings back
+    assert commit() == (git("rev-parse", "HEAD"), True)
+    (tmp_path / "new.py").unlink()
     assert commit() == (git("rev-parse", "HEAD"), False)
     (tmp_path / "code.py").write_text("22")
     assert commit() == (git("rev-parse", "HEAD"), True)

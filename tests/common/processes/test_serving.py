@@ -4,7 +4,7 @@ import json
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from common import spec
-from common.data.batches import Plan
+from common.data.batches import Feed, Plan
 from common.machine import machine
 from common.models import architectures
+from common.models.weights import Weights
 from common.processes import serving
 from common.processes.serving import Serving
 from common.spec import Spec, SpecError
@@ -66,10 +67,23 @@ class Trainer:
     def __init__(self, plan: Plan, loss: float | None) -> None:
         self._plan, self._loss, self._steps = plan, loss, 0
 
-    def batches(self, first_epoch: int) -> Iterator[Any]:
-        for epoch in range(first_epoch, self._plan.epochs + 1):
-            for start, stop in self._plan.bounds(epoch, 1, 0):
-                yield SimpleNamespace(ids=np.arange(start, stop))
+    @property
+    def updates(self) -> int:
+        return self._steps
+
+    def feed(self) -> Feed[Any]:
+        def start(epoch: int, steps: Sequence[int]) -> Iterator[Any]:
+            bounds = self._plan.bounds(epoch, 1, 0)
+            yield from (SimpleNamespace(ids=np.arange(*bounds[step]), begun=0.0) for step in steps)
+
+        return start
+
+    def compile(self, step_sizes: object, score_sizes: object) -> None: ...
+
+    def compilations(self) -> int:
+        return 0
+
+    def finish_epoch(self) -> None: ...
 
     def train_step(self, batch: Any, num_examples: int, learning_rate: float) -> tuple[float, int]:
         self._steps += 1
@@ -87,6 +101,9 @@ class Trainer:
     total = all_reduce
 
     def share_statistics(self) -> None: ...
+
+    def weights(self) -> Weights:
+        return {}
 
     def synchronize(self) -> None: ...
 

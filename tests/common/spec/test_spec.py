@@ -470,7 +470,7 @@ def test_a_mode_that_this_machine_cannot_do_is_not_available(values: dict[str, A
 def test_a_pipeline_whose_batch_cannot_be_cut_is_none(batch: int, parts: int) -> None:
     description = {**DESCRIPTION, "modes": {"pipeline": DESCRIPTION["modes"]["data_parallel"]}}
     asked = spec.build({"mode": "pipeline", "replicas": 2, "global_batch_size": batch, "pipeline": {"micro_batches": 4}})
-    assert asked.parts() == parts
+    assert asked.micro_batches() == parts
     words = "not available: 61 examples cannot be cut into 2 to 4 equal micro-batches, and with one nothing overlaps"
     assert spec.check_against(asked, description) == (f"{words} (model_parallel)" if parts == 1 else None)
     assert (

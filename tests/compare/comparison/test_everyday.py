@@ -178,11 +178,11 @@ def test_an_estimate_scales_steps_and_evaluation_and_leaves_what_comes_once() ->
 def test_bash_completes_the_words_of_the_command(tmp_path: Path, line: str, expected: set[str]) -> None:
     (tmp_path / "convtwins.bash").write_text(compare("completion", "bash").stdout)
     words = line.split(" ")
-    asked = f'COMP_WORDS=({" ".join(words[:-1])} "{words[-1]}"); COMP_CWORD={len(words) - 1}; _convtwins'
+    asked = f'COMP_WORDS=({" ".join(words[:-1])} "{words[-1]}"); COMP_CWORD={len(words) - 1}; _convtwins_completion convtwins'
     script = f'source convtwins.bash; complete -p convtwins; {asked}; printf "%s\\n" "${{COMPREPLY[@]}}"'
     done = subprocess.run(["bash", "--norc", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
     registered, *replies = done.stdout.splitlines()
-    assert registered == "complete -o default -F _convtwins convtwins"
+    assert registered == "complete -o default -F _convtwins_completion convtwins"
     assert expected <= set(replies)
     assert all(reply.startswith(words[-1]) for reply in replies)
 

@@ -24,7 +24,7 @@ from compare.comparison import comparison_plan, run
 from compare.core import errors
 from compare.core.interrupt import Interrupted
 from compare.core.presets import Preset
-from compare.execution import executor, launch, matrix, store
+from compare.execution import executor, launch, matrix, run_settings, store
 from compare.execution.matrix import Row
 from compare.proof import certificate, ladder
 from tests.compare import made
@@ -275,7 +275,7 @@ def test_a_folder_in_use_is_refused_before_anything_is_prepared(
     said = {
         "running": "Another command works in",
         "another comparison": "(of left-serial-1core, seed is 0 there, asked for: 7)",
-        "other files": "holds files that are no comparison's",
+        "other files": "holds files that belong to no comparison",
     }
     assert done.exit_code == 2 and said[use] in done.stderr
 
@@ -364,7 +364,7 @@ def test_a_spec_file_gives_values_that_options_override(fake_twins: pytest.Monke
 )
 def test_a_mode_of_a_spec_file_is_the_word_that_its_fields_make(tmp_path: Path, text: str, word: str, replicas: int) -> None:
     (tmp_path / "spec.yaml").write_text(text)
-    found = comparison_plan.settings(None, tmp_path / "spec.yaml", {}, [])
+    found = run_settings.settings(None, tmp_path / "spec.yaml", {}, [])
     assert (found.modes, found.replicas) == (tuple(dict.fromkeys(("serial", word))), replicas)
 
 
@@ -396,7 +396,7 @@ def _stand_in(verdict: str, *, remembered: bool = False) -> Any:
         return SimpleNamespace(
             verdict=verdict, sentence=f"losses agree within 3e-15{', remembered' * remembered}", rungs=[rung],
             not_claimed={"data_parallel": "why not"}, compared_with={"pipeline": "serial in parts"},
-            mode_verdict=lambda framework, mode: verdict, remembered=remembered,
+            mode_verdict=lambda framework, mode: verdict, remembered=remembered, trajectories=None,
         )  # fmt: skip
 
     return prove

@@ -61,7 +61,7 @@ def test_the_verdicts_hold_in_ten_thousand_comparisons_and_nothing_is_started(mo
     assert 4 <= float(equal["found"].rstrip("%")) <= 6
     assert float(slower["found"].rstrip("%")) >= 90
     assert float(family["found"].rstrip("%")) <= 6 and "uncorrected: 2" in family["what"]
-    assert float(among["found"].rstrip("%")) >= 88 and among["what"].startswith("slowdowns of 10.2% found among 8 comparisons")
+    assert float(among["found"].rstrip("%")) >= 88 and among["what"].startswith("slowdowns of 10.2 % found among 8 comparisons")
     assert printed["passed"]
 
 
@@ -101,8 +101,8 @@ def test_trials_pass_where_equal_is_equal_and_slower_is_slower(slower: float, eq
     found = selftest.judge(trials(slower, equal))
     assert [check.passed for check in found.checks] == passed
     assert found.passed == all(passed)
-    assert found.sentences[0].startswith("pytorch here: two equal runs differ by 1.4% (standard deviation; 0.8% to ")
-    assert found.sentences[0].endswith("nine times in ten, and of 5.0% among 8 comparisons; at the most, 14.9%.")
+    assert found.sentences[0].startswith("pytorch here: two equal runs differ by 1.4 % (standard deviation; 0.8 % to ")
+    assert found.sentences[0].endswith("nine times in ten, and of 5.0 % among 8 comparisons; at the most, 14.9 %.")
 
 
 def test_a_trial_that_failed_is_no_success() -> None:

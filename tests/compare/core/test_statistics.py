@@ -153,8 +153,8 @@ EQUAL = ratio(1.0, 0.9, 1.1, 5, p=0.9)
         ([UNSHOWN], "no difference shown between a and b; a is 0.90 to 1.30 times as fast (p = 0.210)"),
         ([QUICK], "a is 1.40 to 1.60 times as fast as b (p = 0.010)"),
         ([SLOW], "b is 1.25 to 2.50 times as fast as a (p < 0.001)"),
-        ([HARDLY], "a is 1.003 to 1.004 times as fast as b, by less than 1% (p = 0.010)"),
-        ([statistics.inverse(HARDLY)], "b is 1.003 to 1.004 times as fast as a, by less than 1% (p = 0.010)"),
+        ([HARDLY], "a is 1.003 to 1.004 times as fast as b, by less than 1 % (p = 0.010)"),
+        ([statistics.inverse(HARDLY)], "b is 1.003 to 1.004 times as fast as a, by less than 1 % (p = 0.010)"),
         ([QUICK, EQUAL], "a is 1.40 to 1.60 times as fast as b (p = 0.020 among 2 comparisons)"),
         (
             [QUICK, EQUAL, EQUAL, EQUAL, EQUAL],
@@ -199,7 +199,7 @@ def test_the_difference_that_a_family_finds_is_that_of_its_middle_ratio() -> Non
     assert statistics.resolution(ratios, 3) == pytest.approx(expected)
     words = statistics.family_words(verdicts([(str(number), each) for number, each in enumerate(ratios)]))
     assert words is not None and words.endswith(
-        f"a difference of {float(f'{100 * expected:.2g}'):g} % is found in 90% of cases."
+        f"a difference of {float(f'{100 * expected:.2g}'):g} % is found in 90 % of cases."
     )
     assert statistics.resolution([ratio(1.0, None, None, 1)], 1) is None
 
@@ -207,8 +207,8 @@ def test_the_difference_that_a_family_finds_is_that_of_its_middle_ratio() -> Non
 def test_the_size_of_the_family_is_said() -> None:
     assert statistics.family_words(verdicts([("a", FEW)])) is None
     one = statistics.family_words(verdicts([("a", FEW), ("b", QUICK)]))
-    assert one is not None and one.startswith("One comparison was tested, at 95%")
+    assert one is not None and one.startswith("One comparison was tested, at 95 %")
     two = statistics.family_words(verdicts([("a", SLOW), ("b", QUICK)]))
     assert two is not None and two.startswith(
-        "2 comparisons make one family: with 95% confidence no difference that it names is false"
+        "2 comparisons make one family: with 95 % confidence no difference that it names is false"
     )

@@ -273,7 +273,7 @@ def test_a_checkpoint_that_does_not_carry_over_is_said_loudly() -> None:
 def test_an_accuracy_stands_with_its_interval() -> None:
     (left, _) = words(evaluated((0, 0, None)), "How often are the final models right?")
     # Wilson 1927, of 3 of 4 at 95 %.
-    assert left == "left: 3 of 4 right, 0.7500 (95%, Wilson's interval: 0.3006 to 0.9544); best epoch 3 of 5."
+    assert left == "left: 3 of 4 right, 0.7500 (95 %, Wilson's interval: 0.3006 to 0.9544); best epoch 3 of 5."
     (sure, _) = words(evaluated((0, 0, None)), "Are the models as sure as they are right?")
     assert sure.endswith("neither surer nor less sure than it is right, as far as so many images can tell.")
     several = evaluation_tables.scores_table(evaluated((0, 0, None), (0, 0, None)))

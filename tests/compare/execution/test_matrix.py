@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from common import spec
 from common.machine import machine
@@ -58,9 +59,9 @@ def test_numbers_of_workers_make_rows_of_their_own() -> None:
 
 
 def test_a_row_stored_by_an_earlier_version_names_its_contestant_framework():
-    row = Row(id="it", contestant="pytorch", spec=spec.build({}))
+    row = matrix.Row(id="it", contestant="pytorch", spec=spec.build({}))
     stored = row.model_dump(mode="json")
     stored["framework"] = stored.pop("contestant")
-    assert Row.model_validate(stored) == row
+    assert matrix.Row.model_validate(stored) == row
     with pytest.raises(ValidationError):
-        Row.model_validate(stored | {"contestant": "tensorflow"})
+        matrix.Row.model_validate(stored | {"contestant": "tensorflow"})

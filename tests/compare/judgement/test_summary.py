@@ -233,8 +233,8 @@ def test_work_of_others_counts_where_it_takes_from_the_budget(cores: int, others
     ("wait", "said"),
     [
         (0.05, []),
-        (0.3, ["pytorch serial, 2 cores: waits 30% of its training time for its input: both count."]),
-        (0.8, ["pytorch serial, 2 cores: waits 80% of its training time for its input: the input bounds it."]),
+        (0.3, ["pytorch serial, 2 cores: waits 30 % of its training time for its input: both count."]),
+        (0.8, ["pytorch serial, 2 cores: waits 80 % of its training time for its input: the input bounds it."]),
     ],
 )
 def test_a_run_that_waits_for_its_input_is_told(wait: float, said: list[str]) -> None:

@@ -111,7 +111,7 @@ def test_every_file_is_written_and_the_page_shows_what_the_command_line_shows(tm
 def test_sections_stand_in_markdown_and_page_and_their_tables_do_not_overwrite_each_other(tmp_path: Path) -> None:
     parts = [
         Section(
-            name=name, title=f"The {name} step", sections=[("Found", [name])], tables=[table(title=name)], more=[f"{name}.md"]
+            name=name, title=f"The {name} step", findings=[("Found", [name])], tables=[table(title=name)], more=[f"{name}.md"]
         )
         for name in ("first", "second")
     ]

@@ -153,16 +153,36 @@ def test_the_matrices_of_all_repeats_are_added_up() -> None:
     assert summarize(stored)[0].confusion == [[3, 3], [6, 9]]
 
 
-def test_commands_are_quoted_for_the_shell() -> None:
+def test_commands_are_quoted_for_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands = dict(comparison_report.commands(of(made.hostile()), Path("a folder; rm -r x")))
     line = commands["The comparison:"].removeprefix(".venv/bin/python -m compare ")
     assert line != commands["The comparison:"] and line.isprintable()
     said = subprocess.run(["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, text=True, check=True).stdout
     assert said.split("\0")[:-1] == ["run", "--data", *made.HOSTILE]
     assert commands["This report, from the stored results:"] == ".venv/bin/python -m compare report 'a folder; rm -r x'"
-    assert comparison_report.run_commands(of(made.repeated()), Path("out"))[0] == (
-        ".venv/bin/python -m pytorch_impl run out/runs/pytorch-serial-2-r0/spec.json --out again/pytorch-serial-2"
-    )
+    monkeypatch.chdir(tmp_path)
+    stored = made.repeated(2)
+    assert comparison_report.run_commands(of(stored), Path("out")) == []
+    spec_file = Path("out", "runs", f"{stored.comparison.rows[0].id}-r1", "spec.json")
+    spec_file.parent.mkdir(parents=True)
+    spec_file.touch()
+    assert comparison_report.run_commands(of(stored), Path("out")) == [
+        f".venv/bin/python -m pytorch_impl run {spec_file} --out again/{stored.comparison.rows[0].id}"
+    ]
+
+
+def test_a_report_written_elsewhere_is_repeated_elsewhere() -> None:
+    commands = dict(comparison_report.commands(of(made.repeated()), Path("a"), Path("b")))
+    assert commands["This report, from the stored results:"] == ".venv/bin/python -m compare report a --out b"
+
+
+def test_a_report_says_that_its_commit_lacks_changes() -> None:
+    stored = made.repeated()
+    facts = {"commit": "a" * 40, "dirty": True}
+    changed = stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"machine": facts})})
+    commands = dict(comparison_report.commands(of(changed), Path("a")))
+    assert commands["The last commit of its code. It lacks changes that were not committed:"] == f"git checkout {'a' * 40}"
+    assert dict(comparison_report.environment(of(changed)))["uncommitted changes"] == "yes"
 
 
 def test_a_plot_brings_no_style_of_its_own_and_no_id_twice(tmp_path: Path) -> None:

@@ -6,13 +6,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from common.artifacts import results
 from common.artifacts.schema import Metrics
+from compare.__main__ import app
 from compare.core import errors
 from compare.execution import store
 from compare.regression import history
 from compare.reporting import comparison_report, document
+from compare.reporting.tables import Column, Table
 from tests.compare import made
 
 
@@ -56,6 +59,65 @@ def test_the_result_of_another_repeat_counts_once_and_history_says_so(tmp_path: 
     (said,) = read.set_aside
     assert said == f"{first.relative_to(folder)} is the result of another repeat: of 1. Run it again."
     assert history.points(tmp_path, ["epoch_seconds"])[1] == [f"{folder}: {said}"]
+
+
+def test_a_row_with_a_torn_repeat_is_incomplete_beside_the_figures_of_the_others(tmp_path: Path) -> None:
+    stored = made.repeated(3)
+    folder = made.stored_in(stored, tmp_path / "results")
+    first, second = (row.id for row in stored.comparison.rows[:2])
+    (store.run_folder(folder, first, 1) / results.RESULT_FILE).write_text("{")
+    for repeat in range(3):
+        (store.run_folder(folder, second, repeat) / results.RESULT_FILE).unlink()
+    (store.run_folder(folder, first, 2) / results.RESULT_FILE).unlink()
+    compared = comparison_report.read(folder)
+    rows = {each.id: each for each in compared.summaries}
+    assert (rows[first].status, rows[first].repeats_done) == ("incomplete", 1)
+    assert rows[first].reason == "1 of 3 repeats without a result, 1 of 3 repeats with a torn result"
+    assert (rows[second].status, rows[second].reason) == ("not run", "3 of 3 repeats without a result")
+    assert compared.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("report", "FOLDER", "--out", "FILE"),
+        ("report", "FOLDER", "FOLDER", "--out", "FILE"),
+        ("history", "FOLDER", "--out", "FILE"),
+        ("export", "FOLDER", "--to", "tensorboard", "--out", "FILE"),
+        ("run", "--data", "digits", "--out", "FILE"),
+        ("parity", "--modes", "serial", "--out", "FILE"),
+        ("data", "digits", "--out", "FILE"),
+        ("preprocess", "digits", "--out", "FILE"),
+        ("report", "FILE"),
+    ],
+)
+def test_a_file_in_place_of_a_folder_is_wrong_usage_in_every_command(words: tuple[str, ...], tmp_path: Path) -> None:
+    folder, file = made.stored_in(made.repeated(1), tmp_path / "results"), tmp_path / "letter.txt"
+    other = made.stored_in(made.repeated(1), tmp_path / "other")
+    file.write_text("mine")
+    places = {"FOLDER": iter((folder, other)), "FILE": iter((file,))}
+    done = CliRunner().invoke(app, [str(next(places[word])) if word in places else word for word in words])
+    assert done.exit_code == 2 and f"{file} is a file, not " in " ".join(done.stderr.split())
+    assert file.read_text() == "mine"
+
+
+def test_stored_files_that_a_command_needs_are_wrong_usage_where_they_are_damaged(tmp_path: Path) -> None:
+    folder = made.stored_in(made.repeated(1), tmp_path / "results")
+    (folder / store.PLAN_FILE).write_text("{")
+    done = CliRunner().invoke(app, ["report", str(folder)])
+    assert done.exit_code == 2 and "is not a whole comparison" in done.stderr
+
+
+def test_an_empty_table_is_in_the_files_and_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    columns = (Column("a", "a"),)
+    found = document.Report(
+        title="T", tables=[Table.of("none", "Nothing", columns, []), Table.of("one", "One", columns, [{"a": 1}])],
+        findings=[("Silence", []), ("Word", ["Yes."])],
+    )  # fmt: skip
+    found.show(None, as_json=False)
+    for text in (capsys.readouterr().out, found.to_markdown(), found.to_html(Path())):
+        assert "One" in text and "Word" in text and "Nothing" not in text and "Silence" not in text
+    assert [each["name"] for each in json.loads(found.to_json())["tables"]] == ["none", "one"]
 
 
 @pytest.mark.parametrize("content", [b"[" * 100_000, b"1" * 5_000, b"", b"\xff"])

@@ -230,6 +230,21 @@ def test_one_report_can_be_written_elsewhere_but_over_no_other_comparison(tmp_pa
     refused = compare("report", a, "--out", b)
     assert refused.exit_code == 2 and "holds another comparison" in refused.stderr
     assert not (b / "report.html").exists() and store.PLAN_FILE in files(b)
+    assert compare("report", a, "--out", tmp_path / "out").exit_code == 0
+    assert f"compare report {a} --out {tmp_path / 'out'}" in (tmp_path / "out" / "report.md").read_text("utf-8").replace(
+        "\\", ""
+    )
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").touch()
+    foreign = compare("report", a, "--out", tmp_path / "mine")
+    assert foreign.exit_code == 2 and "holds files that belong to no report (letter.txt)" in foreign.stderr
+    assert files(tmp_path / "mine").keys() == {"letter.txt"}
+
+
+def test_a_comparison_beside_itself_is_refused(tmp_path: Path) -> None:
+    a = made.stored_in(made.repeated(1), tmp_path / "a")
+    done = compare("report", a, tmp_path / "." / "a")
+    assert done.exit_code == 2 and f"needs two folders. Received: {a} twice." in done.stderr
 
 
 def test_an_unpaired_ratio_has_the_interval_of_welch() -> None:

@@ -548,7 +548,7 @@ def test_five_repeats_say_what_side_by_side_gains_and_costs() -> None:
 def test_differences_of_rounding_are_not_said_to_cost_quality() -> None:
     tuned = made({1: [[0.5]] * 5, 2: [[0.5 * (1 + 1e-6 * n)] for n in range(1, 6)]}, {1: 2.0, 2: 1.0})
     said = dict(tuning_sentences.sentences(tuned, tuning_findings.find(tuned)))["Does it cost quality?"]
-    assert "after the same number of trials: worse, by less than 1%." in said[0]
+    assert "after the same number of trials: worse, by less than 1 %." in said[0]
 
 
 def test_one_image_more_in_every_repeat_is_no_certainty() -> None:

@@ -1,7 +1,7 @@
 """A twin that really trains and needs no framework: softmax regression in NumPy, through the run that both twins share."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from common import spec
 from common.artifacts.trained import Card, Trained
-from common.data.batches import Plan
+from common.data.batches import Feed, Plan
 from common.data.sources import Dataset
 from common.models.architectures import Architecture
 from common.models.weights import Weights, WeightsError
@@ -36,19 +36,29 @@ class Learner:
     def __init__(self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, initial: Weights) -> None:
         self.devices = ["cpu"]
         self.threads: dict[str, int] = {}
+        self.updates = 0
         self._plan, self._dataset, self._momentum = plan, dataset, spec.optimizer.momentum
         self._kernel = np.zeros((dataset.train.images[0].size, len(dataset.class_names)))
         self._buffer = np.zeros_like(self._kernel)
 
-    def batches(self, first_epoch: int = 1) -> Iterator[Batch]:
-        split = self._dataset.train
-        for epoch in range(first_epoch, self._plan.epochs + 1):
-            order = self._plan.draw(epoch).ids
-            for start, stop in self._plan.bounds(epoch, 1, 0):
-                ids = order[start:stop]
-                yield Batch(ids=ids, images=split.images[ids], labels=split.labels[ids], masks=())
+    def feed(self) -> Feed[Batch]:
+        def start(epoch: int, steps: Sequence[int]) -> Iterator[Batch]:
+            split, order, bounds = self._dataset.train, self._plan.draw(epoch).ids, self._plan.bounds(epoch, 1, 0)
+            for step in steps:
+                ids = order[slice(*bounds[step])]
+                yield Batch(ids, split.images[ids], split.labels[ids], (), time.time())
+
+        return start
+
+    def compile(self, step_sizes: object, score_sizes: object) -> None: ...
+
+    def compilations(self) -> int:
+        return 0
+
+    def finish_epoch(self) -> None: ...
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
+        self.updates += 1
         time.sleep(PAUSE_SECONDS)
         inputs, probabilities = self._forward(batch.images)
         targets = np.eye(probabilities.shape[1])[batch.labels]
@@ -76,7 +86,7 @@ class Learner:
         return {"kernel": self._kernel, "buffer": self._buffer}
 
     def load_state(self, values: dict[str, Array], step: int) -> None:
-        self._kernel, self._buffer = values["kernel"], values["buffer"]
+        self._kernel, self._buffer, self.updates = values["kernel"], values["buffer"], step
 
     def report(self, test: object) -> dict[str, Any]:
         return {}

@@ -723,6 +723,7 @@ def test_a_cell_that_is_open_says_why_and_a_ratio_is_here_over_paper() -> None:
     ("words", "code", "said"),
     [
         (["cifar10"], 2, "PAPER names something unknown. Received: 'cifar10'"),
+        (["nosuch"], 2, "The path of a paper's YAML file works too."),
         (["cifar10-minixception", "--scale", "tiny"], 2, "--scale names something unknown"),
         (["tomato-two-frameworks", "--set", "modle=1"], 2, "modle is not a field"),
         (["plant-disease-resnet18", "--data", "no/such/folder"], 4, "no/such/folder"),

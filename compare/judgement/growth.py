@@ -1,0 +1,101 @@
+"""How far the losses of two frameworks grow apart over a run, and whether rounding explains it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from compare.execution.store import Trajectories
+
+ROUNDING = 1e-5
+"""Relative. As of the first losses, see `sameness.FIRST_STEP_TOLERANCE`. Less is rounding, whatever the copies do."""
+CERTAIN = 1000.0
+CERTAIN_STEPS = 3
+"""In the first steps rounding has hardly grown. Losses that differ there by so many times the limit are no rounding."""
+MARGIN = 2.0
+"""Times the copies' distance. The largest distance of a few copies is smaller than that of many."""
+
+Losses = npt.NDArray[np.float64]
+
+
+class Growth(NamedTuple):
+    """The losses of two runs of the same training, step by step."""
+
+    differences: Losses
+    """[steps], relative."""
+    limits: Losses
+    """[up to steps]: how far rounding may carry each step, see `limits`. Empty: there are no copies."""
+
+    @property
+    def judged(self) -> int:
+        """Steps that have a limit."""
+        return min(len(self.differences), len(self.limits))
+
+    @property
+    def beyond(self) -> int | None:
+        """The first step, from 1, that rounding does not explain."""
+        over = ~(self.differences[: self.judged] <= self.limits[: self.judged])
+        return int(np.argmax(over)) + 1 if over.any() else None
+
+    @property
+    def is_other_training(self) -> bool:
+        """Whether the first steps differ by more than any rounding."""
+        few = min(self.judged, CERTAIN_STEPS)
+        return bool((self.differences[:few] > CERTAIN * self.limits[:few]).any()) or not np.isfinite(self.differences).all()
+
+    def at(self, step: int) -> str:
+        return f"{self.differences[step - 1]:.1e} at step {step}"
+
+    @property
+    def shown(self) -> str:
+        """The difference at a few steps, the first and the last among them."""
+        steps = len(self.differences)
+        return ", ".join(map(self.at, [at for at in (1, 2, 5, 10, 20, 50, 100) if at < steps] + [steps]))
+
+    @property
+    def explained(self) -> str:
+        """What explains the differences, as a sentence."""
+        if not self.judged:
+            return "No copies of the run were made: nothing says whether this is rounding."
+        if (step := self.beyond) is not None:
+            more = f"from step {step} on the losses differ by more than copies do ({self.at(step)}, limit "
+            more += f"{self.limits[step - 1]:.1e})."
+            if self.is_other_training:
+                return f"NOT ROUNDING: {more}"
+            kernels = "The kernels round by more than one unit, or compute something else: see the proof of single steps."
+            return f"Not shown to be rounding: {more} {kernels}"
+        limit = f"limit {self.limits[self.judged - 1]:.1e}, twice their distance"
+        said = f"Rounding: copies whose weights start one unit in the last place apart differ as much ({limit})."
+        if self.judged < len(self.differences):
+            said += f" Copies were followed for {self.judged} steps."
+        return said
+
+
+def between(ours: Sequence[float] | Losses, theirs: Sequence[float] | Losses, copies: Trajectories | None) -> Growth:
+    """The growth between two runs, each a list of the losses of its first steps."""
+    steps = min(len(ours), len(theirs))
+    found = _apart(np.asarray(ours[:steps], np.float64), np.asarray(theirs[:steps], np.float64))
+    return Growth(found, np.zeros(0) if copies is None else limits(copies))
+
+
+def limits(copies: Trajectories) -> Losses:
+    """[steps]: twice the largest distance so far between any two of a framework's run and its copies."""
+    distances = [
+        _apart(losses[one], losses[other])
+        for losses in (np.asarray(each, np.float64) for each in copies.losses.values())
+        for one in range(len(losses))
+        for other in range(one)
+    ]
+    largest = np.max([np.where(np.isfinite(each), each, 0.0) for each in distances], axis=0)
+    return np.maximum(MARGIN * np.maximum.accumulate(largest), ROUNDING)
+
+
+def _apart(ours: Losses, theirs: Losses) -> Losses:
+    """Differences relative to the larger of the two. Infinite where one is not finite."""
+    finite = np.isfinite(ours) & np.isfinite(theirs)
+    ours, theirs = np.where(finite, ours, 0.0), np.where(finite, theirs, 0.0)
+    scale = np.maximum(np.maximum(np.abs(ours), np.abs(theirs)), np.finfo(np.float64).tiny)
+    return np.where(finite, np.abs(ours - theirs) / scale, np.inf)

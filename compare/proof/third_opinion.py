@@ -1,0 +1,229 @@
+"""Both frameworks against the referee: twins that agree may be wrong together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from common.data import sources
+from common.models import architectures
+from common.models.architectures import Architecture
+from common.spec import Optimizer, Spec
+from compare.proof import ladder, recordings
+from compare.proof.differences import Arrays, absolute, farthest, group, over, relative
+from compare.proof.referee import network, training
+from compare.proof.referee.network import Batch, Weights
+
+STEPS = 10
+FEW_IMAGES, MOST_PIXELS = 8, 32
+"""Of the one step in longdouble, which NumPy computes slowly."""
+EPSILON = 1e-3
+"""Of Adam, unless the user sets one. With a tiny one, the rounding of a gradient that is zero becomes a direction."""
+TOLERANCES = {"loss": 1e-12, "losses": 1e-10, "gradients": 1e-12, "weights": 1e-10, "BatchNorm": 1e-10, "last": 1e-8}
+"""Relative, in float64: of the first loss and of all ten, of the first gradients on the scale of the largest, of weights and
+statistics after one step and after the last, on the scale of the largest change of their kind. ResNet18 amplifies rounding a
+hundredfold over ten steps."""
+
+FLIPPED = 1e-4
+"""Of float32. Rounding alone stays below."""
+Status = Literal["passed", "failed", "shown"]
+
+
+class Line(NamedTuple):
+    """One comparison of one framework with the referee."""
+
+    model: str
+    optimizer: str
+    framework: str
+    precision: str
+    """Of the framework."""
+    referee: str
+    """dtype of the referee."""
+    what: str
+    difference: float
+    where: str | None
+    tolerance: float | None
+    """None: shown, not judged."""
+
+    @property
+    def status(self) -> Status:
+        return "shown" if self.tolerance is None else "passed" if self.difference <= self.tolerance else "failed"
+
+
+def spec_of(timed: Spec) -> Spec:
+    """A run as it is compared with the referee: ten serial steps in float64."""
+    what = ladder.proof_spec(timed, ladder.BATCH_SIZE, STEPS, "float64").with_fields(accumulation=1)
+    if what.optimizer.name != "adam" or what.optimizer.epsilon != Optimizer.model_fields["epsilon"].default:
+        return what
+    return what.with_fields(optimizer={**what.optimizer.model_dump(), "epsilon": EPSILON})
+
+
+def judge(specs: Sequence[Spec], frameworks: Sequence[str], out: Path, progress: Callable[[str], None]) -> list[Line]:
+    """Compare every spec's first steps in every framework with the referee.
+
+    Args:
+        specs: serial, float64. See `proof_of`.
+        frameworks: by name.
+        out: folder of the recordings.
+        progress: called with what is being done.
+
+    Raises:
+        LaunchError: a framework could not record.
+    """
+    lines: list[Line] = []
+    for what in specs:
+        dataset = sources.load(what.data, seed=what.split_seed, cache_dir=what.paths.cache_dir)
+        architecture = architectures.resolve(what.model, len(dataset.class_names), dataset.image_size)
+        few = what.with_fields(steps=1, global_batch_size=min(FEW_IMAGES, what.global_batch_size))
+        wide = architecture.image_size <= MOST_PIXELS
+        wanted = {"referee": what, **({"referee-one-step": few} if wide else {})}
+        made = recordings.record(wanted, frameworks, out, progress, "--batches")
+        narrow = {"referee-float32": what.with_fields(precision="float32", steps=1)}
+        made |= recordings.record(narrow, frameworks, out, progress, "--batches")
+        for label, run, dtype in (
+            ("referee", what, np.float64),
+            ("referee-one-step", few, np.longdouble),
+            ("referee-float32", narrow["referee-float32"], np.float64),
+        ):
+            if label in made:
+                progress(f"referee: {what.model}, {what.optimizer.name}, {run.steps} steps in {np.dtype(dtype).name}")
+                lines += compare(run, architecture, len(dataset.train.labels), made[label], dtype)
+    return lines
+
+
+def compare(
+    what: Spec, architecture: Architecture, num_examples: int, recorded: Mapping[str, Arrays], dtype: Any
+) -> list[Line]:
+    """Compare recordings of one spec with the referee's own training on the same batches."""
+    lines: list[Line] = []
+    ours = next(iter(recorded.values()))
+    truth = _train(what, architecture, num_examples, ours, dtype)
+    judged = what.precision == "float64"
+    for framework, arrays in recorded.items():
+        inputs = [name for name in ours if name.startswith(("images/", "labels/", "masks/", "initial/", "pixel_"))]
+        same = all(np.array_equal(ours[name], arrays.get(name, np.zeros(0))) for name in inputs)
+        found = _differences(arrays, truth, what.steps or 1) if same else {"the same weights and batches": (math.inf, None)}
+        for name, (difference, where) in found.items():
+            kind = name.split()[0]
+            tolerance = TOLERANCES.get(kind, 0.0) if judged or not same else None
+            lines.append(
+                Line(
+                    what.model,
+                    what.optimizer.name,
+                    framework,
+                    what.precision,
+                    np.dtype(dtype).name,
+                    name,
+                    difference,
+                    where,
+                    tolerance,
+                )
+            )
+    return lines
+
+
+class _Truth(NamedTuple):
+    losses: npt.NDArray[Any]
+    gradients: Weights
+    first: Weights
+    last: Weights
+
+
+def _train(what: Spec, architecture: Architecture, num_examples: int, arrays: Arrays, dtype: Any) -> _Truth:
+    settings, schedule = what.optimizer, what.schedule
+    update: training.SGD | training.Adam = training.SGD(settings.momentum, settings.weight_decay)
+    if settings.name == "adam":
+        update = training.Adam(settings.beta_1, settings.beta_2, settings.epsilon, settings.weight_decay)
+    steps = what.steps or 1
+    rate = training.schedule(
+        schedule.name, settings.learning_rate, step_size=schedule.step_size, gamma=schedule.gamma,
+        warmup_steps=schedule.warmup_steps, steps_per_epoch=-(-num_examples // what.global_batch_size), steps=steps,
+    )  # fmt: skip
+    mean, deviation = arrays["pixel_mean"].tolist(), arrays["pixel_std"].tolist()
+    if what.data.normalization == "none":
+        mean, deviation = [0.0] * 3, [1.0] * 3
+    batches = (
+        Batch(
+            network.scaled(arrays[f"images/{step}"], mean, deviation, dtype),
+            arrays[f"labels/{step}"],
+            [arrays[f"masks/{step}/{index}"].astype(bool) for index in range(len(architecture.dropouts))],
+        )
+        for step in range(steps)
+    )
+    losses: list[Any] = []
+    gradients, first, last = Weights(), Weights(), Weights()
+    for found, after in training.train(architecture, group(arrays, "initial/"), batches, update, rate, dtype):
+        losses.append(found.loss)
+        gradients, first, last = gradients or found.gradients, first or dict(after), after
+    return _Truth(np.array(losses), gradients, first, last)
+
+
+def _differences(arrays: Arrays, truth: _Truth, steps: int) -> dict[str, tuple[float, str | None]]:
+    apart = relative(arrays["loss"].astype(truth.losses.dtype), truth.losses)
+    found: dict[str, tuple[float, str | None]] = {"loss of the first step": (float(apart[0]), None)}
+    if steps > 1:
+        found["losses"] = (float(apart.max()), f"step {int(apart.argmax()) + 1}")
+    found["gradients of the first step"] = _against_largest(group(arrays, "gradient/"), truth.gradients, truth.gradients)
+    initial = group(arrays, "initial/")
+    for name, prefix, after in (("weights after one step", "stepped/", truth.first), ("last weights", "final/", truth.last)):
+        if name == "last weights" and steps == 1:
+            continue
+        for kind, words in (((), name), (("mean", "variance"), name.replace("weights", "BatchNorm statistics"))):
+            chosen = {key for key in after if (key.rpartition(".")[2] in ("mean", "variance")) == bool(kind)}
+            if chosen:
+                changes = {key: after[key] - initial[key] for key in chosen}
+                found[words] = _against_largest(group(arrays, prefix), {key: after[key] for key in chosen}, changes)
+    return found
+
+
+def _against_largest(ours: Arrays, theirs: Weights, scale: Weights) -> tuple[float, str | None]:
+    largest = max(float(np.abs(array).max()) for array in scale.values())
+    return farthest([(over(float(absolute(array, ours.get(name)).max()), largest), name) for name, array in theirs.items()])
+
+
+def cautions(lines: Sequence[Line]) -> list[str]:
+    """What a reader of these lines must know."""
+    said: list[str] = []
+    if any(line.referee == np.dtype(np.longdouble).name for line in lines):
+        digits = np.finfo(np.longdouble).nmant
+        if digits == np.finfo(np.float64).nmant:
+            said.append("On this machine longdouble is float64: the step in it proves nothing more.")
+        else:
+            said.append(f"One step of {FEW_IMAGES} images was done in longdouble, which has a mantissa of {digits} bits here.")
+    if any(line.optimizer == "adam" for line in lines):
+        said.append(
+            f"Adam's epsilon is {EPSILON:g} here, unless the spec sets one. With the default one, the rounding of a "
+            "gradient that is zero becomes a direction."
+        )
+    return said
+
+
+def closer(lines: Sequence[Line]) -> list[str]:
+    """In float32: which framework is closer to the truth, and by how much, for each run."""
+    said: list[str] = []
+    narrow = [line for line in lines if line.precision == "float32"]
+    for model, optimizer in dict.fromkeys((line.model, line.optimizer) for line in narrow):
+        for what in dict.fromkeys(line.what for line in narrow if (line.model, line.optimizer) == (model, optimizer)):
+            found = sorted(
+                (line for line in narrow if (line.model, line.optimizer, line.what) == (model, optimizer, what)),
+                key=lambda line: line.difference,
+            )
+            if len(found) < 2:
+                continue
+            best, worst = found[0], found[-1]
+            each = f"{best.difference:.1e} against {worst.difference:.1e}"
+            if best.difference == worst.difference:
+                said.append(f"{model}, {optimizer}, {what}: both are as close to the referee ({best.difference:.1e}).")
+            else:
+                times = worst.difference / best.difference if best.difference else math.inf
+                said.append(f"{model}, {optimizer}, {what}: {best.framework} is {times:.1f} times as close ({each}).")
+    if any(line.difference > FLIPPED for line in narrow):
+        said.append(f"More than {FLIPPED:.0e} is a tie that rounding has flipped: a ReLU at zero, or equal maxima.")
+    if said:
+        said.append("This is one step on one machine. Other processors have other kernels, and another order of sums.")
+    return said

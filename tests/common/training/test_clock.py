@@ -1,0 +1,278 @@
+"""What the clock of a run covers: defects of timing are planted in a made-up trainer, and the run names each."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from common import spec
+from common.artifacts.schema import RunResult
+from common.data.batches import Feed, Plan
+from common.data.sources import Dataset, Split
+from common.models.architectures import resolve
+from common.training import timing
+from common.training.loop import Run
+from common.training.timing import Audit, ClockError, Evidence, Stopwatch
+from common.training.trainer import Batch, Trainer
+
+STEP_SECONDS = 0.02
+LONG_SECONDS = 0.2
+"""Of a slow step. Five steps take longer than the slack."""
+EPOCHS, STEPS, SIZE = 2, 5, 4
+ARCHITECTURE = resolve("simple_cnn", 10, 32)
+SPLIT = Split(images=np.zeros((SIZE * STEPS, 32, 32, 3), np.uint8), labels=np.zeros(SIZE * STEPS, np.int64))
+DATA = Dataset(
+    name="none",
+    class_names=tuple("0123456789"),
+    train=SPLIT,
+    validation=SPLIT,
+    test=SPLIT,
+    content_hash="none",
+    image_size=32,
+    notes=(),
+)
+
+
+class Ranks:
+    """What two processes of a run share."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._barrier = threading.Barrier(number)
+        self._parts: dict[int, Any] = {}
+
+    def sum(self, rank: int, values: Any) -> Any:
+        self._parts[rank] = values
+        self._barrier.wait()
+        total = np.sum([self._parts[other] for other in range(self.number)], 0)
+        self._barrier.wait()
+        return total
+
+
+class Counting:
+    """A trainer that counts its updates in its only parameter. Its device computes while the host goes on."""
+
+    implementation = "made up"
+
+    def __init__(self, plan: Plan, ranks: Ranks, rank: int = 0) -> None:
+        self.devices, self.threads = ["none"], dict[str, int]()
+        self.plan, self.shard, self.ranks = plan, (rank, ranks.number), ranks
+        self.updates = self.compiled = 0
+        self.step_seconds = STEP_SECONDS
+        self.idle_at = 0.0
+        self.weight = np.zeros(1)
+
+    def feed(self) -> Feed[Batch]:
+        def start(epoch: int, steps: Sequence[int]) -> Iterator[Batch]:
+            bounds = self.plan.bounds(epoch, self.shard[1], self.shard[0])
+            yield from (self.made(self.plan.draw(epoch).ids[slice(*bounds[step])]) for step in steps)
+
+        return start
+
+    def made(self, ids: Any) -> Batch:
+        return Batch(ids, None, np.zeros(len(ids)), (), time.time())
+
+    def compile(self, step_sizes: Sequence[int], score_sizes: Sequence[int]) -> None:
+        self.compiled += len(step_sizes) + len(score_sizes)
+
+    def compilations(self) -> int:
+        return self.compiled
+
+    def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
+        self.updates += 1
+        self.weight = self.weight + 1
+        self.idle_at = max(self.idle_at, time.perf_counter()) + self.step_seconds
+        return np.float64(1.0), np.int64(0)
+
+    def finish_epoch(self) -> None: ...
+
+    def share_statistics(self) -> None: ...
+
+    def synchronize(self) -> None:
+        time.sleep(max(self.idle_at - time.perf_counter(), 0.0))
+
+    def fetch(self, values: list[Any]) -> Any:
+        Counting.synchronize(self)
+        return np.array(values)
+
+    def score(self, images: Any, labels: Any) -> tuple[Any, Any]:
+        return np.float64(len(labels)), np.asarray(labels)
+
+    def all_reduce(self, values: Any) -> Any:
+        return self.ranks.sum(self.shard[0], values)
+
+    total = all_reduce
+
+    def weights(self) -> Any:
+        return {"conv1.kernel": self.weight}
+
+    def report(self, test: object) -> dict[str, Any]:
+        return {}
+
+
+def run(folder: Path, change: Callable[[Counting], object] = lambda trainer: None) -> RunResult:
+    wanted = spec.build({"epochs": EPOCHS, "global_batch_size": SIZE})
+    plan = Plan(wanted, ARCHITECTURE, len(SPLIT))
+    trainer = Counting(plan, Ranks(1))
+    change(trainer)
+    made = Run("made up", wanted, {}, folder, 0, Stopwatch(trainer.synchronize, time.time()))
+    made.train(cast(Trainer, trainer), plan, DATA)
+    return made.result("ok")
+
+
+def test_a_sound_clock_covers_what_the_device_computes(tmp_path: Path) -> None:
+    result = run(tmp_path)
+    for record, steps in zip(result.epochs, (STEPS - 1, STEPS), strict=True):
+        assert record.timed_steps == steps
+        assert record.timed_seconds >= steps * STEP_SECONDS
+    phases = result.phases
+    assert phases is not None
+    parts = phases.model_dump(exclude={"wall_seconds", "input_wait_seconds"})
+    assert sum(parts.values()) == pytest.approx(phases.wall_seconds)
+    assert phases.other_seconds >= 0
+
+
+# One defect each. All but the slow rank, which takes two.
+
+
+def missing_synchronisation(trainer: Counting) -> None:
+    trainer.step_seconds = LONG_SECONDS
+    trainer.synchronize = lambda: None
+
+
+def queue_filled_off_the_clock(trainer: Counting) -> None:
+    feed = trainer.feed()
+
+    def ahead(epoch: int, steps: Sequence[int]) -> Iterator[Batch]:
+        ready = list(feed(epoch, steps))
+        time.sleep(STEP_SECONDS)
+        return iter(ready)
+
+    trainer.feed = lambda: ahead
+
+
+def compile_inside_the_clock(trainer: Counting) -> None:
+    train_step = trainer.train_step
+
+    def traced(batch: Batch, num_examples: int, learning_rate: float) -> Any:
+        trainer.compiled += trainer.updates == STEPS - 1
+        return train_step(batch, num_examples, learning_rate)
+
+    trainer.train_step = traced
+
+
+def doubled_step(trainer: Counting) -> None:
+    train_step = trainer.train_step
+
+    def twice(*arguments: Any) -> Any:
+        train_step(*arguments)
+        return train_step(*arguments)
+
+    trainer.train_step = twice
+
+
+def work_moved_into_evaluation(trainer: Counting) -> None:
+    def average() -> None:
+        trainer.weight = trainer.weight / 2
+
+    trainer.share_statistics = average
+
+
+@pytest.mark.parametrize(
+    ("plant", "figures"),
+    [
+        (missing_synchronisation, r"losses came \d\.\d\d s after the clock had stopped"),
+        (queue_filled_off_the_clock, r"a batch was begun 0\.0\d\d s before the clock started"),
+        (compile_inside_the_clock, "something was traced or compiled in the timed steps"),
+        (doubled_step, r"\+5 updates beyond the planned ones"),
+        (work_moved_into_evaluation, "parameters changed after the clock had stopped"),
+    ],
+)
+def test_a_planted_defect_of_timing_ends_the_run_and_is_named(
+    plant: Callable[[Counting], object], figures: str, tmp_path: Path
+) -> None:
+    name = plant.__name__.replace("_", " ")
+    assert name in timing.DEFECTS
+    with pytest.raises(ClockError, match=f"^{name}: {figures}"):
+        run(tmp_path, plant)
+
+
+def both_ranks(folder: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Counting], object]) -> dict[int, Any]:
+    """Two ranks as threads, and what each has made: seconds of its epochs, or its error."""
+    own, found = threading.local(), dict[int, Any]()
+    monkeypatch.setattr("common.training.loop.os.environ", _Environment(own))
+    wanted = spec.build({"epochs": EPOCHS, "global_batch_size": SIZE, "cores": 1})
+    plan, ranks = Plan(wanted, ARCHITECTURE, len(SPLIT)), Ranks(2)
+
+    def one(rank: int) -> None:
+        own.rank = rank
+        trainer = Counting(plan, ranks, rank)
+        trainer.step_seconds = LONG_SECONDS if rank else STEP_SECONDS
+        change(trainer)
+        made = Run("made up", wanted, {}, folder, 0, Stopwatch(trainer.synchronize, time.time()))
+        try:
+            made.learn(cast(Trainer, trainer), plan, DATA)
+            found[rank] = [record.timed_seconds for record in made.result("ok").epochs]
+        except ClockError as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(2)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    return found
+
+
+class _Environment(dict[str, str]):
+    def __init__(self, own: threading.local) -> None:
+        super().__init__(WORLD_SIZE="2")
+        self._own = own
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return str(self._own.rank) if name == "RANK" else super().get(name, default)
+
+
+def test_ranks_that_need_nothing_of_each_other_are_timed_until_the_slowest_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = both_ranks(tmp_path, monkeypatch, lambda trainer: None)
+    for steps, *seconds in zip((STEPS - 1, STEPS), found[0], found[1], strict=True):
+        assert min(seconds) >= steps * LONG_SECONDS
+
+
+def test_a_slow_rank_that_the_clock_does_not_wait_for_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("common.training.loop._meet", lambda trainer: None)
+    found = both_ranks(tmp_path, monkeypatch, lambda trainer: None)
+    assert str(found[0]).startswith("slow rank: rank 1 trained for ")
+    assert isinstance(found[1], ClockError)  # no rank is left behind
+
+
+@pytest.mark.parametrize("name", timing.DEFECTS)
+def test_seconds_within_the_slack_and_counts_as_planned_are_no_defect(name: str) -> None:
+    sound = Evidence(np.array([1.0, 1.2]), 1.0, 0.1, -1.0, 0, 0, moved=False)
+    audit = Audit()
+    assert [audit.defects(sound) for _ in range(2)] == [{}, {}]
+    planted = {
+        "slow rank": {"rank_seconds": np.array([1.0, 5.0])},
+        "missing synchronisation": {"late_seconds": 2.0},
+        "queue filled off the clock": {"begun_before": 0.1},
+        "compile inside the clock": {"compilations": 1},
+        "doubled step": {"updates": 1},
+        "work moved into evaluation": {"moved": True},
+    }
+    assert list(audit.defects(sound._replace(**planted[name]))) == [name]
+
+
+def test_a_phase_within_a_phase_would_count_twice() -> None:
+    stopwatch = Stopwatch(lambda: None, time.time())
+    with (
+        stopwatch.phase("training"),
+        pytest.raises(ClockError, match="time counted twice: phase evaluation lies within phase training"),
+        stopwatch.phase("evaluation"),
+    ):
+        pass

@@ -1,0 +1,102 @@
+"""Whether losses that grow apart are rounding: judged by copies of the run that start one unit in the last place apart."""
+
+import numpy as np
+import pytest
+
+from compare.execution.store import Stored, Trajectories
+from compare.judgement import growth, sameness, summary
+from tests.compare import made
+
+STEPS = 20
+GROWN = 1e-7 * 1.6 ** np.arange(STEPS)
+"""What rounding makes of one unit in the last place here: 1e-7 at step 1, 7e-4 at step 20."""
+
+
+def losses(apart: float = 0.0) -> list[float]:
+    return (np.linspace(2.3, 1.0, STEPS) * (1 + apart * GROWN)).tolist()
+
+
+def copies(factor: float = 2.0) -> Trajectories:
+    each = [losses(), losses(factor), losses(-factor)]
+    return Trajectories(cores=2, steps=STEPS, losses={"pytorch": each, "tensorflow": each})
+
+
+def planted(found: list[float], first_step: int = 2) -> list[float]:
+    """Wrong by 17 to 44 % from a step on."""
+    wrong = np.linspace(1.17, 1.44, STEPS + 1 - first_step)
+    return [*found[: first_step - 1], *(np.array(found[first_step - 1 :]) * wrong)]
+
+
+def stored(theirs: dict[int, list[float]], with_copies: bool = True) -> Stored:
+    """PyTorch and TensorFlow on one core and on two. `theirs`: TensorFlow's losses by number of cores."""
+    rows = [made.row(name, cores=cores) for name in ("pytorch", "tensorflow") for cores in (1, 2)]
+    runs = {
+        row.id: {
+            0: made.good(row, 1.0).model_copy(
+                update={"step_losses": losses() if row.contestant == "pytorch" else theirs[row.spec.cores]}
+            )
+        }
+        for row in rows
+    }
+    record = made.ProofRecord(verdict="proved", sentence="", trajectories=copies() if with_copies else None)
+    return Stored(comparison=made.comparison(rows, proof=record), runs=runs, set_aside=[])
+
+
+def said(of: Stored) -> list[str]:
+    return [each for each in sameness.sentences(of, summary.summarize(of)) if each.startswith(" ")]
+
+
+def test_losses_within_the_distance_of_the_copies_are_rounding() -> None:
+    one, two, last = said(stored({1: losses(0.5), 2: losses(3.0)}))
+    assert one.startswith(" serial, 1 core: the losses differ by 5.0e-08 at step 1, 8.0e-08 at step 2, ")
+    assert two.startswith(" serial, 2 cores: the losses differ by 3.0e-07 at step 1, 4.8e-07 at step 2, ")
+    assert "3.8e-04 at step 20. Rounding: copies whose weights start" in one
+    assert last == " So scores differ in the end, by rounding."
+
+
+def test_each_row_shows_its_own_growth() -> None:
+    """Not that of the row with most cores for all."""
+    one, two = said(stored({1: losses(20.0), 2: losses(0.0)}))
+    assert "2.0e-06 at step 1" in one and "0.0e+00 at step 1" in two
+    assert "Not shown to be rounding" in one and two.count("Rounding") == 1
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_losses_made_wrong_from_step_2_on_are_not_called_rounding(cores: int) -> None:
+    of = stored({1: losses(0.5), 2: losses(0.5)} | {cores: planted(losses(0.5))})
+    rows = said(of)
+    wrong = rows[cores - 1]
+    assert "NOT ROUNDING: from step 2 on the losses differ by more than copies do (1.5e-01 at step 2, limit 1.0e-05)" in wrong
+    assert "rounding" not in wrong.replace("NOT ROUNDING", "") and not any("in the end" in each for each in rows)
+    assert not sameness.is_comparable(of, summary.summarize(of))
+    assert "NOT ROUNDING" not in rows[2 - cores]
+
+
+@pytest.mark.parametrize("first_step", range(2, STEPS + 1))
+def test_a_wrong_loss_is_named_from_its_first_step_wherever_it_begins(first_step: int) -> None:
+    found = growth.between(losses(), planted(losses(0.5), first_step), copies())
+    assert found.beyond == first_step and "Rounding:" not in found.explained
+
+
+def test_without_copies_nothing_is_called_rounding() -> None:
+    one, _ = said(stored({1: losses(0.5), 2: losses(0.5)}, with_copies=False))
+    assert one.endswith("No copies of the run were made: nothing says whether this is rounding.")
+
+
+def test_steps_that_no_copy_followed_are_said() -> None:
+    short = Trajectories(cores=2, steps=5, losses={name: [losses()[:5], losses(2.0)[:5]] for name in ("a", "b")})
+    found = growth.between(losses(), losses(1.0), short)
+    assert found.judged == 5 and found.explained.endswith("Copies were followed for 5 steps.")
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_loss_that_is_no_number_is_not_rounding(bad: float) -> None:
+    found = growth.between(losses(), [*losses()[:-1], bad], copies())
+    assert found.is_other_training and "NOT ROUNDING" in found.explained
+
+
+def test_the_distance_of_copies_is_that_of_the_pair_farthest_apart_so_far() -> None:
+    wide = Trajectories(
+        cores=1, steps=3, losses={"a": [[1.0, 1.0, 1.0], [1.0, 1.1, 1.0], [1.0, 0.9, 1.0]], "b": [[1.0] * 3] * 3}
+    )
+    np.testing.assert_allclose(growth.limits(wide), [1e-5, 0.4 / 1.1, 0.4 / 1.1])

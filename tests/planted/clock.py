@@ -1,0 +1,53 @@
+"""A model that plants a defect of timing in the process of its run, as CONVTWINS_PLANTED says."""
+
+import os
+import time
+from typing import Any
+
+from common.models.architectures import Architecture
+from common.training import loop
+from tests.twins import own_plain_model
+
+SLOW_SECONDS = 0.4
+"""Of a step of the slow rank."""
+
+
+def architecture(num_classes: int, image_size: int) -> Architecture:
+    {"slow_rank": slow_rank, "evaluation_waits": evaluation_waits}[os.environ["CONVTWINS_PLANTED"]]()
+    return own_plain_model.architecture(num_classes, image_size)
+
+
+def slow_rank() -> None:
+    """Rank 1 takes its time before each step."""
+    if os.environ.get("RANK") == "1":
+        wrap_trainer(lambda trainer: setattr(trainer, "train_step", slowed(trainer.train_step)))
+
+
+def slowed(train_step: Any) -> Any:
+    def step(*arguments: Any) -> Any:
+        time.sleep(SLOW_SECONDS)
+        return train_step(*arguments)
+
+    return step
+
+
+def evaluation_waits() -> None:
+    """The same, but the others wait for it and average the weights when their clocks have stopped."""
+    slow_rank()
+    loop._meet = lambda trainer: None
+
+    def plant(trainer: Any) -> None:
+        trainer.share_statistics = trainer.finish_epoch
+        trainer.finish_epoch = lambda: None
+
+    wrap_trainer(plant)
+
+
+def wrap_trainer(plant: Any) -> None:
+    learn = loop.Run.learn
+
+    def planted(run: loop.Run, trainer: Any, *arguments: Any) -> None:
+        plant(trainer)
+        learn(run, trainer, *arguments)
+
+    loop.Run.learn = planted

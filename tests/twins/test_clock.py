@@ -1,0 +1,146 @@
+"""The clock of real runs: no batch is free, every shape is built before it is timed, and all ranks are waited for."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.data.batches import Plan
+from common.training import timing
+from common.training.loop import Run
+from common.training.timing import ClockError, Stopwatch
+from tests.planted import clock
+from tests.twins import made, runs
+from tests.twins.adapters import Twin
+
+ARCHITECTURE = made.network()
+DATA = made.dataset(ARCHITECTURE, train=40)
+"""Four batches of 9, and one of 4."""
+PAUSE_SECONDS = 0.5
+MODES: list[dict[str, Any]] = [
+    {"mode": "serial"},
+    {"mode": "serial", "optimizer": {"name": "adam"}},
+    {"mode": "serial", "optimizer": {"name": "sgd", "native": True}},
+    {"mode": "data_parallel", "communication": {"compression": "top_k"}, "replicas": made.REPLICAS},
+]
+
+
+def trained(twin: Twin, folder: Path, change: Any = lambda trainer: None, **fields: Any) -> Run:
+    spec = made.settings(**fields)
+    trainer = made.trainer(twin, ARCHITECTURE, DATA, **fields)
+    change(trainer)
+    run = Run(twin.framework, spec, {}, folder, 0, Stopwatch(twin.device.synchronize, time.time()))
+    run.train(trainer, Plan(spec, ARCHITECTURE, len(DATA.train)), DATA)
+    return run
+
+
+@pytest.mark.parametrize("fields", [{}, {"input": "workers", "workers": 2}, {"input": "dask", "workers": 1}])
+def test_a_queue_is_empty_when_an_epoch_starts_whatever_passed_before(twin: Twin, fields: dict[str, Any]) -> None:
+    trainer = made.trainer(twin, ARCHITECTURE, DATA, epochs=2, **fields)
+    feed = trainer.feed()
+    list(feed(1, [0, 0]))  # starts the workers
+    for epoch in (1, 2):
+        batches = feed(epoch, range(1, 5))
+        time.sleep(PAUSE_SECONDS)  # as long as an evaluation
+        asked = time.time()
+        begun = [float(batch.begun) for batch in batches]
+        assert len(begun) == 4
+        assert min(begun) >= asked - timing.RESOLUTION_SECONDS
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_every_batch_shape_is_built_before_it_is_timed(twin: Twin, accumulation: int, tmp_path: Path) -> None:
+    result = trained(twin, tmp_path, accumulation=accumulation, epochs=2).result("ok")
+    assert [record.steps for record in result.epochs] == [5, 5]
+    assert result.phases is not None
+    # Twin: torch builds nothing for a batch of another size.
+    assert (result.phases.compile_seconds > 0.1) == (twin.framework == "tensorflow" and accumulation == 3)
+
+
+@pytest.mark.parametrize("fields", MODES)
+def test_building_other_shapes_changes_no_training_state(twin: Twin, fields: dict[str, Any]) -> None:
+    fields = {"accumulation": 3, "global_batch_size": 9, **fields}
+    one, other = (made.trainer(twin, ARCHITECTURE, DATA, **fields) for _ in range(2))
+    first, *others = list(one.batches())
+    for trainer in (one, other):
+        trainer.train_step(first, 9, 0.05)
+    one.compile([2 * made.REPLICAS - 1, 4], [7, 2])
+    assert one.updates == other.updates == 1
+    for batch in others[:2]:
+        (loss, _), (same, _) = (trainer.train_step(batch, 9, 0.05) for trainer in (one, other))
+        assert one.fetch([loss])[0] == other.fetch([same])[0]
+    kept, same = one.state(), other.state()
+    assert all(np.array_equal(array, same[name]) for name, array in kept.items())
+
+
+def test_a_shape_that_is_traced_in_the_timed_steps_is_named(twin: Twin, tmp_path: Path) -> None:
+    if twin.framework == "pytorch":
+        pytest.skip("torch builds nothing for a batch of another size")
+
+    def unprepared(trainer: Any) -> None:
+        trainer.compile = lambda step_sizes, score_sizes: None
+
+    with pytest.raises(ClockError, match=r"^compile inside the clock: "):
+        trained(twin, tmp_path, unprepared, accumulation=3)
+
+
+def test_a_queue_of_the_framework_that_is_filled_during_evaluation_is_named(twin: Twin, tmp_path: Path) -> None:
+    def ahead(trainer: Any) -> None:
+        feed = trainer.feed()
+
+        def early(epoch: int, steps: Any) -> Any:
+            batches = feed(epoch, steps)
+            first = next(batches)
+            time.sleep(0.1)
+            return iter([first, *batches])
+
+        trainer.feed = lambda: early
+
+    with pytest.raises(ClockError, match=r"^queue filled off the clock: "):
+        trained(twin, tmp_path, ahead, input="workers", workers=2)
+
+
+def test_a_step_that_is_done_twice_is_named(twin: Twin, tmp_path: Path) -> None:
+    def doubled(trainer: Any) -> None:
+        train_step = trainer.train_step
+        trainer.train_step = lambda *arguments: (train_step(*arguments), train_step(*arguments))[1]
+
+    with pytest.raises(ClockError, match=r"^doubled step: \+5 updates"):
+        trained(twin, tmp_path, doubled)
+
+
+# Runs of two ranks, each in a process of its own.
+
+ASYNCHRONOUS: list[dict[str, Any]] = [
+    {"mode": "parameter_server", "parameter_server": {"updates": "asynchronous"}},
+    {"mode": "model_averaging", "averaging": {"every_steps": None}},
+]
+
+
+@pytest.mark.parametrize("fields", [ASYNCHRONOUS[0], pytest.param(ASYNCHRONOUS[1], marks=pytest.mark.slow)])
+def test_a_slow_rank_shows_in_the_images_per_second_of_a_mode_whose_ranks_do_not_meet(
+    framework: str, tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    result = planted(framework, tmp_path, "slow_rank", fields)
+    assert result.status == "ok", result.reason
+    for record in result.epochs:
+        assert record.timed_seconds >= record.timed_steps * clock.SLOW_SECONDS
+
+
+def test_ranks_that_are_not_waited_for_and_averages_made_in_evaluation_are_named(framework: str, tmp_path: Path) -> None:
+    result = planted(framework, tmp_path, "evaluation_waits", ASYNCHRONOUS[1])
+    assert result.status == "failed"
+    assert "slow rank: rank 1 trained for " in result.reason
+    assert "work moved into evaluation: parameters changed " in result.reason
+
+
+def planted(framework: str, folder: Path, plant: str, fields: dict[str, Any]) -> Any:
+    data = {"image_size": 12, "limit": 160}
+    common = {"model": "tests.planted.clock", "replicas": 2, "cores": 2, "epochs": 2, "data": data}
+    run = runs.Run(framework, folder, {**common, **fields}, CONVTWINS_PLANTED=plant)
+    try:
+        return run.end()
+    finally:
+        run.kill()
