@@ -223,6 +223,9 @@ class RunResult(Exact):
     """All of the framework's switches as they were, by the names that its `describe` lists."""
     reduced: list[str] = []
     """Switches that made it compute with fewer digits than its precision says, as `name=value`."""
+    conditions: dict[str, str] = {}
+    """What decides its times beside the work, in words that both frameworks share: see `common.spec.conditions`, and the
+    allocator. Empty: not recorded."""
     staleness: Staleness | None = None
     members: Members | None = None
     predictions_hash: str | None = None

@@ -35,7 +35,7 @@ class Request:
     out: Path | None
     prove: bool
     lay_out: Callable[[Preset, Sequence[str]], list[Row]] = lambda settings, frameworks: matrix.rows(
-        settings.values, frameworks, settings.modes, settings.replicas, settings.workers
+        settings.values, frameworks, settings.modes, settings.replicas, settings.workers, settings.levels
     )
     """The rows of these settings for these frameworks."""
     oversubscribe: bool = False

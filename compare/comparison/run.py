@@ -21,7 +21,7 @@ from compare.comparison.comparison_plan import Request
 from compare.core import exits
 from compare.core.errors import LaunchError
 from compare.core.interrupt import SIGNALLED, Interrupted, interruptible
-from compare.core.option_parsing import given_besides, names, numbers, variants
+from compare.core.option_parsing import given_besides, levels, names, numbers, variants
 from compare.core.progress import Display, Watchers, display
 from compare.core.until_decided import asked_for
 from compare.execution import executor, options, run_settings, store
@@ -85,7 +85,10 @@ def command(
     hosts: options.Hosts = None,
     switches: Annotated[
         str | None,
-        typer.Option(help=f"Level of all switches that the spec does not name: {', '.join(spec.LEVELS)}. Default: fair."),
+        typer.Option(
+            help=f"Level of the switches that the spec does not name: {', '.join(spec.LEVELS)}. Default: usual. Several, with "
+            "commas, make rows of each."
+        ),
     ] = None,
     assignments: options.Set = None,
     out: options.Out = None,
@@ -121,12 +124,14 @@ def command(
             fields = options.fields(
                 data=data, model=model, batch_size=batch_size, image_size=image_size, optimizer=optimizer,
                 precision=precision, replicas=replicas, input=input_, part=_part(input_only, compute_only), epochs=epochs,
-                limit=limit, on_bad=on_bad, duplicates=duplicates, seed=seed, cores=cores, switches=switches,
+                limit=limit, on_bad=on_bad, duplicates=duplicates, seed=seed, cores=cores,
                 profile_steps=PROFILE_STEPS if profile else None, hosts=None if hosts is None else names(hosts),
             )  # fmt: skip
             asked = run_settings.settings(preset, spec_file, fields, assignments or [])
             if modes is not None:
                 asked = replace(asked, modes=tuple(variants(modes)))
+            if switches is not None:
+                asked = replace(asked, levels=tuple(levels(switches)))
             if workers is not None:
                 asked = replace(asked, workers=numbers("--workers", workers, least=0))
             asked = replace(asked, until=asked_for(until_decided, most_repeats, smallest_effect, asked.until))

@@ -14,18 +14,10 @@ from compare.core.statistics import Ratio, Spread, spread
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement import scaling_laws
+from compare.judgement.row_figures import oversubscribed
+from compare.judgement.run_figures import images_per_second, spread_median
 from compare.judgement.scaling_laws import Compute, Network, SerialFraction, Topology
-from compare.judgement.summary import (
-    accelerated,
-    images_per_second,
-    measured,
-    oversubscribed,
-    pairs_of_seconds,
-    ratio_of_seconds,
-    serial_of,
-    spread_median,
-    summarize,
-)
+from compare.judgement.summary import accelerated, measured, pairs_of_seconds, ratio_of_seconds, serial_of, summarize
 
 TOPOLOGIES: tuple[Topology, ...] = ("ring", "tree", "server")
 EXCHANGES: dict[str, Topology] = {"multi_process": "ring", "parameter_server": "server"}

@@ -29,7 +29,8 @@ from compare.execution import launch, options, store
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement import scaling_laws
-from compare.judgement.summary import epoch_seconds, measured, pairs_of_seconds, ratio_of_seconds
+from compare.judgement.run_figures import epoch_seconds
+from compare.judgement.summary import measured, pairs_of_seconds, ratio_of_seconds
 from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Report
 from compare.reporting.tables import Cell, Column, Table

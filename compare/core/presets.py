@@ -20,6 +20,8 @@ class Preset:
     repeats: int = 1
     workers: tuple[int, ...] = ()
     """Numbers of input workers. Each makes rows of its own. Empty: the number in the values."""
+    levels: tuple[str, ...] = ()
+    """Levels of switches. Each makes rows of its own. Empty: the level in the values."""
     seeds: tuple[int, ...] = ()
     """Seeds of the repeats, in a cycle. Empty: all repeats have the seed in the values."""
     until: UntilDecided | None = None

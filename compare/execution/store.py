@@ -136,6 +136,15 @@ class Stored(Exact):
                 found[repeat] += run.phases.wall_seconds if run.phases else 0.0
         return found
 
+    @cached_property
+    def other_data(self) -> set[str]:
+        """Ids of the rows with a run that had other data than the comparison. Without any of its own, than the first run."""
+        seen = {row_id: {run.data_hash for run in runs.values()} - {None} for row_id, runs in self.runs.items()}
+        every = [found for each in seen.values() for found in sorted(filter(None, each))]
+        own = self.comparison.data_hash
+        expected = own if own in every else next(iter(every), own)
+        return {row_id for row_id, each in seen.items() if each - {expected}}
+
 
 def new_folder(*names: str) -> Path:
     """`results/<time>-<names>`: the default results folder of a command."""

@@ -7,7 +7,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
-from compare.judgement.summary import Summary, summarize
+from compare.judgement.row_figures import Summary
+from compare.judgement.summary import summarize
 from compare.reporting import comparison_plots, plots
 from tests.compare import made
 

@@ -14,7 +14,7 @@ from compare.core import errors, looking
 from compare.core.statistics import Ratio, unpaired_ratio
 from compare.execution import store
 from compare.execution.store import Stored
-from compare.judgement.summary import epoch_seconds
+from compare.judgement.run_figures import epoch_seconds
 from compare.reporting import side_by_side
 from compare.reporting.comparison_report import read
 from compare.reporting.document import Report
