@@ -53,7 +53,7 @@ class EpochRecord(Exact):
     """Part of timed_seconds: the training loop waited for its next batch."""
     evaluation_seconds: float
     first_step_seconds: float | None = None
-    """Of the process that began with this epoch; None in all others."""
+    """Of the process that began with this epoch, with the compiling for other batch sizes; None in all others."""
 
     @property
     def seconds(self) -> float:

@@ -24,6 +24,7 @@ from common.machine import machine
 from common.machine.rates import Rates
 from common.models.work import Work
 from compare.core.errors import FolderError
+from compare.core.until_decided import UntilDecided
 from compare.execution.matrix import Row
 
 _LONGEST_VALUE = 120
@@ -100,6 +101,8 @@ class Comparison(Exact):
     """Of the repeats, one after the other and again; none: each row's spec has its own."""
     target_accuracy: float | None = None
     """Of the validation split, until which seconds are counted."""
+    until: UntilDecided | None = None
+    """When to stop adding repeats. None: `repeats` of each row are made."""
     work: Work | None = None
     """What the model computes and moves."""
     rates: dict[int, Rates] = {}
@@ -263,11 +266,16 @@ def claim(folder: Path, wanted: Comparison) -> Comparison:
     stored = read_plan(folder)
     _refuse_other(folder, _difference(stored, wanted))
     atomic_files.sweep(folder)
+    argv = _with_repeats(stored.argv, wanted.repeats) if wanted.repeats > stored.repeats else stored.argv
+    if wanted.until is not None and wanted.until != stored.until:  # the last of several values of an option counts
+        argv = [*argv, "--until-decided", "--most-repeats", str(wanted.until.most_repeats)]
+        argv += ["--smallest-effect", str(wanted.until.smallest_effect)]
     return stored.model_copy(
         update={
             "repeats": max(stored.repeats, wanted.repeats),
-            "argv": _with_repeats(stored.argv, wanted.repeats) if wanted.repeats > stored.repeats else stored.argv,
+            "argv": argv,
             "target_accuracy": wanted.target_accuracy or stored.target_accuracy,
+            "until": wanted.until or stored.until,
         }
     )
 

@@ -11,7 +11,7 @@ from compare.core import statistics, wording
 from compare.core.statistics import Judged
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
-from compare.judgement import cautions, conditions, inexact_modes, sameness, verdict_sentences
+from compare.judgement import cautions, conditions, decision, inexact_modes, sameness, verdict_sentences
 from compare.judgement.row_figures import Summary
 from compare.judgement.summary import Family, family
 
@@ -49,7 +49,7 @@ class Findings(Frozen, serialize_by_alias=True):
 def findings(stored: Stored, summaries: Sequence[Summary]) -> Findings:
     comparable = sameness.is_comparable(stored, summaries)
     judged = family(stored, summaries) if comparable else Family([], {})
-    surety = statistics.family_words(judged.judged)
+    surety = (decision.sentence(stored.comparison, judged.judged), statistics.family_words(judged.judged))
     return Findings(
         sameness=sameness.sentences(stored, summaries),
         comparable=comparable,
@@ -57,7 +57,7 @@ def findings(stored: Stored, summaries: Sequence[Summary]) -> Findings:
         contestants=verdict_sentences.of_contestants(stored, judged),
         modes=verdict_sentences.of_modes(stored, summaries, judged),
         verdicts=judged.judged,
-        surety=[surety] if surety else [],
+        surety=[sentence for sentence in surety if sentence],
         scores=[sentence for summary in summaries for sentence in _scores(summary)],
         inexact_modes=inexact_modes.sentences(stored, summaries),
         bounds=[sentence for summary in summaries if (sentence := _bound(summary))],

@@ -83,9 +83,19 @@ def family(stored: Stored, summaries: Sequence[Summary]) -> Family:
         for summary in summaries
         if summary.mode != "serial" and summary.speedup_same_cores is not None
     ]
-    judged = verdicts([*((f"{first.id} against {second.id}", ratio) for first, second, ratio in pairs), *modes])
+    named = [*((f"{first.id} against {second.id}", ratio) for first, second, ratio in pairs), *modes]
+    until = stored.comparison.until
+    judged = verdicts(named, until.smallest_effect if until else None)
     contestants = [(first, second, each) for (first, second, _), each in zip(pairs, judged, strict=False)]
     return Family(contestants, {each.name: each for each in judged[len(pairs) :]})
+
+
+def asks_anything(comparison: Comparison) -> bool:
+    """Whether two rows that can be run differ by their contestant alone, or one is a parallel mode with its serial row."""
+    rows = [row for row in comparison.rows if row.unavailable is None]
+    if any(matrix.differ_by_contestant(one, other) for one, other in combinations(rows, 2)):
+        return True
+    return any(row.spec.mode != "serial" and serial_of(comparison, row) in rows for row in rows)
 
 
 def measured(stored: Stored, row: Row) -> dict[int, RunResult]:
@@ -208,11 +218,11 @@ def _speedup(stored: Stored, base: Row | None, row: Row) -> Ratio | None:
 
 def ratio_of_seconds(stored: Stored, slow: Row, fast: Row) -> Ratio | None:
     """Epoch seconds of one row over another's, paired by repeat. None if there is no pair."""
-    return paired_ratio(pairs_of_seconds(stored, slow, fast))
+    return paired_ratio(list(pairs_of_seconds(stored, slow, fast).values()))
 
 
-def pairs_of_seconds(stored: Stored, slow: Row, fast: Row) -> list[tuple[float, float]]:
-    """Epoch seconds of two rows, repeat by repeat. See `comparable` for the runs that count.
+def pairs_of_seconds(stored: Stored, slow: Row, fast: Row) -> dict[int, tuple[float, float]]:
+    """Epoch seconds of two rows, by repeat. See `comparable` for the runs that count.
 
     Rows of other data have no pairs. Two runs that were not made in turn are no pair, see `seconds_apart`: they did not meet
     the same machine.
@@ -223,7 +233,7 @@ def pairs_of_seconds(stored: Stored, slow: Row, fast: Row) -> list[tuple[float, 
         for repeat in sorted(ours.keys() & theirs.keys())
         if not {slow.id, fast.id} & stored.other_data and not seconds_apart(stored, repeat, (ours[repeat], theirs[repeat]))
     ]
-    return [(epoch_seconds(theirs[repeat]), epoch_seconds(ours[repeat])) for repeat in both]
+    return {repeat: (epoch_seconds(theirs[repeat]), epoch_seconds(ours[repeat])) for repeat in both}
 
 
 def seconds_apart(stored: Stored, repeat: int, runs: Sequence[RunResult]) -> float:

@@ -69,7 +69,7 @@ def _pays(summary: Summary, speedup: Judged) -> str:
         pairs = f"({speedup.ratio.n} of {VERDICT_PAIRS})"
         return f"{summary.name}: too few repeats to tell {pairs}; it is {times} here"
     word = statistics.pays(speedup)
-    said = f"{summary.name}: {word}; it" if word == "no gain shown" else f"{summary.name} {word}: it"
+    said = f"{summary.name} {word}: it" if speedup.verdict in ("above", "below") else f"{summary.name}: {word}; it"
     return f"{said} is {times}{statistics.surety(speedup)}"
 
 

@@ -306,7 +306,8 @@ class Search:
     def _ratio(self, one: _Configuration, other: _Configuration) -> Ratio | None:
         shared = sorted(one.rounds.keys() & other.rounds.keys())
         return paired_ratio(
-            [(images_per_second(one.rounds[number]), images_per_second(other.rounds[number])) for number in shared]
+            [(images_per_second(one.rounds[number]), images_per_second(other.rounds[number])) for number in shared],
+            one_look=True,
         )
 
     def _is_precise(self, each: _Configuration) -> bool:
