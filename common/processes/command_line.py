@@ -44,6 +44,15 @@ def parse(framework: str, words: Sequence[str]) -> argparse.Namespace:
 
 
 def _add_trace_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--drawn",
+        type=lambda words: [int(word) for word in words.split(",")],
+        metavar="STEP,...",
+        help="record these single steps, from 0, instead of a run",
+    )
+    parser.add_argument(
+        "--teacher", type=Path, metavar="FILE", help="load the state before each drawn step from this recording"
+    )
     parser.add_argument("--reverse-batches", action="store_true", help="sum in another order: the yardstick")
     parser.add_argument("--batches", action="store_true", help="also the batches of all steps, and the weights after them")
     parser.add_argument(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
 
 from common import spec
 from common.artifacts import checkpoint, event_log, results, schema
@@ -160,7 +161,10 @@ def _train(job: Job, twin: Twin, run: Run, stopwatch: timing.Stopwatch) -> tuple
 def trace(framework: str, twin: Twin, read: Spec, out: Path, asked: argparse.Namespace) -> None:
     """Record the arrays of a few steps."""
     dataset, plan, initial, trainer = _prepare(framework, twin, read, reverse_batches=asked.reverse_batches)
-    if asked.copies is not None:
+    if asked.drawn is not None:
+        teacher = None if asked.teacher is None else safetensors.numpy.load_file(asked.teacher)
+        arrays = tracing.trace_steps(trainer, plan, asked.drawn, teacher)
+    elif asked.copies is not None:
         arrays = trajectories.losses(trainer, plan, *asked.copies)
     else:
         arrays = tracing.trace(trainer, plan, dataset, initial, batches_too=asked.batches)

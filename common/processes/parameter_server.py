@@ -107,8 +107,13 @@ class Server:
         return reduce(np.add, await self.gather(rank, values))
 
     async def load(self, rank: int, values: Array, counts: list[int]) -> None:
-        """Take rank 0's parameters, and how many of them are in each message; all workers wait until they are here."""
-        if rank == 0:
+        """Take rank 0's parameters, and how many of them are in each message; all workers wait until they are here.
+
+        The optimizer's state stays if the parameters are as many as before.
+        """
+        if rank == 0 and counts == self._counts and values.dtype == self._values.dtype:
+            self._values[:] = values
+        elif rank == 0:
             self._values = values.copy()
             self._counts = counts
             self._rule = optim.build(self._settings, [self._values])

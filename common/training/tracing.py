@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ from common.data.batches import Plan
 from common.data.sources import Dataset
 from common.machine import heartbeat
 from common.models.weights import Weights
+from common.spec.names import RESUMABLE_MODES
 from common.training.trainer import Batch, Trainer
 
 PIXEL_STEPS = 3
@@ -23,6 +25,14 @@ class TraceableTrainer(Trainer, Protocol):
 
     def load_weights(self, values: Weights) -> None:
         """Set every parameter and statistic of every replica."""
+        ...
+
+    def slots(self) -> dict[str, Weights]:
+        """What the optimizer keeps for every trainable parameter, by slot and canonical name. Modes that can resume only."""
+        ...
+
+    def load_slots(self, values: Mapping[str, Weights]) -> None:
+        """Set what `slots` returned."""
         ...
 
     def num_values(self) -> tuple[int, int]:
@@ -39,6 +49,76 @@ class TraceableTrainer(Trainer, Protocol):
         Only mode serial supports `training`, which changes BatchNorm statistics.
         """
         ...
+
+
+def trace_steps(
+    trainer: TraceableTrainer, plan: Plan, drawn: Sequence[int], teacher: Mapping[str, npt.NDArray[Any]] | None
+) -> dict[str, npt.NDArray[Any]]:
+    """Do single steps of the plan and record them. The steps between them are not done, but their input is read.
+
+    Args:
+        trainer: of this process, untrained.
+        plan: of the run.
+        drawn: steps, from 0, in order.
+        teacher: a recording of the same steps, whose states are loaded. None: go on from step to step, and record the states
+            and the batches for others. Mode serial.
+
+    Returns:
+        By step, from 0: ids/<step>: int64 [N]; hashes/<step>: int64 [N], of each image; loss/<step>: mean over the batch;
+        after/<step>/weights/<parameter>. Where rank 0 has it, after/<step>/slots/<slot>/<parameter>: the optimizer's state. A
+        teacher adds images/<step>, labels/<step>, masks/<step>/<dropout>, and before/<step>/ if the step before was not drawn.
+    """
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    has_slots = plan.spec.mode in RESUMABLE_MODES
+    iterator: Iterator[Batch] | None = None
+    position = 0
+
+    def state(prefix: str) -> None:
+        arrays.update({f"{prefix}/weights/{name}": array for name, array in trainer.weights().items()})
+        for slot, values in (trainer.slots() if has_slots else {}).items():
+            arrays.update({f"{prefix}/slots/{slot}/{name}": array for name, array in values.items()})
+
+    for step in drawn:
+        epoch, step_in_epoch = divmod(step, plan.steps_per_epoch)
+        if iterator is None or step - position > 2 * plan.steps_per_epoch:
+            iterator, position = trainer.batches(epoch + 1), epoch * plan.steps_per_epoch
+        while position < step:
+            next(iterator)
+            position += 1
+        batch, position = next(iterator), step + 1
+        start, stop = plan.batch(step_in_epoch)
+        index, number = trainer.shard
+        low, high = plan.bounds(epoch + 1, number, index)[step_in_epoch]
+        own = np.zeros((2, stop - start), np.int64)
+        hashes = [int.from_bytes(_sha256(image).tobytes()[:7]) for image in np.asarray(batch.images)]
+        own[:, low - start : high - start] = np.asarray(batch.ids), hashes
+        arrays[f"ids/{step}"], arrays[f"hashes/{step}"] = trainer.all_reduce(own[0]), trainer.all_reduce(own[1])
+        if teacher is None:
+            arrays |= {f"images/{step}": np.asarray(batch.images), f"labels/{step}": np.asarray(batch.labels)}
+            arrays |= {f"masks/{step}/{index}": np.asarray(mask) for index, mask in enumerate(batch.masks)}
+            if step - 1 not in drawn:
+                arrays[f"before/{step}/drawn"] = np.array(step)
+                state(f"before/{step}")
+        else:
+            known = f"before/{step}" if f"before/{step}/drawn" in teacher else f"after/{step - 1}"
+            slots: dict[str, Weights] = {}
+            for path, array in _under(teacher, f"{known}/slots/").items():
+                slot, _, name = path.partition("/")
+                slots.setdefault(slot, {})[name] = array
+            trainer.load_weights(_under(teacher, f"{known}/weights/"))
+            if has_slots:
+                trainer.load_slots(slots)
+        loss, _ = trainer.train_step(batch, stop - start, plan.learning_rate(step))
+        heartbeat.stepped()
+        arrays[f"loss/{step}"] = trainer.all_reduce(trainer.fetch([loss]).astype(np.float64))
+        trainer.share_statistics()
+        state(f"after/{step}")
+    mean, deviation = plan.scaling.mean, plan.scaling.std
+    return arrays | {"pixel_mean": np.array(mean, np.float64), "pixel_std": np.array(deviation, np.float64)}
+
+
+def _under(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, npt.NDArray[Any]]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def trace(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from common import spec
+from common.models import architectures
 from common.models.architectures import Architecture
 from common.spec import Spec
 from compare.execution import launch
@@ -58,3 +59,9 @@ def has_switches(timed: Spec) -> bool:
 def reduced(framework: str, timed: Spec) -> list[str]:
     """The switches that make a run compute with fewer digits. The framework is asked only if there are switches."""
     return spec.reduced(timed, spec.of_device(timed, launch.describe(framework))["options"]) if has_switches(timed) else []
+
+
+def has_own_builders(model: str) -> bool:
+    """Whether a user's model builds its networks itself, so that its architecture may not say all that they compute."""
+    module = architectures.user_module(model)
+    return any(hasattr(module, f"build_{framework}") for framework in launch.FRAMEWORKS)

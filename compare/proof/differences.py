@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from common.models.architectures import Architecture
 from common.spec import Spec
+from compare.proof.certificate import Rung
 
 Arrays = dict[str, npt.NDArray[Any]]
-UNSEEN_NOISE = {"float64": 1e-14, "float32": 1e-4}
-"""Rounding in the gradients of a mode, which are not recorded. In float64 the scale is the model's largest gradient. In float32
-it is the parameter's own largest one, because the model's would hide whole layers."""
+UNSEEN_NOISE = 1e-14
+"""Rounding in the gradients of a mode, which are not recorded, on the scale of the model's largest gradient."""
 
 
 def parameters(architecture: Architecture, ours: Arrays, theirs: Arrays) -> tuple[float, str | None]:
@@ -51,9 +51,7 @@ def updates_apart(what: Spec, limit: float, ours: Arrays, theirs: Arrays) -> tup
             # most d / 4|g|. So it must agree wherever g is well above rounding. The gradient of a bias before BatchNorm is
             # only rounding, and has no direction.
             is_bias, other = name.endswith(".bias"), theirs.get(f"gradient/{name}")
-            is_own = what.precision == "float32" and not is_bias
-            scale = float(np.abs(gradient).max()) if is_own else largest_gradient
-            noise = UNSEEN_NOISE[what.precision] * scale if other is None else float(absolute(gradient, other).max())
+            noise = UNSEEN_NOISE * largest_gradient if other is None else float(absolute(gradient, other).max())
             followed = gradient + what.optimizer.weight_decay * ours[f"initial/{name}"]
             counts = np.abs(followed) * limit >= noise
             if not counts.any() and not is_bias and followed.any():
@@ -119,3 +117,19 @@ def over(difference: float, scale: float) -> float:
 
 def farthest(differences: list[tuple[float, str]]) -> tuple[float, str | None]:
     return max(differences, default=(math.inf, None))
+
+
+def rung(what: Spec, name: str, difference: float, where: str | None, tolerance: float, reason: str, **fields: Any) -> Rung:
+    """A rung about one moment. It passes if its difference is a number within the tolerance."""
+    values: dict[str, Any] = {"steps": 1, "step": None, "status": "passed" if difference <= tolerance else "failed", **fields}
+    return Rung(
+        name=name,
+        model=what.model,
+        optimizer=what.optimizer.name,
+        precision=what.precision,
+        max_relative_difference=difference,
+        where=where,
+        tolerance=tolerance,
+        reason=reason,
+        **values,
+    )

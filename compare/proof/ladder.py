@@ -27,7 +27,7 @@ from compare.execution import launch
 from compare.execution.matrix import Row
 from compare.execution.store import Trajectories
 from compare.judgement import growth
-from compare.proof import claims, recordings, remembered, rungs, tolerances
+from compare.proof import claims, recordings, remembered, rungs, single_steps, tolerances
 from compare.proof.certificate import Proof, Rung
 from compare.proof.differences import Arrays
 from compare.proof.tolerances import Yardstick
@@ -37,8 +37,6 @@ LEAST_PER_REPLICA = 3
 """Fewer examples would leave a replica without any in the uneven last batch of rung 6."""
 STEPS = 50
 PARALLEL_STEPS = 20
-TIMED_STEPS = 20
-"""Steps of the timed configuration, in its own precision and with its own batch."""
 COPIES = 3
 """Of the timed run in each framework. If the frameworks differ by rounding alone, their distance exceeds that of all six copies
 to their own run about once in seven. Then MORE_COPIES are made, and it is exceeded about once in nineteen."""
@@ -101,7 +99,11 @@ def prove(
         return proof.model_copy(update=claimed)
     start = time.perf_counter()
     ladder.settle()
-    climbed = [*ladder.twins(), *(rung for mode in parallel for rung in ladder.mode(mode)), *ladder.timed(timed_runs)]
+    climbed = [
+        *ladder.twins(),
+        *(rung for mode in parallel for rung in ladder.mode(mode)),
+        *(ladder.timed(timed_runs) if timed_runs else ladder.proved()),
+    ]
     followed, copies = ladder.trajectories(timed_runs)
     made_at = datetime.now(UTC).isoformat(timespec="seconds")
     proof = Proof(
@@ -253,31 +255,70 @@ class _Ladder:
         return found
 
     def timed(self, specs: Mapping[str, Spec]) -> list[Rung]:
-        """Rungs 2 to 5 of the timed kernels: float32, the timed batch, and each framework's own switches.
+        """Rung 8: single float32 steps of what is timed, with the timed kernels, batch, input, modes and switches.
 
         If the switches leave fewer digits than float32, the difference is shown and not judged.
         """
-        first, *others = self.frameworks
-        if not others or any(name not in specs or specs[name].precision != "float32" for name in self.frameworks):
+        if not self.frameworks or any(name not in specs or specs[name].precision != "float32" for name in self.frameworks):
             return []
         if any(specs[name].optimizer.native for name in self.frameworks):
             return []  # two update rules, which nobody claims to be the same
-        short = {
-            name: specs[name].with_fields(
-                epochs=None,
-                steps=TIMED_STEPS,
-                data=_limited(specs[name], TIMED_STEPS * specs[name].global_batch_size),
-            )
+        serial = {name: _few_batches(specs[name], len(self._dataset.train)) for name in self.frameworks}
+        parallel = [
+            (name, spec.build(spec.with_variant(serial[name].model_dump(), mode, self.replicas)))
+            for mode in self.modes
             for name in self.frameworks
-        }
-        made = {name: self._record(what, "timed", frameworks=(name,))[name] for name, what in short.items()}
-        compared = [rungs.compare_serials(short[first], self.architecture, made[first], made[other], None) for other in others]
-        found = [rung for each in compared for rung in each if rung.name[0] in "2345"]
-        fewer = [f"{name} with {each}" for name in self.frameworks for each in claims.reduced(name, short[name])]
-        if not fewer:
+        ]
+        found = self.single_steps("timed", serial, [(name, what) for name, what in parallel if what.departs is None])
+        fewer = [f"{name} with {each}" for name in self.frameworks for each in claims.reduced(name, specs[name])]
+        reason = f"fewer digits than float32: {', '.join(fewer)}"
+        if not fewer and self.base.model not in spec.MODELS and claims.has_own_builders(self.base.model):
+            reason = "shown: the model has builders of its own, and the referee knows only its architecture"
+        elif not fewer:
             return found
-        shown = {"status": "shown", "reason": f"fewer digits than float32: {', '.join(fewer)}"}
+        shown = {"status": "shown", "reason": reason}
         return [rung.model_copy(update=shown) for rung in found]
+
+    def proved(self) -> list[Rung]:
+        """Rung 8 of the proof's own spec, over many uneven epochs: at every step in float64, at a few in float32."""
+        found: list[Rung] = []
+        for micro_batches in sorted({1, *(claim.micro_batches for claim in self._claims.values())}):
+            serial = self._uneven.with_fields(accumulation=micro_batches, steps=self.base.steps)
+            parallel = [
+                (name, claim.parallel.with_fields(steps=self.base.steps))
+                for claim in self._claims.values()
+                if claim.micro_batches == micro_batches
+                for name in claim.frameworks
+            ]
+            found += self.single_steps(f"{micro_batches}-parts", dict.fromkeys(self.frameworks, serial), parallel)
+        return found
+
+    def single_steps(self, label: str, serial: Mapping[str, Spec], parallel: Sequence[tuple[str, Spec]]) -> list[Rung]:
+        """Rung 8: single steps of all runs, from the states of the first framework's serial run.
+
+        Args:
+            label: of the recordings.
+            serial: by framework. Only switches may differ.
+            parallel: framework, and the same run in another mode.
+        """
+        first, *others = self.frameworks
+        base = serial[first]
+        if base.precision == "float64" and not others and not parallel:
+            return []  # nothing to compare the first framework with
+        available = len(self._dataset.train)
+        plan = Plan(base, self.architecture, min(base.data.limit or available, available))
+        drawn = single_steps.drawn(base, self.architecture, plan)
+        options = ["--drawn", ",".join(map(str, drawn))]
+        label = f"single-steps-{base.precision}-{label}"
+        teacher = self._record(base, label, *options, frameworks=(first,))[first]
+        options += ["--teacher", str(recordings.path(self.out, base, label, first))]
+        judge = single_steps.Judge(self.architecture, teacher, drawn, plan)
+        found = judge.rungs(base, teacher, first) if base.precision == "float32" else []
+        for name, what in [*((name, serial[name]) for name in others), *parallel]:
+            if spec.check_against(what, launch.describe(name)) is None:
+                recorded = self._record(what, f"{label}-{what.variant}", *options, frameworks=(name,))[name]
+                found += judge.rungs(what, recorded, name)
+        return found
 
     def trajectories(self, specs: Mapping[str, Spec]) -> tuple[list[Rung], Trajectories | None]:
         """The timed serial run as it goes, in its own precision, and copies that tell how far rounding carries it.
@@ -359,6 +400,13 @@ class _Ladder:
         """One recording from each framework."""
         asked = self.frameworks if frameworks is None else frameworks
         return recordings.record({label: what}, asked, self.out, self.progress, *options)[label]
+
+
+def _few_batches(timed: Spec, available: int) -> Spec:
+    """The timed run with two whole batches in an epoch and the uneven one, if it has one."""
+    size = timed.global_batch_size
+    examples = min(timed.data.limit or available, available)
+    return timed.with_fields(data=_limited(timed, min(examples, 2 * size + examples % size)), profile_steps=0)
 
 
 def _excused(strict: list[Rung], measured: list[Rung]) -> list[Rung]:

@@ -13,6 +13,11 @@ from compare.execution import launch
 from compare.proof.differences import Arrays
 
 
+def path(out: Path, what: Spec, label: str, framework: str) -> Path:
+    """Where a recording lies."""
+    return out / what.model / what.optimizer.name / f"{label}-{framework}.safetensors"
+
+
 def record(
     specs: Mapping[str, Spec], frameworks: Sequence[str], out: Path, progress: Callable[[str], None], *options: str
 ) -> dict[str, dict[str, Arrays]]:
@@ -37,27 +42,27 @@ def record(
     if not specs:
         return recordings
     first, what = next(iter(specs.items()))
-    folder = out / what.model / what.optimizer.name
+    folder = path(out, what, first, "").parent
     folder.mkdir(parents=True, exist_ok=True)
     for label, each in specs.items():
         (folder / f"{label}.json").write_text(each.to_json(), encoding="utf-8")
     labels = " and ".join(specs)
     for name in frameworks:
         progress(f"proof: {what.model}, {what.optimizer.name}, {labels}, {name}")
-        paths, log = {label: folder / f"{label}-{name}.safetensors" for label in specs}, folder / f"{first}-{name}.log"
+        paths, log = {label: path(out, what, label, name) for label in specs}, folder / f"{first}-{name}.log"
         words: list[str] = []
-        for label, path in paths.items():
-            path.unlink(missing_ok=True)  # never judge a recording of an earlier proof
+        for label, place in paths.items():
+            place.unlink(missing_ok=True)  # never judge a recording of an earlier proof
             source = str(folder / f"{label}.json")
-            words += ["--then", source, str(path)] if words else ["trace", source, "--out", str(path)]
+            words += ["--then", source, str(place)] if words else ["trace", source, "--out", str(place)]
         code = launch.call(name, [*words, *options], log=log, hang_seconds=what.hang_seconds)
         if code != 0:
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
             raise LaunchError(
                 f"{name} could not record {labels} ({launch.exit_words(code)}). See {log}.\n" + "\n".join(lines[-3:])
             )
-        for label, path in paths.items():
-            if not path.exists():
+        for label, place in paths.items():
+            if not place.exists():
                 raise LaunchError(f"{name} recorded nothing for {label}, and ended as if all were well. See {log}.")
-            recordings[label][name] = safetensors.numpy.load_file(path)
+            recordings[label][name] = safetensors.numpy.load_file(place)
     return recordings

@@ -21,8 +21,6 @@ LOGITS_TOLERANCE = 1e-9
 FIRST_FLOAT32_TOLERANCE = 1e-5
 DEEP_FLOAT32_TOLERANCE = 1e-4
 """Of single logits, which add up the rounding of every layer: some hundred times that of one number."""
-GRADIENT_FLOAT32_TOLERANCE = 1e-2
-"""In float32, rounding opens some ReLUs and turns some ties of max-pooling. mini_xception showed 1.4e-3."""
 GRADIENT_NOISE = 1e-13
 """Rounding in the gradient of a bias before BatchNorm. In exact arithmetic that gradient is zero."""
 YARDSTICK_FACTOR = 10.0

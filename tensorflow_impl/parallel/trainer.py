@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, cast
 
@@ -238,6 +238,25 @@ class Trainer:
     def weights(self) -> Weights:
         """Every parameter and statistic by canonical name: replica 0's, or gathered where replicas divide the model."""
         return weights.extract(self._model, self._architecture)
+
+    def slots(self) -> dict[str, Weights]:
+        """What the optimizer keeps for every trainable parameter, by slot and canonical name. Modes that can resume only."""
+        found: dict[str, list[tf.Tensor]] = {}
+        for path, array in self._optimizer.state().items():
+            slot, _, index = path.partition("/")
+            if index:
+                found.setdefault(slot, []).append(tf.constant(array))
+        return {slot: weights.extract_gradients(self._model, self._architecture, each) for slot, each in found.items()}
+
+    def load_slots(self, values: Mapping[str, Weights]) -> None:
+        """Set what `slots` returned."""
+        own, arrays = self.weights(), self._optimizer.state()
+        for slot, each in values.items():
+            self.load_weights({**own, **each})  # the model's own variables have the layout
+            for index, variable in enumerate(self._model.trainable_variables):
+                arrays[f"{slot}/{index}"] = variable.numpy()
+        self._optimizer.load_state(arrays)
+        self.load_weights(own)
 
     def num_values(self) -> tuple[int, int]:
         """Number of values in the whole model, as (all, trainable). Every process gets the same."""

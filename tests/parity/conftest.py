@@ -4,6 +4,7 @@ import platformdirs
 import pytest
 
 from compare.execution import launch
+from compare.proof import single_steps
 from tests.parity.made_up import FakeTwins
 
 
@@ -13,5 +14,6 @@ def twins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeTwins:
     fake = FakeTwins()
     monkeypatch.setattr(launch, "describe", fake.describe)
     monkeypatch.setattr(launch, "call", fake.call)
+    monkeypatch.setattr(single_steps, "MOST_BYTES", 0)  # two steps are enough of a pretence
     monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: tmp_path / "cache" / name)
     return fake

@@ -8,10 +8,12 @@ import numpy as np
 import safetensors.numpy
 
 from common import spec
+from common.data.batches import Plan
 from common.models import architectures, weights
 from common.models.architectures import Architecture
 from common.spec import Spec
 from compare.proof.differences import Arrays
+from compare.proof.referee import network, training
 
 Change = Callable[[Arrays], None]
 DESCRIBED = {
@@ -60,6 +62,46 @@ def recording(what: Spec, *, reverse_batches: bool = False, seed: int = 0) -> Ar
     return arrays
 
 
+def recording_of_steps(what: Spec, drawn: Sequence[int]) -> Arrays:
+    """Single steps as `tracing.trace_steps` records them: the referee's in float32, made up in float64."""
+    architecture, draw = architecture_of(what), np.random.default_rng(0)
+    plan = Plan(what, architecture, what.data.limit or 1257)
+    state: Arrays = {name: array.astype(what.precision) for name, array in weights.initial(architecture, what.seed).items()}
+    given = what.optimizer
+    rule: Any = training.SGD(given.momentum, given.weight_decay) if given.name == "sgd" else training.Adam()
+    slots = {"buffer": "buffers"} if given.name == "sgd" else {"mean": "means", "square": "squares"}
+    arrays: Arrays = {"pixel_mean": np.zeros(3), "pixel_std": np.ones(3)}
+
+    def keep(prefix: str) -> None:
+        for name in found:
+            for slot, field in slots.items():
+                kept = getattr(rule, field).get(name, np.zeros(state[name].shape))
+                arrays[f"{prefix}/slots/{slot}/{name}"] = kept.astype(what.precision)
+        arrays.update({f"{prefix}/weights/{name}": array.astype(what.precision) for name, array in state.items()})
+
+    for number, step in enumerate(drawn, start=1):
+        start, stop = plan.batch(step % plan.steps_per_epoch)
+        size = stop - start
+        images, labels = draw.integers(0, 256, (size, 32, 32, 3), np.uint8), draw.integers(0, 10, size)
+        masks = [draw.random((size, dropout.units)) < 0.5 for dropout in architecture.dropouts]
+        loss, found = 2.0, {p.name: draw.normal(size=p.shape) for p in architecture.parameters() if p.trainable}
+        if what.precision == "float32":
+            wide = {name: array.astype(np.float64) for name, array in state.items()}
+            batch = network.Batch(network.scaled(images, [0] * 3, [1] * 3, np.float64), labels, masks)
+            done = network.gradients(architecture, wide, batch)
+            loss, found = float(done.loss), done.gradients
+        if step - 1 not in drawn:
+            arrays[f"before/{step}/drawn"] = np.array(step)
+            keep(f"before/{step}")
+        rate = plan.learning_rate(step)
+        state |= {name: rule.update(name, state[name], gradient, rate, number) for name, gradient in found.items()}
+        keep(f"after/{step}")
+        arrays |= {f"ids/{step}": np.arange(size), f"hashes/{step}": np.arange(size), f"loss/{step}": np.array([loss])}
+        arrays |= {f"images/{step}": images, f"labels/{step}": labels}
+        arrays |= {f"masks/{step}/{index}": mask for index, mask in enumerate(masks)}
+    return arrays
+
+
 def architecture_of(what: Spec) -> Architecture:
     return architectures.resolve(what.model, 10, 32)
 
@@ -78,6 +120,7 @@ class FakeTwins:
         self.code = 0
         self.growth = 1.1
         self.followed: list[tuple[str, Spec, int]] = []
+        self.stepped: list[tuple[str, Spec]] = []
 
     def describe(self, framework: str) -> dict[str, Any]:
         return {"framework": framework, **self.described}
@@ -91,6 +134,10 @@ class FakeTwins:
         if "--copies" in rest:
             copies, steps = map(int, rest[rest.index("--copies") + 1 :][:2])
             self.follow(framework, spec.from_json(Path(path).read_bytes()), out, copies, steps)
+            return 0
+        if "--drawn" in rest:
+            drawn = list(map(int, rest[rest.index("--drawn") + 1].split(",")))
+            self.step(framework, spec.from_json(Path(path).read_bytes()), out, drawn)
             return 0
         wanted, reverse_batches = [(path, out)], "--reverse-batches" in rest
         while rest[:1] == ["--then"]:
@@ -108,6 +155,13 @@ class FakeTwins:
         if change := self.changes.get((framework, "trajectory")):
             change(arrays)
         safetensors.numpy.save_file({"losses": np.ascontiguousarray(arrays["loss"])}, out)
+
+    def step(self, framework: str, what: Spec, out: str, drawn: Sequence[int]) -> None:
+        self.stepped.append((framework, what))
+        arrays = recording_of_steps(what, drawn)
+        if change := self.changes.get((framework, "steps")):
+            change(arrays)
+        safetensors.numpy.save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, out)
 
     def record(self, framework: str, what: Spec, out: str, *, reverse_batches: bool) -> None:
         self.calls.append((framework, what))

@@ -57,7 +57,7 @@ def rung(status: str, **fields: Any) -> Rung:
 def test_a_whole_proof_climbs_every_rung_for_every_mode_and_framework(twins: FakeTwins, tmp_path: Path) -> None:
     proof = prove(tmp_path, timed(), MODES)
     assert proof.verdict == "proved"
-    assert {rung.name[0] for rung in proof.rungs} == set("1234567")
+    assert {rung.name[0] for rung in proof.rungs} == set("12345678")
     sixth = {(rung.framework, rung.mode) for rung in proof.rungs if rung.name.startswith("6")}
     assert sixth == {(framework, mode) for framework in ("pytorch", "tensorflow") for mode in MODES[1:]}
 
@@ -252,19 +252,31 @@ def test_copies_of_a_pipeline_are_held_where_their_micro_batches_have_no_statist
 def test_the_timed_kernels_are_held_against_each_other_in_their_own_precision(twins: FakeTwins, tmp_path: Path) -> None:
     raced = {name: timed(global_batch_size=32) for name in ("pytorch", "tensorflow")}
     proof = prove(tmp_path, timed(), timed_runs=raced)
-    again = [rung for rung in proof.rungs if rung.precision == "float32"]
-    assert {rung.name[0] for rung in again} == set("2345")
-    asked = [what for _, what in twins.calls if what.precision == "float32"]
-    assert [(what.steps, what.global_batch_size) for what in asked] == [(ladder.TIMED_STEPS, 32)] * 2
+    again = [rung for rung in proof.rungs if rung.name.startswith("8 one step in float32")]
+    assert {(rung.framework, rung.name.rpartition(": ")[2]) for rung in again} == {
+        (name, aspect) for name in raced for aspect in ("batches", "losses", "gradients", "weights")
+    }
+    assert {(what.data.limit, what.global_batch_size) for _, what in twins.stepped} == {(64 + 1257 % 32, 32)}
     assert "in float64" in proof.sentence
 
     def other_kernel(arrays: Arrays) -> None:
-        if arrays["loss"].shape == (ladder.TIMED_STEPS,):
-            arrays["gradient/dense.kernel"] = 1.5 * arrays["gradient/dense.kernel"]
+        for name in [name for name in arrays if name.endswith("slots/buffer/dense.kernel")]:
+            arrays[name] = arrays[name] * np.float32(1.001)
 
-    twins.changes["tensorflow", "serial"] = other_kernel
+    twins.changes["tensorflow", "steps"] = other_kernel
     refuted = prove(tmp_path, timed(), timed_runs=raced)
-    assert [(rung.name, rung.precision) for rung in refuted.rungs if rung.status == "failed"] == [("3 gradients", "float32")]
+    failed = [rung.name for rung in refuted.rungs if rung.status == "failed"]
+    assert failed == ["8 one step in float32: gradients", "8 one step in float32: weights"]
+    assert "in float32" in refuted.sentence
+
+
+def test_a_timed_mode_accumulation_and_workers_are_those_of_its_single_steps(twins: FakeTwins, tmp_path: Path) -> None:
+    raced = {
+        name: timed(global_batch_size=16, accumulation=2, input="workers", workers=2) for name in ("pytorch", "tensorflow")
+    }
+    proof = prove(tmp_path, timed(), MODES, timed_runs=raced)
+    assert {(what.mode, what.accumulation, what.workers) for _, what in twins.stepped} == {(mode, 2, 2) for mode in MODES}
+    assert {rung.mode for rung in proof.rungs if rung.name.startswith("8")} == {None, *MODES[1:]}
 
 
 def both(**fields: Any) -> dict[str, Spec]:
@@ -340,10 +352,10 @@ def test_a_race_with_fewer_digits_is_shown_and_not_judged(twins: FakeTwins, tmp_
     twins.described["options"] = {"digits": {"values": ["all", "few"], "default": "all", "reduced": ["few"]}}
 
     def fewer(arrays: Arrays) -> None:
-        if arrays["loss"].shape == (ladder.TIMED_STEPS,):
-            arrays["gradient/dense.kernel"] = 1.5 * arrays["gradient/dense.kernel"]
+        for name in [name for name in arrays if name.endswith("slots/buffer/dense.kernel")]:
+            arrays[name] = arrays[name] * np.float32(1.5)
 
-    twins.changes["tensorflow", "serial"] = fewer
+    twins.changes["tensorflow", "steps"] = fewer
     proof = prove(tmp_path, timed(), timed_runs={"pytorch": timed(), "tensorflow": timed(framework_options={"digits": "few"})})
     raced = [rung for rung in proof.rungs if rung.precision == "float32"]
     assert raced and {rung.status for rung in raced} == {"shown"} and proof.verdict == "proved"

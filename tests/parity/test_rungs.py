@@ -99,8 +99,6 @@ def test_equal_recordings_pass_every_rung_with_no_difference(precision: str, opt
         ("stepped/conv_bn.mean", "4 BatchNorm statistics after one step", 1e-12, "float64"),
         ("logits/final", "5 logits after the last step, eval mode", 1e-9, "float64"),
         ("logits/train", "2 logits, train mode", 1e-4, "float32"),
-        ("gradient/dense.kernel", "3 gradients", 1e-2, "float32"),
-        ("stepped/conv_bn.variance", "4 BatchNorm statistics after one step", 1e-5, "float32"),
     ],
 )
 def test_a_value_of_each_array_is_held_to_its_tolerance(name: str, rung: str, tolerance: float, precision: str) -> None:
@@ -404,7 +402,7 @@ def test_a_kernel_whose_gradient_is_all_noise_to_adam_is_not_passed_over() -> No
     assert found["4 weights after one step"].where == "dense.kernel"
 
 
-@pytest.mark.parametrize(("precision", "too_small"), [("float64", 1e-7), ("float32", 1e-3)])
+@pytest.mark.parametrize(("precision", "too_small"), [("float64", 1e-7)])
 def test_adams_first_step_in_a_mode_is_compared_where_rounding_cannot_have_turned_serials_gradient(
     precision: str, too_small: float
 ) -> None:
@@ -438,7 +436,7 @@ def test_a_parameter_whose_first_gradient_is_zero_must_stay_where_it_is() -> Non
 
 def test_adams_direction_is_that_of_the_gradient_with_its_weight_decay() -> None:
     """Where the two cancel each other out, the direction is rounding, however large they are."""
-    what = base(optimizer={**ADAM, "weight_decay": 0.1}, precision="float32")
+    what = base(optimizer={**ADAM, "weight_decay": 0.1})
     ours = recording(what)
     ours["gradient/dense.kernel"][7, 7] = -0.1 * ours["initial/dense.kernel"][7, 7]
     theirs = {name: array.copy() for name, array in ours.items()}
@@ -448,7 +446,7 @@ def test_adams_direction_is_that_of_the_gradient_with_its_weight_decay() -> None
     assert failed(found) == []
 
 
-@pytest.mark.parametrize(("precision", "tolerance"), [("float64", 1e-8), ("float32", 1e-2)])
+@pytest.mark.parametrize(("precision", "tolerance"), [("float64", 1e-8)])
 def test_adams_first_step_is_compared_wherever_the_gradient_stands_out_of_the_rounding(
     precision: str, tolerance: float
 ) -> None:

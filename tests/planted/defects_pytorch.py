@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from common.data.batches import Plan
 from common.models import architectures
 from common.models.architectures import Architecture, Conv, Layer, MaxPool, Residual
 from common.models.sharding import shard
@@ -259,6 +260,33 @@ def _biased_running_variance(patch: pytest.MonkeyPatch, kind: type[nn.BatchNorm2
         return output
 
     patch.setattr(kind, "forward", biased)
+
+
+def gradients_of_batch_norm_are_zero(patch: pytest.MonkeyPatch) -> None:
+    """Of every second array of a model with BatchNorm, so that the others still train."""
+    gradients = train.Objective.gradients
+
+    def zeroed(self: Any, model: nn.Module, *rest: Any) -> Any:
+        loss, num_correct, found = gradients(self, model, *rest)
+        norms = {id(p) for m in model.modules() if "BatchNorm" in type(m).__name__ for p in m.parameters()}
+        own = [index for index, parameter in enumerate(model.parameters()) if id(parameter) in norms]
+        for index in own[::2]:
+            found[index].zero_()
+        return loss, num_correct, found
+
+    patch.setattr(train.Objective, "gradients", zeroed)
+
+
+def second_epoch_has_another_learning_rate(patch: pytest.MonkeyPatch) -> None:
+    """As if the schedule were forgotten when the epoch ends."""
+    rate = Plan.learning_rate
+    patch.setattr(Plan, "learning_rate", lambda self, step: rate(self, step) * (1.05 if step >= self.steps_per_epoch else 1.0))
+
+
+def uneven_batch_is_weighed_as_a_whole_one(patch: pytest.MonkeyPatch) -> None:
+    """The sum over the examples is divided by the batch size that was asked for."""
+    share_of_loss = train.share_of_loss
+    patch.setattr(train, "share_of_loss", lambda logits, labels, number, loss: share_of_loss(logits, labels, 8, loss))
 
 
 def _optimizer_with(patch: pytest.MonkeyPatch, **settings: Any) -> None:

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from common.models.architectures import Layer, MaxPool
+from common.training.trainer import Update
 from tensorflow_impl import batch_norm, models, optim, train
 
 
@@ -65,6 +66,18 @@ def last_shard_is_unscaled(patch: pytest.MonkeyPatch) -> None:
         return share_of_loss(logits, labels, replicas * tf.size(labels), loss)
 
     patch.setattr(train, "share_of_loss", mean_of_means)
+
+
+def loss_is_wrong_after_the_first_step(patch: pytest.MonkeyPatch) -> None:
+    """By 17 %, in what is reported; the gradients are right."""
+    step = train.train_step
+
+    def reported(*arguments: Any) -> Any:
+        update = next(argument for argument in arguments if isinstance(argument, Update))
+        loss, num_correct = step(*arguments)
+        return loss * tf.where(update.step > 1, tf.constant(1.17, loss.dtype), tf.constant(1.0, loss.dtype)), num_correct
+
+    patch.setattr(train, "train_step", reported)
 
 
 def adam_epsilon_before_correction(patch: pytest.MonkeyPatch) -> None:

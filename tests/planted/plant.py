@@ -2,8 +2,9 @@
 
     python -m tests.planted.plant FRAMEWORK OUT SPEC.json:DEFECT ...
 
-Every recording goes to OUT/<name of the spec>-<defect>.safetensors. The defects are planted one after another in one
-process, each by replacing a function of the twin and taken back afterwards; the defect `none` records the clean twin.
+A file SPEC.options holds more options of `trace`. Every recording goes to OUT/<name of the spec>-<defect>.safetensors. The
+defects are planted one after another in one process, each by replacing a function of the twin and taken back afterwards; the
+defect `nothing` records the clean twin.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ def main(framework: str, out: Path, jobs: list[str]) -> int:
     for job in jobs:
         name, defect = _parted(job)
         recording = out / f"{Path(name).stem}-{defect}.safetensors"
+        more = Path(name).with_suffix(".options")
+        options = more.read_text(encoding="utf-8").split() if more.exists() else []
         with pytest.MonkeyPatch.context() as patch:
             planted = plants[defect](patch)
             built = configured if planted is None else dataclasses.replace(configured, build=planted(configured.build))
@@ -46,7 +49,7 @@ def main(framework: str, out: Path, jobs: list[str]) -> int:
                 lambda twin=built: twin,
                 module.rendezvous,
                 module.switches,
-                ["trace", name, "--out", str(recording)],
+                ["trace", name, "--out", str(recording), *options],
             )
         if code != entry.EXIT_OK:
             return code

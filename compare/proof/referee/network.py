@@ -54,7 +54,7 @@ def scaled(images: npt.NDArray[np.uint8], mean: Sequence[float], deviation: Sequ
 
 def gradients(architecture: Architecture, weights: Mapping[str, Array], batch: Batch) -> Gradients:
     """Loss, logits and gradients of one batch in training mode. BatchNorm uses the statistics of the batch."""
-    network = _Network(weights, batch)
+    network = Network(weights, batch)
     network.constants = BATCH_NORM.get(architecture.name)
     logits, backward = network.through(architecture.layers, batch.images)
     loss, dlogits = layers.cross_entropy(logits, batch.labels)
@@ -62,7 +62,7 @@ def gradients(architecture: Architecture, weights: Mapping[str, Array], batch: B
     return Gradients(loss, logits, network.gradients, network.statistics)
 
 
-class _Network:
+class Network:
     """One pass. It collects gradients and statistics by canonical name."""
 
     def __init__(self, weights: Mapping[str, Array], batch: Batch) -> None:
@@ -98,9 +98,9 @@ class _Network:
             case architectures.BatchNorm():
                 return self._batch_norm(layer, x)
             case architectures.ReLU():
-                return layers.relu(x)
+                return self.relu(x)
             case architectures.MaxPool():
-                return layers.max_pooling(x, layer.kernel_size, layer.stride, layer.padding)
+                return self.max_pooling(layer, x)
             case architectures.GlobalAveragePool():
                 return layers.global_average(x)
             case architectures.Flatten():
@@ -111,6 +111,14 @@ class _Network:
                 return layers.dropout(x, next(self._masks), layer.rate)
             case architectures.Residual():
                 return self._residual(layer, x)
+
+    def relu(self, x: Array) -> tuple[Array, Backward]:
+        """A point where rounding may decide."""
+        return layers.relu(x)
+
+    def max_pooling(self, layer: architectures.MaxPool, x: Array) -> tuple[Array, Backward]:
+        """Another one."""
+        return layers.max_pooling(x, layer.kernel_size, layer.stride, layer.padding)
 
     def _batch_norm(self, layer: architectures.BatchNorm, x: Array) -> tuple[Array, Backward]:
         """Normalise by the batch. The running variance takes the unbiased variance of the batch."""
@@ -129,7 +137,7 @@ class _Network:
         y = body + shortcut
         through_relu = None
         if layer.relu:
-            y, through_relu = layers.relu(y)
+            y, through_relu = self.relu(y)
 
         def backward(dy: Array) -> tuple[Array, dict[str, Array]]:
             if through_relu is not None:

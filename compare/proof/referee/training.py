@@ -20,14 +20,14 @@ class SGD:
 
     momentum: float = 0.0
     weight_decay: float = 0.0
-    _buffers: Weights = field(default_factory=dict[str, Array])
+    buffers: Weights = field(default_factory=dict[str, Array])
 
     def update(self, name: str, weight: Array, gradient: Array, learning_rate: float, step: int) -> Array:
         """The weight after one step; `step` counts from 1."""
         real = weight.dtype.type
         gradient = gradient + real(self.weight_decay) * weight
-        buffer = real(self.momentum) * self._buffers.get(name, np.zeros_like(weight)) + gradient
-        self._buffers[name] = buffer
+        buffer = real(self.momentum) * self.buffers.get(name, np.zeros_like(weight)) + gradient
+        self.buffers[name] = buffer
         return weight - real(learning_rate) * buffer
 
 
@@ -39,18 +39,18 @@ class Adam:
     beta_2: float = 0.999
     epsilon: float = 1e-8
     weight_decay: float = 0.0
-    _means: Weights = field(default_factory=dict[str, Array])
-    _squares: Weights = field(default_factory=dict[str, Array])
+    means: Weights = field(default_factory=dict[str, Array])
+    squares: Weights = field(default_factory=dict[str, Array])
 
     def update(self, name: str, weight: Array, gradient: Array, learning_rate: float, step: int) -> Array:
         """The weight after one step; `step` counts from 1."""
         real, zeros = weight.dtype.type, np.zeros_like(weight)
         beta_1, beta_2 = real(self.beta_1), real(self.beta_2)
         gradient = gradient + real(self.weight_decay) * weight
-        self._means[name] = beta_1 * self._means.get(name, zeros) + (1 - beta_1) * gradient
-        self._squares[name] = beta_2 * self._squares.get(name, zeros) + (1 - beta_2) * gradient * gradient
-        mean = self._means[name] / (1 - beta_1**step)
-        square = self._squares[name] / (1 - beta_2**step)
+        self.means[name] = beta_1 * self.means.get(name, zeros) + (1 - beta_1) * gradient
+        self.squares[name] = beta_2 * self.squares.get(name, zeros) + (1 - beta_2) * gradient * gradient
+        mean = self.means[name] / (1 - beta_1**step)
+        square = self.squares[name] / (1 - beta_2**step)
         return weight - real(learning_rate) * mean / (np.sqrt(square) + real(self.epsilon))
 
 
