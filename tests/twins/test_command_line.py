@@ -154,7 +154,9 @@ def test_a_twin_imports_no_more_of_its_framework_than_every_run_needs(framework:
 
 
 def test_describe_prints_versions_devices_modes_and_options_as_json(framework: str, description: dict[str, Any]) -> None:
-    assert description.keys() - {"on_cpu"} == {"framework", "versions", "devices", "modes", "options", "formats"}
+    assert description.keys() - {"on_cpu"} == {
+        "framework", "versions", "devices", "modes", "options", "formats", "inputs", "deterministic",
+    }  # fmt: skip
     assert description["framework"] == framework
     assert all(isinstance(version, str) for version in description["versions"].values())
     assert all(device.keys() == {"name", "kind"} for device in description["devices"])
@@ -163,7 +165,7 @@ def test_describe_prints_versions_devices_modes_and_options_as_json(framework: s
     assert tuple(description["modes"]) == spec.MODES
     for mode in description["modes"].values():
         assert mode.keys() == {
-            "available", "reason", "max_replicas", "resource", "implementation", "batch_norm_statistics",
+            "available", "reason", "max_replicas", "resource", "implementation", "mechanism", "batch_norm_statistics",
             "compression",
         }  # fmt: skip
         assert mode["available"] == (mode["reason"] is None)
@@ -177,6 +179,8 @@ def test_a_result_holds_every_switch_as_it_was(ended: Ended, description: dict[s
     for name in MODES:
         _, result = ended[name]
         assert result.switches == {switch: option["default"] for switch, option in description["options"].items()}
+        assert result.conditions == spec.conditions(result.spec, description) | {"allocator": result.machine["allocator"]}
+        assert result.conditions.keys() == {"layout", "precision", "graph", "mechanism", "allocator", "deterministic"}
         assert result.reduced == [] and result.machine["allocator"] in ("keeps freed pages", "the system's default")
 
 

@@ -23,6 +23,8 @@ COUNT = 9
 BATCH = DATA.train.images[:COUNT], DATA.train.labels[:COUNT], made.masks(ARCHITECTURE, COUNT)
 STEPS = 6
 
+LEVELS = {"plain", "closed"}
+
 CLOSE = {"bfloat16": 3e-2, "float16": 4e-3}
 """Relative, of a loss after some steps: their rounding is 2^-9 and 2^-12, in each of several layers."""
 
@@ -327,9 +329,14 @@ def test_what_a_process_settles_before_its_first_tensor(
 def test_every_switch_says_what_it_may_be(framework: str, kind: str) -> None:
     switches = importlib.import_module(f"{framework}_impl.switches")
     for name, option in switches.options(kind).items():
-        required, rest = {"values", "default", "help"}, {"plain", "elsewhere", "only", "reduced", "process", "found_for"}
+        required, rest = (
+            {"values", "default", "help"},
+            {"elsewhere", "only", "reduced", "process", "found_for", *LEVELS, "sets"},
+        )
         assert required <= option.keys() <= required | rest, name
-        assert {option["default"], option.get("plain", option["default"])} <= set(option["values"]), name
+        assert {option["default"], *(option[level] for level in LEVELS if level in option)} <= set(option["values"]), name
+        for words in option.get("sets", {}).values():
+            assert words.keys() == {*map(str, option["values"]), *option.get("elsewhere", {})}, name
         known = {*map(str, option["values"]), *option.get("elsewhere", {})}
         assert {*option.get("only", {}), *map(str, option.get("process", ()))} <= known, name
         assert not {*map(str, option["values"])} & {*option.get("elsewhere", {})}, name
@@ -355,7 +362,17 @@ def _whole(twin: Twin, number: int) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
-def test_what_both_frameworks_have_is_alike_in_fair(kind: str) -> None:
+def test_closed_gives_both_frameworks_one_layout_and_one_graph_class(kind: str) -> None:
+    found: list[dict[str, str]] = []
+    for framework in ("pytorch", "tensorflow"):
+        options = importlib.import_module(f"{framework}_impl.switches").options(kind)
+        description = {"modes": {"serial": {}}, "options": options}
+        found.append(spec.conditions(spec.build({"switches": "closed"}), description))
+    assert found[0] == found[1] == {"precision": "float32", "layout": "NHWC", "graph": "eager"}
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_what_both_frameworks_have_is_alike_in_usual(kind: str) -> None:
     # Neither of these modules imports its framework.
     one, other = (importlib.import_module(f"{name}_impl.switches").options(kind) for name in ("pytorch", "tensorflow"))
     shared = {
