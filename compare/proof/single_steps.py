@@ -474,7 +474,7 @@ def _whole_step(
 
 def _chains(what: Spec, size: int) -> list[list[npt.NDArray[np.int64]]]:
     """The positions that BatchNorm sees together: for each replica with its own statistics, micro-batch by micro-batch."""
-    parts = what.parts(size)
+    parts = what.micro_batches(size)
     shards = [np.arange(*shard(size, what.data_replicas, rank)) for rank in range(what.data_replicas)]
     cut = [np.split(own, parts) for own in shards]
     if what.batch_norm_statistics == "synchronised":
