@@ -12,6 +12,9 @@ from common.machine.rates import DEVICE_COPIED_BYTES, DEVICE_MATRIX_SIZE, Device
 from common.spec import Spec
 from pytorch_impl import rendezvous, switches
 
+_ALL_REDUCE = "a process for each replica, gradients by all-reduce"
+_AVERAGES = "a process for each replica, averages by all-reduce"
+
 
 def kind() -> str:
     """`cuda` if there is a GPU, else `cpu`."""
@@ -41,12 +44,13 @@ def _on(names: list[str]) -> dict[str, Any]:
             "data_parallel": _mode(
                 "nn.DataParallel" if found else "replicas in CPU threads",
                 found,
+                None if found else "Python threads of this suite",
                 # Twin: nn.DataParallel copies the model at every forward pass and sums gradients inside the backward pass. It
                 # has no synchronised BatchNorm.
                 synchronised=not found,
                 compression=not found,
             ),
-            "multi_process": _mode(f"DistributedDataParallel, {backend}", found, hosts=True),
+            "multi_process": _mode(f"DistributedDataParallel, {backend}", found, _ALL_REDUCE, hosts=True),
             "parameter_server": _mode("NumPy server, Dask actor", found, hosts=True),
             "model_parallel": _mode(f"torch.distributed.pipelining, {backend}", found),
             "tensor_parallel": _mode(f"each layer's channels over ranks, {backend}", found),
@@ -54,19 +58,28 @@ def _on(names: list[str]) -> dict[str, Any]:
             "hybrid": _mode(f"data-parallel copies of a model that ranks divide, {backend}", found),
             # Separately trained models keep their own statistics until they are averaged.
             "model_averaging": _mode(
-                f"own optimizers, averages by all-reduce, {backend}", found, hosts=True, synchronised=False
+                f"own optimizers, averages by all-reduce, {backend}", found, _AVERAGES, hosts=True, synchronised=False
             ),
         },
         "options": switches.options("cuda" if found else "cpu"),
+        "inputs": {"workers": "worker processes"},
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
 
 
 def _mode(
-    implementation: str, found: int | None, *, hosts: bool = False, synchronised: bool = True, compression: bool = True
+    implementation: str,
+    found: int | None,
+    mechanism: str | None = None,
+    *,
+    hosts: bool = False,
+    synchronised: bool = True,
+    compression: bool = True,
 ) -> dict[str, Any]:
     """A mode on `found` GPUs: 0 if replicas run on CPU cores, None if one device is enough.
 
-    Over several hosts, one GPU on each is enough.
+    Over several hosts, one GPU on each is enough. `mechanism` is equal in both twins if replicas run and exchange alike. None:
+    the implementation names it.
     """
     lacking = found == 1 and not hosts
     return {
@@ -75,6 +88,7 @@ def _mode(
         "max_replicas": 1 if found is None else found or None,
         "resource": "device" if found is None else "CUDA devices",
         "implementation": implementation,
+        "mechanism": mechanism or implementation,
         "batch_norm_statistics": ["per_replica", *(["synchronised"] if synchronised else [])],
         "compression": compression,
     }

@@ -54,6 +54,8 @@ def options(kind: str) -> dict[str, Any]:
         "memory_format": {
             "values": ["contiguous", "channels_last"],
             "default": "contiguous",
+            "closed": "channels_last",
+            "sets": {"layout": {"contiguous": "NCHW", "channels_last": "NHWC"}},
             "help": "layout of images and activations in memory: NCHW or NHWC",
         },
         "graph": _graph(on_cuda),
@@ -122,6 +124,7 @@ def _graph(on_cuda: bool) -> dict[str, Any]:
     return {
         "values": ["eager", *(graphs if has_compiler else []), *([cuda_graphs] if on_cuda else [])],
         "default": "eager",
+        "sets": {"graph": {"eager": "eager", **dict.fromkeys([*graphs, cuda_graphs], "compiled")}},
         "elsewhere": elsewhere | ({} if on_cuda else {cuda_graphs: _CUDA}),
         # The next micro-batch's graph overwrites the memory of the first one's gradients.
         "only": dict.fromkeys(graphs, only) | {cuda_graphs: only | {"accumulation": [1]}},

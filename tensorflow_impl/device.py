@@ -16,6 +16,9 @@ from tensorflow_impl import rendezvous, switches
 # Twin: in these modes replicas are devices of one graph. torch runs all but data_parallel as processes.
 _IN_ONE_PROCESS = ("data_parallel", "model_parallel", "tensor_parallel", "pipeline", "hybrid")
 
+_ALL_REDUCE = "a process for each replica, gradients by all-reduce"
+_AVERAGES = "a process for each replica, averages by all-reduce"
+
 
 def kind() -> str:
     """`cuda` if there is a GPU, else `cpu`."""
@@ -48,25 +51,36 @@ def _on(names: list[str]) -> dict[str, Any]:
             "serial": _mode("one replica", None),
             # Twin: the strategy's replicas can sum tensors inside a step on every device.
             "data_parallel": _mode(f"MirroredStrategy, {devices}", found),
-            "multi_process": _mode(f"MultiWorkerMirroredStrategy, {ring}", found, hosts=True),
+            "multi_process": _mode(f"MultiWorkerMirroredStrategy, {ring}", found, _ALL_REDUCE, hosts=True),
             "parameter_server": _mode("NumPy server, Dask actor", found, hosts=True),
             "model_parallel": _mode(f"layers over {devices} in one graph", found),
             "tensor_parallel": _mode(f"each layer's channels over {devices} of one graph", found),
             "pipeline": _mode(f"micro-batches over {devices} in one graph", found),
             "hybrid": _mode(f"data-parallel copies of a model that {devices} of one graph divide", found),
             # Separately trained models keep their own statistics until they are averaged.
-            "model_averaging": _mode(f"own optimizers, averages by all-reduce, {ring}", found, hosts=True, synchronised=False),
+            "model_averaging": _mode(
+                f"own optimizers, averages by all-reduce, {ring}", found, _AVERAGES, hosts=True, synchronised=False
+            ),
         },
         "options": switches.options("cuda" if found else "cpu"),
+        "inputs": {"workers": "tf.data threads"},
+        "deterministic": os.environ.get("TF_DETERMINISTIC_OPS", "").lower() in ("1", "true"),
     }
 
 
 def _mode(
-    implementation: str, found: int | None, *, hosts: bool = False, synchronised: bool = True, compression: bool = True
+    implementation: str,
+    found: int | None,
+    mechanism: str | None = None,
+    *,
+    hosts: bool = False,
+    synchronised: bool = True,
+    compression: bool = True,
 ) -> dict[str, Any]:
     """A mode on `found` GPUs: 0 if replicas run on CPU cores, None if one device is enough.
 
-    Over several hosts, one GPU on each is enough.
+    Over several hosts, one GPU on each is enough. `mechanism` is equal in both twins if replicas run and exchange alike. None:
+    the implementation names it.
     """
     lacking = found == 1 and not hosts
     return {
@@ -75,6 +89,7 @@ def _mode(
         "max_replicas": 1 if found is None else found or None,
         "resource": "device" if found is None else "CUDA devices",
         "implementation": implementation,
+        "mechanism": mechanism or implementation,
         "batch_norm_statistics": ["per_replica", *(["synchronised"] if synchronised else [])],
         "compression": compression,
     }

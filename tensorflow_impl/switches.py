@@ -68,6 +68,8 @@ def options(kind: str) -> dict[str, Any]:
         "layout_optimizer": {
             "values": [True, False] if on_cuda else [True],
             "default": True,
+            "closed": not on_cuda,
+            "sets": {"layout": {"True": "as its optimizer turns NHWC" if on_cuda else "NHWC", "False": "NHWC"}},
             "elsewhere": {} if on_cuda else {"False": _CUDA},
             "process": [False],
             "help": "whether the graph's activations are turned from NHWC to the layout that suits the device",
@@ -75,6 +77,8 @@ def options(kind: str) -> dict[str, Any]:
         "graph": {
             "values": ["function", "eager", "xla"],
             "default": "function",
+            "closed": "eager",
+            "sets": {"graph": {"function": "graph", "eager": "eager", "xla": "compiled"}},
             "only": {
                 "eager": {"mode": ["serial"]},
                 # XLA compiles for one device and no ring. The other modes' graphs have several devices or a ring.

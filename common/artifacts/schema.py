@@ -53,7 +53,7 @@ class EpochRecord(Exact):
     """Part of timed_seconds: the training loop waited for its next batch."""
     evaluation_seconds: float
     first_step_seconds: float | None = None
-    """Of the process that began with this epoch; None in all others."""
+    """Of the process that began with this epoch, with the compiling for other batch sizes; None in all others."""
 
     @property
     def seconds(self) -> float:
@@ -223,6 +223,9 @@ class RunResult(Exact):
     """All of the framework's switches as they were, by the names that its `describe` lists."""
     reduced: list[str] = []
     """Switches that made it compute with fewer digits than its precision says, as `name=value`."""
+    conditions: dict[str, str] = {}
+    """What decides its times beside the work, in words that both frameworks share: see `common.spec.conditions`, and the
+    allocator. Empty: not recorded."""
     staleness: Staleness | None = None
     members: Members | None = None
     predictions_hash: str | None = None

@@ -181,6 +181,7 @@ def _in_this_process(
         "machine": {**machine.describe(), **held},
         "switches": spec.resolved(read, options),
         "reduced": spec.reduced(read, options),
+        "conditions": spec.conditions(read, description) | {"allocator": allocator},
     }
     return commands.run(job, twin, cpus, facts)
 

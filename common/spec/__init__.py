@@ -23,6 +23,7 @@ from common.spec.groups import (
 )
 from common.spec.names import (
     COMPRESSING_VARIANTS,
+    FORMER_LEVELS,
     HOST_MODES,
     INPUTS,
     LEVELS,
@@ -45,6 +46,7 @@ from common.spec.schema import (
 )
 from common.spec.switches import (
     check_against,
+    conditions,
     incompatibility,
     of_device,
     reduced,
@@ -55,6 +57,7 @@ from common.spec.switches import (
 
 __all__ = [
     "COMPRESSING_VARIANTS",
+    "FORMER_LEVELS",
     "HOST_MODES",
     "INPUTS",
     "LEVELS",
@@ -83,6 +86,7 @@ __all__ = [
     "SpecError",
     "build",
     "check_against",
+    "conditions",
     "from_json",
     "incompatibility",
     "load",

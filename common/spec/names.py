@@ -41,8 +41,10 @@ RESUMABLE_MODES = ("serial", "data_parallel", "multi_process")
 INPUTS = ("inline", "workers", "dask")
 SCHEDULERS = ("threads", "processes")
 """Of Dask, besides the address `tcp://host:port` of a running cluster."""
-LEVELS = ("plain", "fair", "best")
+LEVELS = ("plain", "usual", "closed", "best")
 """Of switches. See `Spec.switches`."""
+FORMER_LEVELS = {"fair": "usual"}
+"""Names of version 0.1, in stored specs too."""
 Precision = Literal["float32", "float64"]
 Device = Literal["auto", "cpu"]
 BatchNormStatistics = Literal["per_replica", "synchronised"]

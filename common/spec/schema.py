@@ -28,7 +28,7 @@ from common.spec.groups import (
     Pipeline,
     Schedule,
 )
-from common.spec.names import RESUMABLE_MODES, WHOLE_BATCH_MODES, BatchNormStatistics, Device, Precision
+from common.spec.names import FORMER_LEVELS, RESUMABLE_MODES, WHOLE_BATCH_MODES, BatchNormStatistics, Device, Precision
 
 
 class Spec(Finite):
@@ -82,9 +82,10 @@ class Spec(Finite):
     augmentation: Augmentation = Augmentation()  # pyright: ignore[reportCallIssue]
     batch_norm_statistics: BatchNormStatistics = "per_replica"
     """Over each replica's shard, or over the global batch. With the latter a parallel run has serial's mathematics."""
-    switches: Literal["plain", "fair", "best"] = "fair"
-    """For what `framework_options` does not name. plain: the framework's own defaults. fair: what both have is set alike. best:
-    as `compare optimize` found it fastest here. `compare` writes these into `framework_options`. The others are fair."""
+    switches: Literal["plain", "usual", "closed", "best"] = "usual"
+    """For what `framework_options` does not name. plain: the framework's own defaults. usual: each framework as it is mostly
+    used, within the core budget. closed: also the same memory layout and graph class in both, where the mode allows it.
+    best: as `compare optimize` found it fastest here; `compare` writes these into `framework_options`. The others are usual."""
     framework_options: dict[str, Any] = {}
     """The framework's own switches, by the names that its `describe` lists."""
     paths: Paths = Paths()  # pyright: ignore[reportCallIssue]
@@ -93,6 +94,11 @@ class Spec(Finite):
     @classmethod
     def _by_name(cls, options: dict[str, Any]) -> dict[str, Any]:
         return dict(sorted(options.items()))  # as results hold them, so that one spec has one digest
+
+    @pydantic.field_validator("switches", mode="before")
+    @classmethod
+    def _former_level(cls, level: Any) -> Any:
+        return FORMER_LEVELS.get(level, level) if isinstance(level, str) else level
 
     @pydantic.model_validator(mode="before")
     @classmethod

@@ -27,8 +27,9 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
         replicas_here: those that share its devices, if an outer launcher has placed them. None: as `hosts` places them.
         description: the twin's `describe` JSON: `modes` {name: {"available": bool, "reason": str,
             "max_replicas": int | None (on one machine), "batch_norm_statistics": [...]}}, `options`
-            {name: {"values": [...], "default": ..., "help": str}}. The default is that of `fair`. Optional entries:
-            "plain": that of `plain`.
+            {name: {"values": [...], "default": ..., "help": str}}. The default is that of `usual`. Optional entries:
+            "plain", "closed": those of these levels.
+            "sets": {condition: {value: what it means there}}, see `conditions`.
             "elsewhere": {value: what it needs that this machine lacks}.
             "only": {value: {dotted field of the spec: [the values that it is for]}}.
             "reduced": values that compute with fewer digits than the precision says.
@@ -96,7 +97,7 @@ def incompatibility(spec: Spec, option: dict[str, Any], value: Any) -> str | Non
 
 
 def resolved(spec: Spec, options: dict[str, Any]) -> dict[str, Any]:
-    """Every switch as a run has it: as the spec names it, else as its level has it if that fits the run, else as `fair`.
+    """Every switch as a run has it: as the spec names it, else as its level has it if that fits the run, else as `usual`.
 
     Args:
         spec: of the run.
@@ -104,8 +105,8 @@ def resolved(spec: Spec, options: dict[str, Any]) -> dict[str, Any]:
     """
 
     def of_level(option: dict[str, Any]) -> Any:
-        plain = option.get("plain", option["default"])
-        return plain if spec.switches == "plain" and incompatibility(spec, option, plain) is None else option["default"]
+        wanted = option.get(spec.switches, option["default"])
+        return wanted if incompatibility(spec, option, wanted) is None else option["default"]
 
     return {name: spec.framework_options.get(name, of_level(option)) for name, option in options.items()}
 
@@ -140,6 +141,31 @@ def thread_choices() -> dict[str, Any]:
         "process": ["default", *numbers],
         "found_for": ["cores", "mode"],
     }
+
+
+def conditions(spec: Spec, description: dict[str, Any]) -> dict[str, str]:
+    """What a run's mode and switches mean for its times, in words that both frameworks share.
+
+    Args:
+        spec: of the run.
+        description: of the twin's `describe`, see `check_against`. `deterministic`: whether the framework enforces it.
+            `inputs`: what prepares batches, by input.
+
+    Returns:
+        `layout`, `precision`, `graph`, `mechanism` and `deterministic`, each if the twin says it.
+    """
+    description = of_device(spec, description)
+    chosen = resolved(spec, description["options"])
+    arithmetic = chosen.get("arithmetic", "full")
+    found = {"precision": spec.precision if arithmetic == "full" else f"{spec.precision}, layers in {arithmetic}"}
+    for name, option in description["options"].items():
+        found |= {condition: words[str(chosen[name])] for condition, words in option.get("sets", {}).items()}
+    if (mechanism := description["modes"][spec.mode].get("mechanism")) is not None:
+        made_by = description.get("inputs", {}).get(spec.input)
+        found["mechanism"] = f"{mechanism}; input by {made_by}" if made_by else mechanism
+    if "deterministic" in description:
+        found["deterministic"] = "enforced" if description["deterministic"] else "not enforced"
+    return found
 
 
 def reduced(spec: Spec, options: dict[str, Any]) -> list[str]:

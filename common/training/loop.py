@@ -327,8 +327,9 @@ class Run:
                 self.record(first_step_loss=first_loss)
                 self._event("first_step", seconds=timer.seconds, loss=first_loss)
             if part != "input":
-                with self._stopwatch.phase("compile"):
+                with self._stopwatch.phase("compile") as compiling:
                     trainer.compile(*self._other_sizes(trainer, plan, dataset))
+                first_step_seconds += compiling.seconds
         batches, untimed = feed(epoch, timed), len(ids)
         with self._timed(trainer) as timer:
             for step in timed:

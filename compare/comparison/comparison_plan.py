@@ -18,10 +18,12 @@ from common.processes import supervisor
 from common.spec import Spec, SpecError
 from compare.core.presets import Preset
 from compare.core.progress import Display
+from compare.core.statistics import VERDICT_PAIRS
 from compare.execution import code_digest, launch, matrix, run_settings, store
 from compare.execution.interleaving import turn
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
+from compare.judgement.summary import asks_anything
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Request:
     out: Path | None
     prove: bool
     lay_out: Callable[[Preset, Sequence[str]], list[Row]] = lambda settings, frameworks: matrix.rows(
-        settings.values, frameworks, settings.modes, settings.replicas, settings.workers
+        settings.values, frameworks, settings.modes, settings.replicas, settings.workers, settings.levels
     )
     """The rows of these settings for these frameworks."""
     oversubscribe: bool = False
@@ -61,6 +63,7 @@ def stored_request(folder: Path, repeats: int | None = None) -> Request:
         replicas=min(copies, default=Preset().replicas),
         repeats=stored.repeats if repeats is None else repeats,
         seeds=tuple(stored.seeds),
+        until=stored.until,
     )
     rows = [row.model_copy(update={"unavailable": None}) for row in stored.rows]
     return Request(
@@ -132,6 +135,13 @@ def judged(request: Request, shown: Display) -> Comparison:
     settings = request.settings
     if settings.repeats > store.MOST_REPEATS:
         raise SpecError(f"A row has at most {store.MOST_REPEATS} runs. Received: {settings.repeats}. Ask for fewer.")
+    if (until := settings.until) is not None:
+        settings = replace(settings, repeats=max(settings.repeats, VERDICT_PAIRS))
+        if not settings.repeats <= until.most_repeats <= store.MOST_REPEATS:
+            raise SpecError(
+                f"--most-repeats must be from --repeats to {store.MOST_REPEATS}. Received: {until.most_repeats} for "
+                f"{settings.repeats} repeats. Use {max(settings.repeats, 30)}."
+            )
     rows = request.lay_out(settings, request.frameworks)
     shown.say("asking the frameworks what they can do here")
     with launch.asked(request.frameworks) as answer:
@@ -143,7 +153,7 @@ def judged(request: Request, shown: Display) -> Comparison:
     dataset = sources.load(run_spec.data, seed=run_spec.split_seed, cache_dir=run_spec.paths.cache_dir)
     matrix.check_data(rows, dataset)
     architecture = architectures.resolve(run_spec.model, len(dataset.class_names), dataset.image_size)
-    return Comparison(
+    planned = Comparison(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         argv=sys.argv[1:],
         rows=rows,
@@ -162,7 +172,14 @@ def judged(request: Request, shown: Display) -> Comparison:
         train_examples=len(dataset.train),
         prove=request.prove,
         oversubscribe=request.oversubscribe,
+        until=settings.until,
     )
+    if planned.until is not None and not asks_anything(planned):
+        raise SpecError(
+            f"--until-decided needs a question. Received: {', '.join(row.id for row in rows)}, of which no two are compared. "
+            "Add a framework or a parallel mode."
+        )
+    return planned
 
 
 def _refuse_other_first_hosts(rows: Sequence[Row]) -> None:

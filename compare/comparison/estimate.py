@@ -195,7 +195,12 @@ def report(estimates: Sequence[Estimate], comparison: Comparison, *, measured: b
         "unknown": sum(each.seconds is None for each in estimates),
         "proof": comparison.prove,
         "profile": any(row.spec.profile_steps for row in wanted),
+        "most_repeats": comparison.until.most_repeats if comparison.until else None,
+        "most_seconds": None,
     }
+    if comparison.until and (last := [each for each in estimates if each.repeat == comparison.repeats - 1]):
+        more = comparison.until.most_repeats - comparison.repeats
+        plain["most_seconds"] = plain["seconds"] + max(more, 0) * sum(each.seconds or 0.0 for each in last)
     columns = (
         Column("number", "no."),
         Column("row", "run"),
@@ -218,18 +223,28 @@ def report(estimates: Sequence[Estimate], comparison: Comparison, *, measured: b
 
 def _sentences(plain: Mapping[str, Any]) -> list[str]:
     number, unknown = len(plain["runs"]), plain["unknown"]
-    minutes, rest = divmod(round(plain["seconds"]), 60)
     kept, checkpoints = plain["num_bytes"] / 2**20, plain["checkpoint_bytes"] / 2**20
     about = "nothing is known of their time"
     if unknown < number:
-        about = f"about {minutes}:{rest:02d} min{f', and {unknown} of which nothing is known' if unknown else ''}"
+        about = f"about {_minutes(plain['seconds'])}{f', and {unknown} of which nothing is known' if unknown else ''}"
         about += f"; {kept:.1f} MiB of disk, and {checkpoints:.1f} for checkpoints meanwhile"
     sentences = [f"{wording.count(number, 'run')}: {about}."]
+    if plain["most_repeats"]:
+        most = "" if plain["most_seconds"] is None else f", which take about {_minutes(plain['most_seconds'])}"
+        sentences.append(
+            "Repeats are added until every question is decided (--until-decided): at most "
+            f"{plain['most_repeats']} of each row{most}."
+        )
     if plain["proof"]:
         sentences.append("The proof comes before the runs. It is not counted.")
     if plain["profile"]:
         sentences.append("The profile after each run, and its trace, are not counted.")
     return [*sentences, "No results folder was touched."]
+
+
+def _minutes(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d} min"
 
 
 def _length(row: Row, num_train: int) -> tuple[int, int]:

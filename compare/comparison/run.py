@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,10 +21,13 @@ from compare.comparison.comparison_plan import Request
 from compare.core import exits
 from compare.core.errors import LaunchError
 from compare.core.interrupt import SIGNALLED, Interrupted, interruptible
-from compare.core.option_parsing import given_besides, names, numbers, variants
+from compare.core.option_parsing import given_besides, levels, names, numbers, variants
 from compare.core.progress import Display, Watchers, display
+from compare.core.until_decided import asked_for
 from compare.execution import executor, options, run_settings, store
+from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
+from compare.judgement import decision
 from compare.proof import ladder
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import Compared
@@ -34,7 +37,8 @@ from compare.reporting.live import Live
 PROFILE_STEPS = 20
 """Profiled steps of the segment that `--profile` adds to a run."""
 
-_WITH_RESUME = ("resume", "repeats", "as_json", "dry_run", "like", "live")
+_UNTIL = ("until_decided", "most_repeats", "smallest_effect")
+_WITH_RESUME = ("resume", "repeats", *_UNTIL, "as_json", "dry_run", "like", "live")
 """Command parameters that do not change what is compared."""
 
 
@@ -60,6 +64,15 @@ def command(
     on_bad: options.OnBad = None,
     duplicates: options.Duplicates = None,
     repeats: Annotated[int | None, typer.Option(min=1, help="Runs of each row. Verdicts need 5.")] = None,
+    until_decided: Annotated[
+        bool, typer.Option("--until-decided", help="Add repeats until every question is decided, or is shown not to matter.")
+    ] = False,
+    most_repeats: Annotated[
+        int | None, typer.Option(help="With --until-decided: the most runs of each row. Default: 30.")
+    ] = None,
+    smallest_effect: Annotated[
+        str | None, typer.Option(help="With --until-decided: the difference that matters. Default: 5%.")
+    ] = None,
     seed: options.Seed = None,
     seeds: Annotated[
         str | None,
@@ -72,7 +85,10 @@ def command(
     hosts: options.Hosts = None,
     switches: Annotated[
         str | None,
-        typer.Option(help=f"Level of all switches that the spec does not name: {', '.join(spec.LEVELS)}. Default: fair."),
+        typer.Option(
+            help=f"Level of the switches that the spec does not name: {', '.join(spec.LEVELS)}. Default: usual. Several, with "
+            "commas, make rows of each."
+        ),
     ] = None,
     assignments: options.Set = None,
     out: options.Out = None,
@@ -102,18 +118,23 @@ def command(
         if resume is not None:
             _only_with_resume(context)
             request = replace(comparison_plan.stored_request(resume, repeats), live=live)
+            until = asked_for(until_decided, most_repeats, smallest_effect, request.settings.until)
+            request = replace(request, settings=replace(request.settings, until=until))
         else:
             fields = options.fields(
                 data=data, model=model, batch_size=batch_size, image_size=image_size, optimizer=optimizer,
                 precision=precision, replicas=replicas, input=input_, part=_part(input_only, compute_only), epochs=epochs,
-                limit=limit, on_bad=on_bad, duplicates=duplicates, seed=seed, cores=cores, switches=switches,
+                limit=limit, on_bad=on_bad, duplicates=duplicates, seed=seed, cores=cores,
                 profile_steps=PROFILE_STEPS if profile else None, hosts=None if hosts is None else names(hosts),
             )  # fmt: skip
             asked = run_settings.settings(preset, spec_file, fields, assignments or [])
             if modes is not None:
                 asked = replace(asked, modes=tuple(variants(modes)))
+            if switches is not None:
+                asked = replace(asked, levels=tuple(levels(switches)))
             if workers is not None:
                 asked = replace(asked, workers=numbers("--workers", workers, least=0))
+            asked = replace(asked, until=asked_for(until_decided, most_repeats, smallest_effect, asked.until))
             if repeats is not None:
                 asked = replace(asked, repeats=repeats)
             if seeds is not None:
@@ -270,7 +291,7 @@ def proof(comparison: Comparison, request: Request, folder: Path, watchers: Watc
 
 
 def run_all(comparison: Comparison, folder: Path, watchers: Watchers) -> list[tuple[str, RunResult]]:
-    """Make every run of a comparison that has no good result in its folder yet.
+    """Make every run of a comparison that has no good result in its folder yet. Until it is decided, repeats are added.
 
     Returns:
         (row id, result) of each result that could not be written there.
@@ -278,11 +299,31 @@ def run_all(comparison: Comparison, folder: Path, watchers: Watchers) -> list[tu
     Raises:
         Interrupted: some runs were made. Their results are in the folder.
     """
-    jobs = comparison_plan.jobs(comparison, folder)
+    unsealed = _run_jobs(comparison, comparison_plan.jobs(comparison, folder), folder, watchers)
+    while not unsealed and _may_be_decided(comparison, folder):
+        comparison = comparison.model_copy(update={"repeats": comparison.repeats + 1})
+        store.write_plan(folder, comparison)
+        added = [job for job in comparison_plan.jobs(comparison, folder) if job[1] == comparison.repeats - 1]
+        unsealed = _run_jobs(comparison, added, folder, watchers)
+    return unsealed
+
+
+def _may_be_decided(comparison: Comparison, folder: Path) -> bool:
+    """Whether another repeat may decide a question that is still open."""
+    if comparison.until is None or comparison.repeats >= comparison.until.most_repeats:
+        return False
+    left = decision.undecided(comparison_report.read(folder).findings.verdicts)
+    return any(decision.is_hopeful(question, comparison.repeats) for question in left)
+
+
+def _run_jobs(
+    comparison: Comparison, jobs: Sequence[tuple[Row, int]], folder: Path, watchers: Watchers
+) -> list[tuple[str, RunResult]]:
     watchers.plan([row.id for row, _ in jobs])
     unsealed: list[tuple[str, RunResult]] = []
+    most = comparison.until.most_repeats if comparison.until else comparison.repeats
     for row, repeat in jobs:
-        label = f"{row.id} ({repeat + 1} of {comparison.repeats})" if comparison.repeats > 1 else row.id
+        label = f"{row.id} ({repeat + 1} of {'at most ' if comparison.until else ''}{most})" if most > 1 else row.id
         watchers.begin(row.id, label)
         result = executor.execute(row, repeat, folder, watchers.watch)
         if not (store.run_folder(folder, row.id, repeat) / results.RESULT_FILE).exists():
@@ -310,8 +351,8 @@ def _only_with_resume(context: typer.Context) -> None:
     others = given_besides(context, _WITH_RESUME)
     if others:
         raise SpecError(
-            f"--resume takes all settings but --repeats from its folder. Received also: {', '.join(others)}. "
-            "Leave them out, or start another comparison."
+            "--resume takes all settings but --repeats and --until-decided from its folder. "
+            f"Received also: {', '.join(others)}. Leave them out, or start another comparison."
         )
 
 

@@ -44,7 +44,7 @@ def command(
     frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training split. Default: 2.")] = None,
     limit: options.Limit = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs of each row. Intervals need 2, verdicts 5.")] = 1,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each row. Intervals need 3, verdicts 5.")] = 1,
     cores: Annotated[int | None, typer.Option(help="CPU cores to scale over. Default: all.")] = None,
     assignments: options.Set = None,
     out: options.Out = None,

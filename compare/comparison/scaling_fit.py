@@ -14,18 +14,10 @@ from compare.core.statistics import Ratio, Spread, spread
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement import scaling_laws
+from compare.judgement.row_figures import oversubscribed
+from compare.judgement.run_figures import images_per_second, spread_median
 from compare.judgement.scaling_laws import Compute, Network, SerialFraction, Topology
-from compare.judgement.summary import (
-    accelerated,
-    images_per_second,
-    measured,
-    oversubscribed,
-    pairs_of_seconds,
-    ratio_of_seconds,
-    serial_of,
-    spread_median,
-    summarize,
-)
+from compare.judgement.summary import accelerated, measured, pairs_of_seconds, ratio_of_seconds, serial_of, summarize
 
 TOPOLOGIES: tuple[Topology, ...] = ("ring", "tree", "server")
 EXCHANGES: dict[str, Topology] = {"multi_process": "ring", "parameter_server": "server"}
@@ -196,23 +188,26 @@ def _status(stored: Stored, row: Row) -> str:
 
 def _laws(stored: Stored, points: Sequence[Point]) -> list[Law]:
     rows = {row.id: row for row in stored.comparison.rows}
-    samples: dict[tuple[str, str, int], dict[Kind, list[tuple[int, float]]]] = {}
+    groups: dict[tuple[str, str, int], list[Point]] = {}
     for point in points:
-        group = samples.setdefault((point.contestant, point.mode, point.workers), {kind: [] for kind in KINDS})
-        if not point.oversubscribed:
-            group[point.kind] += [(point.replicas, gain) for gain in _gains(stored, rows[point.id])]
+        groups.setdefault((point.contestant, point.mode, point.workers), []).append(point)
     return [
         Law(contestant=contestant, mode=mode, workers=workers, fraction=fraction)
-        for (contestant, mode, workers), group in samples.items()
-        for fraction in (scaling_laws.amdahl(group["strong"]), scaling_laws.gustafson(group["weak"]))
-        if fraction is not None
+        for (contestant, mode, workers), group in groups.items()
+        for kind, fitted in (("strong", scaling_laws.amdahl), ("weak", scaling_laws.gustafson))
+        if (fraction := fitted(_gains(stored, [(rows[each.id], each) for each in group if each.kind == kind]))) is not None
     ]
 
 
-def _gains(stored: Stored, row: Row) -> list[float]:
-    """The speed-up over serial on one core, for each repeat."""
-    base = serial_of(stored.comparison, row, cores=1, batch=_base_batch(stored))
-    return [serial / own for serial, own in pairs_of_seconds(stored, slow=base, fast=row)] if base else []
+def _gains(stored: Stored, points: Sequence[tuple[Row, Point]]) -> list[list[tuple[int, float]]]:
+    """(replicas, speed-up over serial on one core) by repeat."""
+    gains: dict[int, list[tuple[int, float]]] = {}
+    for row, point in points:
+        base = serial_of(stored.comparison, row, cores=1, batch=_base_batch(stored))
+        if base is not None and not point.oversubscribed:
+            for repeat, (serial, own) in pairs_of_seconds(stored, slow=base, fast=row).items():
+                gains.setdefault(repeat, []).append((point.replicas, serial / own))
+    return list(gains.values())
 
 
 def _fed_alike(stored: Stored) -> list[list[Row]]:

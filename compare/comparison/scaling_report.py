@@ -111,8 +111,9 @@ def laws_table(found: Scaling) -> Table:
         "The laws, fitted",
         columns,
         cells,
-        note="Serial fraction with its 95 % t-interval, if there are two points or more. Speed-ups at 8 and 64 replicas follow "
-        "from the law. They are not measured. A fraction below zero: smaller batches gained more than the number of replicas. "
+        note="Serial fraction with its 95 % t-interval, if there are 3 repeats or more. All points of a repeat share its "
+        "serial run, so each repeat is one sample. Speed-ups at 8 and 64 replicas follow from the law. They are not measured. "
+        "A fraction below zero: smaller batches gained more than the number of replicas. "
         "Above one: replicas are slower than serial. Neither says anything about more replicas.",
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 import typer
 
-from common.spec import VARIANTS, SpecError
+from common.spec import FORMER_LEVELS, LEVELS, VARIANTS, SpecError
 
 
 def names(text: str) -> list[str]:
@@ -50,6 +50,16 @@ def chosen(option: str, words: Sequence[str], known: Sequence[str]) -> list[str]
 def variants(modes: str) -> list[str]:
     """The modes named by `--modes`. `all`: every mode."""
     return list(VARIANTS) if modes == "all" else chosen("--modes", names(modes), tuple(VARIANTS))
+
+
+def levels(switches: str) -> list[str]:
+    """The levels named by `--switches`. A former name is taken, with a notice."""
+    words = names(switches)
+    for word in words:
+        if word in FORMER_LEVELS:
+            now = FORMER_LEVELS[word]
+            typer.echo(f"--switches {word} is called {now} now. The old name works until version 0.3.", err=True)
+    return chosen("--switches", [FORMER_LEVELS.get(word, word) for word in words], LEVELS)
 
 
 def numbers(option: str, text: str, *, least: int) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from common.spec import SpecError
+from compare.core.until_decided import UntilDecided
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,12 @@ class Preset:
     repeats: int = 1
     workers: tuple[int, ...] = ()
     """Numbers of input workers. Each makes rows of its own. Empty: the number in the values."""
+    levels: tuple[str, ...] = ()
+    """Levels of switches. Each makes rows of its own. Empty: the level in the values."""
     seeds: tuple[int, ...] = ()
     """Seeds of the repeats, in a cycle. Empty: all repeats have the seed in the values."""
+    until: UntilDecided | None = None
+    """When to stop adding repeats. None: `repeats` are made."""
 
 
 def digits() -> Preset:

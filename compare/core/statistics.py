@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy import special
 
 from common.frozen import Frozen
+from compare.core import looking
 from compare.core.wording import percent
 
 VERDICT_PAIRS = 5
@@ -22,13 +24,13 @@ SIGNIFICANCE = 0.05
 """The p below which a difference is named: what CONFIDENCE leaves."""
 
 POWER = 0.9
-"""A difference of `least_found` is found at this rate."""
+"""A difference of `least_found` is found at this rate, on average over what the noise may truly be."""
 
 MARGIN = 0.01
 """A difference that is surely smaller is called so. The layout of memory alone can make as much."""
 
-Verdict = Literal["above", "below", "no difference shown", "too few repeats to tell"]
-"""A ratio is above or below one, or the reason why neither is shown."""
+Verdict = Literal["above", "below", "no difference that matters", "no difference shown", "too few repeats to tell"]
+"""A ratio is above or below one, or surely nearer to one than the effect that matters, or the reason why neither is shown."""
 
 
 class Spread(Frozen):
@@ -47,11 +49,14 @@ class Spread(Frozen):
 
 
 class Ratio(Frozen):
-    """The geometric mean of paired ratios, with its 95 % t-interval on the logarithms."""
+    """The geometric mean of paired ratios, with its 95 % t-interval on the logarithms.
+
+    Interval and p are valid however often repeats are added and looked at, unless its maker says otherwise.
+    """
 
     value: float
     low: float | None
-    """None for a single pair, which has no interval."""
+    """None for fewer than 3 pairs, which have no interval."""
     high: float | None
     n: int
     p: float | None = None
@@ -72,7 +77,11 @@ class Judged(Frozen):
     p: float | None
     """Corrected for the family by Holm's rule. None if there are too few pairs."""
     family: int
-    """Comparisons that were tested together: those with enough pairs."""
+    """Comparisons that are judged together. One with too few pairs counts, because more repeats may test it."""
+    smallest_effect: float | None = None
+    """The difference that matters, e.g. 0.05, if one was named before the runs."""
+    smaller_p: float | None = None
+    """That the true difference is as large as `smallest_effect`. Corrected in the same way, in a family of its own."""
 
 
 class Estimate(NamedTuple):
@@ -120,16 +129,30 @@ def of_samples(before: Sequence[float], now: Sequence[float]) -> Estimate:
     return Estimate(mean, math.sqrt(sum(variances)), sum(variances) ** 2 / parts if parts else math.inf)
 
 
-def least_found(error: float, freedom: float, comparisons: int) -> float:
+def least_found(error: float, freedom: float, comparisons: int, pairs: int | None = None) -> float:
     """The mean that is found, at the rate of POWER, by the t-test that is the first of so many in Holm's order.
+
+    The noise is known from few runs, so the power is averaged over what it may truly be (assurance, O'Hagan et al. 2005).
 
     Args:
         error: standard error of the mean, as it is estimated.
         freedom: degrees of freedom of that estimate.
         comparisons: of the family.
+        pairs: whose test allows looks at every number of pairs. None: a test with one look.
     """
-    critical = float(special.stdtrit(freedom, 1.0 - SIGNIFICANCE / 2 / comparisons))
-    return float(special.nctdtrinc(freedom, 1.0 - POWER, critical)) * error
+    return _least_found(freedom, comparisons, pairs) * error
+
+
+@lru_cache(maxsize=256)
+def _least_found(freedom: float, comparisons: int, pairs: int | None) -> float:
+    level = SIGNIFICANCE / comparisons
+    critical = float(special.stdtrit(freedom, 1.0 - (level if pairs is None else looking.level(pairs, level)) / 2))
+    least = float(special.nctdtrinc(freedom, 1.0 - POWER, critical))
+    # Estimated over true noise, at quantiles of equal weight.
+    relative_noise = np.sqrt(special.chdtri(freedom, (np.arange(100) + 0.5) / 100) / freedom)
+    found = np.geomspace(least, 100.0 * least, 200)
+    missed = special.nctdtr(freedom, np.outer(found, relative_noise), critical).mean(axis=1)
+    return float(np.interp(POWER, 1.0 - missed, found))
 
 
 def spread(values: Sequence[float]) -> Spread | None:
@@ -154,7 +177,7 @@ def spread_with_later(values: Sequence[float], later: int) -> Spread | None:
     return spread([*values, *[max(values)] * later])
 
 
-def paired_ratio(pairs: Sequence[tuple[float, float]], *, rounding: float = 0.0) -> Ratio | None:
+def paired_ratio(pairs: Sequence[tuple[float, float]], *, rounding: float = 0.0, one_look: bool = False) -> Ratio | None:
     """Geometric mean of first / second over pairs.
 
     Repeats are interleaved, so both runs of a pair met the same state of the machine. Its drift does not change their ratio.
@@ -162,27 +185,46 @@ def paired_ratio(pairs: Sequence[tuple[float, float]], *, rounding: float = 0.0)
     Args:
         pairs: positive values, the same repeat of two rows. Pairs with a missing or non-positive value are left out.
         rounding: resolution of the values, see `of_differences`.
+        one_look: whether the number of pairs was fixed before the first one. Then 2 pairs have an interval.
     """
     known = [(first, second) for first, second in pairs if _positive(first) and _positive(second)]
     if not known:
         return None
     logs = [math.log(first / second) for first, second in known]
-    return _as_ratio(of_differences(logs, rounding=rounding / min(map(min, known))), len(logs))
+    return _as_ratio(of_differences(logs, rounding=rounding / min(map(min, known))), len(logs), one_look=one_look)
 
 
 def relative_to(ratio: Ratio, margin: float) -> Ratio:
     """A ratio of pairs divided by `margin`. Its p tests whether the true ratio is `margin`."""
-    if ratio.low is None or ratio.high is None:
+    error = _error(ratio)
+    if error is None:
         return ratio.model_copy(update={"value": ratio.value / margin})
-    freedom = ratio.n - 1
-    error = math.log(ratio.high / ratio.low) / 2 / float(special.stdtrit(freedom, 0.5 + CONFIDENCE / 2))
-    return _as_ratio(Estimate(math.log(ratio.value / margin), error, freedom), ratio.n)
+    return _as_ratio(Estimate(math.log(ratio.value / margin), error, ratio.n - 1), ratio.n)
+
+
+def _error(ratio: Ratio, *, one_look: bool = False) -> float | None:
+    """Standard error of the logarithm of a ratio of pairs. None if it has no interval."""
+    if ratio.low is None or ratio.high is None:
+        return None
+    return math.log(ratio.high / ratio.low) / 2 / critical(ratio.n - 1, None if one_look else ratio.n)
+
+
+def critical(freedom: float, pairs: int | None) -> float:
+    """Half of a 95 % interval, in standard errors.
+
+    Args:
+        freedom: degrees of freedom of the standard error.
+        pairs: as for `least_found`.
+    """
+    outside = SIGNIFICANCE if pairs is None else looking.level(pairs, SIGNIFICANCE)
+    return float(special.stdtrit(freedom, 1.0 - outside / 2))
 
 
 def unpaired_ratio(first: Sequence[float], second: Sequence[float]) -> Ratio | None:
     """Ratio of the geometric means of `first` and `second`, which were measured apart.
 
-    Drift between the two is in the ratio and not in its interval. In `paired_ratio` it is in neither.
+    Drift between the two is in the ratio and not in its interval. In `paired_ratio` it is in neither. Looks count as for pairs,
+    by the smaller number of values.
 
     Args:
         first, second: positive values. Others are left out.
@@ -192,11 +234,13 @@ def unpaired_ratio(first: Sequence[float], second: Sequence[float]) -> Ratio | N
     return _as_ratio(of_samples(logs[1], logs[0]), number) if number else None
 
 
-def _as_ratio(logarithm: Estimate, n: int) -> Ratio:
-    if n == 1:
-        return Ratio(value=math.exp(logarithm.mean), low=None, high=None, n=1)
-    low, high = (exp(logarithm.mean + side * logarithm.half) for side in (-1.0, 1.0))
-    return Ratio(value=math.exp(logarithm.mean), low=low, high=high, n=n, p=logarithm.p)
+def _as_ratio(logarithm: Estimate, n: int, *, one_look: bool = False) -> Ratio:
+    if n < (2 if one_look else 3):
+        return Ratio(value=math.exp(logarithm.mean), low=None, high=None, n=n)
+    half = critical(logarithm.freedom, None if one_look else n) * logarithm.error
+    low, high = (exp(logarithm.mean + side * half) for side in (-1.0, 1.0))
+    p = logarithm.p if one_look else looking.corrected(logarithm.p, n)
+    return Ratio(value=math.exp(logarithm.mean), low=low, high=high, n=n, p=p)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -213,43 +257,67 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def verdicts(ratios: Sequence[tuple[str, Ratio]]) -> list[Judged]:
+def verdicts(ratios: Sequence[tuple[str, Ratio]], smallest_effect: float | None = None) -> list[Judged]:
     """Judge all ratios that a reader sees together, as one family.
 
     A ratio is above or below one if its own interval and its corrected p both exclude one. At 95 %, no verdict of the whole
-    family is false. Ratios of fewer than VERDICT_PAIRS pairs are not tested and get no verdict.
+    family is false, however often repeats are added. Ratios of fewer than VERDICT_PAIRS pairs get no verdict.
 
     Args:
         ratios: each with its name.
+        smallest_effect: the difference that matters, e.g. 0.05. A ratio that is surely nearer to one is called so. At 95 %, no
+            such verdict of the family is false either.
 
     Returns:
         The same ratios in the same order, judged.
     """
     tested = [place for place, (_, ratio) in enumerate(ratios) if ratio.decided and ratio.p is not None]
-    corrected = dict(zip(tested, holm([ratios[place][1].p or 0.0 for place in tested]), strict=True))
+    untested = [1.0] * (len(ratios) - len(tested))
+
+    def family(p_values: list[float]) -> dict[int, float]:
+        return dict(zip(tested, holm(p_values + untested), strict=False))
+
+    different = family([ratios[place][1].p or 0.0 for place in tested])
+    smaller = family([_smaller_p(ratios[place][1], smallest_effect) for place in tested]) if smallest_effect else {}
     return [
         Judged(
             name=name,
             ratio=ratio,
-            verdict=_verdict(ratio, corrected.get(place)),
-            p=corrected.get(place),
-            family=len(tested),
+            verdict=_verdict(ratio, different.get(place), smaller.get(place, 1.0)),
+            p=different.get(place),
+            family=len(ratios),
+            smallest_effect=smallest_effect,
+            smaller_p=smaller.get(place),
         )
         for place, (name, ratio) in enumerate(ratios)
     ]
 
 
-def _verdict(ratio: Ratio, p: float | None) -> Verdict:
+def _smaller_p(ratio: Ratio, effect: float) -> float:
+    """Of the test that the true ratio is at least 1 + effect, or at most 1 / (1 + effect)."""
+    if not 1.0 / (1.0 + effect) < ratio.value < 1.0 + effect:
+        return 1.0
+    return max(relative_to(ratio, margin).p or 0.0 for margin in (1.0 + effect, 1.0 / (1.0 + effect)))
+
+
+def _verdict(ratio: Ratio, p: float | None, smaller_p: float) -> Verdict:
     if p is None or ratio.low is None or ratio.high is None:
         return "too few repeats to tell"
-    if p >= SIGNIFICANCE or ratio.low <= 1.0 <= ratio.high:
-        return "no difference shown"
-    return "above" if ratio.low > 1.0 else "below"
+    if p < SIGNIFICANCE and not ratio.low <= 1.0 <= ratio.high:
+        return "above" if ratio.low > 1.0 else "below"
+    return "no difference that matters" if smaller_p < SIGNIFICANCE else "no difference shown"
 
 
 def word(judged: Judged, *, above: str, below: str, neither: str) -> str:
-    """The verdict in the words of its subject. `too few repeats to tell` is the same for all."""
+    """The verdict in the words of its subject. The other verdicts read the same for all."""
+    if judged.verdict == "no difference that matters":
+        return f"no difference of {percent_words(judged.smallest_effect or 0.0)} or more"
     return {"above": above, "below": below, "no difference shown": neither}.get(judged.verdict, judged.verdict)
+
+
+def percent_words(fraction: float) -> str:
+    """`5 %`, `2.5 %`."""
+    return f"{float(f'{100 * fraction:.3g}'):g} %"
 
 
 def faster(seconds: Judged, first: str, second: str) -> str:
@@ -263,10 +331,9 @@ def faster(seconds: Judged, first: str, second: str) -> str:
     quick, slow, times = (first, second, ratio) if ratio.value >= 1.0 else (second, first, inverse(ratio))
     if seconds.verdict == "too few repeats to tell":
         return f"{seconds.verdict} ({ratio.n} of {VERDICT_PAIRS}); {quick} is {times.value:.2f} times as fast as {slow} here"
-    if seconds.verdict == "no difference shown":
-        return (
-            f"no difference shown between {first} and {second}; {first} is {range_words(ratio)} times as fast{surety(seconds)}"
-        )
+    if seconds.verdict not in ("above", "below"):
+        said = word(seconds, above="", below="", neither=seconds.verdict)
+        return f"{said} between {first} and {second}; {first} is {range_words(ratio)} times as fast{surety(seconds)}"
     return f"{quick} is {range_words(times)} times as fast as {slow}{hardly(seconds)}{surety(seconds)}"
 
 
@@ -285,35 +352,38 @@ def pays(speedup: Judged | None) -> str | None:
 
 def surety(judged: Judged) -> str:
     """` (p = 0.012 among 4 comparisons)`, the end of a sentence. Empty if nothing was tested."""
-    if judged.p is None or judged.ratio.p is None:
+    p = judged.smaller_p if judged.verdict == "no difference that matters" else judged.p
+    if p is None or judged.ratio.p is None:
         return ""
     if judged.family == 1:
-        return f" (p {p_words(judged.p)})"
+        return f" (p {p_words(p)})"
     alone = judged.verdict == "no difference shown" and judged.ratio.p < SIGNIFICANCE
     by_itself = f"; {p_words(judged.ratio.p).removeprefix('= ')} by itself" if alone else ""
-    return f" (p {p_words(judged.p)} among {judged.family} comparisons{by_itself})"
+    return f" (p {p_words(p)} among {judged.family} comparisons{by_itself})"
 
 
-def resolution(ratios: Sequence[Ratio], comparisons: int) -> float | None:
+def resolution(ratios: Sequence[Ratio], comparisons: int, *, one_look: bool = False) -> float | None:
     """The relative difference that the median of these ratios would have shown. None if none has an interval.
 
     Args:
         ratios: those that were tested.
         comparisons: of their family.
+        one_look: as they were made, see `paired_ratio`.
     """
-    spans = [(math.log(ratio.high / ratio.low) / 2, ratio.n - 1) for ratio in ratios if ratio.low and ratio.high]
-    found = [least_found(half / Estimate(0.0, 1.0, freedom).half, freedom, comparisons) for half, freedom in spans]
+    errors = [(error, ratio.n) for ratio in ratios if (error := _error(ratio, one_look=one_look)) is not None]
+    found = [least_found(error, n - 1, comparisons, None if one_look else n) for error, n in errors]
     return math.expm1(float(np.median(found))) if found else None
 
 
-def resolution_words(ratios: Sequence[Ratio], comparisons: int) -> str:
+def resolution_words(ratios: Sequence[Ratio], comparisons: int, *, one_look: bool = False) -> str:
     """` At the noise that they met, ...`, the end of a paragraph on what was tested. Empty if that is unknown."""
-    least = resolution(ratios, comparisons)
+    least = resolution(ratios, comparisons, one_look=one_look)
+    if least is None:
+        return ""
+    difference = f"{float(f'{100 * least:.2g}'):g} %"
     return (
-        ""
-        if least is None
-        else f" At the noise that they met, a difference of {float(f'{100 * least:.2g}'):g} % is found in {percent(POWER)} of "
-        "cases."
+        f" At the noise that they met, a difference of {difference} is found in {percent(POWER)} of cases. "
+        "This is an average over what the noise may truly be."
     )
 
 
@@ -329,12 +399,13 @@ def family_words(
     tested = [each for each in judged if each.p is not None]
     if not tested:
         return None
-    level, found = percent(CONFIDENCE), resolution_words([each.ratio for each in tested], len(tested))
-    if len(tested) == 1:
-        return f"One comparison was tested, at {level} ({tests}).{found}"
+    level, number = percent(CONFIDENCE), tested[0].family
+    end = f" This holds however often repeats are added.{resolution_words([each.ratio for each in tested], number)}"
+    if number == 1:
+        return f"One comparison was tested, at {level} ({tests}).{end}"
     return (
-        f"{len(tested)} comparisons make one family: with {level} confidence no difference that it names is false ({tests}, "
-        f"Holm-corrected). Each interval is that of its comparison alone.{found}"
+        f"{number} comparisons make one family: with {level} confidence no difference that it names is false ({tests}, "
+        f"Holm-corrected). Each interval is that of its comparison alone.{end}"
     )
 
 

@@ -21,6 +21,26 @@ FOLDER = "best"
 _IDENTITY = ("processor", "logical_cores", "host")
 
 
+class Budget(Frozen):
+    """How much tuning found the best switches of a framework."""
+
+    switches: list[str] | None
+    """That were tried. None: all that the framework has."""
+    rounds: int
+    steps: int
+    configurations: int
+    """That were measured, at most once a round."""
+
+    def is_equal(self, other: Budget) -> bool:
+        """Whether both frameworks had the same budget. One of them may have more switches to spend it on."""
+        return (self.switches, self.rounds, self.steps) == (other.switches, other.rounds, other.steps)
+
+    @property
+    def words(self) -> str:
+        tried = "all switches" if self.switches is None else ", ".join(self.switches)
+        return f"{tried}, {self.rounds} rounds of {self.steps} steps"
+
+
 class Best(Frozen):
     """The best switches of one framework and model, and where they were measured."""
 
@@ -32,13 +52,15 @@ class Best(Frozen):
     versions: dict[str, str]
     """Of the framework's packages."""
     options: dict[str, Any]
-    """The switches that differ from `fair`. Empty if nothing was surely faster."""
+    """The switches that differ from `usual`. Empty if nothing was surely faster."""
     ratio: Ratio | None
-    """Images per second over those of `fair`. None if `fair` is the best."""
+    """Images per second over those of `usual`. None if `usual` is the best."""
+    budget: Budget | None = None
+    """None: not recorded."""
     measured_at: str
     """UTC, ISO 8601."""
     spec: Spec
-    """Of the runs, as `fair` had them."""
+    """Of the runs, as `usual` had them."""
 
 
 def identity(description: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,8 +106,8 @@ def load(framework: str, model: str, description: Mapping[str, Any], cache_dir: 
     return found
 
 
-def options(run: Spec, framework: str, description: Mapping[str, Any]) -> dict[str, Any]:
-    """The switches that make a run `best`: those found for its model here that fit the run.
+def options(run: Spec, framework: str, description: Mapping[str, Any]) -> tuple[dict[str, Any], Budget | None]:
+    """The switches that make a run `best`: those found for its model here that fit the run; and the budget that found them.
 
     For example, numbers of threads that were found with sixteen cores do not fit a run with two cores or several processes.
 
@@ -99,7 +121,8 @@ def options(run: Spec, framework: str, description: Mapping[str, Any]) -> dict[s
         alike = all(getattr(run, field) == getattr(found.spec, field) for field in known[name].get("found_for", ()))
         return alike and spec.incompatibility(run, known[name], value) is None
 
-    return {name: value for name, value in found.options.items() if name in known and fits(name, value)}
+    fitting = {name: value for name, value in found.options.items() if name in known and fits(name, value)}
+    return fitting, found.budget
 
 
 def _listed(versions: Mapping[str, str]) -> str:

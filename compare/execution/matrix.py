@@ -32,10 +32,17 @@ class Row(Frozen):
     unavailable: str | None = None
     """`not available: ...` if this machine cannot run it, `not parallel: ...` if its replicas would take turns. Such a row is
     not run."""
+    budget: best_switches.Budget | None = None
+    """That found its `best` switches. None: it has others, a user set some of them, or the budget was not recorded."""
 
 
 def rows(
-    values: dict[str, Any], frameworks: Sequence[str], modes: Sequence[str], replicas: int, workers: Sequence[int] = ()
+    values: dict[str, Any],
+    frameworks: Sequence[str],
+    modes: Sequence[str],
+    replicas: int,
+    workers: Sequence[int] = (),
+    levels: Sequence[str] = (),
 ) -> list[Row]:
     """Every row, in the order of the tables: serial on one core and on all, then each parallel mode on all cores.
 
@@ -45,6 +52,7 @@ def rows(
         modes: of `spec.VARIANTS`.
         replicas: of the parallel modes. For hybrids: copies of the model.
         workers: numbers of input workers. Each makes rows of its own. Empty: the number in `values`.
+        levels: of switches. Each makes rows of its own. Empty: the level in `values`.
 
     Raises:
         SpecError: a row's spec is refused.
@@ -54,13 +62,15 @@ def rows(
     made: list[Row] = []
     for framework in frameworks:
         for mode in modes:
-            for own in [fed(values, number) for number in workers] or [values]:
+            fed_values = [fed(values, number) for number in workers] or [values]
+            for own in [each | {"switches": level} for level in levels for each in fed_values] or fed_values:
                 wanted = spec.build(spec.with_variant(own, mode, replicas))
                 # A core that replicas cannot share stays idle. So serial also runs on the shared cores, for the comparison.
                 sharing = replicas if mode == "serial" else wanted.replicas
                 shared = wanted.cores // sharing * sharing or wanted.cores
                 for cores in sorted({1, shared, wanted.cores}) if mode == "serial" else [shared]:
                     name = _row_id(framework, wanted, cores) + (f"-{wanted.workers}workers" if len(workers) > 1 else "")
+                    name += f"-{wanted.switches}" if len(levels) > 1 else ""
                     made.append(Row(id=name, contestant=framework, spec=wanted.with_fields(cores=cores)))
     return made
 
@@ -97,11 +107,14 @@ def judge(made: Sequence[Row], descriptions: Mapping[str, dict[str, Any]], *, ov
             for name, value in row.spec.framework_options.items()
             if name in description["options"] or name not in known  # known to none: refused below
         }
+        budget = None
         if row.spec.switches == "best":
-            options = best_switches.options(row.spec, row.contestant, description) | options
+            best, found_with = best_switches.options(row.spec, row.contestant, description)
+            budget = None if options else found_with  # what a user sets was not searched
+            options = best | options
         own = row.spec.with_fields(framework_options=options)
         unavailable = spec.check_against(own, description) or (None if oversubscribe else _not_parallel(own, description))
-        judged.append(row.model_copy(update={"spec": own, "unavailable": unavailable}))
+        judged.append(row.model_copy(update={"spec": own, "unavailable": unavailable, "budget": budget}))
     return judged
 
 

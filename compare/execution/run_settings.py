@@ -9,7 +9,7 @@ from typing import Any
 
 from common import spec
 from common.spec import SpecError
-from compare.core import presets
+from compare.core import presets, until_decided
 from compare.core.presets import Preset
 
 
@@ -20,7 +20,8 @@ def settings(preset: str | None, spec_file: Path | None, options: Mapping[str, A
     settings = presets.preset(preset) if preset is not None else Preset()
     values = settings.values
     if spec_file is not None:
-        values = spec.read_values(spec_file)
+        values, until = until_decided.of_fields(spec.read_values(spec_file))
+        settings = replace(settings, until=until)
     given = {field: value for field, value in options.items() if value is not None}
     for asked in (given, spec.parse_assignments(assignments)):
         for field, other in (("epochs", "steps"), ("steps", "epochs")):

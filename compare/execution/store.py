@@ -24,6 +24,7 @@ from common.machine import machine
 from common.machine.rates import Rates
 from common.models.work import Work
 from compare.core.errors import FolderError
+from compare.core.until_decided import UntilDecided
 from compare.execution.matrix import Row
 
 _LONGEST_VALUE = 120
@@ -100,6 +101,8 @@ class Comparison(Exact):
     """Of the repeats, one after the other and again; none: each row's spec has its own."""
     target_accuracy: float | None = None
     """Of the validation split, until which seconds are counted."""
+    until: UntilDecided | None = None
+    """When to stop adding repeats. None: `repeats` of each row are made."""
     work: Work | None = None
     """What the model computes and moves."""
     rates: dict[int, Rates] = {}
@@ -132,6 +135,15 @@ class Stored(Exact):
             for repeat, run in runs.items():
                 found[repeat] += run.phases.wall_seconds if run.phases else 0.0
         return found
+
+    @cached_property
+    def other_data(self) -> set[str]:
+        """Ids of the rows with a run that had other data than the comparison. Without any of its own, than the first run."""
+        seen = {row_id: {run.data_hash for run in runs.values()} - {None} for row_id, runs in self.runs.items()}
+        every = [found for each in seen.values() for found in sorted(filter(None, each))]
+        own = self.comparison.data_hash
+        expected = own if own in every else next(iter(every), own)
+        return {row_id for row_id, each in seen.items() if each - {expected}}
 
 
 def new_folder(*names: str) -> Path:
@@ -254,11 +266,16 @@ def claim(folder: Path, wanted: Comparison) -> Comparison:
     stored = read_plan(folder)
     _refuse_other(folder, _difference(stored, wanted))
     atomic_files.sweep(folder)
+    argv = _with_repeats(stored.argv, wanted.repeats) if wanted.repeats > stored.repeats else stored.argv
+    if wanted.until is not None and wanted.until != stored.until:  # the last of several values of an option counts
+        argv = [*argv, "--until-decided", "--most-repeats", str(wanted.until.most_repeats)]
+        argv += ["--smallest-effect", str(wanted.until.smallest_effect)]
     return stored.model_copy(
         update={
             "repeats": max(stored.repeats, wanted.repeats),
-            "argv": _with_repeats(stored.argv, wanted.repeats) if wanted.repeats > stored.repeats else stored.argv,
+            "argv": argv,
             "target_accuracy": wanted.target_accuracy or stored.target_accuracy,
+            "until": wanted.until or stored.until,
         }
     )
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from common.artifacts.schema import RunResult
 from compare.core import wording
 from compare.execution.store import Stored
-from compare.judgement.summary import FAILURES, Summary, measured, seconds_apart
+from compare.judgement.row_figures import Summary
+from compare.judgement.summary import FAILURES, measured, seconds_apart
 
 CROWDED_FROM = 2.0
 """Load average over logical cores above which a run began on a busy machine. Earlier runs leave less."""

@@ -9,9 +9,11 @@ from pydantic import Field
 from common.frozen import Frozen
 from compare.core import statistics, wording
 from compare.core.statistics import Judged
+from compare.execution.matrix import Row
 from compare.execution.store import Stored
-from compare.judgement import cautions, inexact_modes, sameness, verdict_sentences
-from compare.judgement.summary import Family, Summary, family
+from compare.judgement import cautions, conditions, decision, inexact_modes, sameness, verdict_sentences
+from compare.judgement.row_figures import Summary
+from compare.judgement.summary import Family, family
 
 WORTH_SAYING = 0.1
 """Part of the training time spent waiting for input, below which the model alone bounds a run."""
@@ -24,6 +26,8 @@ class Findings(Frozen, serialize_by_alias=True):
     """The proof, and what the timed runs themselves show."""
     comparable: bool
     """Whether the timed runs had the same data, weights and order, and the same first step up to rounding."""
+    divisions: list[str]
+    """Where divisions disagree, and which rows of two frameworks are compared in which division."""
     contestants: list[str]
     """Which framework is faster, for each configuration that both ran."""
     modes: list[str]
@@ -45,19 +49,31 @@ class Findings(Frozen, serialize_by_alias=True):
 def findings(stored: Stored, summaries: Sequence[Summary]) -> Findings:
     comparable = sameness.is_comparable(stored, summaries)
     judged = family(stored, summaries) if comparable else Family([], {})
-    surety = statistics.family_words(judged.judged)
+    surety = (decision.sentence(stored.comparison, judged.judged), statistics.family_words(judged.judged))
     return Findings(
         sameness=sameness.sentences(stored, summaries),
         comparable=comparable,
+        divisions=_divisions(stored, summaries, judged),
         contestants=verdict_sentences.of_contestants(stored, judged),
         modes=verdict_sentences.of_modes(stored, summaries, judged),
         verdicts=judged.judged,
-        surety=[surety] if surety else [],
+        surety=[sentence for sentence in surety if sentence],
         scores=[sentence for summary in summaries for sentence in _scores(summary)],
         inexact_modes=inexact_modes.sentences(stored, summaries),
         bounds=[sentence for summary in summaries if (sentence := _bound(summary))],
         troubles=cautions.sentences(stored, summaries),
     )
+
+
+def _divisions(stored: Stored, summaries: Sequence[Summary], judged: Family) -> list[str]:
+    names = {summary.id: summary.configuration for summary in summaries if summary.repeats_done}
+    return [*conditions.disagreements(conditions.winners(stored, pairs(stored, judged))), *conditions.lines(stored, names)]
+
+
+def pairs(stored: Stored, judged: Family) -> list[tuple[Row, Row, Judged]]:
+    """The rows of two frameworks that were judged."""
+    rows = {row.id: row for row in stored.comparison.rows}
+    return [(rows[first.id], rows[second.id], each) for first, second, each in judged.contestants]
 
 
 def _scores(summary: Summary) -> list[str]:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from common.artifacts.schema import RunResult, Staleness
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
-from compare.judgement.summary import Summary, measured
+from compare.judgement.row_figures import Summary
+from compare.judgement.summary import measured
 
 
 def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:

@@ -19,16 +19,10 @@ from compare.core.statistics import Spread, spread
 from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
+from compare.judgement.row_figures import Summary
+from compare.judgement.run_figures import epoch_seconds, images_per_second, steps_needed, times_in_doubt
 from compare.judgement.sameness import FIRST_STEP_TOLERANCE
-from compare.judgement.summary import (
-    Summary,
-    epoch_seconds,
-    images_per_second,
-    measured,
-    steps_needed,
-    summarize,
-    times_in_doubt,
-)
+from compare.judgement.summary import measured, summarize
 
 Kind = Literal["comparison", "benchmarks"]
 

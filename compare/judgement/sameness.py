@@ -13,7 +13,7 @@ from compare.execution.matrix import Row
 from compare.execution.store import Stored
 from compare.judgement import growth
 from compare.judgement.growth import Growth
-from compare.judgement.summary import Summary
+from compare.judgement.row_figures import Summary
 
 SCORES_DIFFER = 1e-3
 """Relative difference of the last losses from which the scores of two runs differ visibly."""

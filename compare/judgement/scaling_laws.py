@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
 
 from common.frozen import Frozen
 from common.spec import SpecError
-from compare.core.statistics import CONFIDENCE
+from compare.core.statistics import critical
 
 Topology = Literal["ring", "tree", "server", "all_gather"]
 
 
 class SerialFraction(Frozen):
-    """The part of the work that cannot be shared, by one law, with its 95 % t-interval."""
+    """The part of the work that cannot be shared, by one law, with its 95 % t-interval.
+
+    The interval is valid however often repeats are added and looked at.
+    """
 
     law: Literal["Amdahl", "Gustafson"]
     value: float
     """Below zero if replicas gain more than their number, e.g. by smaller batches in faster caches."""
     low: float | None
-    """None for a single point, which has no interval."""
+    """None for fewer than 3 repeats, which have no interval."""
     high: float | None
     n: int
+    """Points."""
 
     def speedup(self, replicas: float) -> float:
         """The speed-up that the law predicts."""
@@ -37,35 +40,44 @@ class SerialFraction(Frozen):
         return replicas - self.value * (replicas - 1.0)
 
 
-def amdahl(points: Sequence[tuple[int, float]]) -> SerialFraction | None:
+Repeats = Iterable[Sequence[tuple[int, float]]]
+"""Points (replicas R, measured speed-up S) of each repeat. All points of a repeat share one serial run."""
+
+
+def amdahl(repeats: Repeats) -> SerialFraction | None:
     """Fit 1 / S = s + (1 - s) / R, the speed-up of a fixed problem (Amdahl 1967), by least squares in s.
 
-    Args:
-        points: (replicas R, measured speed-up S), one for each repeat. Points of one replica are left out.
+    Points of one replica are left out.
     """
-    return _through_origin("Amdahl", [(1.0 - 1.0 / r, 1.0 / speedup - 1.0 / r) for r, speedup in points if r > 1])
+    return _fitted("Amdahl", ([(1.0 - 1.0 / r, 1.0 / speedup - 1.0 / r) for r, speedup in each if r > 1] for each in repeats))
 
 
-def gustafson(points: Sequence[tuple[int, float]]) -> SerialFraction | None:
+def gustafson(repeats: Repeats) -> SerialFraction | None:
     """Fit S = R - s (R - 1), the speed-up of a problem that grows with the replicas (Gustafson 1988), by least squares.
 
-    Args:
-        points: as for `amdahl`.
+    Points of one replica are left out.
     """
-    return _through_origin("Gustafson", [(r - 1.0, r - speedup) for r, speedup in points if r > 1])
+    return _fitted("Gustafson", ([(r - 1.0, r - speedup) for r, speedup in each if r > 1] for each in repeats))
 
 
-def _through_origin(law: Literal["Amdahl", "Gustafson"], points: list[tuple[float, float]]) -> SerialFraction | None:
-    if not points:
+def _fitted(law: Literal["Amdahl", "Gustafson"], repeats: Iterable[list[tuple[float, float]]]) -> SerialFraction | None:
+    """The slope through the origin. Points of a repeat share the noise of its serial run, so each repeat is one sample.
+
+    The error adds up the residuals of a repeat before it squares them (Liang & Zeger 1986). If all repeats have the same sizes,
+    that is the t-interval of their own slopes.
+    """
+    fits = [np.array(points).T for points in repeats if points]
+    if not fits:
         return None
-    x, y = np.array(points).T
-    slope = float(x @ y / (x @ x))
-    if len(points) == 1:
-        return SerialFraction(law=law, value=slope, low=None, high=None, n=1)
-    freedom = len(points) - 1
-    error = math.sqrt(float(((y - slope * x) ** 2).sum()) / freedom / float(x @ x))
-    half = float(special.stdtrit(freedom, 0.5 + CONFIDENCE / 2)) * error
-    return SerialFraction(law=law, value=slope, low=slope - half, high=slope + half, n=len(points))
+    weight = sum(float(x @ x) for x, _ in fits)
+    slope = sum(float(x @ y) for x, y in fits) / weight
+    low = high = None
+    if (number := len(fits)) >= 3:
+        together = [float(x @ (y - slope * x)) / weight for x, y in fits]
+        error = math.sqrt(number / (number - 1) * sum(each**2 for each in together))
+        half = critical(number - 1, number) * error
+        low, high = slope - half, slope + half
+    return SerialFraction(law=law, value=slope, low=low, high=high, n=sum(len(x) for x, _ in fits))
 
 
 class Network(Frozen):

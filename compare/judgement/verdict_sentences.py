@@ -9,7 +9,9 @@ from compare.core import statistics, wording
 from compare.core.statistics import VERDICT_PAIRS, Judged
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
-from compare.judgement.summary import Family, Summary, measured, serial_of
+from compare.judgement.conditions import OF_THE_MODE, Division, division
+from compare.judgement.row_figures import Summary
+from compare.judgement.summary import Family, measured, serial_of
 
 DISTURBED = " Other work disturbed it: do not rely on this."
 UNWATCHED = " Too short to tell whether other work disturbed it: do not rely on this."
@@ -35,10 +37,11 @@ def doubt_of(*compared: Summary) -> str:
 
 def of_contestants(stored: Stored, judged: Family) -> list[str]:
     """Which framework is faster, one sentence for each configuration that both ran."""
-    settings = _settings(stored, [summary for first, second, _ in judged.contestants for summary in (first, second)])
+    pairs = [(first, second) for first, second, _ in judged.contestants]
     verdicts: list[_Verdict] = []
-    for first, second, seconds in judged.contestants:
-        conditions = _conditions(stored, first, settings, mode=_mode(stored, first))
+    for (first, second, seconds), switches in zip(judged.contestants, _settings(stored, pairs), strict=True):
+        kind = division(stored, _row(stored, first), _row(stored, second))
+        conditions = _conditions(stored, first, switches, kind, mode=_mode(stored, first))
         said = statistics.faster(seconds, first.contestant, second.contestant)
         verdicts.append(_Verdict(said, conditions, doubt_of(first, second)))
     return _sentences(verdicts, ": ")
@@ -52,16 +55,12 @@ def of_modes(stored: Stored, summaries: Sequence[Summary], judged: Family) -> li
         for row in stored.comparison.rows
         if row.id in judged.modes and (serial := serial_of(stored.comparison, row)) is not None
     ]
-    settings = _settings(stored, [summary for summary, _ in pairs])
-    return _sentences(
-        [
-            _Verdict(
-                _pays(summary, judged.modes[summary.id]), _conditions(stored, summary, settings), doubt_of(summary, serial)
-            )
-            for summary, serial in pairs
-        ],
-        "; ",
-    )
+    verdicts: list[_Verdict] = []
+    for (summary, serial), switches in zip(pairs, _settings(stored, [(summary,) for summary, _ in pairs]), strict=True):
+        kind = division(stored, _row(stored, serial), _row(stored, summary), OF_THE_MODE)
+        conditions = _conditions(stored, summary, switches, kind)
+        verdicts.append(_Verdict(_pays(summary, judged.modes[summary.id]), conditions, doubt_of(summary, serial)))
+    return _sentences(verdicts, "; ")
 
 
 def _pays(summary: Summary, speedup: Judged) -> str:
@@ -70,7 +69,7 @@ def _pays(summary: Summary, speedup: Judged) -> str:
         pairs = f"({speedup.ratio.n} of {VERDICT_PAIRS})"
         return f"{summary.name}: too few repeats to tell {pairs}; it is {times} here"
     word = statistics.pays(speedup)
-    said = f"{summary.name}: {word}; it" if word == "no gain shown" else f"{summary.name} {word}: it"
+    said = f"{summary.name} {word}: it" if speedup.verdict in ("above", "below") else f"{summary.name}: {word}; it"
     return f"{said} is {times}{statistics.surety(speedup)}"
 
 
@@ -87,7 +86,7 @@ def _sentences(verdicts: Sequence[_Verdict], separator: str) -> list[str]:
     return said
 
 
-def _conditions(stored: Stored, summary: Summary, settings: Mapping[str, str], **mode: str) -> dict[str, str]:
+def _conditions(stored: Stored, summary: Summary, switches: str, division: Division, **mode: str) -> dict[str, str]:
     """What decides a row's times."""
     spec, place = _row(stored, summary).spec, summary.device
     if place is None or place.startswith("cpu"):
@@ -97,8 +96,9 @@ def _conditions(stored: Stored, summary: Summary, settings: Mapping[str, str], *
         "batch": f"batch {spec.global_batch_size}",
         "precision": spec.precision,
         **mode,
-        "switches": settings[summary.id],
+        "switches": switches,
         **({"machine": f"on {place}"} if place else {}),
+        "division": division.words,
         **({"row": f"row {summary.configuration}"} if summary.shares_name else {}),
     }
 
@@ -111,21 +111,20 @@ def _mode(stored: Stored, summary: Summary) -> str:
     return f"{name} on {wording.count(summary.cores, 'core')}{f' of {hosts} hosts' if hosts else ''}{workers}"
 
 
-def _settings(stored: Stored, summaries: Sequence[Summary]) -> dict[str, str]:
-    """Row id: the level of its switches, with those of each framework that decide most, or that the spec names.
+def _settings(stored: Stored, groups: Sequence[Sequence[Summary]]) -> list[str]:
+    """For each group of rows, the level of its switches, with those that decide most or that the spec names.
 
-    If each framework has the same ones in all rows, every row names those of all frameworks. So they can be said once.
+    If each framework has the same ones in all rows, every group names those of all frameworks. So they can be said once.
     """
-    found = {summary.id: _switches(stored, summary) for summary in summaries}
     by_contestant: dict[str, set[str]] = {}
-    for summary in summaries:
-        by_contestant.setdefault(summary.contestant, set()).add(found[summary.id])
+    for summary in (each for group in groups for each in group):
+        by_contestant.setdefault(summary.contestant, set()).add(_switches(stored, summary))
     alike = all(len(each) == 1 for each in by_contestant.values())
     together = {contestant: next(iter(each)) for contestant, each in by_contestant.items()}
-    return {
-        summary.id: _level(_row(stored, summary), together if alike else {summary.contestant: found[summary.id]})
-        for summary in summaries
-    }
+    return [
+        _level(_row(stored, group[0]), together if alike else {each.contestant: _switches(stored, each) for each in group})
+        for group in groups
+    ]
 
 
 def _level(row: Row, by_contestant: Mapping[str, str]) -> str:

@@ -13,7 +13,7 @@ import yaml
 from common.artifacts.schema import EpochRecord, RunResult
 from compare.evaluation.final_training import Evaluated
 from compare.execution.store import flat
-from compare.judgement.summary import Summary
+from compare.judgement.row_figures import Summary
 from compare.papers.plan import AS_IT_WAS, Plan, Setting
 from compare.papers.schema import SCALES, Paper, Scale
 from compare.reporting.comparison_report import Compared

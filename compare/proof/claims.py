@@ -52,8 +52,8 @@ def compared_with(timed: Spec, architecture: Architecture, modes: Sequence[str])
 
 
 def has_switches(timed: Spec) -> bool:
-    """Whether a run has other switches than `fair`."""
-    return bool(timed.framework_options) or timed.switches != "fair"
+    """Whether a run has other switches than `usual`."""
+    return bool(timed.framework_options) or timed.switches != "usual"
 
 
 def reduced(framework: str, timed: Spec) -> list[str]:

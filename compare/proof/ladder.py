@@ -446,7 +446,7 @@ def proof_spec(timed: Spec, batch_size: int, steps: int, precision: spec.Precisi
         },
         # Scaling by replicas would make serial and parallel two different trainings.
         schedule={**timed.schedule.model_dump(), "scaling": "none"},
-        switches="fair",
+        switches="usual",
         framework_options={},
     )
 

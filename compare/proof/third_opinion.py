@@ -30,7 +30,7 @@ statistics after one step and after the last, on the scale of the largest change
 hundredfold over ten steps."""
 
 FLIPPED = 1e-4
-"""Of float32. Rounding alone stays below."""
+"""Of float32 gradients. More is not the rounding of sums."""
 Status = Literal["passed", "failed", "shown"]
 
 
@@ -222,8 +222,11 @@ def closer(lines: Sequence[Line]) -> list[str]:
             else:
                 times = worst.difference / best.difference if best.difference else math.inf
                 said.append(f"{model}, {optimizer}, {what}: {best.framework} is {times:.1f} times as close ({each}).")
-    if any(line.difference > FLIPPED for line in narrow):
-        said.append(f"More than {FLIPPED:.0e} is a tie that rounding has flipped: a ReLU at zero, or equal maxima.")
+    if any(line.difference > FLIPPED and "gradients" in line.what for line in narrow):
+        said.append(
+            f"A gradient differs by more than {FLIPPED:.0e}, too much for rounded sums. It may be a tie that rounding has "
+            "flipped (a ReLU at zero, equal maxima), or a fault. This comparison cannot tell."
+        )
     if said:
         said.append("This is one step on one machine. Other processors have other kernels, and another order of sums.")
     return said

@@ -14,7 +14,8 @@ from matplotlib.ticker import MaxNLocator
 
 from common.artifacts.schema import Phases
 from compare.core.statistics import Ratio
-from compare.judgement.summary import FAILURES, Epoch, Summary
+from compare.judgement.row_figures import Epoch, Summary
+from compare.judgement.summary import FAILURES
 from compare.reporting import comparison_tables, plots
 from compare.reporting.plots import COLOURS, LINE_STYLES, MARKERS, Drawing
 

@@ -15,7 +15,8 @@ from compare.core.statistics import VERDICT_PAIRS
 from compare.execution import launch, store
 from compare.execution.store import SPEC_FILE, Stored
 from compare.judgement.findings import Findings, findings
-from compare.judgement.summary import FAILURES, UNFINISHED, Summary, summarize
+from compare.judgement.row_figures import Summary
+from compare.judgement.summary import FAILURES, UNFINISHED, summarize
 from compare.reporting import comparison_plots, comparison_tables, dataframes, document, page, tables
 from compare.reporting.document import COMPARE, TABLES_FOLDER, Mark, Report, shell
 from compare.reporting.tables import Table
@@ -84,6 +85,7 @@ def report(compared: Compared, folder: Path, out: Path | None = None) -> Report:
         title="Comparison",
         json_file=RESULTS_FILE,
         facts=facts(compared),
+        first_sentences=compared.findings.divisions,
         marks=_marks(compared),
         findings=sections(compared),
         tables=made,
@@ -126,7 +128,9 @@ def _page_values(compared: Compared, folder: Path, made: Sequence[Table], drawn:
     return {
         "title": title,
         "overline": "Comparison of frameworks",
-        "facts": [wording.one_line(fact).removeprefix(f"{title}, ") for fact in facts(compared)],
+        "facts": [
+            wording.one_line(fact).removeprefix(f"{title}, ") for fact in (*facts(compared), *compared.findings.divisions)
+        ],
         "contents": _contents(grids, pictures, heats),
         "proof": page.grid(_without(grids["proof"], _IN_THE_RUNG)) if "proof" in grids else None,
         "claims": page.grid(grids["claims"]) if "claims" in grids else None,

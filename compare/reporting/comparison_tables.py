@@ -10,7 +10,8 @@ from typing import Any
 from common.artifacts.results import TRACE_FILE
 from common.artifacts.schema import Phases
 from compare.core.wording import shortened, visible
-from compare.judgement.summary import Epoch, Summary
+from compare.judgement.conditions import CONDITIONS, NOT_RECORDED
+from compare.judgement.row_figures import Epoch, Summary
 from compare.reporting.tables import RUN, Cell, Column, Table, value_at
 
 _EPOCH_FIGURES: tuple[tuple[str, str, int, Callable[[Epoch], Cell]], ...] = (
@@ -23,6 +24,8 @@ _CLASS_NAME = 28
 """Characters of a class's name around a matrix."""
 _BEYOND = 1.02
 """A note is made if parts exceed their whole by more than this factor. Less is the rounding of medians."""
+OTHER_DATA = "other data"
+"""Stands for a figure that compares rows of different data."""
 _SCORES = [(split, score) for split in ("train", "validation", "test") for score in ("accuracy", "loss")]
 _SHORT = {"train": "train", "validation": "valid.", "test": "test", "accuracy": "acc.", "loss": "loss"}
 
@@ -31,6 +34,7 @@ def documents(summaries: Sequence[Summary]) -> list[Table]:
     """Every table that is written to the results folder."""
     made = [
         main_table(summaries),
+        *conditions_table(summaries),
         accuracy_table(summaries),
         seconds_table(summaries),
         speedup_table(summaries),
@@ -50,6 +54,7 @@ def on_terminal(summaries: Sequence[Summary]) -> list[Table]:
     """The tables that are printed. They are narrower, and epochs run across."""
     made = [
         main_table(summaries),
+        *conditions_table(summaries),
         accuracy_table(summaries),
         speedup_table(summaries),
         phases_table(summaries),
@@ -95,10 +100,10 @@ def main_table(summaries: Sequence[Summary]) -> Table:
         Column("epoch_seconds", "seconds per epoch", 2, short="s per\nepoch", interval=True),
         Column("images_per_second", "images/s", 0, short="img/s", wide=True, interval=True),
         written("wall_seconds", "wall seconds", 1, interval=True),
-        Column("speedup_one_core", "speed-up, 1 core", 2, short="vs 1\ncore", interval=True),
-        Column("speedup_same_cores", "speed-up, same cores", 2, short="vs same\ncores", interval=True),
+        _speedup("speedup_one_core", "speed-up, 1 core", short="vs 1\ncore"),
+        _speedup("speedup_same_cores", "speed-up, same cores", short="vs same\ncores"),
         written("parallel_efficiency", "parallel efficiency", 2),
-        written("pays"),
+        written("pays", pick=_pays),
         written("mib_per_step", "MiB sent per step", 3, pick=_mib_per_step),
         written("peak_memory_pss_mib", "peak memory PSS MiB", 0),
         written("peak_memory_mib", "peak memory RSS MiB", 0),
@@ -115,6 +120,17 @@ def main_table(summaries: Sequence[Summary]) -> Table:
 
 def _score(split: str, score: str, **options: Any) -> Column:
     return Column(f"{split}_{score}", f"{split} {score}", 4, interval=True, pick=f"{split}.{score}", **options)
+
+
+def _speedup(key: str, heading: str, *, short: str) -> Column:
+    return Column(
+        key, heading, 2, short=short, interval=True,
+        pick=lambda summary: OTHER_DATA if summary.other_data else getattr(summary, key),
+    )  # fmt: skip
+
+
+def _pays(summary: Summary) -> str | None:
+    return OTHER_DATA if summary.other_data and summary.mode != "serial" else summary.pays
 
 
 def accuracy_table(summaries: Sequence[Summary]) -> Table:
@@ -137,6 +153,36 @@ def accuracy_table(summaries: Sequence[Summary]) -> Table:
     return Table.of("accuracy", "Accuracy and loss by mode", columns, summaries, note, spreads_on_terminal=False)
 
 
+def conditions_table(summaries: Sequence[Summary]) -> list[Table]:
+    """What decides each row's times beside the work: one table, or none where no run recorded it."""
+    if not any(summary.conditions for summary in summaries):
+        return []
+
+    def condition(key: str, **options: Any) -> Column:
+        def pick(summary: Summary) -> str | None:
+            return summary.conditions.get(key, NOT_RECORDED if summary.repeats_done and not summary.conditions else None)
+
+        return Column(key, CONDITIONS[key], pick=pick, **options)
+
+    columns = (
+        *RUN,
+        condition("layout", short="layout"),
+        condition("graph", short="graph"),
+        condition("mechanism", fold=36),
+        condition("threads"),
+        condition("precision", fold=24),
+        condition("allocator", terminal=False),
+        condition("deterministic", terminal=False),
+        Column("implementation", "made by", terminal=False),
+        Column("switches", "switches", terminal=False),
+    )
+    note = (
+        "Threads: intra-op + inter-op of each process, 0 where the framework chooses. Determinism: whether the framework "
+        "enforces deterministic kernels. The closed division asks that all of these are equal."
+    )
+    return [Table.of("conditions", "Conditions", columns, summaries, note)]
+
+
 def seconds_table(summaries: Sequence[Summary]) -> Table:
     columns = (
         *RUN,
@@ -154,10 +200,10 @@ def speedup_table(summaries: Sequence[Summary]) -> Table:
         *RUN,
         Column("cores", "cores"),
         Column("cores_used", "cores used", 2, short="used"),
-        Column("speedup_one_core", "against serial, 1 core", 2, short="vs serial,\n1 core", interval=True),
-        Column("speedup_same_cores", "against serial, same cores", 2, short="vs serial,\nsame cores", interval=True),
+        _speedup("speedup_one_core", "against serial, 1 core", short="vs serial,\n1 core"),
+        _speedup("speedup_same_cores", "against serial, same cores", short="vs serial,\nsame cores"),
         Column("parallel_efficiency", "parallel efficiency", 2, short="eff."),
-        Column("pays", "pays", fold=15),
+        Column("pays", "pays", fold=15, pick=_pays),
     )
     several = max(summary.repeats for summary in summaries) > 1
     note = "Geometric mean of the ratios of paired repeats (95 % t-interval)." if several else "Of one repeat each."

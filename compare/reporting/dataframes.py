@@ -8,7 +8,7 @@ import pandas as pd
 
 from common.artifacts.schema import Metrics, RunResult, StepParts
 from compare.execution.store import Stored
-from compare.judgement.summary import images_per_second, limit, switches_words, until_accuracy
+from compare.judgement.run_figures import images_per_second, limit, switches_words, until_accuracy
 
 _PARTS = [name for name in StepParts.model_fields if name.endswith("_seconds")]
 

@@ -74,6 +74,8 @@ class Report:
     """Above the title of the page."""
     facts: Sequence[str] = ()
     """A line each: what was measured, on what."""
+    first_sentences: Sequence[str] = ()
+    """Below the facts: what a reader must know before the tables."""
     marks: Sequence[Mark] = ()
     findings: Findings = ()
     tables: Sequence[Table] = ()
@@ -128,6 +130,8 @@ class Report:
             console.print(Text(wording.one_line(self.title), style="bold"), soft_wrap=True)
         for line in self.facts:
             console.print(Text(wording.one_line(line)), overflow="ignore", crop=False)  # a path is not broken
+        for line in self.first_sentences:
+            console.print(Text(wording.one_line(line)))
         shown = self.tables if self.terminal_tables is None else self.terminal_tables
         tables.print_all(console, shown, where=self.markdown_file if folder else self.elsewhere)
         tables.print_findings(console, self.findings)
@@ -171,7 +175,12 @@ class Report:
         Args:
             pictures: files, relative to the report's.
         """
-        lines = [f"# {tables.escaped(self.title)}", "", *(f"{tables.escaped(fact)}  " for fact in self.facts), ""]
+        lines = [
+            f"# {tables.escaped(self.title)}",
+            "",
+            *(f"{tables.escaped(line)}  " for line in (*self.facts, *self.first_sentences)),
+            "",
+        ]
         if self.sections:
             lines += [*(f"- {mark.what}: **{tables.escaped(mark.said)}**" for mark in self.marks), "", "## Conclusion", ""]
         lines += findings_to_markdown(self.findings, level=3 if self.sections else 2)
@@ -204,7 +213,7 @@ class Report:
         values: dict[str, Any] = {
             "title": wording.one_line(self.title),
             "overline": self.overline,
-            "facts": list(map(wording.one_line, self.facts)),
+            "facts": list(map(wording.one_line, (*self.facts, *self.first_sentences))),
             "marks": [Mark(*map(wording.one_line, mark)) for mark in self.marks],
             "said": _on_one_line(self.findings),
             "parts_of_it": [_part(section, folder) for section in self.sections],

@@ -12,8 +12,12 @@ from common.training.loop import relative_difference
 from compare.core.errors import FolderError
 from compare.core.statistics import VERDICT_PAIRS, Judged, Ratio, family_words, interval_words, surety, unpaired_ratio, verdicts
 from compare.execution import store
+from compare.judgement import conditions
+from compare.judgement.findings import pairs
 from compare.judgement.measurements import OF_THE_PLACE
-from compare.judgement.summary import Summary, comparable, epoch_seconds
+from compare.judgement.row_figures import Summary
+from compare.judgement.run_figures import epoch_seconds
+from compare.judgement.summary import comparable, family
 from compare.judgement.verdict_sentences import doubt_of
 from compare.reporting import comparison_report, document, tables
 from compare.reporting.comparison_report import Compared
@@ -85,6 +89,7 @@ def report(folders: tuple[Path, Path], compared: _Two, out: Path | None) -> Repo
             f"{name}: {folder}, {each.stored.comparison.created_at}: {comparison_report.facts(each)[0]}"
             for name, folder, each in zip("AB", folders, compared, strict=True)
         ],
+        first_sentences=_disagreements(compared),
         marks=[
             Mark("Machine", *(("the same", "good") if same_machine else ("another: no verdict about speed", "warn"))),
             Mark("Rows in both", str(len(both))),
@@ -101,6 +106,17 @@ def report(folders: tuple[Path, Path], compared: _Two, out: Path | None) -> Repo
             "differences": [{"what": what, "a": ours, "b": theirs} for what, ours, theirs in differences],
         },
     )
+
+
+def _disagreements(compared: _Two) -> list[str]:
+    """Where the divisions of A and B name different frameworks as the faster one."""
+    found = [
+        each
+        for name, of in zip("AB", compared, strict=True)
+        if of.findings.comparable
+        for each in conditions.winners(of.stored, pairs(of.stored, family(of.stored, of.summaries)), f"{name}, ")
+    ]
+    return conditions.disagreements(found)
 
 
 def _unlike(compared: _Two, ours: Summary, theirs: Summary) -> list[str]:

@@ -26,11 +26,11 @@ from compare.core.interrupt import Interrupted, interruptible
 from compare.core.option_parsing import chosen, names
 from compare.core.progress import Display, display
 from compare.execution import best_switches, code_digest, launch, options, results_folder, store
-from compare.execution.best_switches import Best
+from compare.execution.best_switches import Best, Budget
 from compare.reporting import document, tables
 from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table
-from compare.switches.search import ACCELERATOR_EPOCHS, DRIFT_STEPS, FAIR, PARTED, PLAIN, Request, Search, Step
+from compare.switches.search import ACCELERATOR_EPOCHS, DRIFT_STEPS, PARTED, PLAIN, USUAL, Request, Search, Step
 
 RECORD_FILE = "optimize.json"
 LADDER = "ladder"
@@ -132,7 +132,7 @@ def table(outcome: Outcome) -> Table:
     columns = (
         Column("configuration", "configuration", fold=60, pick=lambda step: step.name.replace(".", ", ")),
         Column("images_per_second", "images/s", 1, interval=True),
-        Column("ratio", "times fair", 3, interval=True),
+        Column("ratio", "times usual", 3, interval=True),
         Column("compile_seconds", "compile seconds", 1, short="compile\ns"),
         Column("paid_back_epochs", "paid back after epochs", 1, short="paid back\nepochs"),
         Column("price", "largest loss difference", -1, short="loss\ndrift", pick="loss_drift"),
@@ -155,7 +155,7 @@ def table(outcome: Outcome) -> Table:
         columns,
         ladder,
         note=f"Medians with quartiles, ratios with 95 % intervals, of up to {outcome.rounds} interleaved rounds. Compile "
-        f"seconds: how much longer the first step takes than that of {FAIR}. They are paid back after so many epochs of the "
+        f"seconds: how much longer the first step takes than that of {USUAL}. They are paid back after so many epochs of the "
         f"whole data. Loss drift: largest relative difference of a loss over {DRIFT_STEPS} steps from that of {PLAIN} in "
         f"float32.{unsteady} Matrix rate: NumPy's product in float32; on a GPU the framework's own, in the run's arithmetic.",
     )
@@ -172,7 +172,7 @@ def sentences(outcome: Outcome) -> list[str]:
             "they were too short to tell. Search again with another --out while nothing else runs."
         )
     if not found.options:
-        return [f"{outcome.contestant}: nothing is surely faster than {FAIR}. That is stored in {outcome.stored}.", *said]
+        return [f"{outcome.contestant}: nothing is surely faster than {USUAL}. That is stored in {outcome.stored}.", *said]
     switches = ", ".join(f"{name}={value}" for name, value in found.options.items())
     return [f"{outcome.contestant}: best is {switches}. `run --switches best` takes it from {outcome.stored}.", *said]
 
@@ -236,6 +236,7 @@ def _store(
         versions=description["versions"],
         options=options,
         ratio=next(step for step in steps if step.taken).ratio,
+        budget=Budget(switches=request.switches, rounds=request.rounds, steps=request.steps, configurations=len(steps)),
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         spec=request.spec,
     )
@@ -249,7 +250,7 @@ def _check(base: Spec) -> None:
     Raises:
         SpecError: a field differs from the search's own value.
     """
-    own = {"mode": "serial", "part": "training", "input": "inline", "precision": "float32", "switches": FAIR}
+    own = {"mode": "serial", "part": "training", "input": "inline", "precision": "float32", "switches": USUAL}
     for name, needed in own.items():
         if (received := getattr(base, name)) != needed:
             raise SpecError(f"optimize searches with {name} {needed}. Received: {received}. Leave it out.")

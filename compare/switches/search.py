@@ -29,16 +29,16 @@ from compare.core.statistics import SIGNIFICANCE, Ratio, Spread, paired_ratio, s
 from compare.execution import executor, launch, store
 from compare.execution.interleaving import turn
 from compare.execution.matrix import Row
-from compare.judgement.summary import images_per_second, times_in_doubt
+from compare.judgement.run_figures import images_per_second, times_in_doubt
 
 HOPELESS = {1: 0.5, 2: 0.8}
-"""By rounds: fraction of the speed of `fair`. A slower switch is neither measured again nor combined with others. A single
+"""By rounds: fraction of the speed of `usual`. A slower switch is neither measured again nor combined with others. A single
 round may be slow by chance."""
 FUTILE = {1: 0.8, 2: 1.0}
 """The same for additions to the best so far, as fractions of its speed. An addition that is slower in the mean of two rounds
 will not be surely faster in five."""
 STOPPED_BELOW = {1: 0.1, 3: 0.5}
-"""By epochs of the search: fraction of the speed of `fair`. A run below it after so many epochs is stopped. The first epoch
+"""By epochs of the search: fraction of the speed of `usual`. A run below it after so many epochs is stopped. The first epoch
 may be slow by chance."""
 DRIFT_STEPS = 20
 """Steps over which losses are compared with those of `plain`."""
@@ -51,7 +51,7 @@ PARTED = 2.0
 """Factor over float32's own loss drift from float64. Only a drift above it is attributed to the switch: in some unsteady
 trainings, rounding alone changes the losses by any amount within those steps."""
 
-PLAIN, FAIR, FULL, FLOAT64 = "plain", "fair", "full", "float64"
+PLAIN, USUAL, FULL, FLOAT64 = "plain", "usual", "full", "float64"
 
 Kind = Literal["level", "switch", "together"]
 
@@ -67,11 +67,11 @@ class Step(Frozen, serialize_by_alias=True):
     reason: str | None = None
     images_per_second: Spread | None = None
     ratio: Ratio | None = None
-    """Ratio to `fair`, from runs of the same round. None for `fair` itself."""
+    """Ratio to `usual`, from runs of the same round. None for `usual` itself."""
     first_step_seconds: float | None = None
     """Median of the rounds. Each round compiles anew. None if every run was stopped."""
     compile_seconds: float | None = None
-    """Extra seconds of its first step, compared with `fair`."""
+    """Extra seconds of its first step, compared with `usual`."""
     paid_back_epochs: float | None = None
     """Epochs of the whole data after which its pace makes up for that. None if it never does."""
     loss_drift: float | None = Field(
@@ -123,7 +123,7 @@ class Request(Frozen):
     """What to search, the same for every framework."""
 
     spec: Spec
-    """The training, as `fair` has it. The search sets part and length itself."""
+    """The training, as `usual` has it. The search sets part and length itself."""
     switches: list[str] | None
     """Switches to try. None: all."""
     rounds: int
@@ -173,30 +173,30 @@ class Search:
         self._full = _Configuration(FULL, "level", fewer) if fewer else self._plain
         """Reference for losses. Under `plain`, some devices compute with fewer digits."""
         self._float64 = _Configuration(FLOAT64, "level", fewer)
-        self._fair = _Configuration(FAIR, "level", {})
+        self._usual = _Configuration(USUAL, "level", {})
         self._drifts: dict[str, float] = {}
 
     def run(self) -> tuple[list[Step], dict[str, Any]]:
         """The ladder, and the switches that are surely the fastest together; see the module.
 
         Raises:
-            LaunchError: `fair` itself cannot be run.
+            LaunchError: `usual` itself cannot be run.
         """
         singles = self._singles()
-        everything = [self._fair, self._plain, *singles]
+        everything = [self._usual, self._plain, *singles]
         for number in range(self.request.rounds):
             self._measure(everything, number)
             for each in singles:
-                self._drop_if_below(HOPELESS.get(number + 1, 0.0), each, self._fair)
-        ratios = {each.name: ratio for each in singles if (ratio := self._ratio(each, self._fair)) is not None}
+                self._drop_if_below(HOPELESS.get(number + 1, 0.0), each, self._usual)
+        ratios = {each.name: ratio for each in singles if (ratio := self._ratio(each, self._usual)) is not None}
         hopeful = [each for each in singles if each.hopeful and each.name in ratios and self._is_precise(each)]
         hopeful.sort(key=lambda each: -ratios[each.name].value)
         tests = 2 * len(singles)  # each may be tested by itself, and once on top of others
-        bases = [self._fair, *[each for each in hopeful if is_surely_faster(ratios[each.name], tests)][:1]]
+        bases = [self._usual, *[each for each in hopeful if is_surely_faster(ratios[each.name], tests)][:1]]
         tried: list[_Configuration] = []
         for each in hopeful:
             base = bases[-1]
-            if base is self._fair:
+            if base is self._usual:
                 break
             if not each.options.keys() & base.options.keys():
                 options = base.options | each.options
@@ -226,10 +226,10 @@ class Search:
         return found
 
     def _beats(self, new: _Configuration, base: _Configuration, trial: int, tests: int) -> bool:
-        """Whether it is surely faster, in rounds of its own. `fair` also runs in these rounds."""
+        """Whether it is surely faster, in rounds of its own. `usual` also runs in these rounds."""
         first = trial * self.request.rounds
         for number in range(self.request.rounds):
-            self._measure([self._fair, base, new], first + number)
+            self._measure([self._usual, base, new], first + number)
             self._drop_if_below(FUTILE.get(number + 1, 0.0), new, base)
             if not new.hopeful:
                 return False
@@ -240,7 +240,7 @@ class Search:
         """One round: A B, and B A in the next. So a machine that grows warmer or busier favours none.
 
         Raises:
-            LaunchError: `fair` itself cannot be run.
+            LaunchError: `usual` itself cannot be run.
         """
         for each in turn(configurations, number):
             if each.hopeful:
@@ -250,8 +250,8 @@ class Search:
                     each.rounds[number] = result
                 else:
                     each.failure = f"{result.status}: {result.reason}"
-        if self._fair.failure is not None:
-            raise errors.LaunchError(f"{self.framework} cannot run {self._timed.model}: {self._fair.failure}")
+        if self._usual.failure is not None:
+            raise errors.LaunchError(f"{self.framework} cannot run {self._timed.model}: {self._usual.failure}")
 
     def _result(self, each: _Configuration, number: int) -> RunResult:
         row = Row(id=f"{self.framework}-{each.name}", contestant=self.framework, spec=self._spec(each, self._timed))
@@ -280,14 +280,14 @@ class Search:
         return result.status == "killed" and self._is_hopeless(each, paces, number)
 
     def _is_hopeless(self, each: _Configuration, paces: Sequence[float], number: int) -> bool:
-        fair = self._fair.rounds.get(number)
-        if each.name in (PLAIN, FAIR) or fair is None or not paces:
+        usual = self._usual.rounds.get(number)
+        if each.name in (PLAIN, USUAL) or usual is None or not paces:
             return False
-        pace = _median(paces) / images_per_second(fair)
+        pace = _median(paces) / images_per_second(usual)
         return any(len(paces) >= epochs and pace < part for epochs, part in STOPPED_BELOW.items())
 
     def _spec(self, each: _Configuration, base: Spec) -> Spec:
-        level = FAIR
+        level = USUAL
         if each is self._plain or each is self._full or each is self._float64:
             level = PLAIN
         precision = "float64" if each is self._float64 else base.precision
@@ -306,7 +306,8 @@ class Search:
     def _ratio(self, one: _Configuration, other: _Configuration) -> Ratio | None:
         shared = sorted(one.rounds.keys() & other.rounds.keys())
         return paired_ratio(
-            [(images_per_second(one.rounds[number]), images_per_second(other.rounds[number])) for number in shared]
+            [(images_per_second(one.rounds[number]), images_per_second(other.rounds[number])) for number in shared],
+            one_look=True,
         )
 
     def _is_precise(self, each: _Configuration) -> bool:
@@ -349,9 +350,9 @@ class Search:
         if not each.rounds:
             return Step(status=status, **common)
         own = _median(each.paces)
-        first, of_fair = each.first_step_seconds, self._fair.first_step_seconds
-        compiling = None if first is None or of_fair is None else max(first - of_fair, 0.0)
-        gained = self.train_images / _median(self._fair.paces) - self.train_images / own
+        first, of_usual = each.first_step_seconds, self._usual.first_step_seconds
+        compiling = None if first is None or of_usual is None else max(first - of_usual, 0.0)
+        gained = self.train_images / _median(self._usual.paces) - self.train_images / own
         first_round = each.rounds[min(each.rounds)]
         if first_round.device == "cpu":
             rate = self.machine_rates.float32_gflops if self.machine_rates else None
@@ -360,7 +361,7 @@ class Search:
         return Step(
             status=status,
             images_per_second=spread(each.paces),
-            ratio=None if each is self._fair else self._ratio(each, self._fair),
+            ratio=None if each is self._usual else self._ratio(each, self._usual),
             first_step_seconds=first,
             compile_seconds=compiling,
             paid_back_epochs=compiling / gained if compiling is not None and gained > 0 else None,

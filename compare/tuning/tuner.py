@@ -119,7 +119,7 @@ def _base(settings: Tuning) -> Spec:
         ("profile_steps", base.profile_steps, 0),
         ("best_epoch.keep", base.best_epoch.keep, False),
         # Plain threads and memory are set when a process starts, and trials share a process.
-        *([("switches", "plain", "fair or best")] if base.switches == "plain" else []),
+        *([("switches", "plain", "usual or best")] if base.switches == "plain" else []),
     ):
         if value != needed:
             raise SpecError(

@@ -151,7 +151,7 @@ class Pipeline(Trainer):
         index, number = self.shard
         for size in step_sizes:
             start, stop = shard(size, number, index)
-            self._schedule(stop - start, self._spec.parts(size), training=True)
+            self._schedule(stop - start, self._spec.micro_batches(size), training=True)
         for size in score_sizes:
             self._schedule(size, 1, training=False)
 

@@ -126,7 +126,9 @@ class Trainer:
 
         index, number = self.shard
         # Twin: a graph is traced for each number of micro-batches, and optimized when it first runs. torch builds nothing.
-        kinds = {(self._spec.parts(size), self._compiled(size)): size for size in (*step_sizes, self._compiled_for) if size}
+        kinds = {
+            (self._spec.micro_batches(size), self._compiled(size)): size for size in (*step_sizes, self._compiled_for) if size
+        }
         for kind, size in kinds.items() if self._switches["graph"] != "eager" else ():
             if size == self._compiled_for:
                 continue  # the first step has built it

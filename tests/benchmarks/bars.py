@@ -37,8 +37,9 @@ from compare.execution import launch
 from compare.execution.best_switches import Best
 from compare.execution.interleaving import turn
 from compare.execution.store import Stored
-from compare.judgement.summary import epoch_seconds, images_per_second, ratio_of_seconds, summarize
-from compare.switches.search import EPOCH_STEPS, FAIR, Step
+from compare.judgement.run_figures import epoch_seconds, images_per_second
+from compare.judgement.summary import ratio_of_seconds, summarize
+from compare.switches.search import EPOCH_STEPS, USUAL, Step
 from tests.benchmarks import flat, harness, reports, scans
 from tests.benchmarks.flat import Pairs
 from tests.benchmarks.sealed import Runs
@@ -60,7 +61,7 @@ BEST_BARS: tuple[tuple[str, int, int, dict[str, float]], ...] = (
     ("mini_xception", 32, 128, {"pytorch": 2.4, "tensorflow": 1.3}),
     ("resnet18", 64, 64, {"pytorch": 1.6, "tensorflow": 1.4}),
 )
-"""Model, image size, batch: how many times as fast the best switches are to be as the fair ones."""
+"""Model, image size, batch: how many times as fast the best switches are to be as the usual ones."""
 PACE_EPOCHS = 7
 """Of a few steps each, whose median is the pace of one run."""
 SCAN_BARS: tuple[tuple[str, str, float], ...] = (
@@ -140,12 +141,12 @@ class _Bars:
                 searched = self._searched | {"rounds": self._pairs}
                 best, ladder = _searched(framework, model, image_size, batch_size, searched, place)
                 found = ", ".join(f"{name} {value}" for name, value in best.options.items()) or "nothing is surely faster"
-                rates = [f"{step.name} {_of_matrix_rate(step)}" for step in ladder if step.name == FAIR or step.taken]
+                rates = [f"{step.name} {_of_matrix_rate(step)}" for step in ladder if step.name == USUAL or step.taken]
                 what, runs = f"{model}, {image_size} px", Runs(place)
                 ratio = _best_over_fair(best, self._pairs, runs)
                 self._add_ratio(
                     framework,
-                    f"best over fair: {what} ({'; '.join((found, *rates))})",
+                    f"best over usual: {what} ({'; '.join((found, *rates))})",
                     ratio,
                     bars[framework],
                     in_doubt=runs.in_doubt,

@@ -8,7 +8,7 @@ from common.artifacts import results
 from common.artifacts.schema import RunResult
 from common.spec import Spec
 from compare.execution import launch
-from compare.judgement.summary import times_in_doubt
+from compare.judgement.run_figures import times_in_doubt
 
 
 class Runs:

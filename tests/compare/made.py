@@ -50,10 +50,26 @@ def good(row: Row, seconds: float, repeat: int = 0, first_step_loss: float = 2.3
             input_wait_seconds=0.125, evaluation_seconds=0.5, other_seconds=0.25, wall_seconds=3.5 + 2 * seconds,
         ),
         peak_memory_mib=512.0,
+        threads={"intra_op": row.spec.cores // row.spec.replicas, "inter_op": 1, "input": 0},
+        conditions=conditions(row),
         order_hash="order",
         weights_hash="weights",
         data_hash="data",
     )  # fmt: skip
+
+
+def conditions(row: Row) -> dict[str, str]:
+    """As each framework has them by default."""
+    own = {"pytorch": ("NCHW", "eager", "Python threads"), "tensorflow": ("NHWC", "graph", "MirroredStrategy")}
+    layout, graph, replicas = own.get(row.contestant, own["pytorch"])
+    return {
+        "layout": layout,
+        "graph": graph,
+        "precision": row.spec.precision,
+        "mechanism": replicas if row.spec.mode == "data_parallel" else "one replica",
+        "allocator": "keeps freed pages",
+        "deterministic": "not enforced",
+    }
 
 
 def checkpoint() -> Checkpoint:

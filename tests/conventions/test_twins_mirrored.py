@@ -30,7 +30,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     (
         "parallel/pipeline.py",
         "Pipeline.compile",
-    ): "Torch's schedule is built for one batch size; TensorFlow's graph serves many.",
+    ): "Torch builds a schedule for each batch size.",
     ("parallel/pipeline.py", "Pipeline.fetch"): _RANKS,
     ("parallel/pipeline_async.py", "PipelineAsync.load_weights"): _AGES,
 }

@@ -345,7 +345,7 @@ def test_a_switch_takes_the_claim_from_its_framework_alone(twins: FakeTwins, tmp
 def test_the_level_of_switches_takes_the_claim_too(twins: FakeTwins, tmp_path: Path) -> None:
     proof = prove(tmp_path, timed(), MODES, timed_runs={"pytorch": timed(switches="plain"), "tensorflow": timed()})
     assert [proof.mode_verdict(name, "serial") for name in ("pytorch", "tensorflow")] == ["not claimed", "proved"]
-    assert {what.switches for _, what in twins.calls if what.precision == "float64"} == {"fair"}
+    assert {what.switches for _, what in twins.calls if what.precision == "float64"} == {"usual"}
 
 
 def test_a_race_with_fewer_digits_is_shown_and_not_judged(twins: FakeTwins, tmp_path: Path) -> None:

@@ -1,11 +1,19 @@
 """A twin's training against the referee, which shares nothing with it but the architecture and the batches."""
 
+import dataclasses
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 
-from common.models.architectures import Architecture
+from common.data.batches import Plan
+from common.models import weights
+from common.models.architectures import Architecture, BatchNorm, Layer, Residual
+from common.models.input_scaling import Scaling
+from common.spec import Spec
+from common.training import tracing
+from compare.proof import third_opinion
 from compare.proof.referee import network, training
 from compare.proof.referee.network import Batch
 from tests.twins import made
@@ -63,3 +71,90 @@ def _agree(architecture: Architecture, ours: dict[str, Any], theirs: dict[str, A
     scale = max(np.abs(array).max() for array in theirs.values())
     for name, array in theirs.items():
         assert np.abs(ours[name] - array).max() <= 1e-13 * scale, name
+
+
+TEN_STEPS = {"epochs": None, "steps": 10, "schedule": {"name": "cosine", "warmup_steps": 3}}
+
+
+def _against_the_referee(twin: Twin, architecture: Architecture, **fields: Any) -> list[third_opinion.Line]:
+    """The lines of `parity --referee` for ten steps of one framework."""
+    what = made.settings(global_batch_size=8, **TEN_STEPS, **fields)
+    data = made.dataset(architecture, train=43)
+    plan = Plan(what, architecture, len(data.train.labels))
+    initial = weights.initial(architecture, what.seed)
+    trainer = twin.parallel.build(what, architecture, plan, data, initial)
+    arrays = tracing.trace(trainer, plan, data, initial, batches_too=True)
+    return third_opinion.compare(what, architecture, len(data.train.labels), {twin.framework: arrays}, np.float64)
+
+
+def _failed(lines: list[third_opinion.Line]) -> list[str]:
+    return [line.what for line in lines if line.status != "passed"]
+
+
+SGD = {"name": "sgd", "learning_rate": 0.05, "momentum": 0.9}
+ADAM = {"name": "adam", "learning_rate": 1e-3, "epsilon": EPSILON}
+
+
+@pytest.mark.parametrize("optimizer", [SGD, ADAM], ids=["sgd", "adam"])
+def test_ten_steps_of_simple_cnn_are_the_referees(twin: Twin, optimizer: dict[str, Any]) -> None:
+    lines = _against_the_referee(twin, made.resolve("simple_cnn"), optimizer=optimizer)
+    assert _failed(lines) == []
+    assert {line.what for line in lines} >= {"loss of the first step", "losses", "gradients of the first step", "last weights"}
+
+
+def test_a_schedule_that_is_wrong_in_both_frameworks_is_caught(twin: Twin, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Spec.learning_rate
+
+    def a_step_late(self: Spec, step: int, steps_per_epoch: int, total_steps: int) -> float:
+        return right(self, max(step - 1, 0), steps_per_epoch, total_steps)
+
+    monkeypatch.setattr(Spec, "learning_rate", a_step_late)
+    assert _failed(_against_the_referee(twin, made.resolve("simple_cnn"), optimizer=SGD)) == ["losses", "last weights"]
+
+
+def test_a_scale_of_pixels_that_is_wrong_in_both_frameworks_is_caught(twin: Twin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scaling, "factor", property(lambda self: (1 / 256,) * 3))
+    assert "loss of the first step" in _failed(_against_the_referee(twin, made.resolve("simple_cnn"), optimizer=SGD))
+
+
+@pytest.mark.parametrize("constant", [{}, {"epsilon": 1e-3}, {"momentum": 0.01}], ids=["right", "epsilon", "momentum"])
+def test_a_constant_of_batch_norm_that_is_wrong_in_the_shared_description_is_caught(
+    twin: Twin, monkeypatch: pytest.MonkeyPatch, constant: dict[str, float]
+) -> None:
+    """The suite's own models have constants that the referee knows by itself. A small network stands in for them."""
+
+    def changed(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+        return tuple(
+            dataclasses.replace(layer, **constant) if isinstance(layer, BatchNorm)
+            else dataclasses.replace(layer, body=changed(layer.body)) if isinstance(layer, Residual)
+            else layer
+            for layer in layers
+        )  # fmt: skip
+
+    right = dataclasses.replace(made.network(), layers=_usual(made.network().layers))
+    monkeypatch.setitem(network.BATCH_NORM, right.name, (1e-5, 0.1))
+    failed = _failed(_against_the_referee(twin, dataclasses.replace(right, layers=changed(right.layers)), optimizer=SGD))
+    expected = {"epsilon": "loss of the first step", "momentum": "BatchNorm statistics after one step"}
+    assert (failed == []) == (not constant) and all(expected[name] in failed for name in constant)
+
+
+def _usual(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """With BatchNorm's usual constants."""
+    return tuple(
+        BatchNorm(layer.name, layer.channels) if isinstance(layer, BatchNorm)
+        else dataclasses.replace(layer, body=_usual(layer.body)) if isinstance(layer, Residual)
+        else layer
+        for layer in layers
+    )  # fmt: skip
+
+
+def test_weights_or_batches_that_are_not_the_same_are_not_compared(twin: Twin) -> None:
+    architecture = made.resolve("simple_cnn")
+    what = made.settings(global_batch_size=8, epochs=None, steps=1)
+    data = made.dataset(architecture, train=16)
+    plan, initial = Plan(what, architecture, 16), weights.initial(architecture, 0)
+    arrays = tracing.trace(twin.parallel.build(what, architecture, plan, data, initial), plan, data, initial, batches_too=True)
+    other = {**arrays, "labels/0": arrays["labels/0"][::-1].copy()}
+    lines = third_opinion.compare(what, architecture, 16, {"one": arrays, "other": other}, np.float64)
+    (only,) = [line for line in lines if line.framework == "other"]
+    assert only.status == "failed" and math.isinf(only.difference) and only.what == "the same weights and batches"

@@ -117,7 +117,7 @@ def test_a_run_may_be_cut_short_again_and_its_times_are_those_of_its_epochs(
     phases = last.phases
     assert phases is not None
     assert sum(record.timed_seconds for record in last.epochs) == pytest.approx(phases.training_seconds, rel=1e-3)
-    named = ("import", "build", "first_step", "training", "evaluation", "other")
+    named = ("import", "build", "first_step", "compile", "training", "evaluation", "other")
     assert sum(getattr(phases, f"{name}_seconds") for name in named) == pytest.approx(phases.wall_seconds)
 
 

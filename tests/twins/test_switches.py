@@ -38,13 +38,13 @@ def losses(twin: Twin, made_trainer: Any) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def fair(twin: Twin) -> np.ndarray:
+def usual(twin: Twin) -> np.ndarray:
     return losses(twin, trainer(twin))
 
 
 @pytest.mark.parametrize("arithmetic", CLOSE)
 def test_layers_compute_in_fewer_digits_between_weights_and_logits_that_have_all(
-    twin: Twin, fair: np.ndarray, arithmetic: str
+    twin: Twin, usual: np.ndarray, arithmetic: str
 ) -> None:
     mixed = trainer(twin, arithmetic=arithmetic)
     assert _activation_dtype(twin, mixed) == arithmetic
@@ -52,8 +52,8 @@ def test_layers_compute_in_fewer_digits_between_weights_and_logits_that_have_all
         assert mixed.logits(twin.batch(*BATCH), training=training).dtype == np.float32
     assert all(array.dtype == np.float32 for array in mixed.weights().values())
     found = losses(twin, trainer(twin, arithmetic=arithmetic))
-    assert (found != fair).all()
-    assert np.abs(found / fair - 1).max() < CLOSE[arithmetic]
+    assert (found != usual).all()
+    assert np.abs(found / usual - 1).max() < CLOSE[arithmetic]
 
 
 @pytest.mark.slow
@@ -122,7 +122,7 @@ def test_kernels_of_the_update_follow_the_same_rule(
         assert np.abs(one - other).max() < 1e-6
 
 
-def test_channels_last_is_how_activations_lie_in_memory(twin: Twin, fair: np.ndarray) -> None:
+def test_channels_last_is_how_activations_lie_in_memory(twin: Twin, usual: np.ndarray) -> None:
     if "memory_format" not in twin.switches.options("cpu"):
         pytest.skip("kernels on the CPU are NHWC")
     import torch
@@ -133,11 +133,11 @@ def test_channels_last_is_how_activations_lie_in_memory(twin: Twin, fair: np.nda
         layer.register_forward_hook(lambda module, inputs, output, seen=seen: seen.append(output))
         found = losses(twin, formatted)
         assert seen and all(each.is_contiguous(memory_format=torch.channels_last) == (wanted != "contiguous") for each in seen)
-        assert np.abs(found / fair - 1).max() < 1e-4
+        assert np.abs(found / usual - 1).max() < 1e-4
 
 
 def test_eager_runs_python_at_every_step_and_a_graph_once(
-    twin: Twin, fair: np.ndarray, monkeypatch: pytest.MonkeyPatch
+    twin: Twin, usual: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if twin.framework != "tensorflow":
         pytest.skip("eager is the default")
@@ -145,7 +145,7 @@ def test_eager_runs_python_at_every_step_and_a_graph_once(
     gradients = twin.train.Objective.gradients
     monkeypatch.setattr(twin.train.Objective, "gradients", lambda *given: calls.append(1) or gradients(*given))
     found = losses(twin, trainer(twin, graph="eager"))
-    assert np.abs(found / fair - 1).max() < 1e-4
+    assert np.abs(found / usual - 1).max() < 1e-4
     assert len(calls) == STEPS
     calls.clear()
     losses(twin, trainer(twin))
@@ -154,7 +154,7 @@ def test_eager_runs_python_at_every_step_and_a_graph_once(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arithmetic", ["full", "bfloat16"])
-def test_a_compiled_graph_is_used_for_whole_batches_alone(twin: Twin, fair: np.ndarray, arithmetic: str) -> None:
+def test_a_compiled_graph_is_used_for_whole_batches_alone(twin: Twin, usual: np.ndarray, arithmetic: str) -> None:
     graphs = {"pytorch": "compile", "tensorflow": "xla"}[twin.framework]
     compiled = trainer(twin, graph=graphs, arithmetic=arithmetic)
     if twin.framework == "pytorch":
@@ -167,7 +167,7 @@ def test_a_compiled_graph_is_used_for_whole_batches_alone(twin: Twin, fair: np.n
         assert graphs_of_a_step >= 1
         own = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])  # what another process left there would be no compiling
         assert own.name.startswith("convtwins-compiled-") and any(own.rglob("*.so"))
-    assert np.abs(found / fair - 1).max() < (1e-4 if arithmetic == "full" else CLOSE[arithmetic])
+    assert np.abs(found / usual - 1).max() < (1e-4 if arithmetic == "full" else CLOSE[arithmetic])
     few = 4
     smaller = twin.batch(*(values[:few] for values in BATCH[:2]), made.masks(ARCHITECTURE, few))
     compiled.train_step(smaller, few, 0.0)
@@ -268,13 +268,13 @@ def test_runs_in_every_mode_that_a_switch_is_for(framework: str, tmp_path: Path,
             pair.append(run.end())
         finally:
             run.kill()
-    fair, switched = pair
-    assert (fair.status, switched.status) == ("ok", "ok"), switched.reason
-    assert switched.switches == fair.switches | chosen
+    usual, switched = pair
+    assert (usual.status, switched.status) == ("ok", "ok"), switched.reason
+    assert switched.switches == usual.switches | chosen
     assert switched.reduced == [f"arithmetic={chosen['arithmetic']}"]
     assert switched.machine["allocator"] == "the system's default"
-    assert switched.first_step_loss == pytest.approx(fair.first_step_loss, rel=CLOSE["bfloat16"])
-    assert switched.test.loss == pytest.approx(fair.test.loss, rel=0.2)
+    assert switched.first_step_loss == pytest.approx(usual.first_step_loss, rel=CLOSE["bfloat16"])
+    assert switched.test.loss == pytest.approx(usual.test.loss, rel=0.2)
 
 
 CHOSEN = {"onednn": False, "intra_op_threads": 2, "inter_op_threads": 2}

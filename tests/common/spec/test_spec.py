@@ -604,3 +604,7 @@ def test_copies_of_a_pipeline_wait_for_each_other() -> None:
     assert spec.build(spec.with_variant({"pipeline": {"schedule": "1f1b"}}, "hybrid_pipeline", 2)).variant == "hybrid_pipeline"
     with pytest.raises(SpecError, match=r"pipeline.schedule must be synchronous in mode hybrid.* Use gpipe or 1f1b\."):
         spec.build(spec.with_variant({"pipeline": {"schedule": "asynchronous"}}, "hybrid_pipeline", 2))
+
+
+def test_a_stored_spec_with_the_former_level_of_switches_is_read() -> None:
+    assert spec.build({"switches": "fair"}) == spec.build({"switches": "usual"}) == spec.build({})

@@ -65,3 +65,12 @@ def test_a_row_stored_by_an_earlier_version_names_its_contestant_framework():
     assert matrix.Row.model_validate(stored) == row
     with pytest.raises(ValidationError):
         matrix.Row.model_validate(stored | {"contestant": "tensorflow"})
+
+
+def test_each_level_of_switches_makes_rows_of_its_own() -> None:
+    made = matrix.rows({"cores": 1}, ["pytorch"], ["serial"], 2, levels=["closed", "best"])
+    assert [(row.id, row.spec.switches) for row in made] == [
+        ("pytorch-serial-1core-closed", "closed"), ("pytorch-serial-1core-best", "best"),
+    ]  # fmt: skip
+    (row,) = matrix.rows({"cores": 1}, ["pytorch"], ["serial"], 2, levels=["closed"])
+    assert (row.id, row.spec.switches) == ("pytorch-serial-1core", "closed")

@@ -7,7 +7,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
-from compare.judgement.summary import Summary, summarize
+from compare.judgement.row_figures import Summary
+from compare.judgement.summary import summarize
 from compare.reporting import comparison_plots, plots
 from tests.compare import made
 
@@ -59,7 +60,7 @@ def test_the_phases_are_stacked_to_the_wall_time_with_the_wait_for_input_inside_
     summaries = summarize(made.repeated(1))
     assert comparison_plots._phases(figure, summaries)
     (axis,) = figure.axes
-    bars = {str(container.get_label()): container for container in axis.containers[:7]}  # those of the first row
+    bars = {str(container.get_label()): container for container in axis.containers[:8]}  # those of the first row
     places = {name: (bar.patches[0].get_x(), bar.patches[0].get_width()) for name, bar in bars.items()}
     assert places["training"] == (2.75, 8.0 - 0.125) and places["training: wait for input"] == (10.625, 0.125)
     assert sum(places["other"]) == summaries[0].phases.wall_seconds == 11.5

@@ -327,9 +327,16 @@ def test_many_epochs_are_thinned_on_the_terminal_with_first_and_last_kept() -> N
 
 def test_the_input_alone_has_no_columns_of_nothing() -> None:
     summaries = summarize(made.input_only())
-    assert [table.name for table in comparison_tables.on_terminal(summaries)] == ["comparison", "phases", "epoch_seconds"]
+    assert [table.name for table in comparison_tables.on_terminal(summaries)] == [
+        "comparison",
+        "conditions",
+        "phases",
+        "epoch_seconds",
+    ]
     documents = comparison_tables.documents(summaries)
-    assert [table.name for table in documents] == ["comparison", "seconds", "phases", "epoch_seconds", "epochs"]
+    assert [table.name for table in documents] == [
+        "comparison", "conditions", "seconds", "phases", "epoch_seconds", "epochs",
+    ]  # fmt: skip
     keys = {column.key for table in documents for column in table.columns}
     assert "images_per_second" in keys and not [key for key in keys if "accuracy" in key or "loss" in key or "parity" in key]
 

@@ -258,7 +258,7 @@ def test_a_switch_that_is_settled_when_a_process_starts_is_refused_once_and_not_
     monkeypatch.setitem(launch.DESCRIPTIONS, "left", {**described, "options": options})
     with pytest.raises(SpecError, match=r"framework_options\.allocator of left is settled when a process starts"):
         tuner.tune(asked(values={**VALUES, "framework_options": {"allocator": "system"}}), tmp_path)
-    with pytest.raises(SpecError, match="switches of a trial must be fair or best"):
+    with pytest.raises(SpecError, match="switches of a trial must be usual or best"):
         tuner.tune(asked(values={**VALUES, "switches": "plain"}), tmp_path)
     assert not list(tmp_path.iterdir())
 

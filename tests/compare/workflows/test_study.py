@@ -95,7 +95,7 @@ def test_there_is_a_study_for_each_of_the_three_data_sets() -> None:
         ({"pretrain": {"repeat": 5}}, "pretrain.repeat is not a field. Received: 5. Did you mean pretrain.repeats?"),
         ({"pretrain": {"modes": "serial"}}, "pretrain.modes is a list. Received: 'serial'. Write [serial]."),
         ({"tune": {"jobs": []}}, "tune.jobs is refused"),
-        ({"spec": {"switches": "plain"}}, "switches of a trial must be fair or best"),
+        ({"spec": {"switches": "plain"}}, "switches of a trial must be usual or best"),
         ({"pretrain": {"modes": ["seriel"]}}, "Did you mean serial?"),
         ({"spec": {"modle": "simple_cnn"}}, "modle is not a field"),
         ({"spec": {"epochs": 3}}, "spec.epochs is each step's own"),

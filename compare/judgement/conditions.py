@@ -1,0 +1,147 @@
+"""The conditions of a row's times, and the division of a comparison of two rows: closed, open, or neither."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import combinations
+from typing import Literal, NamedTuple
+
+from common.artifacts.schema import RunResult
+from compare.core import wording
+from compare.core.statistics import Judged
+from compare.execution import matrix
+from compare.execution.matrix import Row
+from compare.execution.store import Stored
+
+CONDITIONS = {
+    "layout": "memory layout",
+    "precision": "precision",
+    "graph": "graph class",
+    "threads": "threads",
+    "mechanism": "mechanism",
+    "allocator": "allocator",
+    "deterministic": "determinism",
+}
+"""What must be equal in the closed division, with its name for a reader."""
+
+OF_THE_MODE = ("threads", "mechanism")
+"""Conditions in which a parallel mode differs from serial by what it is."""
+
+OF_THE_INPUT = ("threads", "mechanism", "allocator")
+"""Conditions of a run of the input alone."""
+
+NOT_RECORDED = "not recorded"
+
+
+class Division(NamedTuple):
+    kind: Literal["closed", "open", "neither", "not known"]
+    detail: str
+    """Why it is this one, or how the switches were found. May be empty."""
+
+    @property
+    def words(self) -> str:
+        kind = "division not known" if self.kind == "not known" else f"{self.kind} division"
+        return f"{kind}: {self.detail}" if self.detail else kind
+
+
+def of_row(stored: Stored, row: Row) -> dict[str, str]:
+    """The conditions of a row by their keys in CONDITIONS. Empty if its runs did not record them."""
+    found = [_of_run(run) for run in stored.runs[row.id].values() if run.conditions]
+    names = OF_THE_INPUT if row.spec.part == "input" else CONDITIONS
+    values = {name: sorted({each[name] for each in found if name in each}) for name in names}
+    return {name: " or ".join(each) or NOT_RECORDED for name, each in values.items()} if found else {}
+
+
+def _of_run(run: RunResult) -> dict[str, str]:
+    threads = {"threads": f"{run.threads['intra_op']} + {run.threads['inter_op']}"} if "intra_op" in run.threads else {}
+    return run.conditions | threads
+
+
+def division(stored: Stored, one: Row, other: Row, apart: Collection[str] = ()) -> Division:
+    """The division that a comparison of two rows belongs to.
+
+    Args:
+        stored: the comparison.
+        one: a row.
+        other: another one.
+        apart: conditions that are themselves compared, so that they may differ.
+    """
+    if one.spec.switches == other.spec.switches == "best" and one.budget and other.budget:
+        tried = f"{one.contestant} {one.budget.configurations}, {other.contestant} {other.budget.configurations} configurations"
+        if one.budget.is_equal(other.budget):
+            same = one.budget.configurations == other.budget.configurations
+            return Division("open", f"best of {one.budget.words}{'' if same else f' ({tried})'}")
+        budgets = "; ".join(f"{row.contestant} with {row.budget.words}" for row in (one, other) if row.budget)
+        return Division("neither", f"tuned with different budgets ({budgets})")
+    ours, theirs = of_row(stored, one), of_row(stored, other)
+    if not ours or not theirs:
+        return Division("not known", "the conditions were not recorded")
+    differing = [name for name in ours if name not in apart and ours[name] != theirs[name]]
+    if not differing:
+        return Division("closed", "")
+    said = [f"{CONDITIONS[name]} ({ours[name]} against {theirs[name]})" for name in differing]
+    return Division("neither", f"other {', '.join(said)}")
+
+
+def lines(stored: Stored, names: dict[str, str]) -> list[str]:
+    """Which rows of two frameworks are compared in which division, a line for each.
+
+    Args:
+        stored: the comparison.
+        names: row id: its name without the framework. Rows without one are left out.
+    """
+    found: dict[Division, list[str]] = {}
+    for one, other in combinations(stored.comparison.rows, 2):
+        if one.id in names and other.id in names and matrix.differ_by_contestant(one, other):
+            found.setdefault(division(stored, one, other), []).append(names[one.id])
+    said = [
+        f"Division of {'; '.join(rows)}: {each.kind}{f': {each.detail}' if each.detail else ''}."
+        for each, rows in found.items()
+    ]
+    levels = {row.spec.switches for row in stored.comparison.rows}
+    if levels <= {"plain", "usual"} and any(each.kind == "neither" for each in found):
+        said.append("For equal conditions add --switches closed; for each one's best run `optimize`, then add --switches best.")
+    return said
+
+
+class Winner(NamedTuple):
+    """The faster framework of one comparison of two rows."""
+
+    work: str
+    """What was run, but for its switches."""
+    name: str
+    where: str
+    """Its switches and its division, in words."""
+    faster: str
+
+
+def winners(stored: Stored, judged: Sequence[tuple[Row, Row, Judged]], label: str = "") -> list[Winner]:
+    """Who is faster in each pair of rows that has a verdict.
+
+    Args:
+        stored: the comparison.
+        judged: pairs of rows, and seconds of the second over seconds of the first.
+        label: stands before the switches, where there are several comparisons.
+    """
+    found: list[Winner] = []
+    for first, second, each in judged:
+        if each.verdict in ("above", "below"):
+            run, kind = first.spec, division(stored, first, second).kind
+            mode = run.mode if run.mode == "serial" else f"{run.variant} x{run.replicas}"
+            where = f"{label}switches {run.switches} ({Division(kind, '').words})"
+            faster = first.contestant if each.verdict == "above" else second.contestant
+            work = run.model_copy(update={"switches": "plain", "framework_options": {}}).digest
+            found.append(Winner(work, f"{mode} on {wording.count(run.cores, 'core')}", where, faster))
+    return found
+
+
+def disagreements(found: Sequence[Winner]) -> list[str]:
+    """A sentence for each work of which two divisions or levels of switches name different frameworks as the faster one."""
+    by_work: dict[str, list[Winner]] = {}
+    for each in found:
+        by_work.setdefault(each.work, []).append(each)
+    return [
+        f"THE DIVISIONS DISAGREE on {own[0].name}: {'; '.join(f'{each.faster} is faster with {each.where}' for each in own)}."
+        for own in by_work.values()
+        if len({each.faster for each in own}) > 1
+    ]

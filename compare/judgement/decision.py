@@ -1,0 +1,41 @@
+"""Which questions of a comparison are decided, for `--until-decided`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compare.core import wording
+from compare.core.statistics import Judged, percent_words
+from compare.execution.store import Comparison
+
+_DECIDED = ("above", "below", "no difference that matters")
+
+
+def undecided(verdicts: Sequence[Judged]) -> list[Judged]:
+    """Questions whose answer is neither a difference nor that it is too small to matter."""
+    return [each for each in verdicts if each.verdict not in _DECIDED]
+
+
+def is_hopeful(question: Judged, repeats: int) -> bool:
+    """Whether more repeats may decide a question: at least half of its runs so far made pairs."""
+    return 2 * question.ratio.n >= repeats
+
+
+def sentence(comparison: Comparison, verdicts: Sequence[Judged]) -> str | None:
+    """How many repeats it took to decide every question, or which ones are open. None without `--until-decided`."""
+    until, repeats = comparison.until, wording.count(comparison.repeats, "repeat")
+    if until is None:
+        return None
+    if not verdicts:
+        return f"Not decided after {repeats}: no two runs can be compared."
+    matters = f"A difference below {percent_words(until.smallest_effect)} does not matter here (--smallest-effect)."
+    left = undecided(verdicts)
+    asked = wording.count(len(verdicts), "question")
+    if not left:
+        return f"{asked} {'was' if len(verdicts) == 1 else 'were all'} decided after {repeats}. {matters}"
+    names = "; ".join(each.name if " against " in each.name else f"{each.name} against serial" for each in left)
+    end = f"The most is {until.most_repeats} (--most-repeats)."
+    if comparison.repeats < until.most_repeats:
+        stuck = not any(is_hopeful(each, comparison.repeats) for each in left)
+        end = "Fewer than half of their runs made pairs, so repeats were not added." if stuck else "--resume adds repeats."
+    return f"Not decided after {repeats}: {len(left)} of {asked} ({names}). {end} {matters}"

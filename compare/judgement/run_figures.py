@@ -1,0 +1,116 @@
+"""The figures of one run: its pace, the work of others meanwhile, the time to an accuracy, the limits of the machine."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from common.artifacts.schema import RunResult
+from common.machine import interference
+from common.machine.interference import DISTURBED_FROM
+from common.machine.rates import DeviceRates
+from common.spec import Spec
+from compare.execution.store import Comparison
+from compare.judgement.row_figures import Limit
+
+
+def epoch_seconds(result: RunResult) -> float:
+    """Median over the run's epochs, each at the pace of its timed steps.
+
+    A run of the input alone may have epochs of few batches. It is taken at the pace of all its steps together.
+    """
+    if result.spec.part != "input":
+        return spread_median([epoch.seconds for epoch in result.epochs])
+    images = sum(epoch.timed_images for epoch in result.epochs)
+    seconds = sum(epoch.timed_seconds for epoch in result.epochs)
+    return result.epochs[0].epoch_images * seconds / images if images else float("nan")
+
+
+def images_per_second(result: RunResult) -> float:
+    """The images of an epoch over its `epoch_seconds`, so that ratios of the one are those of the other."""
+    return result.epochs[0].epoch_images / epoch_seconds(result)
+
+
+def steps_needed(run: Spec) -> int:
+    """Timed steps below which the pace of the input alone is not reliable: several times the batches made ahead."""
+    return 4 * max(run.batches_ahead, 1) if run.part == "input" else 0
+
+
+def timed_steps(result: RunResult) -> int:
+    return sum(epoch.timed_steps for epoch in result.epochs)
+
+
+def spread_median(values: Sequence[float]) -> float:
+    """Median of the finite values. NaN if there are none."""
+    finite = [value for value in values if math.isfinite(value)]
+    return statistics.median(finite) if finite else float("nan")
+
+
+def cores_lost(result: RunResult) -> float | None:
+    """Cores of the run's CPUs that others took. For earlier results: those used beyond the cores left to others."""
+    if result.noise and result.noise.cores_taken is not None:
+        return result.noise.cores_taken
+    if result.cores_of_others is None or not result.machine.get("logical_cores"):
+        return None
+    return interference.cores_lost(result.cores_of_others, result.spec.cores, result.machine)
+
+
+def times_in_doubt(result: RunResult) -> bool:
+    """Whether other work took cores of a run's budget while it trained, or the run was too short to tell."""
+    unwatched = result.spec.part == "training" and result.cores_used is None
+    taken = (cores_lost(result), result.noise.cores_stolen if result.noise else None)
+    return unwatched or any((cores or 0.0) > DISTURBED_FROM for cores in taken)
+
+
+def until_accuracy(result: RunResult, accuracy: float) -> tuple[float, int] | None:
+    """Training seconds and epochs until the validation accuracy first reached `accuracy`. None if it never did.
+
+    The first step of each process until then counts. Evaluation does not.
+    """
+    recorded = any(epoch.first_step_seconds is not None for epoch in result.epochs)  # not in results of earlier versions
+    seconds = result.phases.first_step_seconds if result.phases and not recorded else 0.0
+    for epoch in result.epochs:
+        seconds += epoch.timed_seconds + (epoch.first_step_seconds or 0.0)
+        if epoch.validation is not None and epoch.validation.accuracy >= accuracy:
+            return seconds, epoch.epoch
+    return None
+
+
+def limit(
+    comparison: Comparison, run: Spec, device: str | None, rate: float, device_rates: DeviceRates | None = None
+) -> Limit | None:
+    """How near a run came to the limits of the machine.
+
+    Args:
+        comparison: with the model's work and the machine's rates.
+        run: what was run.
+        device: it ran on. The comparison's rates are those of the CPU.
+        rate: images per second that it trained on. NaN if unknown.
+        device_rates: of one of its accelerators. Each replica has one.
+    """
+    work = comparison.work
+    if work is None or run.part == "input" or not math.isfinite(rate):
+        return None
+    on_cpu = (device or "").startswith("cpu") and not run.hosts
+    machine = comparison.rates.get(run.cores) if on_cpu else None
+    gflop, gb = 1e-9 * work.flops, 1e-9 * work.bytes_moved(run)
+    matrix = copy = None
+    if machine:
+        matrix, copy = machine.gflops(run.precision), machine.copy_gb_per_second
+    elif device_rates:
+        matrix, copy = (run.replicas * rate for rate in (device_rates.matrix_gflops, device_rates.copy_gb_per_second))
+    return Limit(
+        gflop_per_image=gflop,
+        mb_per_image=1e3 * gb,
+        gflops=gflop * rate,
+        matrix_fraction=gflop * rate / matrix if matrix else None,
+        gb_per_second=gb * rate,
+        copy_fraction=gb * rate / copy if copy else None,
+    )
+
+
+def switches_words(run: Spec) -> str:
+    """The level of a run's switches, and those that its spec names."""
+    named = ", ".join(f"{name}={value}" for name, value in run.framework_options.items())
+    return f"{run.switches}: {named}" if named else run.switches

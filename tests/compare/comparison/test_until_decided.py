@@ -1,0 +1,214 @@
+"""`run --until-decided` with fake twins whose times are drawn."""
+
+import json
+import math
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from common.artifacts import results
+from common.artifacts.schema import RunResult
+from common.spec import SpecError
+from compare.__main__ import app
+from compare.comparison import selftest
+from compare.core import until_decided
+from compare.core.interrupt import Interrupted
+from compare.core.until_decided import UntilDecided
+from compare.execution import executor, store
+from compare.execution.matrix import Row
+from tests.compare import made
+
+ASKED = ("--modes", "serial", "--cores", "1", "--frameworks", "left,right", "--no-proof", "--json")
+
+
+class Runs:
+    """Runs whose seconds are drawn. Those of `right` take so many times as long, and may fail from a repeat on."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, noise: float, slower: float = 1.0) -> None:
+        self.made, self.noise, self.slower = list[tuple[str, int]](), noise, slower
+        self.interrupt_at = self.fail_from = math.inf
+        self._draw = np.random.default_rng(2)
+        patch.setattr(executor, "execute", self._execute)
+
+    def _execute(self, row: Row, repeat: int, folder: Path, watch: object) -> RunResult:
+        if len(self.made) == self.interrupt_at:
+            self.interrupt_at = math.inf
+            raise Interrupted(signal.SIGINT)
+        self.made.append((row.id, repeat))
+        seconds = math.exp(self._draw.normal(0.0, self.noise)) * (self.slower if row.contestant == "right" else 1.0)
+        result = made.good(row, seconds, repeat)
+        if row.contestant == "right" and repeat >= self.fail_from:
+            result = made.bad(row, "failed", "no more memory", 0).model_copy(update={"repeat": repeat})
+        results.save(result, store.run_folder(folder, row.id, repeat))
+        return result
+
+
+def run(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, ["run", *map(str, arguments)])
+
+
+def told(done: Any) -> tuple[int, str, list[str]]:
+    """(repeats, what is said of the decision, verdicts) of a comparison."""
+    printed = json.loads(done.stdout)
+    surety = printed["findings"]["surety"]
+    return printed["comparison"]["repeats"], surety[0], [each["verdict"] for each in printed["findings"]["verdicts"]]
+
+
+@pytest.mark.parametrize(
+    ("noise", "slower", "least", "verdict", "words"),
+    [
+        (0.01, 1.3, 5, "above", "1 question was decided after 5 repeats."),
+        (0.01, 1.0, 5, "no difference that matters", "1 question was decided after 5 repeats."),
+        (0.04, 1.0, 12, "no difference that matters", "1 question was decided after 12 repeats."),
+        (0.04, 1.08, 7, "above", "1 question was decided after 7 repeats."),
+    ],
+)
+def test_repeats_are_added_until_every_question_is_decided(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, noise: float, slower: float, least: int, verdict: str, words: str
+) -> None:
+    runs = Runs(fake_twins, noise, slower)
+    done = run(*ASKED, "--until-decided", "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    repeats, said, verdicts = told(done)
+    assert repeats == least and len(runs.made) == 2 * repeats and len(set(runs.made)) == len(runs.made)
+    assert verdicts == [verdict]
+    assert said.startswith(words) and said.endswith("A difference below 5 % does not matter here (--smallest-effect).")
+    contestants = json.loads(done.stdout)["findings"]["contestants"]
+    assert ("no difference of 5 % or more between left and right" in contestants[0]) == (verdict != "above")
+
+
+def test_the_most_repeats_end_what_is_not_decided(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    runs = Runs(fake_twins, 0.2)
+    wanted = ("--until-decided", "--most-repeats", "6", "--smallest-effect", "2%", "--out", tmp_path / "out")
+    repeats, said, verdicts = told(run(*ASKED, *wanted))
+    assert (repeats, verdicts) == (6, ["no difference shown"])
+    assert said.startswith(
+        "Not decided after 6 repeats: 1 of 1 question (left-serial-1core against right-serial-1core). The most is"
+    )
+    assert len(runs.made) == 12
+    again = run("--resume", tmp_path / "out", "--most-repeats", "7", "--json")
+    assert told(again)[0] == 7 and len(runs.made) == 14
+    assert "A difference below 2 % does not matter here" in told(again)[1]
+
+
+def test_an_interrupted_decision_is_continued_and_no_run_is_made_twice(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    runs = Runs(fake_twins, 0.04)
+    runs.interrupt_at = 11
+    done = run(*ASKED, "--until-decided", "--out", tmp_path / "out")
+    assert done.exit_code == 130
+    assert (
+        told(done)[1].startswith("Not decided after 6 repeats: 1 of 1 question") and "--resume adds repeats." in told(done)[1]
+    )
+    repeats, said, _ = told(run("--resume", tmp_path / "out", "--json"))
+    assert said.startswith(f"1 question was decided after {repeats} repeats.")
+    assert len(runs.made) == len(set(runs.made)) == 2 * repeats
+
+
+def test_a_finished_comparison_may_be_decided_later(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    Runs(fake_twins, 0.01)
+    assert run(*ASKED, "--repeats", "2", "--out", tmp_path / "out").exit_code == 0
+    repeats, said, _ = told(run("--resume", tmp_path / "out", "--until-decided", "--json"))
+    assert repeats == 5 and said.startswith("1 question was decided after 5 repeats.")
+    plan = store.read_plan(tmp_path / "out")
+    assert plan.until == UntilDecided()
+    assert plan.argv[-5:] == ["--until-decided", "--most-repeats", "30", "--smallest-effect", "0.05"]
+
+
+@pytest.mark.parametrize(
+    ("fail_from", "repeats", "words"),
+    [(0, 5, "Not decided after 5 repeats: no two runs can be compared."), (2, 5, "Fewer than half of their runs made pairs")],
+)
+def test_a_row_that_fails_adds_no_repeats_for_ever(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, fail_from: int, repeats: int, words: str
+) -> None:
+    Runs(fake_twins, 0.01).fail_from = fail_from
+    done = run(*ASKED, "--until-decided", "--out", tmp_path / "out")
+    assert done.exit_code == 1
+    assert told(done)[0] == repeats and words in told(done)[1]
+
+
+def test_a_spec_file_names_the_same_fields_and_options_come_before_it(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    Runs(fake_twins, 0.01)
+    (tmp_path / "run.yaml").write_text("until_decided: true\nmost_repeats: 12\nsmallest_effect: 3%\ncores: 1\n")
+    done = run("--spec", tmp_path / "run.yaml", *ASKED, "--most-repeats", "9", "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert store.read_plan(tmp_path / "out").until == UntilDecided(most_repeats=9, smallest_effect=0.03)
+
+
+def test_a_dry_run_says_how_many_repeats_there_may_be(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    Runs(fake_twins, 0.0)
+    plain = json.loads(run(*ASKED, "--until-decided", "--most-repeats", "8", "--dry-run").stdout)
+    assert len(plain["runs"]) == 10 and plain["most_repeats"] == 8
+    assert plain["most_seconds"] == pytest.approx(1.6 * plain["seconds"])
+    words = [word for word in ASKED if word != "--json"]
+    shown = " ".join(run(*words, "--until-decided", "--dry-run").stdout.split())
+    assert "Repeats are added until every question is decided (--until-decided): at most 30 of each row, which take" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--most-repeats", "9"), "--most-repeats goes with --until-decided. Received: 9 without it."),
+        (("--smallest-effect", "5%"), "--smallest-effect goes with --until-decided. Received: 5% without it."),
+        (
+            ("--until-decided", "--most-repeats", "4"),
+            "--most-repeats must be at least 5: a verdict needs as many. Received: 4.",
+        ),
+        (("--until-decided", "--most-repeats", "10001"), "--most-repeats must be from --repeats to 10000. Received: 10001"),
+        (
+            ("--until-decided", "--repeats", "40"),
+            "--most-repeats must be from --repeats to 10000. Received: 30 for 40 repeats.",
+        ),
+        (("--until-decided", "--smallest-effect", "5"), "above 0 and below 100 %. Received: '5'. Use 5% or 0.05."),
+        (("--until-decided", "--smallest-effect", "0"), "Received: '0'."),
+        (("--until-decided", "--smallest-effect", "-1%"), "Received: '-1%'."),
+        (("--until-decided", "--smallest-effect", "five"), "Received: 'five'."),
+        (("--until-decided", "--frameworks", "left"), "--until-decided needs a question. Received: left-serial-1core"),
+    ],
+)
+def test_what_cannot_be_decided_is_refused(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    done = run(*ASKED, *words, "--out", tmp_path / "out")
+    assert done.exit_code == 2, done.output
+    assert message in " ".join(done.stderr.split())
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("text", "effect"), [("5%", 0.05), ("5 %", 0.05), ("0.05", 0.05), (".5%", 0.005), ("2.5%", 0.025)])
+def test_an_effect_is_a_percentage_or_a_fraction(text: str, effect: float) -> None:
+    asked = until_decided.asked_for(True, None, text, None)
+    assert asked is not None and asked.smallest_effect == pytest.approx(effect)
+
+
+@pytest.mark.parametrize(
+    "values", [{"until_decided": "yes"}, {"until_decided": True, "most_repeats": 9.5}, {"most_repeats": 9}]
+)
+def test_wrong_fields_of_a_spec_file_are_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(SpecError):
+        until_decided.of_fields(values)
+
+
+@pytest.mark.parametrize(
+    ("noise", "effect", "found", "repeats"),
+    [
+        (0.01, 0.00, "smaller", 5.1),
+        (0.01, 0.05, "larger", 5.1),
+        (0.01, 0.10, "larger", 5.1),
+        (0.03, 0.00, "smaller", 13.5),
+        (0.03, 0.05, "larger", 10.0),
+        (0.03, 0.10, "larger", 5.4),
+    ],
+)
+def test_one_question_of_the_usual_noise_is_decided_rightly_in_few_repeats(
+    noise: float, effect: float, found: str, repeats: float
+) -> None:
+    draw = np.random.default_rng(6)
+    logs = draw.normal(math.log1p(effect), noise * math.sqrt(2.0), (4000, 30))
+    decisions = selftest.decide(logs, UntilDecided())
+    assert getattr(decisions, found).mean() > 0.95
+    assert decisions.repeats.mean() <= repeats

@@ -1,0 +1,216 @@
+"""Planted: pairs of rows whose conditions, tuning budgets or data differ. Each verdict must name what differs."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common import spec
+from common.artifacts.schema import RunResult
+from compare.execution.best_switches import Budget
+from compare.execution.matrix import Row
+from compare.execution.store import Stored
+from compare.judgement.findings import findings
+from compare.judgement.summary import summarize
+from compare.reporting import comparison_report, comparison_tables, side_by_side, tables
+from compare.reporting.comparison_report import Compared
+from tests.compare import made
+
+EQUAL = made.conditions(made.row("pytorch"))
+BUDGET = Budget(switches=None, rounds=5, steps=30, configurations=21)
+
+
+def _pair(
+    ours: dict[str, str], theirs: dict[str, str], seconds: tuple[float, float] = (4.0, 2.0), suffix: str = "", **fields: Any
+) -> Stored:
+    """A serial row of each framework, with these conditions and seconds per epoch."""
+    rows: list[Row] = []
+    runs: dict[str, dict[int, RunResult]] = {}
+    for name, held, own in zip(("pytorch", "tensorflow"), (ours, theirs), seconds, strict=True):
+        row = made.row(name)
+        row = row.model_copy(update={"id": f"{row.id}{suffix}", "spec": row.spec.with_fields(**fields)})
+        rows.append(row)
+        runs[row.id] = {
+            repeat: made.good(row, own + 0.01 * repeat, repeat).model_copy(update={"conditions": held}) for repeat in range(5)
+        }
+    return Stored(comparison=made.comparison(rows, 5), runs=runs, set_aside=[])
+
+
+def _with_budgets(stored: Stored, *budgets: Budget | None) -> Stored:
+    rows = [row.model_copy(update={"budget": each}) for row, each in zip(stored.comparison.rows, budgets, strict=True)]
+    return stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"rows": rows})})
+
+
+def _verdict(stored: Stored) -> str:
+    (said,) = findings(stored, summarize(stored)).contestants
+    return said
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("layout", "NHWC", "other memory layout (NCHW against NHWC)"),
+        ("precision", "float32, layers in bfloat16", "other precision (float32 against float32, layers in bfloat16)"),
+        ("graph", "graph", "other graph class (eager against graph)"),
+        ("mechanism", "MirroredStrategy", "other mechanism (one replica against MirroredStrategy)"),
+        ("allocator", "the system's default", "other allocator (keeps freed pages against the system's default)"),
+        ("deterministic", "enforced", "other determinism (not enforced against enforced)"),
+    ],
+)
+def test_a_verdict_names_the_condition_that_differs(name: str, value: str, said: str) -> None:
+    stored = _pair(EQUAL, EQUAL | {name: value})
+    assert _verdict(stored).endswith(f"on Some CPU, neither division: {said}.")
+    assert findings(stored, summarize(stored)).divisions[0] == f"Division of serial, 2 cores: neither: {said}."
+
+
+def test_a_verdict_names_threads_that_differ() -> None:
+    stored = _pair(EQUAL, EQUAL)
+    first = stored.runs["tensorflow-serial-2"]
+    for repeat, run in first.items():
+        first[repeat] = run.model_copy(update={"threads": {"intra_op": 4, "inter_op": 2}})
+    assert _verdict(stored).endswith("neither division: other threads (2 + 1 against 4 + 2).")
+
+
+def test_equal_conditions_are_the_closed_division_under_any_level() -> None:
+    assert _verdict(_pair(EQUAL, EQUAL)).endswith("serial on 2 cores, switches usual, on Some CPU, closed division.")
+
+
+def test_results_without_conditions_are_in_no_division() -> None:
+    assert _verdict(_pair({}, {})).endswith("division not known: the conditions were not recorded.")
+    (table,) = comparison_tables.conditions_table(summarize(_pair(EQUAL, {})))
+    assert table.rows[1]["layout"] == table.rows[1]["mechanism"] == "not recorded"
+    assert comparison_tables.conditions_table(summarize(_pair({}, {}))) == []
+
+
+def test_the_best_of_both_are_open_if_the_tuning_budget_was_the_same() -> None:
+    stored = _pair(EQUAL, EQUAL | {"layout": "NHWC"}, switches="best")
+    assert _verdict(_with_budgets(stored, BUDGET, BUDGET)).endswith(
+        "open division: best of all switches, 5 rounds of 30 steps."
+    )
+    fewer = BUDGET.model_copy(update={"configurations": 14})
+    assert _verdict(_with_budgets(stored, BUDGET, fewer)).endswith(
+        "open division: best of all switches, 5 rounds of 30 steps (pytorch 21, tensorflow 14 configurations)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("rounds", 2, "all switches, 2 rounds of 30 steps"),
+        ("steps", 10, "all switches, 5 rounds of 10 steps"),
+        ("switches", ["graph"], "graph, 5 rounds of 30 steps"),
+    ],
+)
+def test_another_tuning_budget_is_said(field: str, value: Any, said: str) -> None:
+    other = BUDGET.model_copy(update={field: value})
+    stored = _with_budgets(_pair(EQUAL, EQUAL, switches="best"), BUDGET, other)
+    assert _verdict(stored).endswith(
+        "neither division: tuned with different budgets (pytorch with all switches, 5 rounds of 30 steps; "
+        f"tensorflow with {said})."
+    )
+
+
+def test_a_budget_that_was_not_recorded_makes_no_open_division() -> None:
+    stored = _with_budgets(_pair(EQUAL, EQUAL | {"layout": "NHWC"}, switches="best"), BUDGET, None)
+    assert "neither division: other memory layout" in _verdict(stored)
+
+
+def _together(*stored: Stored) -> Stored:
+    """One comparison of all their rows."""
+    rows = [row for each in stored for row in each.comparison.rows]
+    runs = {row_id: runs for each in stored for row_id, runs in each.runs.items()}
+    return Stored(comparison=made.comparison(rows, 5), runs=runs, set_aside=[])
+
+
+def _divisions(winner_of_best: str) -> Stored:
+    closed = _pair(EQUAL, EQUAL, (4.0, 2.0), "-closed", switches="closed")
+    seconds = (1.0, 2.0) if winner_of_best == "pytorch" else (2.0, 1.0)
+    best = _with_budgets(_pair(EQUAL, EQUAL | {"layout": "NHWC"}, seconds, "-best", switches="best"), BUDGET, BUDGET)
+    return _together(closed, best)
+
+
+def test_divisions_that_disagree_are_told_in_the_first_lines() -> None:
+    stored = _divisions("pytorch")
+    summaries = summarize(stored)
+    compared = Compared(stored, summaries, findings(stored, summaries))
+    said = (
+        "THE DIVISIONS DISAGREE on serial on 2 cores: tensorflow is faster with switches closed (closed division); pytorch is "
+        "faster with switches best (open division)."
+    )
+    assert compared.findings.divisions[0] == said
+    made_report = comparison_report.report(compared, Path("out"))
+    assert made_report.to_markdown().splitlines()[4].strip() == tables.escaped(said)
+
+
+def test_two_reports_side_by_side_tell_that_their_divisions_disagree() -> None:
+    """A run with `closed`, and the same with `best`."""
+    closed = _pair(EQUAL, EQUAL, (4.0, 2.0), switches="closed")
+    best = _with_budgets(_pair(EQUAL, EQUAL | {"layout": "NHWC"}, (1.0, 2.0), switches="best"), BUDGET, BUDGET)
+    compared = [Compared(each, summarize(each), findings(each, summarize(each))) for each in (closed, best)]
+    (said,) = side_by_side.report((Path("a"), Path("b")), (compared[0], compared[1]), None).first_sentences
+    assert said == (
+        "THE DIVISIONS DISAGREE on serial on 2 cores: tensorflow is faster with A, switches closed (closed division); pytorch "
+        "is faster with B, switches best (open division)."
+    )
+
+
+def test_divisions_that_agree_are_not_told_to_disagree() -> None:
+    stored = _divisions("tensorflow")
+    assert not any("DISAGREE" in line for line in findings(stored, summarize(stored)).divisions)
+
+
+@pytest.mark.parametrize("planted", ["serial-2", "data_parallel-2"])
+def test_rows_of_other_data_have_no_speedup_and_no_verdict(planted: str) -> None:
+    stored = made.repeated()
+    runs = stored.runs[f"pytorch-{planted}"]
+    runs[3] = runs[3].model_copy(update={"data_hash": "another"})
+    summaries = summarize(stored)
+    found = findings(stored, summaries)
+    assert not found.comparable and not found.contestants and not found.modes
+    rows = {
+        row["contestant"]: row for row in comparison_tables.speedup_table(summaries).rows if row["run"] == "data_parallel x2"
+    }
+    assert rows["pytorch"]["pays"] == rows["pytorch"]["speedup_same_cores"] == comparison_tables.OTHER_DATA
+    assert rows["tensorflow"]["pays"] == "does not pay"
+    (row,) = [row for row in comparison_tables.main_table(summaries).rows if row["pays"] == comparison_tables.OTHER_DATA]
+    assert row["contestant"] == "pytorch" and row["speedup_one_core"] == comparison_tables.OTHER_DATA
+
+
+def test_a_framework_that_read_other_data_than_the_comparison_has_no_speedup_either() -> None:
+    stored = made.repeated()
+    for row_id in ("tensorflow-serial-2", "tensorflow-data_parallel-2"):
+        stored.runs[row_id] = {
+            repeat: run.model_copy(update={"data_hash": "another"}) for repeat, run in stored.runs[row_id].items()
+        }
+    pays = [row["pays"] for row in comparison_tables.speedup_table(summarize(stored)).rows]
+    assert pays == [None, "pays", None, comparison_tables.OTHER_DATA]
+
+
+def test_a_twins_description_gives_the_conditions_of_a_run() -> None:
+    description = {
+        "modes": {"serial": {"mechanism": "one replica"}},
+        "inputs": {"workers": "worker processes"},
+        "deterministic": False,
+        "options": {
+            "arithmetic": {"values": ["full", "bfloat16"], "default": "full"},
+            "order": {"values": [1, 2], "default": 1, "closed": 2, "sets": {"layout": {"1": "NCHW", "2": "NHWC"}}},
+        },
+    }
+    usual = {"precision": "float32", "layout": "NCHW", "mechanism": "one replica", "deterministic": "not enforced"}
+    assert spec.conditions(spec.build({}), description) == usual
+    assert spec.conditions(spec.build({"switches": "closed"}), description) == usual | {"layout": "NHWC"}
+    fewer = spec.build({"framework_options": {"arithmetic": "bfloat16"}, "input": "workers", "workers": 1})
+    assert spec.conditions(fewer, description) == usual | {
+        "precision": "float32, layers in bfloat16",
+        "mechanism": "one replica; input by worker processes",
+    }
+
+
+def test_the_way_to_the_divisions_is_told_where_no_row_took_it() -> None:
+    other = EQUAL | {"layout": "NHWC"}
+    way = "For equal conditions add --switches closed; for each one's best run `optimize`, then add --switches best."
+    for level, told in (("usual", True), ("plain", True), ("closed", False), ("best", False)):
+        stored = _pair(EQUAL, other, switches=level)
+        assert (way in findings(stored, summarize(stored)).divisions) == told
+    equal = _pair(EQUAL, EQUAL)
+    assert findings(equal, summarize(equal)).divisions == ["Division of serial, 2 cores: closed."]
