@@ -33,7 +33,7 @@ DEFECTS = [
     ("tensorflow", "loss_is_wrong_after_the_first_step", "losses"),
     ("tensorflow", "fused_batch_norm_epsilon_of_keras", "losses"),
     ("tensorflow", "fused_running_variance_is_biased", "BatchNorm statistics"),
-    ("tensorflow", "optimizer_of_keras", "gradients"),
+    ("tensorflow", "batch_norm_momentum_means_old", "BatchNorm statistics"),
 ]
 Recordings = Callable[[str, str], dict[str, Any]]
 
