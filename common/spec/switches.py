@@ -144,7 +144,7 @@ def thread_choices() -> dict[str, Any]:
 
 
 def conditions(spec: Spec, description: dict[str, Any]) -> dict[str, str]:
-    """What a run's mode and switches mean for its times, in words that both frameworks share.
+    """The conditions that a run's mode and switches give its times. Both frameworks use the same words.
 
     Args:
         spec: of the run.

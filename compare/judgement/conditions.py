@@ -22,7 +22,7 @@ CONDITIONS = {
     "allocator": "allocator",
     "deterministic": "determinism",
 }
-"""What must be equal in the closed division, with its name for a reader."""
+"""The conditions of the closed division, each with its name for a reader."""
 
 OF_THE_MODE = ("threads", "mechanism")
 """Conditions in which a parallel mode differs from serial by what it is."""
@@ -84,7 +84,7 @@ def division(stored: Stored, one: Row, other: Row, apart: Collection[str] = ()) 
 
 
 def lines(stored: Stored, names: dict[str, str]) -> list[str]:
-    """Which rows of two frameworks are compared in which division, a line for each.
+    """One line for each pair of rows of two frameworks: its division.
 
     Args:
         stored: the comparison.
@@ -136,7 +136,7 @@ def winners(stored: Stored, judged: Sequence[tuple[Row, Row, Judged]], label: st
 
 
 def disagreements(found: Sequence[Winner]) -> list[str]:
-    """A sentence for each work of which two divisions or levels of switches name different frameworks as the faster one."""
+    """One sentence for each work. Two divisions or levels of switches name different frameworks as the faster one."""
     by_work: dict[str, list[Winner]] = {}
     for each in found:
         by_work.setdefault(each.work, []).append(each)

@@ -27,7 +27,7 @@ class Findings(Frozen, serialize_by_alias=True):
     comparable: bool
     """Whether the timed runs had the same data, weights and order, and the same first step up to rounding."""
     divisions: list[str]
-    """Where divisions disagree, and which rows of two frameworks are compared in which division."""
+    """Divisions that disagree. Then the division of each pair of rows."""
     contestants: list[str]
     """Which framework is faster, for each configuration that both ran."""
     modes: list[str]

@@ -109,7 +109,7 @@ def report(folders: tuple[Path, Path], compared: _Two, out: Path | None) -> Repo
 
 
 def _disagreements(compared: _Two) -> list[str]:
-    """Where the divisions of A and B name different frameworks as the faster one."""
+    """Divisions of A and B that name different frameworks as the faster one."""
     found = [
         each
         for name, of in zip("AB", compared, strict=True)
