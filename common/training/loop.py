@@ -366,7 +366,8 @@ class Run:
             updates=trainer.updates - (first_step + steps),
             moved=self._parameters(trainer, plan, epoch) != trained,
         )
-        self._refuse(trainer, self._audit.defects(seen))
+        if self._listener is None:  # trials of a search share a process, its compilers and its cores
+            self._refuse(trainer, self._audit.defects(seen))
         self._record_epoch(
             epoch,
             plan,

@@ -29,7 +29,7 @@ DEFECTS = (
     "doubled step",
     "work moved into evaluation",
 )
-"""What can be wrong with the clock of a run. Each run looks for all of them."""
+"""What can be wrong with the clock of a run. Each training of its own looks for all of them."""
 
 STARTED_VARIABLE = "CONVTWINS_STARTED"
 """A launcher of ranks passes its own start here, so that a rank's wall time counts from the command."""

@@ -46,7 +46,8 @@ class Division(NamedTuple):
 
 def of_row(stored: Stored, row: Row) -> dict[str, str]:
     """The conditions of a row by their keys in CONDITIONS. Empty if its runs did not record them."""
-    found = [_of_run(run) for run in stored.runs[row.id].values() if run.conditions]
+    runs = [run for run in stored.runs[row.id].values() if run.status == "ok"]
+    found = [_of_run(run) for run in runs] if all(run.conditions for run in runs) else []
     names = OF_THE_INPUT if row.spec.part == "input" else CONDITIONS
     values = {name: sorted({each[name] for each in found if name in each}) for name in names}
     return {name: " or ".join(each) or NOT_RECORDED for name, each in values.items()} if found else {}
@@ -76,6 +77,8 @@ def division(stored: Stored, one: Row, other: Row, apart: Collection[str] = ()) 
     ours, theirs = of_row(stored, one), of_row(stored, other)
     if not ours or not theirs:
         return Division("not known", "the conditions were not recorded")
+    if missing := [CONDITIONS[name] for name in ours if NOT_RECORDED in (ours[name], theirs[name]) and name not in apart]:
+        return Division("not known", f"not recorded: {', '.join(missing)}")
     differing = [name for name in ours if name not in apart and ours[name] != theirs[name]]
     if not differing:
         return Division("closed", "")

@@ -68,7 +68,9 @@ class Growth(NamedTuple):
             kernels = "The kernels round by more than one unit, or compute something else: see the proof of single steps."
             return f"Not shown to be rounding: {more} {kernels}"
         limit = f"limit {self.limits[self.judged - 1]:.1e}, twice their distance"
-        said = f"Rounding: copies whose weights start one unit in the last place apart differ as much ({limit})."
+        said = (
+            f"Rounding: copies of the serial run whose weights start one unit in the last place apart differ as much ({limit})."
+        )
         if self.judged < len(self.differences):
             said += f" Copies were followed for {self.judged} steps."
         return said

@@ -29,12 +29,12 @@ class Rung(Frozen):
     status: Literal["passed", "failed", "shown"]
     """`shown`: reported, but not judged."""
     framework: str | None = None
-    """Rung 6 only: the framework whose mode is compared with its own serial run."""
+    """Of rung 6, the framework whose mode is compared with its own serial run. Of rung 8, the one whose steps are judged."""
     mode: str | None = None
     where: str | None = None
     """The parameter, file or step with the largest difference."""
     judged_steps: int | None = None
-    """Of a rung over steps: how many have a tolerance, from the first on."""
+    """Of a rung over steps: how many have a tolerance."""
 
 
 class Proof(Frozen):

@@ -61,6 +61,7 @@ def prove(
     steps: int = STEPS,
     precision: spec.Precision = "float64",
     timed_runs: Mapping[str, Spec] | None = None,
+    others: Sequence[Mapping[str, Spec]] = (),
     remember: bool = True,
 ) -> Proof:
     """Climb the ladder for the model, data and optimizer of a spec.
@@ -76,6 +77,7 @@ def prove(
         steps: of rung 5.
         precision: float64 proves. float32 shows how rounding grows.
         timed_runs: by framework, its serial run as it is timed, with its switches. Their first steps are compared too.
+        others: such runs with other switches or input workers. Single steps of these are compared too.
         remember: use a stored proof of the same code, versions and spec, and store this one.
 
     Raises:
@@ -86,10 +88,12 @@ def prove(
     parallel = [mode for mode in modes if mode != "serial"]
     timed_runs = timed_runs or {}
     remember = remember and base.model in spec.MODELS  # nobody knows all the modules that a user's own model is made of
-    key = remembered.key(base, frameworks, parallel, replicas, timed_runs)
+    key = remembered.key(base, frameworks, parallel, replicas, [timed_runs, *others])
     ladder = _Ladder(base, tuple(frameworks), tuple(parallel), replicas, out, progress)
     # What is claimed depends on the timed run itself, which the key leaves out.
-    with_switches = [name for name in frameworks if claims.has_switches(timed_runs.get(name, timed))]
+    with_switches = [
+        name for name in frameworks if any(claims.has_switches(runs.get(name, timed)) for runs in (timed_runs, *others))
+    ]
     claimed: dict[str, Any] = {
         "not_claimed": claims.not_claimed(timed, ladder.architecture, parallel, with_switches),
         "compared_with": claims.compared_with(timed, ladder.architecture, parallel),
@@ -103,6 +107,7 @@ def prove(
         *ladder.twins(),
         *(rung for mode in parallel for rung in ladder.mode(mode)),
         *(ladder.timed(timed_runs) if timed_runs else ladder.proved()),
+        *(_named(rung, runs) for number, runs in enumerate(others, start=2) for rung in ladder.timed(runs, number)),
     ]
     followed, copies = ladder.trajectories(timed_runs)
     made_at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -129,14 +134,28 @@ def prove_rows(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int,
         LaunchError: a twin could not record.
     """
     base = rows[0].spec
+    alike: dict[tuple[str, int], dict[str, Spec]] = {}
+    for row in rows:  # those on most cores come last
+        runs = alike.setdefault((row.spec.switches, row.spec.workers), {})
+        if row.spec.mode == "serial":
+            runs[row.contestant] = row.spec
+        elif row.contestant not in runs:
+            runs[row.contestant] = spec.build(spec.with_variant(row.spec.model_dump(), "serial", 1))
+    *others, timed = alike.values()
     return prove(
         base.with_fields(hosts=(), cores=min(base.cores, machine.available_cores())),  # the mathematics are the same here
         frameworks,
         modes_of(rows),
         replicas=replicas,
-        timed_runs={row.contestant: row.spec for row in rows if row.spec.mode == "serial"},  # the last: on most cores
+        timed_runs=timed,
+        others=others,
         **options,
     )
+
+
+def _named(rung: Rung, runs: Mapping[str, Spec]) -> Rung:
+    what = next(iter(runs.values()))
+    return rung.model_copy(update={"name": f"{rung.name}, switches {what.switches}, {what.workers} workers"})
 
 
 def modes_of(rows: Sequence[Row]) -> list[str]:
@@ -254,7 +273,7 @@ class _Ladder:
                 found[mode] = _Claim(parallel, parallel.pipeline.micro_batches if own_statistics else 1, here)
         return found
 
-    def timed(self, specs: Mapping[str, Spec]) -> list[Rung]:
+    def timed(self, specs: Mapping[str, Spec], number: int = 1) -> list[Rung]:
         """Rung 8: single float32 steps of what is timed, with the timed kernels, batch, input, modes and switches.
 
         If the switches leave fewer digits than float32, the difference is shown and not judged.
@@ -269,7 +288,7 @@ class _Ladder:
             for mode in self.modes
             for name in self.frameworks
         ]
-        found = self.single_steps("timed", serial, [(name, what) for name, what in parallel if what.departs is None])
+        found = self.single_steps(f"timed-{number}", serial, [(name, what) for name, what in parallel if what.departs is None])
         fewer = [f"{name} with {each}" for name in self.frameworks for each in claims.reduced(name, specs[name])]
         reason = f"fewer digits than float32: {', '.join(fewer)}"
         if not fewer and self.base.model not in spec.MODELS and claims.has_own_builders(self.base.model):
@@ -277,7 +296,13 @@ class _Ladder:
         elif not fewer:
             return found
         shown = {"status": "shown", "reason": reason}
-        return [rung.model_copy(update=shown) for rung in found]
+        # Other batches, and what is not finite, are no matter of digits.
+        return [
+            rung.model_copy(update=shown)
+            if math.isfinite(rung.max_relative_difference) and not rung.name.endswith(": batches")
+            else rung
+            for rung in found
+        ]
 
     def proved(self) -> list[Rung]:
         """Rung 8 of the proof's own spec, over many uneven epochs: at every step in float64, at a few in float32."""

@@ -18,6 +18,7 @@ from common.data import sources
 from common.machine import machine
 from common.spec import Spec
 from compare.execution import code_digest, launch
+from compare.judgement import growth
 from compare.proof.certificate import Proof
 
 _OF_KERNELS = re.compile(
@@ -28,13 +29,13 @@ _OF_KERNELS = re.compile(
 that it lets through, and those that this process obeys itself, are told apart by nobody: all count."""
 
 
-def key(base: Spec, frameworks: Sequence[str], modes: Sequence[str], replicas: int, timed: Mapping[str, Spec]) -> str:
+def key(base: Spec, frameworks: Sequence[str], modes: Sequence[str], replicas: int, timed: Sequence[Mapping[str, Spec]]) -> str:
     """SHA-256 over all that a proof depends on, see `facts`."""
     return hashlib.sha256(repr(facts(base, frameworks, modes, replicas, timed)).encode()).hexdigest()
 
 
 def facts(
-    base: Spec, frameworks: Sequence[str], modes: Sequence[str], replicas: int, timed: Mapping[str, Spec]
+    base: Spec, frameworks: Sequence[str], modes: Sequence[str], replicas: int, timed: Sequence[Mapping[str, Spec]]
 ) -> dict[str, Any]:
     """All that can change the outcome of a proof: code, versions, machine, environment, data, specs and options."""
     described = {name: launch.describe(name) for name in frameworks}
@@ -42,7 +43,7 @@ def facts(
     dataset = sources.load(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir)
     return {
         "twins": code_digest.of(frameworks, base.model),
-        "proof": machine.code_digest([Path(__file__).parent, Path(launch.__file__).parent]),
+        "proof": machine.code_digest([Path(__file__).parent, Path(launch.__file__).parent, Path(growth.__file__).parent]),
         "packages": machine.versions("numpy", "pillow"),
         "machine": {fact: known[fact] for fact in ("processor", "cores", "logical_cores", "host", "system", "python")},
         "host": platform.node(),
@@ -53,7 +54,7 @@ def facts(
         "devices": {name: each["devices"] for name, each in described.items()},
         "data": dataset.content_hash,
         "spec": base.to_json(),
-        "timed": {name: timed[name].to_json() for name in sorted(timed)},
+        "timed": [{name: runs[name].to_json() for name in sorted(runs)} for runs in timed],
         "modes": tuple(modes),
         "replicas": replicas,
     }

@@ -131,8 +131,8 @@ class Judge:
             for aspect, finding in self._findings(what, recorded, truth, number, step):
                 found[aspect].append(finding)
         reason = {
-            "float32": f"{ROUNDING_FACTOR:.0f} times the referee's own float32 rounding, on each array's own scale; "
-            f"rounding may decide {ties} ReLUs and maxima",
+            "float32": f"{ROUNDING_FACTOR:.0f} times the referee's own float32 rounding, on each array's own scale, and what "
+            f"{ties} ReLUs and maxima change that rounding may decide",
             "float64": "rounding of float64, on each array's own scale",
         }[what.precision]
         made: list[Rung] = []
@@ -140,6 +140,10 @@ class Judge:
             if not findings:
                 continue
             worst = max(findings, key=lambda finding: finding.ratio)
+            compared = [finding.tolerance for finding in findings if finding.tolerance < 1]
+            within = f"; widest tolerance {max(compared, default=math.inf):.0e}"
+            if empty := len(findings) - len(compared):
+                within += f"; {empty} times an array is nothing but rounding, and is not compared"
             made.append(
                 rung(
                     what,
@@ -147,7 +151,7 @@ class Judge:
                     worst.difference,
                     worst.where or None,
                     worst.tolerance,
-                    "ids and pixels are equal or not" if aspect == "batches" else reason,
+                    "ids and pixels are equal or not" if aspect == "batches" else reason + within,
                     step=worst.step + 1,
                     steps=self._schedule["steps"],
                     judged_steps=len(self._steps),

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
-from tensorflow.python.eager.polymorphic_function.tracing_compilation import _graph_building_time_counter
+from tensorflow.python.eager.polymorphic_function import tracing_compilation
 
 from common.artifacts.schema import StepParts
 from common.data.batches import Feed, Plan, in_order
@@ -150,7 +150,9 @@ class Trainer:
 
     def compilations(self) -> int:
         """A number that grows whenever this process traces or compiles something."""
-        return _graph_building_time_counter.get_cell().value()  # microseconds
+        # TensorFlow has no public count. Another version may lack this one: then nothing is seen to be traced.
+        counter = getattr(tracing_compilation, "_graph_building_time_counter", None)
+        return 0 if counter is None else counter.get_cell().value()  # microseconds
 
     def finish_epoch(self) -> None:
         """Average or pull the weights that all ranks have trained. This is part of the training's time."""

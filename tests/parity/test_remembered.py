@@ -69,7 +69,7 @@ def key(timed: dict[str, Any] | None = None, **options: Any) -> str:
     base = spec.build({**TIMED, "precision": "float64", **options.pop("base", {})})
     run = spec.build({**TIMED, "cores": 1, **(timed or {})})
     settings = {"frameworks": ["pytorch", "tensorflow"], "modes": ["data_parallel"], "replicas": 2, **options}
-    return remembered.key(base, timed={"pytorch": run, "tensorflow": run}, **settings)
+    return remembered.key(base, timed=[{"pytorch": run, "tensorflow": run}], **settings)
 
 
 @pytest.mark.parametrize("what", OF_THE_MACHINE)

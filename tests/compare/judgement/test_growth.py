@@ -50,7 +50,7 @@ def test_losses_within_the_distance_of_the_copies_are_rounding() -> None:
     one, two, last = said(stored({1: losses(0.5), 2: losses(3.0)}))
     assert one.startswith(" serial, 1 core: the losses differ by 5.0e-08 at step 1, 8.0e-08 at step 2, ")
     assert two.startswith(" serial, 2 cores: the losses differ by 3.0e-07 at step 1, 4.8e-07 at step 2, ")
-    assert "3.8e-04 at step 20. Rounding: copies whose weights start" in one
+    assert "3.8e-04 at step 20. Rounding: copies of the serial run whose weights start" in one
     assert last == " So scores differ in the end, by rounding."
 
 
