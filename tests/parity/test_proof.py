@@ -11,7 +11,7 @@ from common import spec
 from common.machine import machine
 from common.spec import Spec, SpecError
 from compare.core.errors import LaunchError
-from compare.proof import ladder, single_steps, tolerances
+from compare.proof import ladder, tolerances
 from compare.proof.certificate import Proof, Rung
 from compare.proof.differences import Arrays
 from tests.parity.made_up import Change, FakeTwins
@@ -302,7 +302,7 @@ def test_the_timed_run_is_followed_beside_copies_one_unit_in_the_last_place_apar
 
 
 def test_a_large_model_is_followed_for_fewer_steps(twins: FakeTwins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(single_steps, "drawn", lambda *arguments: [0])  # the referee takes its time over this model
+    monkeypatch.setattr(ladder._Ladder, "timed", lambda self, specs: [])  # the referee takes its time over this model
     runs = both(model="mini_xception", epochs=9)
     found = free_running(prove(tmp_path, timed(model="mini_xception"), timed_runs=runs))
     assert ladder.LEAST_FOLLOWED <= found.steps < 20
