@@ -302,7 +302,7 @@ def test_a_folder_with_other_files_is_refused_and_left_as_it_is(occupant: str, t
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / occupant).write_text("{}")
     done = explore("digits", "--out", tmp_path / "out")
-    assert done.exit_code == 2 and f"no data exploration's ({occupant})" in done.stderr
+    assert done.exit_code == 2 and f"no data exploration ({occupant})" in done.stderr
     assert [path.name for path in (tmp_path / "out").iterdir()] == [occupant]
 
 

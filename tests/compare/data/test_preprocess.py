@@ -244,7 +244,7 @@ def test_a_listener_that_says_nothing_is_no_scheduler(data: Path, monkeypatch: p
 def test_a_folder_with_other_files_is_refused_and_left_as_it_is(data: Path, tmp_path: Path, occupant: str) -> None:
     out = write_folder(tmp_path / "out", {occupant: b"{}"})
     done = preprocess(data, "--engines", "left", "--workers", "1", "--out", out)
-    assert done.exit_code == 2 and f"no preprocess's ({occupant})" in done.stderr
+    assert done.exit_code == 2 and f"no preprocess ({occupant})" in done.stderr
     assert [path.name for path in out.iterdir()] == [occupant]
     assert not Path(os.environ["FAKE_SCAN_ORDER"]).exists()
 
@@ -252,8 +252,8 @@ def test_a_folder_with_other_files_is_refused_and_left_as_it_is(data: Path, tmp_
 def test_a_file_in_place_of_the_folder_is_refused(data: Path, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("mine")
     done = preprocess(data, "--engines", "left", "--workers", "1", "--out", tmp_path / "out")
-    assert done.exit_code == 2 and f"Results cannot be written to {tmp_path / 'out'}" in done.stderr
-    assert "Choose another --out." in done.stderr
+    assert done.exit_code == 2 and f"{tmp_path / 'out'} is a file, not a folder." in done.stderr
+    assert "Choose a folder with --out." in done.stderr
 
 
 def test_an_earlier_result_is_replaced(data: Path, tmp_path: Path) -> None:

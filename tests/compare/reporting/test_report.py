@@ -87,7 +87,7 @@ def test_a_row_with_a_torn_repeat_is_incomplete_beside_the_figures_of_the_others
         ("run", "--data", "digits", "--out", "FILE"),
         ("parity", "--modes", "serial", "--out", "FILE"),
         ("data", "digits", "--out", "FILE"),
-        ("preprocess", "digits", "--out", "FILE"),
+        ("preprocess", "digits", "--engines", "dask", "--out", "FILE"),
         ("report", "FILE"),
     ],
 )
