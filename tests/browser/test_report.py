@@ -137,7 +137,8 @@ def test_paper_has_the_whole_page_in_light_colours(browser: Chromium, page: Path
 
 def test_two_comparisons_side_by_side_are_as_safe(browser: Chromium, page: Path, tmp_path: Path) -> None:
     folder = made.stored_in(made.hostile(), tmp_path / "a")
-    pair = side_by_side.report((folder, folder), (read(folder), read(folder)), tmp_path / "out")
+    other = made.stored_in(made.hostile(), tmp_path / "b")
+    pair = side_by_side.report((folder, other), (read(folder), read(other)), tmp_path / "out")
     assert pair.write(tmp_path / "out") is None
     browser.open(tmp_path / "out" / pair.page_file)
     assert browser.complaints == [] and browser.evaluate("document.images.length") == 0
