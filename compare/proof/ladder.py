@@ -298,9 +298,9 @@ class _Ladder:
         shown = {"status": "shown", "reason": reason}
         # Other batches, and what is not finite, are no matter of digits.
         return [
-            rung.model_copy(update=shown)
-            if math.isfinite(rung.max_relative_difference) and not rung.name.endswith(": batches")
-            else rung
+            rung
+            if rung.status == "failed" and (rung.name.endswith(": batches") or not math.isfinite(rung.max_relative_difference))
+            else rung.model_copy(update=shown)
             for rung in found
         ]
 

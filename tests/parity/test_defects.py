@@ -123,7 +123,9 @@ def test_a_defect_planted_in_a_real_model_or_among_processes_is_not_proved(
 def test_the_clean_twin_passes_where_its_defects_fail(quick: Recordings, framework: str, name: str) -> None:
     proof = _proof(quick, framework, name, "nothing")
     assert proof.verdict == "proved", proof.sentence
-    assert {rung.name[0] for rung in proof.rungs} == set("123457")
+    assert {rung.name[0] for rung in proof.rungs} == set(
+        "1257" if name == "float32" else "123457"
+    )  # rung 8 judges single float32 steps
 
 
 @pytest.mark.parametrize(("framework", "name", "defect"), [("pytorch", "data_parallel", "nothing"), *HARMLESS])

@@ -339,6 +339,7 @@ def test_a_race_in_float64_or_by_two_rules_has_no_rungs_of_its_own(
 
 
 def test_a_switch_takes_the_claim_from_its_framework_alone(twins: FakeTwins, tmp_path: Path) -> None:
+    twins.described["options"] = {"graph": {"values": ["function", "xla"], "default": "function"}}
     switched = timed(framework_options={"graph": "xla"})
     proof = prove(tmp_path, timed(), MODES, timed_runs={"pytorch": timed(), "tensorflow": switched})
     assert {mode: proof.mode_verdict("tensorflow", mode) for mode in MODES} == dict.fromkeys(MODES, "not claimed")
