@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -339,13 +338,12 @@ class _Ladder:
         teacher = self._record(base, label, *options, frameworks=(first,))[first]
         options += ["--teacher", str(recordings.path(self.out, base, label, first))]
         judge = single_steps.Judge(self.architecture, teacher, drawn, plan)
-        with ThreadPoolExecutor(1) as pool:  # the referee computes while the other processes start
-            judged = [pool.submit(judge.rungs, base, teacher, first)] if base.precision == "float32" else []
-            for name, what in [*((name, serial[name]) for name in others), *parallel]:
-                if spec.check_against(what, launch.describe(name)) is None:
-                    recorded = self._record(what, f"{label}-{what.variant}", *options, frameworks=(name,))[name]
-                    judged.append(pool.submit(judge.rungs, what, recorded, name))
-        return [rung for each in judged for rung in each.result()]
+        found = judge.rungs(base, teacher, first) if base.precision == "float32" else []
+        for name, what in [*((name, serial[name]) for name in others), *parallel]:
+            if spec.check_against(what, launch.describe(name)) is None:
+                recorded = self._record(what, f"{label}-{what.variant}", *options, frameworks=(name,))[name]
+                found += judge.rungs(what, recorded, name)
+        return found
 
     def trajectories(self, specs: Mapping[str, Spec]) -> tuple[list[Rung], Trajectories | None]:
         """The timed serial run as it goes, in its own precision, and copies that tell how far rounding carries it.

@@ -121,11 +121,9 @@ def _proved(out: Path, **fields: Any) -> list[Rung]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("model", "optimizer"), [("tests.parity.lenet", "sgd"), ("tests.parity.lenet", "adam"), ("mini_xception", "adam")]
-)
-def test_a_model_with_batch_norm_is_not_failed_for_rounding(tmp_path: Path, model: str, optimizer: str) -> None:
-    found = _proved(tmp_path, model=model, optimizer={"name": optimizer}, data={"limit": 160})
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_mini_xception_is_not_failed_for_rounding(tmp_path: Path, optimizer: str) -> None:
+    found = _proved(tmp_path, model="mini_xception", optimizer={"name": optimizer}, global_batch_size=16, data={"limit": 88})
     assert found and {rung.status for rung in found} == {"passed"}, found
 
 
