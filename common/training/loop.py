@@ -544,11 +544,3 @@ def _gather(trainer: Trainer, plan: Plan, epoch: int, ids: list[Any]) -> npt.NDA
     for (start, end), own in zip(plan.bounds(epoch, number, index), ids, strict=True):
         gathered[start:end] = np.asarray(own)
     return trainer.all_reduce(gathered)
-
-
-def relative_difference(a: float, b: float) -> float:
-    """|a - b| divided by the larger magnitude; 0 if both are 0."""
-    scale = max(abs(a), abs(b))
-    if math.isnan(a) or math.isnan(b):
-        return math.inf
-    return abs(a - b) / scale if scale and math.isfinite(scale) else (0.0 if a == b else math.inf)

@@ -73,7 +73,7 @@ def trace_steps(
     iterator: Iterator[Batch] | None = None
     position = 0
 
-    def state(prefix: str) -> None:
+    def keep(prefix: str) -> None:
         arrays.update({f"{prefix}/weights/{name}": array for name, array in trainer.weights().items()})
         for slot, values in (trainer.slots() if has_slots else {}).items():
             arrays.update({f"{prefix}/slots/{slot}/{name}": array for name, array in values.items()})
@@ -98,26 +98,37 @@ def trace_steps(
             arrays |= {f"masks/{step}/{index}": np.asarray(mask) for index, mask in enumerate(batch.masks)}
             if step - 1 not in drawn:
                 arrays[f"before/{step}/drawn"] = np.array(step)
-                state(f"before/{step}")
+                keep(f"before/{step}")
         else:
-            known = f"before/{step}" if f"before/{step}/drawn" in teacher else f"after/{step - 1}"
-            slots: dict[str, Weights] = {}
-            for path, array in _under(teacher, f"{known}/slots/").items():
-                slot, _, name = path.partition("/")
-                slots.setdefault(slot, {})[name] = array
-            trainer.load_weights(_under(teacher, f"{known}/weights/"))
+            known, slots = state_before(teacher, step)
+            trainer.load_weights(known)
             if has_slots:
                 trainer.load_slots(slots)
         loss, _ = trainer.train_step(batch, stop - start, plan.learning_rate(step))
         heartbeat.stepped()
         arrays[f"loss/{step}"] = trainer.all_reduce(trainer.fetch([loss]).astype(np.float64))
         trainer.share_statistics()
-        state(f"after/{step}")
+        keep(f"after/{step}")
     mean, deviation = plan.scaling.mean, plan.scaling.std
     return arrays | {"pixel_mean": np.array(mean, np.float64), "pixel_std": np.array(deviation, np.float64)}
 
 
-def _under(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, npt.NDArray[Any]]:
+def state(recording: Mapping[str, npt.NDArray[Any]], prefix: str) -> tuple[Weights, dict[str, Weights]]:
+    """(weights by name; what the optimizer keeps, by slot and name) from a recording of single steps."""
+    slots: dict[str, Weights] = {}
+    for path, array in group(recording, f"{prefix}/slots/").items():
+        slot, _, name = path.partition("/")
+        slots.setdefault(slot, {})[name] = array
+    return group(recording, f"{prefix}/weights/"), slots
+
+
+def state_before(teacher: Mapping[str, npt.NDArray[Any]], step: int) -> tuple[Weights, dict[str, Weights]]:
+    """The state before a step. It is that after the step before, if this one was drawn."""
+    return state(teacher, f"before/{step}" if f"before/{step}/drawn" in teacher else f"after/{step - 1}")
+
+
+def group(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, npt.NDArray[Any]]:
+    """The arrays whose names begin with a prefix, under the rest of their names."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 

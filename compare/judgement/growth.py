@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from compare.core.differences import relative
 from compare.execution.store import Trajectories
 
 ROUNDING = 1e-5
@@ -18,7 +19,7 @@ CERTAIN_STEPS = 3
 MARGIN = 2.0
 """Times the copies' distance. The largest distance of a few copies is smaller than that of many."""
 
-Losses = npt.NDArray[np.float64]
+Losses = npt.NDArray[np.floating]
 
 
 class Growth(NamedTuple):
@@ -79,25 +80,17 @@ class Growth(NamedTuple):
 def between(ours: Sequence[float] | Losses, theirs: Sequence[float] | Losses, copies: Trajectories | None) -> Growth:
     """The growth between two runs, each a list of the losses of its first steps."""
     steps = min(len(ours), len(theirs))
-    found = _apart(np.asarray(ours[:steps], np.float64), np.asarray(theirs[:steps], np.float64))
+    found = relative(np.asarray(ours[:steps], np.float64), np.asarray(theirs[:steps], np.float64))
     return Growth(found, np.zeros(0) if copies is None else limits(copies))
 
 
 def limits(copies: Trajectories) -> Losses:
     """[steps]: twice the largest distance so far between any two of a framework's run and its copies."""
     distances = [
-        _apart(losses[one], losses[other])
+        relative(losses[one], losses[other])
         for losses in (np.asarray(each, np.float64) for each in copies.losses.values())
         for one in range(len(losses))
         for other in range(one)
     ]
     largest = np.max([np.where(np.isfinite(each), each, 0.0) for each in distances], axis=0)
     return np.maximum(MARGIN * np.maximum.accumulate(largest), ROUNDING)
-
-
-def _apart(ours: Losses, theirs: Losses) -> Losses:
-    """Differences relative to the larger of the two. Infinite where one is not finite."""
-    finite = np.isfinite(ours) & np.isfinite(theirs)
-    ours, theirs = np.where(finite, ours, 0.0), np.where(finite, theirs, 0.0)
-    scale = np.maximum(np.maximum(np.abs(ours), np.abs(theirs)), np.finfo(np.float64).tiny)
-    return np.where(finite, np.abs(ours - theirs) / scale, np.inf)

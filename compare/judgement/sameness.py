@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable, Sequence
 
 from common.artifacts.schema import RunResult
-from common.training.loop import relative_difference
 from compare.core import wording
+from compare.core.differences import relative_difference
 from compare.execution import matrix
 from compare.execution.matrix import Row
 from compare.execution.store import Stored

@@ -14,7 +14,7 @@ import numpy as np
 from common.artifacts.schema import EpochRecord, Metrics, Noise, Phases, RunResult, StepParts
 from common.models.stages import idle_fraction
 from common.spec import Spec
-from common.training.loop import relative_difference
+from compare.core.differences import relative_difference
 from compare.core.statistics import Judged, Ratio, Spread, paired_ratio, pays, spread, spread_with_later, verdicts
 from compare.execution import matrix
 from compare.execution.matrix import Row

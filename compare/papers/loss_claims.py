@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.training.loop import relative_difference
+from compare.core.differences import relative_difference
 from compare.core.wording import count
 from compare.execution import launch
 from compare.papers import judging, schema

@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from common.models.architectures import Architecture
 from common.spec import Spec
+from common.training.tracing import group
+from compare.core.differences import absolute
 from compare.proof.certificate import Rung
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -77,11 +79,6 @@ def statistics_apart(ours: Arrays, theirs: Arrays) -> tuple[float, str | None]:
     )
 
 
-def group(arrays: Arrays, prefix: str) -> Arrays:
-    """The arrays whose names begin with a prefix, under the rest of their names."""
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-
-
 def against_largest(ours: Arrays, theirs: Arrays) -> tuple[float, str | None]:
     """(largest difference of all arrays, on the scale of the largest value of all; the name of its array)."""
     scale = max(float(np.abs(array).max()) for array in ours.values())
@@ -91,23 +88,6 @@ def against_largest(ours: Arrays, theirs: Arrays) -> tuple[float, str | None]:
 def scaled(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> float:
     """The largest difference, on the scale of the largest value."""
     return over(absolute(ours, theirs).max(), float(np.abs(ours).max()))
-
-
-def relative(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> npt.NDArray[np.floating]:
-    """Each difference, on the scale of the larger of its two values."""
-    apart = absolute(ours, theirs)
-    if ours.shape != theirs.shape:
-        return apart
-    scale = np.maximum(np.maximum(np.abs(ours), np.abs(theirs)), np.finfo(np.float64).tiny)
-    return np.divide(apart, scale, out=np.full(apart.shape, np.inf), where=np.isfinite(apart))
-
-
-def absolute(ours: npt.NDArray[Any], theirs: npt.NDArray[Any] | None) -> npt.NDArray[np.floating]:
-    """Absolute differences in the shape of `ours`. Infinite if a value is not finite, or if the other shape differs."""
-    if theirs is None or ours.shape != theirs.shape:
-        return np.full(ours.shape, np.inf)
-    finite = np.isfinite(ours) & np.isfinite(theirs)
-    return np.where(finite, np.abs(np.where(finite, ours, 0.0) - np.where(finite, theirs, 0.0)), np.inf)
 
 
 def over(difference: float, scale: float) -> float:

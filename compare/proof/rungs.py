@@ -11,18 +11,17 @@ import numpy.typing as npt
 
 from common.models.architectures import Architecture
 from common.spec import Spec
+from compare.core.differences import absolute, relative
 from compare.judgement.growth import Growth
 from compare.proof import tolerances
 from compare.proof.certificate import Rung
 from compare.proof.differences import (
     Arrays,
-    absolute,
     against_largest,
     farthest,
     group,
     over,
     parameters,
-    relative,
     rung,
     scaled,
     statistics_apart,

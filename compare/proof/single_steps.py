@@ -31,8 +31,10 @@ from common.models import architectures
 from common.models.architectures import Architecture, MaxPool
 from common.models.sharding import shard
 from common.spec import Spec
+from common.training.tracing import group, state, state_before
+from compare.core.differences import absolute
 from compare.proof.certificate import Rung
-from compare.proof.differences import Arrays, absolute, group, rung
+from compare.proof.differences import Arrays, rung
 from compare.proof.referee import layers, network, training
 from compare.proof.referee.layers import Array, Backward
 from compare.proof.referee.network import Batch, Network
@@ -97,6 +99,21 @@ def drawn(what: Spec, architecture: Architecture, plan: Plan) -> list[int]:
     if what.schedule.name == "step":
         wanted.add(what.schedule.step_size * plan.steps_per_epoch)
     return sorted(step for step in wanted if 0 <= step < total)
+
+
+def learning_rates(what: Spec, steps_per_epoch: int, steps: int) -> Callable[[int], float]:
+    """The referee's own schedule of a run: the learning rate of a step, from 1."""
+    settings, copies = what.schedule, what.data_replicas
+    factor = {"none": 1.0, "linear": copies, "sqrt": math.sqrt(copies)}[settings.scaling]
+    return training.schedule(
+        settings.name,
+        what.optimizer.learning_rate * factor,
+        step_size=settings.step_size,
+        gamma=settings.gamma,
+        warmup_steps=settings.warmup_steps,
+        steps_per_epoch=steps_per_epoch,
+        steps=steps,
+    )
 
 
 class Judge:
@@ -183,15 +200,15 @@ class Judge:
 
         loss = np.asarray(recorded[f"loss/{step}"], np.float64).reshape(1)
         yield "losses", finding("", absolute(loss, np.array([truth.step.loss])), truth.allowed.loss, abs(truth.step.loss))
-        before, after = self._before(step), group(recorded, f"after/{step}/weights/")
+        (weights, kept_before), after = state_before(self._teacher, step), group(recorded, f"after/{step}/weights/")
         for name, wanted in truth.step.statistics.items():
             difference, scale = absolute(wanted, after.get(name)), float(np.abs(wanted).max())
             yield "BatchNorm statistics", finding(name, difference, truth.allowed.statistics[name] + 4 * unit * scale, scale)
-        settings, rate = what.optimizer, self._learning_rate(what, step)
+        settings, rate = what.optimizer, learning_rates(what, **self._schedule)(step + 1)
         scales = _scales(self._architecture, truth.step.gradients)
         for name, gradient in truth.step.gradients.items():
-            weight = np.asarray(before["weights"][name], np.float64)
-            slots = {slot: np.asarray(values[name], np.float64) for slot, values in before["slots"].items()}
+            weight = np.asarray(weights[name], np.float64)
+            slots = {slot: np.asarray(values[name], np.float64) for slot, values in kept_before.items()}
             allowed = truth.allowed.gradients[name]
             rule = _Rule(settings, slots, unit)
             expected = rule.slots_after(name, weight, gradient, allowed)
@@ -208,31 +225,6 @@ class Judge:
             scale = float(np.abs(moved).max()) or float(np.abs(weight).max())
             yield "weights", finding(name, difference, limit + 3 * unit * np.abs(weight), scale)
 
-    def _before(self, step: int) -> dict[str, Any]:
-        """The state before a step. It is that after the step before, if this one was drawn."""
-        return self._state(f"before/{step}/" if f"before/{step}/drawn" in self._teacher else f"after/{step - 1}/")
-
-    def _state(self, prefix: str) -> dict[str, Any]:
-        """{weights: by name, slots: by slot and name}."""
-        slots: dict[str, Arrays] = {}
-        for path, array in group(self._teacher, f"{prefix}slots/").items():
-            slot, _, name = path.partition("/")
-            slots.setdefault(slot, {})[name] = array
-        return {"weights": group(self._teacher, f"{prefix}weights/"), "slots": slots}
-
-    def _learning_rate(self, what: Spec, step: int) -> float:
-        factor = {"none": 1.0, "linear": what.data_replicas, "sqrt": math.sqrt(what.data_replicas)}[what.schedule.scaling]
-        settings = what.schedule
-        rate = training.schedule(
-            settings.name,
-            what.optimizer.learning_rate * factor,
-            step_size=settings.step_size,
-            gamma=settings.gamma,
-            warmup_steps=settings.warmup_steps,
-            **self._schedule,
-        )
-        return rate(step + 1)
-
     def _truth(self, what: Spec, step: int) -> Truth:
         labels = self._teacher[f"labels/{step}"]
         chains = _chains(what, len(labels)) if self._architecture.has_batch_norm else [[np.arange(len(labels))]]
@@ -243,16 +235,17 @@ class Judge:
 
     def _of_teacher(self, what: Spec, step: int, chains: Any) -> Truth:
         """What the first framework did, whose optimizer state says what its gradients were."""
-        before, after, settings = self._before(step), self._state(f"after/{step}/"), what.optimizer
+        (weights, before), (stepped, after) = state_before(self._teacher, step), state(self._teacher, f"after/{step}")
+        settings = what.optimizer
         slot, kept, share = "buffer", settings.momentum, 1.0
         if settings.name == "adam":
             slot, kept, share = "mean", settings.beta_1, 1.0 - settings.beta_1
         gradients: dict[str, Array] = {}
-        for name, weight in before["weights"].items():
-            if name in after["slots"][slot]:
-                found = (after["slots"][slot][name] - kept * before["slots"][slot][name]) / share
+        for name, weight in weights.items():
+            if name in after[slot]:
+                found = (after[slot][name] - kept * before[slot][name]) / share
                 gradients[name] = found - settings.weight_decay * weight
-        statistics = {name: array for name, array in after["weights"].items() if name not in gradients}
+        statistics = {name: array for name, array in stepped.items() if name not in gradients}
         scales = _scales(self._architecture, gradients)
         loss = self._teacher[f"loss/{step}"].item()
         allowed = Step(
@@ -283,7 +276,7 @@ class Judge:
         return truth._replace(allowed=allowed)
 
     def _of_referee(self, what: Spec, step: int, chains: list[list[Any]]) -> Truth:
-        weights = self._before(step)["weights"]
+        weights, _ = state_before(self._teacher, step)
         masks = [self._teacher[f"masks/{step}/{index}"] for index in range(len(self._architecture.dropouts))]
         labels, pixels = self._teacher[f"labels/{step}"], self._teacher[f"images/{step}"]
         scaling = self._teacher["pixel_mean"].tolist(), self._teacher["pixel_std"].tolist()

@@ -14,8 +14,9 @@ from common.data import sources
 from common.models import architectures
 from common.models.architectures import Architecture
 from common.spec import Optimizer, Spec
-from compare.proof import ladder, recordings
-from compare.proof.differences import Arrays, absolute, farthest, group, over, relative
+from compare.core.differences import absolute, relative
+from compare.proof import ladder, recordings, single_steps
+from compare.proof.differences import Arrays, farthest, group, over
 from compare.proof.referee import network, training
 from compare.proof.referee.network import Batch, Weights
 
@@ -25,9 +26,9 @@ FEW_IMAGES, MOST_PIXELS = 8, 32
 EPSILON = 1e-3
 """Of Adam, unless the user sets one. With a tiny one, the rounding of a gradient that is zero becomes a direction."""
 TOLERANCES = {"loss": 1e-12, "losses": 1e-10, "gradients": 1e-12, "weights": 1e-10, "BatchNorm": 1e-10, "last": 1e-8}
-"""Relative, in float64: of the first loss and of all ten, of the first gradients on the scale of the largest, of weights and
-statistics after one step and after the last, on the scale of the largest change of their kind. ResNet18 amplifies rounding a
-hundredfold over ten steps."""
+"""Relative, in float64. `loss` is the first loss, `losses` all ten. Gradients are on the scale of the largest one. Weights and
+statistics are those after one step, `last` those after all. Their scale is the largest change of their kind. ResNet18
+amplifies rounding a hundredfold over ten steps."""
 
 FLIPPED = 1e-4
 """Of float32 gradients. More is not the rounding of sums."""
@@ -67,7 +68,7 @@ def judge(specs: Sequence[Spec], frameworks: Sequence[str], out: Path, progress:
     """Compare every spec's first steps in every framework with the referee.
 
     Args:
-        specs: serial, float64. See `proof_of`.
+        specs: serial, float64. See `spec_of`.
         frameworks: by name.
         out: folder of the recordings.
         progress: called with what is being done.
@@ -135,15 +136,12 @@ class _Truth(NamedTuple):
 
 
 def _train(what: Spec, architecture: Architecture, num_examples: int, arrays: Arrays, dtype: Any) -> _Truth:
-    settings, schedule = what.optimizer, what.schedule
+    settings = what.optimizer
     update: training.SGD | training.Adam = training.SGD(settings.momentum, settings.weight_decay)
     if settings.name == "adam":
         update = training.Adam(settings.beta_1, settings.beta_2, settings.epsilon, settings.weight_decay)
     steps = what.steps or 1
-    rate = training.schedule(
-        schedule.name, settings.learning_rate, step_size=schedule.step_size, gamma=schedule.gamma,
-        warmup_steps=schedule.warmup_steps, steps_per_epoch=-(-num_examples // what.global_batch_size), steps=steps,
-    )  # fmt: skip
+    rate = single_steps.learning_rates(what, steps_per_epoch=-(-num_examples // what.global_batch_size), steps=steps)
     mean, deviation = arrays["pixel_mean"].tolist(), arrays["pixel_std"].tolist()
     if what.data.normalization == "none":
         mean, deviation = [0.0] * 3, [1.0] * 3

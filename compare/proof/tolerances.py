@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from common.models.architectures import Architecture
 from common.spec import Spec
+from compare.core.differences import relative
 from compare.proof.certificate import Rung
-from compare.proof.differences import Arrays, relative, scaled
+from compare.proof.differences import Arrays, scaled
 
 LOSS_TOLERANCE = 1e-12
 PARALLEL_TOLERANCE = 1e-10

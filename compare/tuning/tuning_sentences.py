@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics as python_statistics
 
 from common.machine.interference import DISTURBED_FROM
-from common.training.loop import relative_difference
+from compare.core.differences import relative_difference
 from compare.core.statistics import VERDICT_PAIRS, Judged, family_words, hardly, interval_words, surety, word
 from compare.core.wording import count, percent
 from compare.judgement.verdict_sentences import DISTURBED
