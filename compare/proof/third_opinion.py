@@ -82,7 +82,7 @@ def judge(specs: Sequence[Spec], frameworks: Sequence[str], out: Path, progress:
     for what in specs:
         dataset = sources.load(what.data, seed=what.split_seed, cache_dir=what.paths.cache_dir)
         architecture = architectures.resolve(what.model, len(dataset.class_names), dataset.image_size)
-        wanted = [("referee", what, np.float64)]
+        wanted: list[tuple[str, Spec, Any]] = [("referee", what, np.float64)]
         if architecture.image_size <= MOST_PIXELS:
             few = what.with_fields(steps=1, global_batch_size=min(FEW_IMAGES, what.global_batch_size))
             wanted.append(("referee-one-step", few, np.longdouble))
