@@ -22,6 +22,9 @@ OF_MODES = ("parameter_server", "pipeline", "hybrid")
 # Valid specs, built so that every pair of fields that constrain each other fits.
 
 
+paths = st.text(st.characters(exclude_characters="\0", codec="utf-8"))
+
+
 @st.composite
 def specs(draw: st.DrawFn) -> dict[str, Any]:
     word = draw(st.sampled_from(tuple(spec.VARIANTS)))
@@ -32,7 +35,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
     values = {
         "model": draw(st.sampled_from((*spec.MODELS, "mine.net", "a.b.c"))),
         "data": {
-            "source": draw(st.text(min_size=1)),
+            "source": draw(paths.filter(bool)),
             "image_size": draw(st.none() | st.integers(1, 4096)),
             "limit": draw(st.none() | st.integers(1, 10**6)),
             "seed": draw(st.none() | st.integers(0, 2**63 - 1)),
@@ -63,7 +66,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
         "prefetch": draw(st.integers(1, 8)),
         "switches": draw(st.sampled_from(spec.LEVELS)),
         "framework_options": draw(st.dictionaries(st.text(), st.booleans() | st.integers() | st.text())),
-        "paths": {"cache_dir": draw(st.none() | st.text())},
+        "paths": {"cache_dir": draw(st.none() | paths)},
     }
     return spec.with_variant(values, word, replicas)
 
