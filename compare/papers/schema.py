@@ -6,19 +6,19 @@
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
-import yaml
+import pydantic_core
 from pydantic import Field
 
 from common import spec
 from common.frozen import Frozen
-from common.spec import SpecError
+from common.spec import SpecError, plain_values
+from common.spec.errors import shown
 from compare.core.option_parsing import chosen
 from compare.core.wording import shortened
 from compare.execution.launch import FRAMEWORKS
@@ -32,7 +32,9 @@ SCALES: tuple[Scale, ...] = (SMOKE, "quick", "full")
 
 Fields = dict[str, Any]
 """{dotted field of the spec: value}."""
-AtLeast1 = Annotated[int, Field(ge=1)]
+AtLeast1 = Annotated[int, Field(ge=1, le=10**9)]
+_Digits = Annotated[int, Field(ge=-1, le=20)]
+_Gpus = Annotated[int, Field(ge=0, le=10**6)]
 
 
 class Data(Frozen):
@@ -63,7 +65,7 @@ class Run(Frozen):
     epochs: AtLeast1
     images: AtLeast1 | None = None
     """Training images. Default: those of the data."""
-    gpus: int = 0
+    gpus: _Gpus = 0
     """GPUs that it needs. The run is left out where there are fewer."""
     replicas_on_cores: bool = False
     """Whether it runs as replicas on CPU cores where there is no GPU."""
@@ -129,7 +131,7 @@ class Size(Frozen):
 
 class PublishedColumn(Frozen):
     heading: str
-    digits: int
+    digits: _Digits
     measure: str = ""
     """What fills it, one of MEASURES. Default: its own name."""
     ratio: bool = True
@@ -180,7 +182,7 @@ class PublishedTable(Frozen):
     """Of runs: labels that, joined by hyphens, name the run. Default: its name."""
     columns: dict[str, PublishedColumn]
     figures: list[list[int | float | str | None]] = []
-    csv: str = ""
+    csv: FileName | Literal[""] = ""
     """File of the figures, in the same folder. Its first column is the label."""
     note: str = ""
 
@@ -224,7 +226,7 @@ class Sum(Frozen):
 
     what: str
     stated: float
-    digits: int = 0
+    digits: _Digits = 0
     rows_of: str = ""
     """A table, whose rows are counted."""
     sum_of: tuple[str, str] | None = None
@@ -289,7 +291,7 @@ class FasterThan(Claim):
     kind: Literal["faster_than"]
     run: str
     than: str
-    gpus: int = 0
+    gpus: _Gpus = 0
 
 
 class GainsMore(Claim):
@@ -300,7 +302,7 @@ class GainsMore(Claim):
     than: str
     corrected: bool
     """Whether the corrected runs are judged, or the published ones."""
-    gpus: int = 0
+    gpus: _Gpus = 0
     table: tuple[str, str] | None = None
     """Table and column of the seconds that the paper states."""
 
@@ -404,6 +406,11 @@ class Paper(Frozen):
     curves: tuple[Curves, ...] = ()
     claims: dict[str, AnyClaim]
 
+    @cached_property
+    def _class_pattern(self) -> pydantic.TypeAdapter[str]:
+        # Pydantic's engine takes linear time, whatever the pattern of a stranger's paper is.
+        return pydantic.TypeAdapter(Annotated[str, Field(pattern=rf"\A(?:{self.data.class_pattern})\z")])
+
     @property
     def runs(self) -> dict[str, Run]:
         return self.as_it_was.runs
@@ -425,7 +432,11 @@ class Paper(Frozen):
     def knows(self, class_name: str) -> bool:
         """Whether its data have a class of this name."""
         if self.data.class_pattern:
-            return re.fullmatch(self.data.class_pattern, class_name) is not None
+            try:
+                self._class_pattern.validate_python(class_name)
+                return True
+            except pydantic.ValidationError:
+                return False
         tables = [table for table in self.published_tables.values() if table.rows_are == "classes"]
         return any(class_name.startswith(str(name)) for table in tables for (name,) in table.rows)
 
@@ -489,6 +500,10 @@ _RUNS = ("run", "than", "base", "slow", "runs", "fast", "first")
 
 def _check(paper: Paper) -> None:
     """Refuse names of runs, tables and columns that the file does not have."""
+    try:
+        paper.knows("")
+    except pydantic_core.SchemaError:
+        raise SpecError(f"data.class_pattern is no regular expression. Received: {shown(paper.data.class_pattern)}.") from None
     if set(paper.scales) != set(SCALES):
         raise SpecError(f"scales must be {', '.join(SCALES)}. Received: {', '.join(paper.scales)}.")
     runs, tables = tuple(paper.runs), paper.published_tables
@@ -524,5 +539,5 @@ def _with_csv(paper: Paper, folder: Path) -> Iterator[tuple[str, PublishedTable 
             rows = list(csv.DictReader(file))
         label, *_ = rows[0]
         fields = [column.csv_field or key for key, column in table.columns.items()]
-        figures = [[row[label], *(yaml.safe_load(row[field]) for field in fields)] for row in rows]
+        figures = [[row[label], *(plain_values.from_yaml(row[field] or "") for field in fields)] for row in rows]
         yield name, table.model_copy(update={"figures": figures})
