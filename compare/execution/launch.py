@@ -212,7 +212,17 @@ def call(framework: str, arguments: Sequence[str], *, log: Path, hang_seconds: f
     if hang is not None:
         with log.open("a", encoding="utf-8") as file:
             file.write(f"{hang}\n")
+    if process.returncode == 0 and (missing := [path for path in promised(arguments) if not path.exists()]):
+        with log.open("a", encoding="utf-8") as file:
+            file.write(f"It ended with exit code 0 and has not written {missing[0].name}.\n")
+        return 1
     return process.returncode
+
+
+def promised(arguments: Sequence[str]) -> list[Path]:
+    """The files that a command of a twin writes if it does its work."""
+    places = {"--out": 1, "--then": 2}
+    return [Path(arguments[at + places[word]]) for at, word in enumerate(arguments) if word in places]
 
 
 def exit_words(code: int) -> str:
