@@ -42,6 +42,9 @@ MOST_REPEATS = 10_000
 """More are a slip of the hand, or a plan that would keep its reader busy for ever."""
 
 
+_CHECKSUMS_SINCE = "prove"
+"""Field of a plan that came with checksums."""
+
 _Record = TypeVar("_Record", bound=BaseModel)
 
 
@@ -124,6 +127,8 @@ class Stored(Exact):
     """Row id: {repeat: result}; runs that are missing are not in it."""
     set_aside: list[str]
     """Why each stored file that cannot be relied on was left out."""
+    unchecked: list[str] = []
+    """Files without a checksum, of a version that wrote none. They are read, but nobody can tell whether they were changed."""
     torn: dict[str, int] = {}
     """Row id: how many of its repeats have a result that was set aside."""
 
@@ -323,6 +328,7 @@ def read_plan(folder: Path) -> Comparison:
         again="Run the comparison again in another folder.",
         name_it="Name the folder that `run` printed.",
         version=SCHEMA_VERSION,
+        checksums_since=_CHECKSUMS_SINCE,
         raises=FolderError,
     )
 
@@ -361,6 +367,7 @@ def read(folder: Path) -> Stored:
     comparison = read_plan(folder)
     runs: dict[str, dict[int, RunResult]] = {row.id: {} for row in comparison.rows}
     set_aside: list[str] = []
+    unchecked = [] if _CHECKSUMS_SINCE in comparison.model_fields_set else [PLAN_FILE]
     torn: dict[str, int] = {}
     for row in comparison.rows:
         for repeat in range(comparison.repeats):
@@ -372,10 +379,12 @@ def read(folder: Path) -> Stored:
                 continue
             if result is not None:
                 runs[row.id][repeat] = result
+                if results.is_unchecked(result):
+                    unchecked.append(f"{RUNS_FOLDER}/{row.id}-r{repeat}/{results.RESULT_FILE}")
             if damaged := event_log.damaged_events(run_folder(folder, row.id, repeat)):
                 path = f"{RUNS_FOLDER}/{row.id}-r{repeat}/{event_log.EVENTS_FILE}"
                 set_aside.append(_damaged(path, damaged, sealed=result is not None))
-    return Stored(comparison=comparison, runs=runs, set_aside=set_aside, torn=torn)
+    return Stored(comparison=comparison, runs=runs, set_aside=set_aside, unchecked=unchecked, torn=torn)
 
 
 def clear(directory: Path) -> None:

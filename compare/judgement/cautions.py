@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from common.artifacts.schema import RunResult
+from common.data.dataset import listed
 from compare.core import wording
 from compare.execution.store import Stored
 from compare.judgement.row_figures import Summary
@@ -94,8 +95,24 @@ def _not_in_turn(stored: Stored) -> list[str]:
     ]
 
 
+def unchecked(stored: Stored) -> list[str]:
+    """Stored files that nobody can check."""
+    if not stored.unchecked:
+        return []
+    files = wording.count(len(stored.unchecked), "file")
+    return [
+        f"{files} without a checksum, of a version that wrote none. Nobody can tell whether they were changed: "
+        f"{listed(stored.unchecked)}."
+    ]
+
+
 def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
-    sentences = [*(f"Set aside: {reason}" for reason in stored.set_aside), *_shared_cores(stored), *_not_in_turn(stored)]
+    sentences = [
+        *(f"Set aside: {reason}" for reason in stored.set_aside),
+        *unchecked(stored),
+        *_shared_cores(stored),
+        *_not_in_turn(stored),
+    ]
     for row, summary in zip(stored.comparison.rows, summaries, strict=True):
         sentences += _cut_short(summary, list(stored.runs[summary.id].values()))
         if summary.status in FAILURES:
