@@ -20,7 +20,7 @@ from common.frozen import Frozen
 from common.machine import machine
 from common.training import inference, scores
 from common.training.scores import Agreement, Confusion, Scores
-from compare.core import statistics
+from compare.core import statistics, wording
 from compare.core.progress import Display
 from compare.execution import store, twin_client
 from compare.execution.matrix import Contestant, Row
@@ -106,6 +106,11 @@ class Evaluated(Frozen):
     versions: dict[str, dict[str, str]]
     models: list[Model]
     pairs: list[Pair]
+
+    @property
+    def shown_class_names(self) -> list[str]:
+        """The names as a report shows them."""
+        return list(map(wording.visible, self.class_names))
 
     @property
     def contestants(self) -> list[str]:
