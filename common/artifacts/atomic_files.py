@@ -52,10 +52,14 @@ def has_checksum(line: bytes) -> bool:
 
 def parsed(content: bytes) -> Any:
     """The values of a JSON file from anybody. Other content is a ValueError, however deep it nests."""
+    text = content.decode("utf-8-sig")  # some editors write a byte order mark
     try:
-        return json.loads(content.decode("utf-8-sig"))  # some editors write a byte order mark
+        values = json.loads(text)
     except RecursionError:
         raise ValueError("it nests too deep") from None
+    if "\\u" in text:
+        json.dumps(values, ensure_ascii=False).encode()  # refuses halves of letters
+    return values
 
 
 def with_checksum(text: str) -> str:

@@ -18,6 +18,7 @@ from common.artifacts.trained import Trained
 from common.data import sources
 from common.frozen import Frozen
 from common.machine import machine
+from common.machine.machine import Facts
 from common.training import inference, scores
 from common.training.scores import Agreement, Confusion, Scores
 from compare.core import statistics, wording
@@ -102,7 +103,7 @@ class Evaluated(Frozen):
     """Of the test split."""
     specs: dict[str, dict[str, Any]]
     """framework: every field of its training by dotted name."""
-    machine: dict[str, Any]
+    machine: Facts
     versions: dict[str, dict[str, str]]
     models: list[Model]
     pairs: list[Pair]

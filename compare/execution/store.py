@@ -19,8 +19,9 @@ from pydantic import AliasChoices, BaseModel, Field
 from common.artifacts import atomic_files, checkpoint, event_log, records, results
 from common.artifacts.checkpoint import CheckpointError
 from common.artifacts.schema import ResultError, RunResult
-from common.frozen import Exact
+from common.frozen import Exact, Moment
 from common.machine import machine
+from common.machine.machine import Facts
 from common.machine.rates import Rates
 from common.models.work import Work
 from compare.core.errors import FolderError
@@ -38,6 +39,8 @@ LOG_FILE = "log.txt"
 SPEC_FILE = "spec.json"
 _LOCK_FILE = ".lock"
 
+FINISHED = ("ok", "not parallel")
+"""Statuses of a run that ended well."""
 MOST_REPEATS = 10_000
 """More are a slip of the hand, or a plan that would keep its reader busy for ever."""
 
@@ -77,10 +80,10 @@ class Comparison(Exact):
     """compare.json: what is compared, and with what."""
 
     schema_version: int = SCHEMA_VERSION
-    created_at: str
+    created_at: Moment
     """UTC, ISO 8601."""
     argv: list[str]
-    rows: list[Row]
+    rows: list[Row] = Field(min_length=1)
     repeats: int = Field(ge=1, le=MOST_REPEATS)
     data_name: str
     data_hash: str
@@ -93,7 +96,7 @@ class Comparison(Exact):
     """See `compare.execution.code_digest`."""
     versions: dict[str, dict[str, str]]
     """framework: {package: version}."""
-    machine: dict[str, Any]
+    machine: Facts
     prove: bool = True
     """Whether a proof was asked for."""
     oversubscribe: bool = False
@@ -347,6 +350,8 @@ def finished(folder: Path, row: Row, repeat: int) -> RunResult | None:
     result = _loaded(path, (file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns))
     if result.spec != row.spec or result.framework != row.contestant:
         raise ResultError(f"{path} is the result of another spec. Run it again.")
+    if result.status in FINISHED and not result.epochs:
+        raise ResultError(f"{path} has no epoch. Run it again.")
     if result.repeat != repeat:
         raise ResultError(f"{path} is the result of another repeat: of {result.repeat}. Run it again.")
     return result

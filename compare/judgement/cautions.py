@@ -64,10 +64,10 @@ def _breakdown(run: RunResult) -> str | None:
 def _shared_cores(stored: Stored) -> list[str]:
     """Budgets that were hardware threads of fewer physical cores."""
     budgets = {
-        (len(run.machine["cpus"]), run.machine["physical_cores"])
+        (len(cpus), physical)
         for runs in stored.runs.values()
         for run in runs.values()
-        if "physical_cores" in run.machine
+        if (cpus := run.machine.get("cpus")) and (physical := run.machine.get("physical_cores"))
     }
     return [
         f"A budget of {cores} cores was {cores} hardware threads of {physical} physical core{'s' if physical > 1 else ''}. Two "

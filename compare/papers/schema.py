@@ -181,7 +181,7 @@ class PublishedTable(Frozen):
     """Of runs: labels that, joined by hyphens, name the run. Default: its name."""
     columns: dict[str, PublishedColumn]
     figures: list[list[int | float | str | None]] = []
-    csv: FileName | Literal[""] = ""
+    csv: str = ""
     """File of the figures, in the same folder. Its first column is the label."""
     note: str = ""
 
@@ -535,6 +535,8 @@ def _with_csv(paper: Paper, folder: Path) -> Iterator[tuple[str, PublishedTable 
         if isinstance(table, SideBySide) or not table.csv:
             yield name, table
             continue
+        if Path(table.csv).name != table.csv:
+            raise SpecError(f"tables.{name}.csv must lie beside the paper. Received: {shown(table.csv)}. Use its name alone.")
         with (folder / table.csv).open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
         label, *_ = rows[0]

@@ -25,6 +25,7 @@ from compare.core.errors import FolderError
 from compare.execution import matrix, run_settings, store
 from compare.execution.store import flat
 from compare.papers import schema
+from compare.regression import history
 from compare.reporting import comparison_report
 from compare.workflows.study_file import SCALES, Study
 from tests.compare import made
@@ -81,8 +82,15 @@ def altered(draw: st.DrawFn, tree: Any) -> Any:
         elif how == "add" and isinstance(inside, dict):
             inside[draw(words)] = draw(values)
         else:
-            inside[last] = draw(values)
+            inside[last] = draw(values | like(inside[last]))
     return tree
+
+
+def like(value: Any) -> st.SearchStrategy[Any]:
+    """Values of the same kind, which a schema may let pass."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return numbers | st.integers(-3, 10**6)
+    return words if isinstance(value, str) else values
 
 
 markup = st.text("[]{}:,-?&*!|>'\"%@`#<=~. \n\tab019xe\0\ufeff", max_size=200)
@@ -189,6 +197,8 @@ def check_results(plan: Any, runs: dict[str, Any]) -> None:
             report = comparison_report.report(compared, None)
             report.to_json()
             report.to_markdown()
+        with refused_at_most():
+            history.points(folder, ["epoch_seconds"])
 
 
 def _store(path: Path, tree: Any) -> None:

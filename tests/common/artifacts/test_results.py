@@ -43,8 +43,10 @@ def a_result(**fields: Any) -> RunResult:
 
 
 floats = st.floats(allow_nan=False)  # infinite losses happen; NaN has its own test, for it equals nothing
-metrics = st.builds(Metrics, loss=floats, accuracy=floats, num_correct=st.integers(0), num_examples=st.integers(0))
-times = {f"{name}_seconds": floats for name in ("timed", "input_wait", "evaluation")}
+counts = st.integers(0, 2**63 - 1)
+metrics = st.builds(Metrics, loss=floats, accuracy=floats, num_correct=counts, num_examples=counts)
+seconds = st.floats(0, exclude_min=True, allow_nan=False, allow_infinity=False)
+times = {f"{name}_seconds": seconds for name in ("timed", "input_wait", "evaluation")}
 epochs = st.builds(EpochRecord, train=metrics, validation=st.none() | metrics, learning_rate=floats, **times)
 stored = st.builds(
     RunResult,

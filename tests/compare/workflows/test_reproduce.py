@@ -854,6 +854,12 @@ def test_a_fourth_paper_is_a_file(tmp_path: Path, fakes: pytest.MonkeyPatch) -> 
         (("model: simple_cnn", ""), "model is missing. Add it."),
         (("column: accuracy,", "column: loss,"), "curves.0.column names something unknown"),
         (("speedup: {heading", "gain: {heading"), "tables.runs.columns.gain.measure names something unknown"),
+        (('"[0-9]"', '"("'), "data.class_pattern is no regular expression. Received: '('"),
+        (('"[0-9]"', '"((a{999}){999}){999}"'), "data.class_pattern is no regular expression"),
+        (
+            ("figures:", "csv: ../secret.csv\n    figures:"),
+            "tables.runs.csv must lie beside the paper. Received: '../secret.csv'",
+        ),
     ],
 )
 def test_a_wrong_field_of_a_paper_is_named_with_its_file(wrong: tuple[str, str], said: str, tmp_path: Path) -> None:
