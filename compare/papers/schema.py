@@ -476,7 +476,7 @@ def read(path: Path, argument: str) -> Paper:
         _check(made)
     except pydantic.ValidationError as error:
         raise SpecError(f"{path}: {_explained(error)}") from None
-    except (OSError, KeyError, ValueError) as error:
+    except (OSError, KeyError, ValueError, csv.Error) as error:
         raise SpecError(f"{path}: {error}") from None
     return made
 
@@ -539,7 +539,9 @@ def _with_csv(paper: Paper, folder: Path) -> Iterator[tuple[str, PublishedTable 
             raise SpecError(f"tables.{name}.csv must lie beside the paper. Received: {shown(table.csv)}. Use its name alone.")
         with (folder / table.csv).open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
+        if not rows:
+            raise SpecError(f"{table.csv} has no rows. Received: an empty file. Write a heading and a row for each label.")
         label, *_ = rows[0]
         fields = [column.csv_field or key for key, column in table.columns.items()]
         figures = [[row[label], *(plain_values.from_yaml(row[field] or "") for field in fields)] for row in rows]
-        yield name, table.model_copy(update={"figures": figures})
+        yield name, PublishedTable.model_validate({**table.model_dump(), "figures": figures})
