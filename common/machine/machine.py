@@ -229,7 +229,7 @@ def checked(facts: dict[str, Any]) -> dict[str, Any]:
         value = facts.get(name)
         if value is None:
             continue
-        numbers = cast(list[Any], value) if kind is list else [value] if kind is not str else []
+        numbers: list[Any] = cast(list[Any], value) if kind is list else [value] if kind is not str else []
         if not isinstance(value, kind) or not all(isinstance(each, int | float) and 0 <= each < 2**63 for each in numbers):
             raise ValueError(f"{name} is no fact of a machine")
     return facts

@@ -240,10 +240,10 @@ def kept_running(model: str) -> Generator[None]:
     """
     process = os.getpid()
 
-    def refuse(code: int) -> NoReturn:
+    def refuse(status: int) -> NoReturn:
         if os.getpid() != process:  # a forked child may end
-            _EXIT(code)
-        raise SystemExit(code)
+            _EXIT(status)
+        raise SystemExit(status)
 
     os._exit = refuse
     try:
