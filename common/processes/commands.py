@@ -25,7 +25,7 @@ from common.data.preprocessing import scaling
 from common.machine import heartbeat, machine
 from common.models import architectures, weights
 from common.processes import ranks, serving
-from common.processes.twin import EXIT_DATA_REFUSED, EXIT_FAILED, EXIT_OK, EXIT_USAGE, Job, Twin
+from common.processes.twin import EXIT_DATA_REFUSED, EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, EXIT_USAGE, Job, Twin
 from common.spec import Spec
 from common.training import inference, layers, timing, tracing, trajectories
 from common.training.loop import Diverged, Run, is_first_rank
@@ -147,7 +147,9 @@ def _train(job: Job, twin: Twin, run: Run, stopwatch: timing.Stopwatch) -> tuple
         trainer.close()
     except Diverged as error:
         return "diverged", str(error), EXIT_FAILED
-    except (Exception, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        if isinstance(error, SystemExit) and error.code == EXIT_TERMINATED:
+            raise
         with contextlib.suppress(OSError):  # stderr may be a file on the very disk that is full
             traceback.print_exc()
         if isinstance(error, KeyboardInterrupt):

@@ -26,6 +26,7 @@ from common.processes.twin import (
     EXIT_DATA_REFUSED,
     EXIT_FAILED,
     EXIT_OK,
+    EXIT_TERMINATED,
     EXIT_USAGE,
     Job,
     Rendezvous,
@@ -69,6 +70,24 @@ def main(
     """
     words = sys.argv[1:] if argv is None else list(argv)
     arguments = command_line.parse(framework, words)
+    try:
+        return _do(framework, load_twin, rendezvous, switches, arguments, words)
+    except SystemExit as ending:
+        if ending.code:
+            raise
+        # The user's own code called sys.exit. Exit code 0 would be false.
+        print("The process ended before its work was done. Take sys.exit out of the model's module.", file=sys.stderr)
+        return EXIT_FAILED
+
+
+def _do(
+    framework: str,
+    load_twin: Callable[[], Twin],
+    rendezvous: Rendezvous,
+    switches: Switches,
+    arguments: argparse.Namespace,
+    words: list[str],
+) -> int:
     if arguments.command == "describe":
         twin = load_twin()
         print(json.dumps({**twin.describe(), "formats": twin.inference.suffixes}, indent=1))
@@ -193,4 +212,4 @@ def _in_this_process(
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
+    raise SystemExit(EXIT_TERMINATED)

@@ -91,7 +91,10 @@ def launch(job: Job, environments: list[dict[str, str]], waiting: str) -> int:
         print(f"hosts must begin with this machine. Received: {', '.join(read.hosts)} ({error}).", file=sys.stderr)
         return EXIT_USAGE
     if failure is None:
-        return EXIT_OK
+        made = out / results.RESULT_FILE if job.arguments.command == "run" else out
+        if made.exists():
+            return EXIT_OK
+        failure = supervisor.Failure(0, EXIT_FAILED, f"all ranks ended with exit code 0, and rank 0 wrote no {made.name}")
     print(failure.words, file=sys.stderr)
     if job.arguments.command == "run":
         _save_failure(job, out, failure)

@@ -16,6 +16,7 @@ from common.artifacts.trained import Card, Trained
 from common.frozen import Frozen
 from common.machine import machine
 from common.machine.interference import cores_lost
+from common.machine.machine import Facts
 from common.models import weights
 from common.spec import SpecError
 from common.training import inference
@@ -62,7 +63,7 @@ class Plan(Frozen):
     weights_hash: str
     """Of the model."""
     code_hash: str
-    machine: dict[str, Any]
+    machine: Facts
 
 
 class Measured(Frozen):
@@ -92,7 +93,7 @@ class Inferred(Frozen):
     weights_hash: str
     devices: dict[str, str]
     versions: dict[str, dict[str, str]]
-    machine: dict[str, Any]
+    machine: Facts
     rows: list[Measured]
     verdicts: list[Judged]
     """Seconds of one framework divided by those of the other (p50), by cores and batch size: one family."""

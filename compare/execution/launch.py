@@ -6,6 +6,7 @@ This is the only place that names the twins' modules: a third framework is one m
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -273,11 +274,21 @@ def call_each(following: Callable[[], Call | None], ended: Callable[[Call, int],
                 if hang is not None:
                     with each.log.open("a", encoding="utf-8") as file:
                         file.write(f"{hang}\n")
-                ended(each, process.returncode)
+                code = process.returncode
+                if code == 0 and (missing := [path for path in promised(each.arguments) if not path.exists()]):
+                    with each.log.open("a", encoding="utf-8") as file:
+                        file.write(f"It ended with exit code 0 and has not written {missing[0].name}.\n")
+                    code = 1
+                ended(each, code)
     except BaseException:
         for _, process, _ in running:
             stop(process, grace_seconds=INTERRUPTED_GRACE_SECONDS)
         raise
+
+
+def promised(arguments: Sequence[str]) -> list[Path]:
+    """The files that a command of a twin writes if it does its work."""
+    return [Path(following) for word, following in itertools.pairwise(arguments) if word == "--out"]
 
 
 def exit_words(code: int) -> str:

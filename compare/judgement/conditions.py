@@ -54,7 +54,8 @@ def of_row(stored: Stored, row: Row) -> dict[str, str]:
 
 
 def _of_run(run: RunResult) -> dict[str, str]:
-    threads = {"threads": f"{run.threads['intra_op']} + {run.threads['inter_op']}"} if "intra_op" in run.threads else {}
+    known = {"intra_op", "inter_op"} <= run.threads.keys()
+    threads = {"threads": f"{run.threads['intra_op']} + {run.threads['inter_op']}"} if known else {}
     return run.conditions | threads
 
 

@@ -485,13 +485,13 @@ def confusion_table(summaries: Sequence[Summary], class_names: Sequence[str]) ->
 
 
 def named(class_names: Sequence[str], number: int) -> list[str]:
-    """The first `number` classes by name. A class without a name has its id."""
-    return [*class_names[:number], *map(str, range(len(class_names), number))]
+    """The first `number` classes by name, as `visible` shows it. A class without a name has its id."""
+    return [*map(visible, class_names[:number]), *map(str, range(len(class_names), number))]
 
 
 def headings(class_names: Sequence[str], number: int) -> list[str]:
-    """The same, shortened, and with invisible characters escaped."""
-    return [shortened(visible(name), _CLASS_NAME) for name in named(class_names, number)]
+    """The same, shortened."""
+    return [shortened(name, _CLASS_NAME) for name in named(class_names, number)]
 
 
 def proof_tables(proof: Mapping[str, Any]) -> list[Table]:

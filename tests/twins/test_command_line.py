@@ -446,6 +446,13 @@ def test_the_clock_starts_with_the_process() -> None:
     assert before - 0.02 < started < before + 1.0
 
 
+@pytest.mark.parametrize("fields", [{"cores": 1}, pytest.param(MODES["multi_process"], marks=pytest.mark.slow)])
+def test_a_users_model_that_ends_the_process_fails_the_run(start: Any, fields: dict[str, Any]) -> None:
+    code, result = start(**{"model": "tests.twins.ending_model", **fields}).end()
+    assert (code, result.status, result.epochs) == (1, "failed", [])
+    assert result.reason is not None and "model tests.twins.ending_model ends the process: SystemExit: 0" in result.reason
+
+
 def assert_refused(result: RunResult) -> None:
     assert (result.status, result.epochs) == ("failed", [])
     assert result.reason is not None

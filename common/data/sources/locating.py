@@ -31,7 +31,10 @@ def locate(source: str, cache_folder: Path) -> tuple[str, FileSource] | None:
         folder = synthetic_leaves.locate(wanted, cache_folder)
         cache.mark_used(folder)
         return str(wanted), Folder(folder)
-    path = Path(source).expanduser()
+    try:
+        path = Path(source).expanduser()
+    except RuntimeError:  # `~name` of nobody
+        path = Path(source)
     if not path.exists():
         raise _unknown(source, path)
     return _name(path), _at(path)
