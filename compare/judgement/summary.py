@@ -172,6 +172,7 @@ def _summary(row: Row, stored: Stored) -> Summary:
             spread_median(rates),
             _first(good, lambda result: result.device_rates),
         ),
+        clock_caution=_first(good, lambda result: result.clock_caution),
         confusion=_confusion(good),
     )
 
