@@ -61,7 +61,7 @@ def prove(
     steps: int = STEPS,
     precision: spec.Precision = "float64",
     timed_runs: Mapping[str, Spec] | None = None,
-    others: Sequence[Mapping[str, Spec]] = (),
+    others: Sequence[Timed] = (),
     remember: bool = True,
 ) -> Proof:
     """Climb the ladder for the model, data and optimizer of a spec.
@@ -77,23 +77,24 @@ def prove(
         steps: of rung 5.
         precision: float64 proves. float32 shows how rounding grows.
         timed_runs: by framework, its serial run as it is timed, with its switches. Their first steps are compared too.
-        others: such runs with other switches or input workers. Single steps of these are compared too.
+        others: such runs with other switches, input workers or cores. Single steps of these are compared too.
         remember: use a stored proof of the same code, versions and spec, and store this one.
 
     Raises:
         LaunchError: a twin could not record.
     """
     batch_size = max(BATCH_SIZE // replicas, LEAST_PER_REPLICA) * replicas
-    base = proof_spec(timed, batch_size, steps, precision)
     parallel = [mode for mode in modes if mode != "serial"]
     timed_runs = timed_runs or {}
+    every = [*(runs for runs, _ in others), timed_runs or dict.fromkeys(frameworks, timed)]
+    level, *other_levels = _levels(every)
+    base = proof_spec(timed, batch_size, steps, precision, level)
     remember = remember and base.model in spec.MODELS  # nobody knows all the modules that a user's own model is made of
-    key = remembered.key(base, frameworks, parallel, replicas, [timed_runs, *others])
+    key = remembered.key(base, frameworks, parallel, replicas, [timed_runs, *(runs for runs, _ in others)])
     ladder = _Ladder(base, tuple(frameworks), tuple(parallel), replicas, out, progress)
     # What is claimed depends on the timed run itself, which the key leaves out.
-    with_switches = [
-        name for name in frameworks if any(claims.has_switches(runs.get(name, timed)) for runs in (timed_runs, *others))
-    ]
+    levels = level, *other_levels
+    with_switches = [name for name in frameworks if not any(_is_of(levels, name, runs.get(name, timed)) for runs in every)]
     claimed: dict[str, Any] = {
         "not_claimed": claims.not_claimed(timed, ladder.architecture, parallel, with_switches),
         "compared_with": claims.compared_with(timed, ladder.architecture, parallel),
@@ -107,7 +108,8 @@ def prove(
         *ladder.twins(),
         *(rung for mode in parallel for rung in ladder.mode(mode)),
         *(ladder.timed(timed_runs) if timed_runs else ladder.proved()),
-        *(_named(rung, runs) for number, runs in enumerate(others, start=2) for rung in ladder.timed(runs, number)),
+        *(rung for each in other_levels for rung in ladder.proved(each)),
+        *(_named(rung, runs) for number, (runs, own) in enumerate(others, 2) for rung in ladder.timed(runs, number, own)),
     ]
     followed, copies = ladder.trajectories(timed_runs)
     made_at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -116,6 +118,8 @@ def prove(
         seconds=time.perf_counter() - start,
         made_at=made_at,
         trajectories=copies,
+        examined=ladder.examined,
+        levels=list(levels),
         **claimed,
     )
     if remember and proof.verdict == "proved":
@@ -134,14 +138,7 @@ def prove_rows(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int,
         LaunchError: a twin could not record.
     """
     base = rows[0].spec
-    alike: dict[tuple[str, int], dict[str, Spec]] = {}
-    for row in rows:  # those on most cores come last
-        runs = alike.setdefault((row.spec.switches, row.spec.workers), {})
-        if row.spec.mode == "serial":
-            runs[row.contestant] = row.spec
-        elif row.contestant not in runs:
-            runs[row.contestant] = spec.build(spec.with_variant(row.spec.model_dump(), "serial", 1))
-    *others, timed = alike.values()
+    *others, (timed, _) = _groups(rows).values()
     return prove(
         base.with_fields(hosts=(), cores=min(base.cores, machine.available_cores())),  # the mathematics are the same here
         frameworks,
@@ -153,9 +150,67 @@ def prove_rows(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int,
     )
 
 
+def row_verdicts(proof: Proof, rows: Sequence[Row]) -> dict[str, str]:
+    """The verdict on each row, by its id.
+
+    A row has the verdict on its mode if the float64 proof was made with its switches, and if rung 8 has examined its very run.
+    A run in float64, or by the frameworks' own optimizers, has no rung 8.
+    """
+    found: dict[str, str] = {}
+    for row in rows:
+        verdict: str = proof.mode_verdict(row.contestant, row.spec.variant)
+        if verdict == "proved" and not _is_of(proof.levels, row.contestant, row.spec):
+            verdict = "not claimed"
+        if verdict == "proved" and row.spec.precision == "float32" and _run(row.contestant, row.spec) not in proof.examined:
+            verdict = "not examined"
+        found[row.id] = verdict
+    return found
+
+
+def _run(framework: str, what: Spec) -> str:
+    return f"{framework} {what.digest}"
+
+
+Timed = tuple[Mapping[str, Spec], Sequence[str]]
+"""(by framework, a serial run as it is timed, parallel modes that are timed alike)."""
+
+
+def _groups(rows: Sequence[Row]) -> dict[tuple[str, int, int], tuple[dict[str, Spec], list[str]]]:
+    """The runs of rows that have the same switches, input workers and cores. Those on most cores come last."""
+    found: dict[tuple[str, int, int], tuple[dict[str, Spec], list[str]]] = {}
+    for row in sorted(rows, key=lambda row: row.spec.cores):
+        runs, modes = found.setdefault(_key(row.spec), ({}, []))
+        if row.spec.mode == "serial":
+            runs[row.contestant] = row.spec
+            continue
+        runs.setdefault(row.contestant, spec.build(spec.with_variant(row.spec.model_dump(), "serial", 1)))
+        if row.unavailable is None and row.spec.variant not in modes:
+            modes.append(row.spec.variant)
+    return found
+
+
+def _key(what: Spec) -> tuple[str, int, int]:
+    return what.switches, what.workers, what.cores
+
+
+def _levels(groups: Sequence[Mapping[str, Spec]]) -> tuple[str, ...]:
+    """The levels of switches that the float64 proof is made with, that of the last group first."""
+    found: dict[str, None] = {}
+    for runs in reversed(groups):
+        levels = {run.switches for run in runs.values()}
+        if len(levels) == 1 and all(claims.keeps_mathematics(name, run) for name, run in runs.items()):
+            found |= dict.fromkeys(levels)
+    return tuple(found) or ("usual",)
+
+
+def _is_of(levels: Sequence[str], framework: str, run: Spec) -> bool:
+    return run.switches in levels and claims.keeps_mathematics(framework, run)
+
+
 def _named(rung: Rung, runs: Mapping[str, Spec]) -> Rung:
     what = next(iter(runs.values()))
-    return rung.model_copy(update={"name": f"{rung.name}, switches {what.switches}, {what.workers} workers"})
+    which = f"switches {what.switches}, {what.workers} workers, {what.cores} cores"
+    return rung.model_copy(update={"name": f"{rung.name}, {which}"})
 
 
 def modes_of(rows: Sequence[Row]) -> list[str]:
@@ -183,7 +238,13 @@ class _Ladder:
     replicas: int
     out: Path
     progress: Callable[[str], None]
+    examined: list[str] = field(default_factory=list[str])
+    """The timed runs whose single steps were recorded."""
     _yardsticks: dict[int, Yardstick] = field(default_factory=dict[int, Yardstick])
+    _judges: dict[str, tuple[single_steps.Judge, list[str]]] = field(
+        default_factory=dict[str, tuple[single_steps.Judge, list[str]]]
+    )
+    """By the run whose batches they have: the judge of single steps, and the options of a recording of them."""
 
     def __post_init__(self) -> None:
         self._first_rate = self.base.optimizer.learning_rate
@@ -273,21 +334,26 @@ class _Ladder:
                 found[mode] = _Claim(parallel, parallel.pipeline.micro_batches if own_statistics else 1, here)
         return found
 
-    def timed(self, specs: Mapping[str, Spec], number: int = 1) -> list[Rung]:
+    def timed(self, specs: Mapping[str, Spec], number: int = 1, modes: Sequence[str] | None = None) -> list[Rung]:
         """Rung 8: single float32 steps of what is timed, with the timed kernels, batch, input, modes and switches.
 
-        If the switches leave fewer digits than float32, the difference is shown and not judged.
+        `modes` are the parallel ones; None: all that the proof is for. If the switches leave fewer digits than float32, the
+        difference is shown and not judged.
         """
         if not self.frameworks or any(name not in specs or specs[name].precision != "float32" for name in self.frameworks):
             return []
         if any(specs[name].optimizer.native for name in self.frameworks):
             return []  # two update rules, which nobody claims to be the same
         serial = {name: _few_batches(specs[name], len(self._dataset.train)) for name in self.frameworks}
-        parallel = [
-            (name, spec.build(spec.with_variant(serial[name].model_dump(), mode, self.replicas)))
-            for mode in self.modes
-            for name in self.frameworks
-        ]
+        parallel: list[tuple[str, Spec]] = []
+        for name in self.frameworks:
+            self.examined.append(_run(name, specs[name]))
+        for mode in self.modes if modes is None else modes:
+            for name in self.frameworks:
+                sides = [spec.with_variant(each[name].model_dump(), mode, self.replicas) for each in (specs, serial)]
+                own, few = map(spec.build, sides)
+                self.examined.append(_run(name, own))
+                parallel.append((name, few))
         found = self.single_steps(f"timed-{number}", serial, [(name, what) for name, what in parallel if what.departs is None])
         fewer = [f"{name} with {each}" for name in self.frameworks for each in claims.reduced(name, specs[name])]
         reason = f"fewer digits than float32: {', '.join(fewer)}"
@@ -304,22 +370,30 @@ class _Ladder:
             for rung in found
         ]
 
-    def proved(self) -> list[Rung]:
-        """Rung 8 of the proof's own spec, over many uneven epochs: at every step in float64, at a few in float32."""
-        found: list[Rung] = []
+    def proved(self, level: str | None = None) -> list[Rung]:
+        """Rung 8 of the proof's own spec, over many uneven epochs: at every step in float64, at a few in float32.
+
+        `level` of switches may be another one than that of the other rungs. Then the rungs are named by it.
+        """
+        found, level = list[Rung](), level or self.base.switches
         for micro_batches in sorted({1, *(claim.micro_batches for claim in self._claims.values())}):
-            serial = self._uneven.with_fields(accumulation=micro_batches, steps=self.base.steps)
+            serial = self._uneven.with_fields(accumulation=micro_batches, steps=self.base.steps, switches=level)
             parallel = [
-                (name, claim.parallel.with_fields(steps=self.base.steps))
+                (name, claim.parallel.with_fields(steps=self.base.steps, switches=level))
                 for claim in self._claims.values()
                 if claim.micro_batches == micro_batches
                 for name in claim.frameworks
             ]
-            found += self.single_steps(f"{micro_batches}-parts", dict.fromkeys(self.frameworks, serial), parallel)
-        return found
+            label = "" if level == self.base.switches else f"-{level}"
+            found += self.single_steps(f"{micro_batches}-parts{label}", dict.fromkeys(self.frameworks, serial), parallel)
+        if level == self.base.switches:
+            return found
+        return [rung.model_copy(update={"name": f"{rung.name}, switches {level}"}) for rung in found]
 
     def single_steps(self, label: str, serial: Mapping[str, Spec], parallel: Sequence[tuple[str, Spec]]) -> list[Rung]:
         """Rung 8: single steps of all runs, from the states of the first framework's serial run.
+
+        In float32, runs of the same batches load the same states: those of the first such run.
 
         Args:
             label: of the recordings.
@@ -330,15 +404,24 @@ class _Ladder:
         base = serial[first]
         if base.precision == "float64" and not others and not parallel:
             return []  # nothing to compare the first framework with
-        available = len(self._dataset.train)
-        plan = Plan(base, self.architecture, min(base.data.limit or available, available))
-        drawn = single_steps.drawn(base, self.architecture, plan)
-        options = ["--drawn", ",".join(map(str, drawn))]
+        inline = base if base.input == "dask" else base.with_fields(input="inline", workers=0)
+        same_batches = inline.with_fields(cores=1, switches="usual", framework_options={}).digest
         label = f"single-steps-{base.precision}-{label}"
-        teacher = self._record(base, label, *options, frameworks=(first,))[first]
-        options += ["--teacher", str(recordings.path(self.out, base, label, first))]
-        judge = single_steps.Judge(self.architecture, teacher, drawn, plan)
-        found = judge.rungs(base, teacher, first) if base.precision == "float32" else []
+        found: list[Rung] = []
+        if same_batches not in self._judges:
+            available = len(self._dataset.train)
+            plan = Plan(base, self.architecture, min(base.data.limit or available, available))
+            drawn = single_steps.drawn(base, self.architecture, plan)
+            options = ["--drawn", ",".join(map(str, drawn))]
+            teacher = self._record(base, label, *options, frameworks=(first,))[first]
+            options += ["--teacher", str(recordings.path(self.out, base, label, first))]
+            judge = single_steps.Judge(self.architecture, teacher, drawn, plan)
+            if base.precision == "float32":  # states of float64 steps may fill the memory
+                self._judges[same_batches] = judge, options
+                found += judge.rungs(base, teacher, first)
+        else:
+            judge, options = self._judges[same_batches]
+            others = list(self.frameworks)
         for name, what in [*((name, serial[name]) for name in others), *parallel]:
             if spec.check_against(what, launch.describe(name)) is None:
                 recorded = self._record(what, f"{label}-{what.variant}", *options, frameworks=(name,))[name]
@@ -450,7 +533,7 @@ def _uneven_label(micro_batches: int) -> str:
     return "serial-uneven" if micro_batches == 1 else f"serial-uneven-{micro_batches}-parts"
 
 
-def proof_spec(timed: Spec, batch_size: int, steps: int, precision: spec.Precision) -> Spec:
+def proof_spec(timed: Spec, batch_size: int, steps: int, precision: spec.Precision, level: str = "usual") -> Spec:
     """A timed run as the proof trains it: serially, with its own batch size, length, precision and learning rate."""
     return timed.with_fields(
         epochs=None,
@@ -471,7 +554,7 @@ def proof_spec(timed: Spec, batch_size: int, steps: int, precision: spec.Precisi
         },
         # Scaling by replicas would make serial and parallel two different trainings.
         schedule={**timed.schedule.model_dump(), "scaling": "none"},
-        switches="usual",
+        switches=level,
         framework_options={},
     )
 
