@@ -48,6 +48,11 @@ def one_look(freedom: float, pairs: int | None) -> float:
     return float(stats.t.ppf(0.975, freedom))
 
 
+def at_each_look(freedom: float, pairs: int) -> float:
+    """One-sided tests, each at the whole 5 %."""
+    return float(stats.t.ppf(0.95, freedom))
+
+
 def known_noise(error: float, freedom: float, comparisons: int, pairs: int | None = None) -> float:
     """The formula before: the estimated noise is taken for the true one."""
     assert pairs is not None
@@ -71,6 +76,7 @@ def as_independent(repeats: Any) -> Any:
     [
         (selftest, "paired_ratio", narrow, "families of 8 equal comparisons"),
         (statistics, "critical", one_look, "equal runs called different at any of 5 to 20 repeats"),
+        (statistics, "critical_smaller", at_each_look, "differences of just 5 % called smaller"),
         (statistics, "least_found", known_noise, "slowdowns found among 8 comparisons"),
         (scaling_laws, "amdahl", as_independent, "intervals of serial fractions"),
     ],
@@ -101,17 +107,19 @@ def test_the_verdicts_hold_in_ten_thousand_comparisons_and_nothing_is_started(mo
     done = command("--simulate-only", "--json")
     assert done.exit_code == 0, done.output
     printed = json.loads(done.stdout)
-    equal, slower, smaller, family, among, law = printed["checks"]
-    numbers = [10_000, 10_000, 10_000, 2_500, 2_500, 2_500]
+    equal, slower, smaller, noisy, matters, family, among, law = printed["checks"]
+    numbers = [10_000] * 5 + [2_500] * 3
     assert [(check["where"], check["n"]) for check in printed["checks"]] == [("simulated", number) for number in numbers]
-    assert equal["required"] == "3 to 6 %"
+    assert equal["required"] == matters["required"] == "3 to 6 %"
 
     def percent(check: dict[str, str]) -> float:
         return float(check["found"].partition(" %")[0])
 
     assert 3 <= percent(equal) <= 5
     assert percent(slower) >= 99 and slower["found"].endswith("after 5.0 repeats")
-    assert percent(smaller) >= 95 and float(smaller["found"].split()[3]) < 8
+    assert percent(smaller) >= 95 and float(smaller["found"].split()[3]) < 7
+    assert percent(noisy) >= 90 and 8 < float(noisy["found"].split()[3]) < 10
+    assert 3 <= percent(matters) <= 5
     assert percent(family) <= 5 and "uncorrected: " in family["what"]
     assert percent(among) >= 88 and 94 <= percent(law) <= 96
     assert printed["passed"]

@@ -199,7 +199,7 @@ def test_wrong_fields_of_a_spec_file_are_refused(values: dict[str, Any]) -> None
         (0.01, 0.00, "smaller", 5.1),
         (0.01, 0.05, "larger", 5.1),
         (0.01, 0.10, "larger", 5.1),
-        (0.03, 0.00, "smaller", 13.5),
+        (0.03, 0.00, "smaller", 9.9),
         (0.03, 0.05, "larger", 10.0),
         (0.03, 0.10, "larger", 5.4),
     ],
