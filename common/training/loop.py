@@ -480,7 +480,7 @@ def _meet(trainer: Trainer) -> None:
 def _stamps(trainer: Trainer, start: float, end: float) -> npt.NDArray[np.float64]:
     """[2, ranks]: when each rank started and ended, by the clock that all processes of a machine share.
 
-    Hosts share none. Over several, each rank counts from its own start, for they have just met.
+    Hosts share none. Over several, each rank counts from its own start, because they have just met.
     """
     ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     stamps = np.zeros((2, ranks))

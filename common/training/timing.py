@@ -17,7 +17,7 @@ import psutil
 from common.artifacts.schema import Phases
 
 SLACK_SECONDS, SLACK = 0.5, 0.1
-"""Seconds for which losses may be waited for after the clock has stopped, absolute and as part of the timed ones."""
+"""Losses may come so late after the clock has stopped: seconds, and part of the timed seconds."""
 LEAST_LATE_EPOCHS = 2
 """Epochs whose losses come late, below which it may be the machine's doing."""
 RESOLUTION_SECONDS = 1e-3
@@ -102,7 +102,7 @@ class Audit:
         return {name: f"{name}: {what}" for name, (found, what) in zip(DEFECTS, checks, strict=True) if found}
 
     def caution(self) -> str | None:
-        """What may be the machine's doing or a defect, so that no time of the run is reliable. None if there is nothing."""
+        """What may be a defect, or the machine's doing. No time of the run is reliable then. None if there is nothing."""
         if not self._is_late or self._is_late_in_most:
             return None
         return f"{self._late_words}: other work on the machine, or a device that was not waited for"

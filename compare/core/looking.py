@@ -67,7 +67,7 @@ SMALLER = Looks(
         -3.0: 5.98, -2.5: 5.12, -2.0: 4.27, -1.75: 3.84, -1.5: 3.41, -1.25: 3.0, -1.0: 2.59, -0.75: 2.19, -0.5: 1.81, 0.0: 1.0,
     },
 )  # fmt: skip
-"""Of one-sided tests that a difference is as large as one that matters. Equal runs of 3 % noise need some nine pairs to show
-that they differ by less than 5 %, so 5 to 10 pairs share most of the level."""
+"""Of one-sided tests. Each asks whether a difference is as large as one that matters. 5 to 10 pairs share most of the level:
+equal runs of 3 % noise need some nine pairs to show that they differ by less than 5 %."""
 
 weight, corrected, level = DIFFERENT.weight, DIFFERENT.corrected, DIFFERENT.level
