@@ -211,18 +211,33 @@ def drifting(number: int) -> list[float]:
 @pytest.mark.parametrize(
     ("logs", "passed"),
     [
-        (np.random.default_rng(0).normal(0.0, 0.02, 200).tolist(), [True] * 5),
-        (np.random.default_rng(0).normal(0.02, 0.02, 200).tolist(), [True, False, True, False, True]),
-        (drifting(200), [True, True, False, False, True]),
-        (np.random.default_rng(0).normal(0.0, 0.2, 200).tolist(), [True, True, True, True, False]),
-        (np.random.default_rng(1).normal(0.0, 0.02, 150).tolist(), [False, True, True, True, True]),
+        (np.random.default_rng(0).normal(0.0, 0.02, 200).tolist(), [True] * 6),
+        (np.random.default_rng(0).normal(0.02, 0.02, 200).tolist(), [True, False, True, False, True, True]),
+        (drifting(200), [True, True, False, False, False, True]),
+        (np.random.default_rng(0).normal(0.0, 0.2, 200).tolist(), [True, True, True, True, True, False]),
+        (np.random.default_rng(1).normal(0.0, 0.02, 150).tolist(), [False, True, True, True, True, True]),
+        ((np.random.default_rng(0).exponential(0.02, 200) - 0.02).tolist(), [True, True, True, True, False, True]),
         ([0.01] * 10, [False]),
     ],
-    ids=["quiet", "one side is slower", "drift within the pairs", "too noisy", "pairs are missing", "too few"],
+    ids=["quiet", "one side is slower", "drift within the pairs", "too noisy", "pairs are missing", "skewed noise", "too few"],
 )
 def test_real_pairs_pass_where_they_are_equal_and_independent(logs: list[float], passed: list[bool]) -> None:
     found = selftest.judge_pairs(pairs_of(logs), 200, seed=0)
     assert [check.passed for check in found.checks] == passed
+
+
+def test_the_bound_of_false_alarms_allows_for_there_being_few_pairs() -> None:
+    """Planted: a bound that only knows how many sequences were drawn is as narrow for 40 pairs as for 400."""
+    logs = np.random.default_rng(0).normal(0.0, 0.02, 400)
+
+    def beyond(number: int) -> float:
+        draw = np.random.default_rng(0)
+        shown = selftest.decide(selftest._sequences(logs[:number], draw, swapped=True), selftest.UNTIL).ever.mean()
+        return selftest.alarms_bound(logs[:number], draw, swapped=True) - float(shown)
+
+    few, many = beyond(40), beyond(400)
+    of_sequences = 1.645 * math.sqrt(0.05 * 0.95 / selftest.SEQUENCES)
+    assert few > 1.3 * many and many > of_sequences
 
 
 def test_real_pairs_are_kept_and_continued(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -244,8 +259,8 @@ def test_real_pairs_are_kept_and_continued(fake_twins: pytest.MonkeyPatch, tmp_p
     done = command(*words)
     assert done.exit_code == 0, done.output
     printed = json.loads(done.stdout)
-    assert [check["where"] for check in printed["checks"]] == ["left"] * 5 and len(count) == 41
-    assert "after 5." in printed["checks"][4]["found"]
+    assert [check["where"] for check in printed["checks"]] == ["left"] * 6 and len(count) == 41
+    assert "after 5." in printed["checks"][5]["found"]
 
 
 @pytest.mark.parametrize(
