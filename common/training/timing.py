@@ -77,8 +77,8 @@ class Evidence(NamedTuple):
 class Audit:
     """Looks for defects of a run's clock, epoch after epoch.
 
-    A busy machine may stop a process anywhere for a moment, and then losses come late once. Only if they come late in most
-    epochs is it the code that does not wait for its device. All other evidence is exact, and no other work can make it.
+    A busy machine may stop a process anywhere for a moment, and then losses come late once. If they come late in most epochs,
+    the code does not wait for its device. All other evidence is exact, and no other work can make it.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class Audit:
         begun_before = seen.begun_before - abs(seen.clock_stepped)
         checks = (
             (longest > seen.seconds + RESOLUTION_SECONDS, f"rank {rank} trained for {longest:.2f} s, but {ran}"),
-            (self._is_late and self._is_late_in_most, self._late_words),
+            (self._is_always_late, self._late_words),
             (begun_before > RESOLUTION_SECONDS, f"a batch was begun {seen.begun_before:.3f} s before the clock started"),
             (seen.compilations > 0, "a graph, or kernels for a batch size, were built in the timed steps"),
             (seen.updates != 0, f"{seen.updates:+d} updates beyond the planned ones"),
@@ -103,19 +103,20 @@ class Audit:
 
     def caution(self) -> str | None:
         """What may be a defect, or the machine's doing. No time of the run is reliable then. None if there is nothing."""
-        if not self._is_late or self._is_late_in_most:
+        if self._is_always_late or sum(late for _, late in self._epochs) <= self._allowed:
             return None
         return f"{self._late_words}: other work on the machine, or a device that was not waited for"
 
     @property
-    def _is_late(self) -> bool:
-        seconds, late = map(sum, zip(*self._epochs, strict=True))
-        return late > SLACK_SECONDS + SLACK * seconds
+    def _allowed(self) -> float:
+        return SLACK_SECONDS + SLACK * sum(seconds for seconds, _ in self._epochs)
 
     @property
-    def _is_late_in_most(self) -> bool:
-        number = sum(late > SLACK * seconds for seconds, late in self._epochs)
-        return number >= LEAST_LATE_EPOCHS and 2 * number > len(self._epochs)
+    def _is_always_late(self) -> bool:
+        """Whether too much is late even if every epoch is only as late as the middle one. Of two, that is the earlier."""
+        number = len(self._epochs)
+        middle = sorted(late for _, late in self._epochs)[(number - 1) // 2]
+        return number >= LEAST_LATE_EPOCHS and number * middle > self._allowed
 
     @property
     def _late_words(self) -> str:

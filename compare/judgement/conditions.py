@@ -65,13 +65,14 @@ class Division(NamedTuple):
 def of_row(stored: Stored, row: Row) -> dict[str, str]:
     """The conditions of a row by their keys in CONDITIONS. Empty if its runs did not record them."""
     runs = [run for run in stored.runs[row.id].values() if run.status == "ok"]
-    found = [_of_run(run) for run in runs] if all(run.conditions for run in runs) else []
+    found = [of_run(run) for run in runs] if all(run.conditions for run in runs) else []
     names = OF_THE_INPUT if row.spec.part == "input" else CONDITIONS
     values = {name: sorted({each[name] for each in found if name in each}) for name in names}
     return {name: " or ".join(each) or NOT_RECORDED for name, each in values.items()} if found else {}
 
 
-def _of_run(run: RunResult) -> dict[str, str]:
+def of_run(run: RunResult) -> dict[str, str]:
+    """The conditions of a run by their keys in CONDITIONS, as far as it recorded them."""
     found = dict(run.conditions)
     if "intra_op" in run.threads:
         found["threads"] = f"{run.threads['intra_op']} + {run.threads['inter_op']}"

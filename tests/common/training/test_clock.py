@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -15,7 +16,7 @@ from common.artifacts.schema import RunResult
 from common.data.batches import Feed, Plan
 from common.data.sources import Dataset, Split
 from common.models.architectures import resolve
-from common.training import timing
+from common.training import loop, timing
 from common.training.loop import Run
 from common.training.timing import Audit, ClockError, Evidence, Stopwatch
 from common.training.trainer import Batch, Trainer
@@ -262,6 +263,16 @@ def test_what_ranks_tell_each_other_at_the_end_is_not_on_the_clock(tmp_path: Pat
 
 def test_an_epoch_lasts_from_the_first_start_to_the_last_end_whichever_ranks_these_are() -> None:
     assert timing.lasted(np.array([10.0, 10.5, 10.25]), np.array([12.0, 11.0, 13.5])) == 3.5
+
+
+@pytest.mark.parametrize(("here", "expected"), [("2", [[0.0, 100.0], [0.0, 103.5]]), ("1", [[0.0, 0.0], [0.0, 3.5]])])
+def test_ranks_of_several_hosts_count_from_their_own_starts(
+    monkeypatch: pytest.MonkeyPatch, here: str, expected: list[list[float]]
+) -> None:
+    for name, value in (("WORLD_SIZE", "2"), ("RANK", "1"), ("LOCAL_WORLD_SIZE", here)):
+        monkeypatch.setenv(name, value)
+    alone = cast(Any, SimpleNamespace(total=lambda stamps: stamps))
+    assert loop._stamps(alone, 100.0, 103.5).tolist() == expected
 
 
 def test_a_slow_rank_that_the_clock_does_not_wait_for_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

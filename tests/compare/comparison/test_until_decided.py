@@ -63,7 +63,7 @@ def told(done: Any) -> tuple[int, str, list[str]]:
     [
         (0.01, 1.3, 5, "above", "1 question was decided after 5 repeats."),
         (0.01, 1.0, 5, "no difference that matters", "1 question was decided after 5 repeats."),
-        (0.04, 1.0, 12, "no difference that matters", "1 question was decided after 12 repeats."),
+        (0.04, 1.0, 8, "no difference that matters", "1 question was decided after 8 repeats."),
         (0.04, 1.08, 7, "above", "1 question was decided after 7 repeats."),
     ],
 )

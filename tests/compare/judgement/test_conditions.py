@@ -1,6 +1,5 @@
 """Planted: pairs of rows whose conditions, tuning budgets or data differ. Each verdict must name what differs."""
 
-import importlib
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from common.artifacts.schema import RunResult
 from compare.execution.best_switches import Budget
 from compare.execution.matrix import Row
 from compare.execution.store import Stored
-from compare.judgement import conditions
 from compare.judgement.findings import findings
 from compare.judgement.summary import summarize
 from compare.reporting import comparison_report, comparison_tables, side_by_side, tables
@@ -104,40 +102,6 @@ def test_what_a_device_or_a_mode_does_not_use_is_no_condition() -> None:
         runs = served.runs[f"{name}-serial-2"]
         runs |= {repeat: run.model_copy(update={"switches": run.switches | kernel}) for repeat, run in runs.items()}
     assert _verdict(served).endswith("closed division.")
-
-
-@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
-@pytest.mark.parametrize("kind", ["cpu", "cuda"])
-def test_every_switch_decides_a_condition_or_says_why_not(framework: str, kind: str) -> None:
-    """A new switch that is in neither fails here: a division would not see it."""
-    options = importlib.import_module(f"{framework}_impl.switches").options(kind)
-    by_words = dict(conditions.OF_SWITCHES.values())
-    itself = {"allocator", "arithmetic", "intra_op_threads", "inter_op_threads"}  # precision, and threads as they were
-    for name, option in options.items():
-        sets = {condition for condition in option.get("sets", {}) if condition in conditions.CONDITIONS}
-        assert [bool(sets), name in by_words, name in itself, name in conditions.NO_CONDITIONS].count(True) == 1, name
-        if name in by_words:
-            assert {*map(str, option["values"]), *option.get("elsewhere", {})} <= by_words[name].keys()
-
-
-@pytest.mark.parametrize("kind", ["cpu", "cuda"])
-def test_closed_gives_both_frameworks_one_value_of_each_condition_that_a_switch_decides(kind: str) -> None:
-    found: list[dict[str, str]] = []
-    wanted = spec.build({"switches": "closed", "cores": 2})
-    for framework in ("pytorch", "tensorflow"):
-        options = importlib.import_module(f"{framework}_impl.switches").options(kind)
-        row = made.row(framework)
-        run = made.good(row, 1.0).model_copy(
-            update={
-                "conditions": spec.conditions(wanted, {"modes": {"serial": {}}, "options": options}),
-                "switches": spec.resolved(wanted, options),
-                "device": kind,
-            }
-        )
-        stored = Stored(comparison=made.comparison([row]), runs={row.id: {0: run}}, set_aside=[])
-        found.append(conditions.of_row(stored, row))
-    assert found[0] == found[1]
-    assert found[0]["update"] == "fused" and found[0]["layout"] == "NHWC"
 
 
 def test_equal_conditions_are_the_closed_division_under_any_level() -> None:
