@@ -366,8 +366,8 @@ def judge_pairs(made: Compared, wanted: int, seed: int) -> Selftest:
     (Hall & Wilson 1991): it is drawn which run of a block is called the slower one, or the pairs stay as they were recorded and
     lose their common mean. A lasting difference of the two, and a drift that is longer than a block, have checks of their own.
 
-    There are two bounds of false alarms. One is of these pairs, and has the bar. The other is of any pairs of this machine. There
-    are few of them, so a sound machine often has the second one above the bar.
+    There are two bounds of false alarms. One is of these pairs, and has the bar. The other is of any pairs of this machine. Few
+    pairs were made, so a sound machine often has the second one above the bar.
     """
     first, second = made.stored.comparison.rows
     pairs = pairs_of_seconds(made.stored, slow=second, fast=first)
