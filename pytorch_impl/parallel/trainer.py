@@ -334,7 +334,7 @@ class Trainer:
         optimizer = vars(self).get("_optimizer")
         if optimizer is not None:
             optimizer.apply = lambda gradients, learning_rate, step: None
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(range(torch.cuda.device_count())):
             yield
         if optimizer is not None:
             del optimizer.apply
