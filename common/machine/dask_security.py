@@ -14,7 +14,6 @@ from distributed.comm import registry
 from distributed.comm.core import FatalCommClosedError
 from distributed.comm.tcp import TCP, TCPBackend, TCPConnector, TCPListener
 from distributed.security import Security
-from tornado.iostream import IOStream, StreamClosedError
 
 from common.machine import challenge
 
@@ -41,9 +40,10 @@ class RunSecurity(Security):
         return {"secret": self.secret}
 
 
-async def _meet(stream: IOStream, secret: str, *, listens: bool) -> None:
+async def _meet(stream: Any, secret: str, *, listens: bool) -> None:
+    """`challenge.meet` on Tornado's stream."""
     if stream.socket is None:
-        raise StreamClosedError
+        raise ConnectionResetError("the other process has gone")
     asked = challenge.Challenge(secret, stream.socket, listens=listens)
     await stream.write(asked.own)
     await stream.write(asked.answer(await stream.read_bytes(challenge.BYTES)))
@@ -74,7 +74,7 @@ class _Listener(TCPListener):
         super().__init__(*arguments, **others)
         self._secret = secret
 
-    async def _prepare_stream(self, stream: IOStream, address: str) -> IOStream | None:
+    async def _prepare_stream(self, stream: Any, address: str) -> Any:
         try:
             await asyncio.wait_for(_meet(stream, self._secret, listens=True), challenge.STRANGER_SECONDS)
         except OSError:  # also its subclasses TimeoutError, StreamClosedError and NotOfThisRun
