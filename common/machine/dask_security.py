@@ -24,7 +24,7 @@ NO_PAGES = {"distributed.scheduler.http.routes": [], "distributed.worker.http.ro
 
 
 class RunSecurity(Security):
-    """What a scheduler, a worker, a nanny and a client of a run are given as `security`."""
+    """The argument `security` of a scheduler, a worker, a nanny and a client of a run."""
 
     def __init__(self, secret: str | None = None) -> None:
         """Take the secret of a run, or make one."""

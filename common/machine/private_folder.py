@@ -14,7 +14,7 @@ PREFIX = "convtwins-run-"
 
 
 class PrivateFolder:
-    """A folder of mode 0700 in the temporary folder. This process holds a lock on it as long as it lives.
+    """A folder of mode 0700 in the temporary folder. This process holds a lock on it until it ends.
 
     To make one removes those of killed processes: nobody holds their locks.
     """
