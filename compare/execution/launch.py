@@ -22,6 +22,7 @@ import psutil
 
 from common.machine import heartbeat
 from common.machine.machine import PROJECT_ROOT
+from common.machine.private_folder import PrivateFolder
 from common.processes import watchdog
 from compare.core.errors import LaunchError
 
@@ -125,7 +126,7 @@ def _answer(framework: str, process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 class Started(subprocess.Popen[bytes]):
-    """A watched process in a session of its own. With `talks`, its stdin and stdout are pipes."""
+    """A watched process in a session of its own, with its own temporary folder. With `talks`, stdin and stdout are pipes."""
 
     def __init__(
         self,
@@ -139,11 +140,17 @@ class Started(subprocess.Popen[bytes]):
         self.watched = watchdog.Watched()
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
+            self.temporary = PrivateFolder()
             try:
                 super().__init__(
                     command,
                     cwd=root,
-                    env={**_environment(root), **environment, **self.watched.environment},
+                    env={
+                        **_environment(root),
+                        **environment,
+                        **self.watched.environment,
+                        **self.temporary.environment,
+                    },
                     stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
                     stdout=subprocess.PIPE if talks else file,
                     stderr=file,
@@ -151,9 +158,14 @@ class Started(subprocess.Popen[bytes]):
                     start_new_session=True,
                 )
             except BaseException:
-                self.watched.close()
+                self.release()
                 raise
         self.watched.pid = self.pid
+
+    def release(self) -> None:
+        """Let go of its files, once it has ended. A second call does nothing."""
+        self.watched.close()
+        self.temporary.remove()
 
 
 def start(
@@ -184,7 +196,7 @@ def stop(process: Started, *, grace_seconds: float | None = None) -> None:
     _, alive = psutil.wait_procs(descendants, timeout=min(grace_seconds, 1.0))
     _signal_all(process, alive, signal.SIGKILL)
     process.wait()
-    process.watched.close()
+    process.release()
 
 
 def wait(
