@@ -130,7 +130,8 @@ def main(words: Sequence[str]) -> None:
     supported = getattr(importlib.import_module(words[0].partition(".")[0]), "SUPPORTED", {})
     installed = distributions()
     refusal = unsupported(supported, {name: version(name, installed) for name in supported})
-    found = {**describe(), "refusal": refusal, "clashes": clashes() if "--clashes" in words else None}
+    there = any(version(name, installed) for name in list(supported)[:1])
+    found = {**describe(), "refusal": refusal, "installed": there, "clashes": clashes() if "--clashes" in words else None}
     print(json.dumps(found))
 
 
