@@ -96,7 +96,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def clashes() -> list[str]:
-    """Distributions that installed different files of one name, of which only the last is there, in words.
+    """Distributions that installed different files of one name, in words. Only the last file is there.
 
     NVIDIA's libraries for CUDA 12 and 13 do so: `nvidia/cudnn` is of both.
     """
