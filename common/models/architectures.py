@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
+from common.models import name_clashes
 from common.spec import MODELS, SpecError
 
 Padding = tuple[tuple[int, int], tuple[int, int]]
@@ -204,14 +205,18 @@ def resolve(model: str, num_classes: int, image_size: int) -> Architecture:
 def user_module(model: str) -> ModuleType:
     """Import a user's model module by its dotted name."""
     try:
-        return importlib.import_module(model)
+        module = importlib.import_module(model)
     except ImportError as error:
         raise SpecError(
-            f"model {model} cannot be imported ({error}). Use {', '.join(MODELS)}, or a module on PYTHONPATH that defines "
+            name_clashes.clash(model, error)
+            or f"model {model} cannot be imported ({error}). Use {', '.join(MODELS)}, or a module on PYTHONPATH that defines "
             "architecture."
         ) from None
     except Exception as error:
         raise SpecError(f"model {model} cannot be imported: {_told(error)}. Mend the module.") from error
+    if (clash := name_clashes.clash(model, None)) is not None:
+        raise SpecError(clash)
+    return module
 
 
 def user_folders(model: str) -> list[Path]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from common.artifacts.schema import RunResult
+from common.machine.machine import INSTALLED
 from compare.core import exits, wording
 from compare.core.statistics import VERDICT_PAIRS
 from compare.execution import launch, store
@@ -18,7 +19,7 @@ from compare.judgement.findings import Findings, findings
 from compare.judgement.row_figures import Summary
 from compare.judgement.summary import FAILURES, UNFINISHED, summarize
 from compare.reporting import comparison_plots, comparison_tables, dataframes, document, page, tables
-from compare.reporting.document import COMPARE, TABLES_FOLDER, Mark, Report, shell
+from compare.reporting.document import COMPARE, SET_UP, TABLES_FOLDER, Mark, Report, shell
 from compare.reporting.tables import Table
 
 RESULTS_FILE = "results.json"
@@ -269,13 +270,13 @@ def commands(compared: Compared, folder: Path, out: Path | None = None) -> list[
     comparison = compared.stored.comparison
     commit = comparison.machine.get("commit")
     made: list[tuple[str, str]] = []
-    if isinstance(commit, str):
+    if isinstance(commit, str) and not INSTALLED:
         changed = "The last commit of its code. It lacks changes that were not committed:"
         purpose = changed if comparison.machine.get("dirty") else "The code that made it:"
         made.append((purpose, shell(["git", "checkout", commit])))
     return [
         *made,
-        ("Its environment:", "make setup"),
+        *SET_UP,
         ("The comparison:", f"{COMPARE} {shell(comparison.argv)}"),
         ("This report, from the stored results:", f"{COMPARE} {shell(again)}"),
     ]

@@ -15,13 +15,16 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter
 from rich.text import Text
 
 from common.artifacts import atomic_files
+from common.machine import machine
 from compare.core import exits, terminal, wording
 from compare.reporting import page, plots, svg, tables
 from compare.reporting.plots import Drawing
 from compare.reporting.tables import ELSEWHERE, Table
 
 TABLES_FOLDER, PLOTS_FOLDER = "tables", "plots"
-COMPARE = ".venv/bin/python -m compare"
+COMPARE = machine.COMMAND
+SET_UP = () if machine.INSTALLED else (("Its environment:", "make setup"),)
+"""(purpose, command) of what comes before the commands that repeat a report."""
 
 Findings = Sequence[tuple[str, Sequence[str]]]
 """Sentences under headings."""
