@@ -19,7 +19,7 @@ from compare.judgement.findings import Findings, findings
 from compare.judgement.row_figures import Summary
 from compare.judgement.summary import FAILURES, UNFINISHED, summarize
 from compare.reporting import comparison_plots, comparison_tables, dataframes, document, page, tables
-from compare.reporting.document import COMPARE, SET_UP, TABLES_FOLDER, Mark, Report, shell
+from compare.reporting.document import COMPARE, PYTHON, SET_UP, SUITE_ON_PATH, TABLES_FOLDER, Mark, Report, shell
 from compare.reporting.tables import Table
 
 RESULTS_FILE = "results.json"
@@ -290,8 +290,8 @@ def run_commands(compared: Compared, folder: Path) -> list[str]:
         specs = (store.run_folder(folder, row.id, repeat) / SPEC_FILE for repeat in range(comparison.repeats))
         if (spec_file := next(filter(Path.exists, specs), None)) is not None:
             twin = launch.FRAMEWORKS.get(row.contestant, row.contestant)
-            words = [".venv/bin/python", "-m", twin, "run", str(spec_file), "--out", f"again/{row.id}"]
-            lines.append(shell(words))
+            words = [PYTHON, "-m", twin, "run", str(spec_file), "--out", f"again/{row.id}"]
+            lines.append(shell([*SUITE_ON_PATH, *words]))
     return lines
 
 

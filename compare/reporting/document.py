@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import shlex
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,9 @@ TABLES_FOLDER, PLOTS_FOLDER = "tables", "plots"
 COMPARE = machine.COMMAND
 SET_UP = () if machine.INSTALLED else (("Its environment:", "make setup"),)
 """(purpose, command) of what comes before the commands that repeat a report."""
+PYTHON = sys.executable if machine.INSTALLED else ".venv/bin/python"
+SUITE_ON_PATH = ("env", f"PYTHONPATH={machine.PROJECT_ROOT}") if machine.INSTALLED else ()
+"""Before a command that starts a module of the suite."""
 
 Findings = Sequence[tuple[str, Sequence[str]]]
 """Sentences under headings."""
