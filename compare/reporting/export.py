@@ -1,4 +1,4 @@
-"""`python -m compare export`: the runs of a comparison for tools that track experiments."""
+"""`convtwins export`: the runs of a comparison for tools that track experiments."""
 
 from __future__ import annotations
 
