@@ -85,7 +85,7 @@ class Environment(NamedTuple):
 
 def environment(folder: Path) -> Environment:
     """An empty environment that finds the libraries of this one, so that no framework is downloaded."""
-    venv.create(folder)
+    venv.create(folder, symlinks=True)
     made = Environment(folder)
     assert made.names == set()
     (made.site_packages / "frameworks.pth").write_text(
