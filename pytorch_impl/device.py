@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from common.machine import machine, placement
 from common.machine.machine import available_cores
 from common.machine.rates import DEVICE_COPIED_BYTES, DEVICE_MATRIX_SIZE, DeviceRates, of_device
 from common.spec import Spec
-from pytorch_impl import rendezvous, switches
+from pytorch_impl import SUPPORTED, rendezvous, switches
 
 _ALL_REDUCE = "a process for each replica, gradients by all-reduce"
 _AVERAGES = "a process for each replica, averages by all-reduce"
@@ -30,7 +31,8 @@ def describe() -> dict[str, Any]:
     """Devices, available modes, switches and versions, JSON-ready. `common.spec.check_against` checks a spec against them."""
     names = gpus()
     without = {"on_cpu": _on([])} if names else {}
-    return {"framework": "pytorch", "versions": versions(), **_on(names), **without}
+    of_build = {"versions": versions(), "supported": SUPPORTED, "libraries": libraries()}
+    return {"framework": "pytorch", **of_build, **_on(names), **without}
 
 
 def _on(names: list[str]) -> dict[str, Any]:
@@ -97,6 +99,20 @@ def _mode(
 def versions() -> dict[str, str]:
     """Installed versions of the framework's packages."""
     return machine.versions("torch", "torchvision")
+
+
+def libraries() -> dict[str, str]:
+    """Versions of the libraries that the framework says it was built with, as far as it says."""
+    build = re.search(r"(?:oneDNN|MKL-DNN) v([\d.]+)", torch.__config__.show())
+    cudnn = torch.backends.cudnn.version() if torch.version.cuda else None
+    # Twin: each framework has its own record of what it was built with.
+    found = {
+        "CUDA": torch.version.cuda,
+        "cuDNN": None if cudnn is None else f"{cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}",
+        "NCCL": ".".join(map(str, torch.cuda.nccl.version())) if torch.version.cuda else None,
+        "oneDNN": build[1] if build else None,
+    }
+    return {name: version for name, version in found.items() if version}
 
 
 def configure(spec: Spec, trials: int = 1) -> None:

@@ -19,6 +19,8 @@ from typing import Any
 
 import psutil
 
+from common.machine import environment
+
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
 COMPANION_VARIABLE = "CONVTWINS_COMPANION"
@@ -227,8 +229,13 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Installed versions of these distributions."""
-    return {package: importlib.metadata.version(package) for package in packages}
+    """Installed versions of these distributions, or of their variants for CPUs.
+
+    Raises:
+        PackageNotFoundError: one is not installed.
+    """
+    installed = environment.distributions()
+    return {package: environment.version(package, installed) or importlib.metadata.version(package) for package in packages}
 
 
 def code_digest(folders: Sequence[Path]) -> str:

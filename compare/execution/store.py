@@ -18,13 +18,15 @@ from pydantic import AliasChoices, BaseModel, Field
 
 from common.artifacts import atomic_files, checkpoint, event_log, records, results
 from common.artifacts.checkpoint import CheckpointError
-from common.artifacts.schema import ResultError, RunResult
+from common.artifacts.schema import Environment, ResultError, RunResult
 from common.frozen import Exact
 from common.machine import machine
 from common.machine.rates import Rates
 from common.models.work import Work
 from compare.core.errors import FolderError
 from compare.core.until_decided import UntilDecided
+from compare.execution import contestants
+from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
 
 _LONGEST_VALUE = 120
@@ -61,7 +63,7 @@ class ProofRecord(Exact):
     """proved, not proved, or not claimed."""
     sentence: str
     mode_verdicts: dict[str, dict[str, str]] = {}
-    """framework: {mode: verdict}."""
+    """contestant: {mode: verdict}."""
     not_claimed: dict[str, str] = {}
     """Mode: why it is another function than serial as it is timed."""
     compared_with: dict[str, str] = Field(default={}, validation_alias=AliasChoices("compared_with", "held_against"))
@@ -89,7 +91,11 @@ class Comparison(Exact):
     code_hash: str
     """See `compare.execution.code_digest`."""
     versions: dict[str, dict[str, str]]
-    """framework: {package: version}."""
+    """contestant: {package: version}."""
+    contestants: list[Contestant] = []
+    """Those that are more than a twin's name."""
+    environments: dict[str, Environment] = {}
+    """By contestant, as they were before the proof. Empty: not recorded."""
     machine: dict[str, Any]
     prove: bool = True
     """Whether a proof was asked for."""
@@ -339,7 +345,7 @@ def finished(folder: Path, row: Row, repeat: int) -> RunResult | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     result = _loaded(path, (file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns))
-    if result.spec != row.spec or result.framework != row.contestant:
+    if result.spec != row.spec or result.framework != row.framework:
         raise ResultError(f"{path} is the result of another spec. Run it again.")
     if result.repeat != repeat:
         raise ResultError(f"{path} is the result of another repeat: of {result.repeat}. Run it again.")
@@ -428,6 +434,11 @@ def _difference(stored: Comparison, wanted: Comparison) -> str | None:
         return "its data had other content"
     if stored.versions != wanted.versions:
         return "it ran other versions of the frameworks"
+    if stored.contestants != wanted.contestants:
+        return "its contestants had other interpreters or switches"
+    for name, before in stored.environments.items():
+        if (now := wanted.environments.get(name)) is not None and (changed := contestants.changes(before, now)):
+            return f"the environment of {name} has changed since: {changed}"
     return other_ground((stored.code_hash, wanted.code_hash), (stored.machine, wanted.machine))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from common.artifacts.schema import RunResult
 from compare.core import wording
 from compare.execution.store import Stored
+from compare.judgement import environments
 from compare.judgement.row_figures import Summary
 from compare.judgement.summary import FAILURES, measured, seconds_apart
 
@@ -96,6 +97,7 @@ def _not_in_turn(stored: Stored) -> list[str]:
 
 def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
     sentences = [*(f"Set aside: {reason}" for reason in stored.set_aside), *_shared_cores(stored), *_not_in_turn(stored)]
+    sentences += environments.cautions(stored)
     for row, summary in zip(stored.comparison.rows, summaries, strict=True):
         sentences += _cut_short(summary, list(stored.runs[summary.id].values()))
         if summary.status in FAILURES:

@@ -65,7 +65,8 @@ def command(
     spec_file: options.SpecFile = None,
     data: options.Data = None,
     model: options.Model = None,
-    frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
+    frameworks: options.SomeFrameworks = None,
+    contestant: options.Contestants = None,
     modes: Annotated[str, typer.Option(help="Which, with commas; or all.")] = "serial",
     epochs: options.Epochs = None,
     batch_size: options.BatchSize = None,
@@ -113,7 +114,8 @@ def command(
             first = settings.values.get("seed") or 0
             settings = comparison_plan.with_seeds(settings, tuple(range(first, first + repeats)), repeats)
             folder = (out or store.new_folder("regress")).resolve()
-            judged = _interleaved(revision, settings, names(frameworks), folder, criteria, prove=proof)
+            compared = options.contestants(frameworks, contestant, settings.contestants)
+            judged = _interleaved(revision, settings, compared, folder, criteria, prove=proof)
         report = regress_report.report(judged)
         if not as_json:
             terminal.stdout().print(Text(report.title, style=regress_report.style(judged)))

@@ -155,8 +155,8 @@ def _warm_up(rows: Sequence[Row], codes: Mapping[str, Code], revision: str, show
 
 def _plan_of(base: Checkout, head: Comparison) -> Comparison:
     """What the base's folder records about itself: the same rows, by other code."""
-    frameworks = {row.contestant for row in head.rows}
-    folders = [base.root / folder for folder in ("common", *sorted(launch.FRAMEWORKS[name] for name in frameworks))]
+    twins = {row.framework for row in head.rows}
+    folders = [base.root / folder for folder in ("common", *sorted(launch.FRAMEWORKS[name] for name in twins))]
     own = {**head.machine, "commit": base.commit, "dirty": False}
     return head.model_copy(update={"machine": own, "code_hash": machine.code_digest(folders), "proof": None})
 
