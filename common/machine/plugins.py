@@ -5,8 +5,11 @@ Entry points are those of the interpreter that asks. A twin is looked up in the 
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 from importlib.metadata import EntryPoint
+from pathlib import Path
+from types import ModuleType
 
 TWINS = "convtwins.twins"
 """Name of a twin: its package, which `python -m` runs."""
@@ -20,3 +23,12 @@ def installed(group: str) -> dict[str, EntryPoint]:
     for entry in importlib.metadata.entry_points(group=group):
         found.setdefault(entry.name, entry)
     return found
+
+
+def code_digest(package: ModuleType) -> str:
+    """SHA-256 over all Python files of a package."""
+    digest = hashlib.sha256()
+    for folder in sorted(map(Path, package.__path__)):
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()

@@ -90,7 +90,8 @@ def main(
         summary = load_twin().summarize(commands.architecture_of(read))
         arguments.out.write_text(json.dumps(summary, indent=1), encoding="utf-8")
         return EXIT_OK
-    job = Job(framework, read, arguments, words, timing.process_started())
+    package = getattr(rendezvous, "__package__", None)
+    job = Job(framework, read, arguments, words, timing.process_started(), package)
     try:
         environments = rendezvous.environments(read)
         is_rank = ranks.is_rank(read, environments)
@@ -175,7 +176,7 @@ def _in_this_process(
     if arguments.command == "trace":
         twin.configure(read)
         for what, out in [(read, arguments.out), *others]:
-            commands.trace(job.framework, twin, what, out, arguments)
+            commands.trace(twin, what, out, arguments)
         return EXIT_OK
     options = description["options"]
     held = {"allocator": allocator, "cpus": cpus, "physical_cores": machine.physical_cores(cpus)}

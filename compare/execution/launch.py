@@ -1,6 +1,6 @@
 """Start a contestant's twin as a process of its own, and stop it with everything that it started.
 
-This is the only place that names the twins' modules: a third framework is one more line here.
+This is the only place that names the suite's own twins. Others come with installed packages, see `common.machine.plugins`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from typing import Any
 import psutil
 
 from common.artifacts.schema import Environment
-from common.machine import environment, heartbeat
+from common.machine import environment, heartbeat, plugins
 from common.machine.machine import PROJECT_ROOT
 from common.processes import watchdog
 from compare.core.errors import LaunchError
 from compare.execution import contestants
 
 FRAMEWORKS = {"pytorch": "pytorch_impl", "tensorflow": "tensorflow_impl"}
+"""The suite's own twins."""
 
 OWN = {"dask": "common.processes.dask_scan_process"}
 """The suite's own work that is measured beside the frameworks, in processes started the same way."""
@@ -126,8 +127,9 @@ def probe(name: str, *options: str) -> dict[str, Any]:
         )
     refusal = environment.unsupported({"Python": environment.PYTHONS}, {"Python": version.strip()})
     if refusal is None:
-        module = (FRAMEWORKS | OWN)[contestants.named(name).twin]
-        printed, said, code = _output(name, [python, "-m", environment.__name__, module, *options])
+        twin = contestants.named(name).twin
+        package = (FRAMEWORKS | OWN).get(twin, f"{plugins.TWINS}:{twin}")
+        printed, said, code = _output(name, [python, "-m", environment.__name__, package, *options])
         try:
             found = json.loads(printed)
             refusal = found["refusal"]
@@ -322,15 +324,21 @@ def exit_words(code: int) -> str:
 
 
 def _command(name: str, arguments: Sequence[str]) -> list[str]:
-    twin = ["-m", (FRAMEWORKS | OWN)[contestants.named(name).twin], *arguments]
+    twin = ["-m", *_module(name), *arguments]
     if sys.platform != "linux":
         return [interpreter(name), *twin]
     return [interpreter(name), "-I", "-S", "-c", _TIED_TO_PARENT, str(os.getpid()), *twin]
 
 
 def _shown(name: str) -> str:
-    contestant = contestants.named(name)
-    return f"{contestant.python or 'python'} -m {FRAMEWORKS[contestant.twin]} describe"
+    return " ".join([contestants.named(name).python or "python", "-m", *_module(name), "describe"])
+
+
+def _module(name: str) -> list[str]:
+    """The words behind `python -m` that run a contestant's twin."""
+    twin = contestants.named(name).twin
+    own = (FRAMEWORKS | OWN).get(twin)
+    return ["common.processes.plugin", twin] if own is None else [own]
 
 
 def _environment(root: Path | None = None) -> dict[str, str]:

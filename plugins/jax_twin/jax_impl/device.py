@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from common.machine import machine
 from common.machine.rates import DEVICE_COPIED_BYTES, DEVICE_MATRIX_SIZE, DeviceRates, of_device
 from common.spec import Spec
-from jax_impl import switches
+from jax_impl import SUPPORTED, switches
 
 # Twin: JAX makes float32 of float64 unless it is told once, before the first array.
 jax.config.update("jax_enable_x64", True)
@@ -30,7 +30,8 @@ def describe() -> dict[str, Any]:
     """Devices, available modes, switches and versions, JSON-ready. `common.spec.check_against` checks a spec against them."""
     names = gpus()
     without = {"on_cpu": _on([])} if names else {}
-    return {"framework": "jax", "versions": versions(), **_on(names), **without}
+    of_build = {"versions": versions(), "supported": SUPPORTED, "libraries": {}}
+    return {"framework": "jax", **of_build, **_on(names), **without}
 
 
 def _on(names: list[str]) -> dict[str, Any]:
