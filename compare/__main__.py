@@ -32,6 +32,7 @@ MODULES = {
         ("switches", ["optimize", "layers"]),
         ("regression", ["regress", "history"]),
         ("data", ["cache"]),
+        ("environments", ["env"]),
         ("comparison", ["selftest"]),
         ("", ["doctor"]),
         ("workflows", ["study", "reproduce"]),

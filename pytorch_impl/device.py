@@ -102,7 +102,7 @@ def versions() -> dict[str, str]:
 
 
 def libraries() -> dict[str, str]:
-    """Versions of the libraries that the framework says it was built with, as far as it says."""
+    """Versions of the libraries that the framework was built with. Those that it does not name are left out."""
     build = re.search(r"(?:oneDNN|MKL-DNN) v([\d.]+)", torch.__config__.show())
     cudnn = torch.backends.cudnn.version() if torch.version.cuda else None
     # Twin: each framework has its own record of what it was built with.

@@ -102,7 +102,7 @@ def versions() -> dict[str, str]:
 
 
 def libraries() -> dict[str, str]:
-    """Versions of the libraries that the framework says it was built with, as far as it says."""
+    """Versions of the libraries that the framework was built with. Those that it does not name are left out."""
     build = tf.sysconfig.get_build_info()
     # Twin: each framework has its own record of what it was built with.
     found = {"CUDA": build.get("cuda_version"), "cuDNN": build.get("cudnn_version")}

@@ -99,7 +99,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def clashes() -> list[str]:
-    """Distributions that installed different files of one name, of which only the last is there, in words.
+    """Distributions that installed different files of one name, in words. Only the last file is there.
 
     NVIDIA's libraries for CUDA 12 and 13 do so: `nvidia/cudnn` is of both.
     """
@@ -133,17 +133,18 @@ def main(words: Sequence[str]) -> None:
     group, colon, twin = words[0].partition(":")
     brought = plugins.installed(group) if colon else {}
     installed = distributions()
-    if colon and twin not in brought:
-        code, refusal = None, f"It has no twin {twin}. Install a package with an entry point {twin} in the group {group}."
-    else:
+    package, supported = None, dict[str, Any]()
+    if twin in brought or not colon:
         package = importlib.import_module(brought[twin].module if colon else words[0].partition(".")[0])
         supported = getattr(package, "SUPPORTED", {})
-        code = plugins.code_digest(package) if colon else None
-        refusal = unsupported(supported, {name: version(name, installed) for name in supported})
+    refusal = unsupported(supported, {name: version(name, installed) for name in supported})
+    if package is None:
+        refusal = f"It has no twin {twin}. Install a package with an entry point {twin} in the group {group}."
     found = {
         **describe(),
         "refusal": refusal,
-        "code": code,
+        "installed": any(version(name, installed) for name in list(supported)[:1]),
+        "code": plugins.code_digest(package) if package is not None and colon else None,
         "clashes": clashes() if "--clashes" in words else None,
     }
     print(json.dumps(found))

@@ -114,6 +114,18 @@ def probe(name: str, *options: str) -> dict[str, Any]:
     Raises:
         LaunchError: the interpreter is missing, broken, of another Python, or without a version that the twin supports.
     """
+    found = inspect(name, *options)
+    if found["refusal"] is not None:
+        raise LaunchError(f"The interpreter of {name} cannot run it: {found['refusal']} Received: {interpreter(name)}.")
+    return found
+
+
+def inspect(name: str, *options: str) -> dict[str, Any]:
+    """The same. `refusal` says why the interpreter cannot run the twin. None: it can, as far as versions say.
+
+    Raises:
+        LaunchError: the interpreter is missing, broken or of another Python.
+    """
     python = interpreter(name)
     version, said, code = platform.python_version(), "", 0
     if python != sys.executable:
@@ -125,23 +137,17 @@ def probe(name: str, *options: str) -> dict[str, Any]:
             f"The interpreter of {name} does not work ({exit_words(code)}): {python}. Received: {received}. "
             "Name the python of an environment."
         )
-    refusal = environment.unsupported({"Python": environment.PYTHONS}, {"Python": version.strip()})
-    if refusal is None:
-        twin = contestants.named(name).twin
-        package = (FRAMEWORKS | OWN).get(twin, f"{plugins.TWINS}:{twin}")
-        printed, said, code = _output(name, [python, "-m", environment.__name__, package, *options])
-        try:
-            found = json.loads(printed)
-            refusal = found["refusal"]
-        except (ValueError, TypeError, KeyError):
-            raise LaunchError(
-                f"The interpreter of {name} cannot list what is installed ({exit_words(code)}): {python}.\n{_last_lines(said)}"
-            ) from None
-    else:
-        found = {}
-    if refusal is not None:
+    if (refusal := environment.unsupported({"Python": environment.PYTHONS}, {"Python": version.strip()})) is not None:
         raise LaunchError(f"The interpreter of {name} cannot run it: {refusal} Received: {python}.")
-    return found
+    twin = contestants.named(name).twin
+    package = (FRAMEWORKS | OWN).get(twin, f"{plugins.TWINS}:{twin}")
+    printed, said, code = _output(name, [python, "-m", environment.__name__, package, *options])
+    try:
+        return dict(json.loads(printed))
+    except (ValueError, TypeError):
+        raise LaunchError(
+            f"The interpreter of {name} cannot list what is installed ({exit_words(code)}): {python}.\n{_last_lines(said)}"
+        ) from None
 
 
 def environment_of(name: str) -> Environment:

@@ -49,7 +49,7 @@ def cautions(stored: Stored) -> list[str]:
 
 
 def _counted(stored: Stored) -> dict[str, Environment]:
-    """Contestants' environments. Without a GPU, what a framework says of libraries for GPUs does not count."""
+    """Environments of contestants. Without a GPU, the libraries of a framework do not count."""
     comparison = stored.comparison
     used = {"libraries": {}} if not comparison.machine.get("gpus") else {}
     return {name: each.model_copy(update=used) for name, each in comparison.environments.items()}

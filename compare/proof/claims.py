@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from common import spec
 from common.models import architectures
 from common.models.architectures import Architecture
 from common.spec import Spec
-from compare.execution import launch
+from compare.execution import contestants, launch
 
 
 def not_claimed(timed: Spec, architecture: Architecture, modes: Sequence[str], frameworks: Sequence[str]) -> dict[str, str]:
@@ -18,7 +19,7 @@ def not_claimed(timed: Spec, architecture: Architecture, modes: Sequence[str], f
         timed: the run that the proof is for.
         architecture: of its model.
         modes: parallel ones.
-        frameworks: those that run with switches of their own.
+        frameworks: contestants with switches that the proof is made without.
     """
     reasons: dict[str, str] = {}
     for mode in modes:
@@ -54,6 +55,26 @@ def compared_with(timed: Spec, architecture: Architecture, modes: Sequence[str])
 def has_switches(timed: Spec) -> bool:
     """Whether a run has other switches than `usual`."""
     return bool(timed.framework_options) or timed.switches != "usual"
+
+
+def proved_switches(name: str, *specs: Spec) -> dict[str, Any]:
+    """The switches of a contestant that its float64 proof is made with: those that keep all digits and fit all these specs."""
+    wanted = contestants.named(name).switches
+    if not wanted:
+        return {}
+    options = spec.of_device(specs[0], launch.describe(name))["options"]
+    return {
+        switch: value
+        for switch, value in wanted.items()
+        if switch in options and value not in options[switch].get("reduced", ())
+        if all(spec.incompatibility(each, options[switch], value) is None for each in specs)
+    }
+
+
+def has_unproved_switches(name: str, timed: Spec, proved: Spec) -> bool:
+    """Whether a run has other switches than `usual` and those that its float64 proof is made with."""
+    own = proved_switches(name, proved).items()
+    return timed.switches != "usual" or not timed.framework_options.items() <= own
 
 
 def reduced(framework: str, timed: Spec) -> list[str]:

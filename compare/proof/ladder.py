@@ -92,7 +92,9 @@ def prove(
     ladder = _Ladder(base, tuple(frameworks), tuple(parallel), replicas, out, progress)
     # What is claimed depends on the timed run itself, which the key leaves out.
     with_switches = [
-        name for name in frameworks if any(claims.has_switches(runs.get(name, timed)) for runs in (timed_runs, *others))
+        name
+        for name in frameworks
+        if any(claims.has_unproved_switches(name, runs.get(name, timed), base) for runs in (timed_runs, *others))
     ]
     claimed: dict[str, Any] = {
         "not_claimed": claims.not_claimed(timed, ladder.architecture, parallel, with_switches),

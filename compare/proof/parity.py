@@ -20,7 +20,7 @@ from compare.core import exits
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import each_once, given_besides, names, variants
 from compare.core.presets import Preset
-from compare.execution import launch, matrix, options, run_settings, store
+from compare.execution import contestants, launch, matrix, options, run_settings, store
 from compare.execution.matrix import Row
 from compare.execution.options import OPTIMIZERS
 from compare.proof import ladder, third_opinion
@@ -103,6 +103,9 @@ def command(
                 )
             ]
             asked = list(Preset().modes) if modes is None else variants(modes)
+            own = [each.name for each in contestants.entered(named) if each.switches]
+            for each in specs:  # refuse a switch that a contestant's twin lacks
+                matrix.judge([matrix.row(name, name, each) for name in own], {name: launch.describe(name) for name in own})
         if out is not None:
             store.refuse_others(out, RESULTS_FILE, None, "proof", own=(*spec.MODELS, *(each.model for each in specs)))
         if referee:

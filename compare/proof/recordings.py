@@ -10,6 +10,7 @@ import safetensors.numpy
 from common.spec import Spec
 from compare.core.errors import LaunchError
 from compare.execution import launch
+from compare.proof import claims
 from compare.proof.differences import Arrays
 
 
@@ -53,7 +54,7 @@ def record(
         words: list[str] = []
         for label, place in paths.items():
             place.unlink(missing_ok=True)  # never judge a recording of an earlier proof
-            source = str(folder / f"{label}.json")
+            source = str(_source(folder, label, specs, name))
             words += ["--then", source, str(place)] if words else ["trace", source, "--out", str(place)]
         code = launch.call(name, [*words, *options], log=log, hang_seconds=what.hang_seconds)
         if code != 0:
@@ -66,3 +67,14 @@ def record(
                 raise LaunchError(f"{name} recorded nothing for {label}, and ended as if all were well. See {log}.")
             recordings[label][name] = safetensors.numpy.load_file(place)
     return recordings
+
+
+def _source(folder: Path, label: str, specs: Mapping[str, Spec], name: str) -> Path:
+    """The spec that a contestant records: the one for all, or one with the switches of its own that prove something."""
+    own = claims.proved_switches(name, *specs.values())
+    if not own:
+        return folder / f"{label}.json"
+    what = specs[label]
+    path = folder / f"{label}-{name}.json"
+    path.write_text(what.with_fields(framework_options={**what.framework_options, **own}).to_json(), encoding="utf-8")
+    return path

@@ -523,7 +523,7 @@ def proof_tables(proof: Mapping[str, Any]) -> list[Table]:
 
 
 def environment_table(contestants: Sequence[str], differences: Sequence[Mapping[str, str | None]]) -> list[Table]:
-    """What differs between the environments of contestants, one distribution or library a line. No table if nothing does."""
+    """A line for each distribution or library that differs between contestants. No table if nothing does."""
 
     def of(name: str) -> Callable[[Mapping[str, str | None]], Cell]:  # a name may have dots, which a path of `pick` divides
         return lambda difference: difference.get(name)

@@ -46,6 +46,7 @@ FOLDERS: dict[str, tuple[str, ...]] = {
         "switches",
         "comparison",
         "data",
+        "environments",
         "proof",
         "reporting",
         "judgement",
