@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import typer
 from rich.console import Console
 
@@ -241,12 +242,15 @@ def _recorded(what: Spec, dataset: Dataset, architecture: Architecture, recorded
         if found.dtype != what.precision or not np.array_equal(found, drawn[parameter.name].astype(what.precision)):
             yield f"initial/{parameter.name} is not the drawn array. Received: {found.dtype} {list(found.shape)}"
     plan = Plan(what, architecture, len(dataset.train))
-    epoch = plan.draw(1)
+    taken = 0
     for step in range(what.steps or 1):
-        start, stop = plan.batch(step)
+        number, position = divmod(step, plan.steps_per_epoch)
+        epoch, (start, stop) = plan.draw(number + 1), plan.batch(position)
         ids = epoch.ids[start:stop]
-        if not np.array_equal(recorded["ids"][start:stop], ids):
+        if not np.array_equal(recorded["ids"][taken : taken + len(ids)], ids):
             yield f"step {step + 1} trains on other examples than the plan's"
+        taken += len(ids)
+        assert epoch.flips is not None and epoch.shifts is not None, "_spec asks for both"
         images = _augmented(dataset.train.images[ids], epoch.flips[start:stop], epoch.shifts[start:stop])
         if not np.array_equal(recorded[f"images/{step}"], images):
             yield f"step {step + 1} trains on other pixels than the plan's flips and shifts give"
@@ -256,7 +260,7 @@ def _recorded(what: Spec, dataset: Dataset, architecture: Architecture, recorded
                 yield f"step {step + 1} has another dropout mask than the plan's"
 
 
-def _augmented(images: Array, flips: Array, shifts: Array) -> Array:
+def _augmented(images: npt.NDArray[Any], flips: npt.NDArray[Any], shifts: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Flipped and shifted one image at a time, zeros moving in."""
     made = np.zeros_like(images)
     size = images.shape[1]
@@ -282,7 +286,7 @@ class _Evaluation(Network):
         return super()._layer(layer, x)
 
 
-def _evaluated(architecture: Architecture, arrays: Arrays, images: Array) -> Array:
+def _evaluated(architecture: Architecture, arrays: Arrays, images: npt.NDArray[Any]) -> Array:
     """The referee's logits in evaluation mode, of pixels without normalisation."""
     pixels = network.scaled(images, [0.0] * 3, [1.0] * 3, np.float64)
     evaluation = _Evaluation(arrays, Batch(pixels, np.zeros(len(images), np.int64)))
@@ -295,7 +299,7 @@ def _single_steps(trial: Trial) -> Faults:
             what = _spec(optimizer=optimizer, precision=precision, steps=6)
             dataset, architecture = loaded(what)
             steps = [0, 1, 4]
-            words = ["--steps", ",".join(map(str, steps))]
+            words = ["--drawn", ",".join(map(str, steps))]
             label = f"steps-{precision}"
             teacher = trial.traced(what, label, *words)
             where = f"{optimizer}, {precision}"
@@ -340,11 +344,12 @@ def _trajectories(trial: Trial) -> Faults:
 def _input(trial: Trial) -> Faults:
     data = {"source": _LEAVES}
     first = trial.traced(_spec(data=data), "cached")
-    for name, fields in {
+    others: dict[str, dict[str, Any]] = {
         "input workers": {"data": data, "input": "workers", "workers": 2},
         "loading streaming": {"data": {**data, "loading": "streaming"}},
         "streaming workers": {"data": {**data, "loading": "streaming"}, "input": "workers", "workers": 2},
-    }.items():
+    }
+    for name, fields in others.items():
         other = trial.traced(_spec(**fields), name.replace(" ", "-"))
         yield from (f"{name} gives other {what}" for what in ("ids", "pixels") if not np.array_equal(first[what], other[what]))
 
@@ -471,9 +476,10 @@ def _bad_input(trial: Trial) -> Faults:
             yield f"{what} must end with exit code {expected}. Received: {launch.exit_words(code)}: {_last(said)}"
         elif named not in said:
             yield f"{what} must be refused with a message that names {named!r}. Received: {_last(said)}"
-    diverged = trial.out / "a-loss-that-diverges-run" / results.RESULT_FILE
-    if not diverged.exists() or (status := results.load(diverged).status) != "diverged":
-        yield f"a loss that diverges must leave a result of status diverged. Received: {status if diverged.exists() else None}"
+    path = trial.out / "a-loss-that-diverges-run" / results.RESULT_FILE
+    status = results.load(path).status if path.exists() else "none"
+    if status != "diverged":
+        yield f"a loss that diverges must leave a result of status diverged. Received: {status}"
 
 
 CHECKS: dict[str, Callable[[Trial], Faults]] = {
