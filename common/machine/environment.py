@@ -145,6 +145,7 @@ def main(words: Sequence[str]) -> None:
         "refusal": refusal,
         "installed": any(version(name, installed) for name in list(supported)[:1]),
         "code": plugins.code_digest(package) if package is not None and colon else None,
+        "brought": list(plugins.installed(plugins.TWINS)) if "--clashes" in words else None,
         "clashes": clashes() if "--clashes" in words else None,
     }
     print(json.dumps(found))

@@ -24,7 +24,7 @@ class State(NamedTuple):
 
 
 class Examples(NamedTuple):
-    """One replica's shard of a batch. `rows`: bool [N], the examples that count. None: all."""
+    """One replica's shard of a batch, as `Batch`. `rows`: bool [N], the examples that count. None: all."""
 
     images: Any
     labels: Any
@@ -47,16 +47,10 @@ def share_of_loss(logits: jax.Array, labels: jax.Array, num_examples: Any, loss:
 
 
 class Objective:
-    """What a run minimises. A trainer binds here, once, what is the same in all its steps.
-
-    A step has images uint8 [N, H, W, 3], labels int64 [N] and masks, one bool [N, units] for each dropout. These N examples
-    are a shard of a global batch of num_examples.
-    """
+    """What a run minimises. A trainer binds here, once, what is the same in all its steps."""
 
     def __init__(self, loss: str, scaling: Scaling, precision: str) -> None:
-        self.loss = loss
-        self.scaling = scaling
-        self.precision = precision
+        self.loss, self.scaling, self.precision = loss, scaling, precision
 
     def forward(
         self, network: Network, parameters: Arrays, statistics: Arrays, examples: Examples, num_examples: Any
