@@ -13,7 +13,7 @@ from compare.execution import contestants, launch, options
 from compare.proof import conformance, ladder
 from compare.proof.conformance import Trial
 
-INTERPRETERS = (os.environ.get("CONVTWINS_JAX_PYTHON", ""), ".venv-jax/bin/python", ".environments/jax/bin/python")
+INTERPRETERS = (os.environ.get("CONVTWINS_JAX_PYTHON", ""), ".environments/jax/bin/python")
 
 
 def _python() -> str | None:
@@ -30,7 +30,7 @@ def _python() -> str | None:
 PYTHON = _python()
 pytestmark = pytest.mark.skipif(
     PYTHON is None,
-    reason="JAX and its twin cannot be imported: set CONVTWINS_JAX_PYTHON, or make .venv-jax (docs/a-new-twin.md)",
+    reason="JAX and its twin cannot be imported: make their environment (docs/a-new-twin.md), or set CONVTWINS_JAX_PYTHON",
 )
 
 
