@@ -58,7 +58,7 @@ def test_a_twin_of_a_package_is_found_and_run_as_python_m_would(install: Install
 
 def test_the_code_of_a_package_is_part_of_what_was_compared(install: Install) -> None:
     place = install(plugins.TWINS, "third = brought_package", "SUPPORTED = {}\n")
-    package = __import__("brought_package")
+    package = plugins.installed(plugins.TWINS)["third"].load()
     before = plugins.code_digest(package)
     (place / "brought_package" / "more.py").write_text("x = 1\n", encoding="utf-8")
     assert plugins.code_digest(package) != before
