@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import Any
 
@@ -104,14 +105,14 @@ def versions() -> dict[str, str]:
 def libraries() -> dict[str, str]:
     """Versions of the libraries that the framework was built with. Those that it does not name are left out."""
     build = re.search(r"(?:oneDNN|MKL-DNN) v([\d.]+)", torch.__config__.show())
-    cudnn = torch.backends.cudnn.version() if torch.version.cuda else None
     # Twin: each framework has its own record of what it was built with.
-    found = {
-        "CUDA": torch.version.cuda,
-        "cuDNN": None if cudnn is None else f"{cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}",
-        "NCCL": ".".join(map(str, torch.cuda.nccl.version())) if torch.version.cuda else None,
-        "oneDNN": build[1] if build else None,
-    }
+    found = {"CUDA": torch.version.cuda, "oneDNN": build[1] if build else None}
+    if torch.version.cuda:
+        with contextlib.suppress(RuntimeError):  # another cuDNN is there than the one it was built with: no matter on a CPU
+            cudnn = torch.backends.cudnn.version() or 0
+            found["cuDNN"] = f"{cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}"
+        with contextlib.suppress(AttributeError, RuntimeError):  # a build without NCCL
+            found["NCCL"] = ".".join(map(str, torch.cuda.nccl.version()))
     return {name: version for name, version in found.items() if version}
 
 

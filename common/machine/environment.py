@@ -116,7 +116,7 @@ def clashes() -> list[str]:
         for line in lines:
             path, _, rest = line.rpartition(",")[0].rpartition(",")
             if rest and not path.startswith("..") and not path.endswith(".pyc"):
-                owners.setdefault(f"{folder.parent}/{path}", {})[name] = rest
+                owners.setdefault(path, {})[name] = rest
     shared: dict[tuple[str, ...], list[str]] = {}
     for path, own in owners.items():
         if len(set(own.values())) > 1:

@@ -73,18 +73,19 @@ def look(name: str, python: str | None) -> Checked:
     """
     contestants.enter(Contestant(name=_subject(name, twin), twin=twin, python=python) for twin in launch.FRAMEWORKS)
     first = _subject(name, next(iter(launch.FRAMEWORKS)))
-    facts = {"name": name, "interpreter": launch.interpreter(first)}
+    interpreter = launch.interpreter(first)
     try:
         found = {twin: launch.inspect(_subject(name, twin), "--clashes") for twin in launch.FRAMEWORKS}
         for twin in next(iter(found.values()))["brought"]:
             contestants.enter([Contestant(name=_subject(name, twin), twin=twin, python=python)])
             found[twin] = launch.inspect(_subject(name, twin))
     except LaunchError as error:
-        return Checked(**facts, error=str(error))
+        return Checked(name=name, interpreter=interpreter, error=str(error))
     own = next(iter(found.values()))
-    made = creating.made(Path(launch.interpreter(first)).parents[1])
+    made = creating.made(Path(interpreter).parents[1])
     return Checked(
-        **facts,
+        name=name,
+        interpreter=interpreter,
         python=own["python"],
         distributions=own["distributions"],
         distributions_hash=own["distributions_hash"],

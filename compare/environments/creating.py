@@ -78,9 +78,8 @@ def create(name: str, lock: Path, folder: Path, python: str | None = None) -> Pa
     ]  # fmt: skip
     try:
         with log.open("wb") as output:
-            for step in steps:
-                if (code := subprocess.run(step, check=False, stdout=output, stderr=output).returncode) != 0:
-                    break
+            codes = (subprocess.run(step, check=False, stdout=output, stderr=output).returncode for step in steps)
+            code = next(filter(None, codes), 0)
         if code != 0:
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
             raise LaunchError(

@@ -170,7 +170,7 @@ def measure_environments(pythons: tuple[str, str], request: Request, out: Path, 
         store.refuse_others(out, None, None, "measurement")
         sides: dict[str, _OneSide] = {}
         for side, python in zip((BASE, HEAD), pythons, strict=True):
-            there = [Contestant(**{**each.model_dump(), "python": python}) for each in named]
+            there = [Contestant.of_fields(each.name, {**each.model_dump(), "python": python}) for each in named]
             contestants.enter(there)
             plan = comparison_plan.judged(request, shown)
             if side == HEAD and request.prove:

@@ -140,7 +140,7 @@ def test_a_check_imports_each_framework_and_names_what_dies_and_what_clashes(
     done = compare("env", "check", "mine/bin/python", "--json")
     found = json.loads(done.stdout)["environment"]
     assert done.exit_code == 1 and found["name"] == "mine"
-    assert found["clashes"] == [f"one and other both installed {site}/shared.so"]
+    assert found["clashes"] == ["one and other both installed shared.so"]
     left, right, dead = found["twins"]
     assert (left["versions"], left["devices"], left["refusal"]) == ({"left": "1.0"}, ["cpu (cpu)"], None)
     assert right["refusal"] is None and "mine-dead cannot describe itself" in dead["refusal"]
