@@ -24,7 +24,7 @@ MODULES = {
     for folder, names in (
         ("comparison", ["run"]),
         ("reporting", ["report"]),
-        ("proof", ["parity", "models"]),
+        ("proof", ["parity", "models", "conformance"]),
         ("data", ["data", "preprocess"]),
         ("comparison", ["scaling"]),
         ("evaluation", ["evaluate", "convert", "predict", "infer"]),

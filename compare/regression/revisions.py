@@ -222,7 +222,10 @@ def _warm_up(rows: Sequence[Row], sides: Mapping[str, _OneSide], what: str, show
 def _plan_of(base: Checkout, head: Comparison) -> Comparison:
     """What the base's folder records about itself: the same rows, by other code."""
     twins = {row.framework for row in head.rows}
-    folders = [base.root / folder for folder in ("common", *sorted(launch.FRAMEWORKS[name] for name in twins))]
+    folders = [
+        base.root / folder
+        for folder in ("common", *sorted(launch.FRAMEWORKS[name] for name in twins if name in launch.FRAMEWORKS))
+    ]
     own = {**head.machine, "commit": base.commit, "dirty": False}
     return head.model_copy(update={"machine": own, "code_hash": machine.code_digest(folders), "proof": None})
 

@@ -65,6 +65,7 @@ Files beside the folders stand above all of them.
 OPAQUE = {
     ("common/models/architectures.py", "importlib.import_module"): "a user's own model module, named in the spec",
     ("common/machine/environment.py", "importlib.import_module"): "a twin's package, which says the versions that it supports",
+    ("common/processes/plugin.py", "runpy.run_module"): "a twin that an installed package brings, named on the command line",
     ("compare/__main__.py", "importlib.import_module"): "a command's own module, one of those listed there",
 }
 """Imports of a name that is only known when the program runs, each with its reason."""
