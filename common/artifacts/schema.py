@@ -250,3 +250,5 @@ class RunResult(Exact):
     """How often the run was cut short and resumed from a checkpoint. See `Phases` for how its time is counted."""
     started_over: str | None = None
     """Why a run that was cut short did not resume from a checkpoint."""
+    clock_caution: str | None = None
+    """What was seen of its clock that may be the machine's doing. No time of the run is reliable then."""

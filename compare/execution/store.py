@@ -68,6 +68,8 @@ class ProofRecord(Exact):
     sentence: str
     mode_verdicts: dict[str, dict[str, str]] = {}
     """framework: {mode: verdict}."""
+    row_verdicts: dict[str, str] = {}
+    """Row id: the verdict on the mode, if the proof has examined the row as it is timed. Empty in results of version 0.1."""
     not_claimed: dict[str, str] = {}
     """Mode: why it is another function than serial as it is timed."""
     compared_with: dict[str, str] = Field(default={}, validation_alias=AliasChoices("compared_with", "held_against"))

@@ -135,6 +135,8 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
             )
         if summary.unwatched:
             sentences.append(f"{summary.name}: too short to tell whether other work disturbed it: rely on no time of it.")
+        if summary.clock_caution is not None:
+            sentences.append(f"{summary.name}: {summary.clock_caution}: rely on no time of it.")
         if summary.exceeds_budget:
             sentences.append(f"{summary.name}: used {summary.cores_used:.2f} cores of a budget of {summary.cores}.")
         if summary.disturbed and not summary.stolen:

@@ -172,6 +172,7 @@ def _summary(row: Row, stored: Stored) -> Summary:
             spread_median(rates),
             _first(good, lambda result: result.device_rates),
         ),
+        clock_caution=_first(good, lambda result: result.clock_caution),
         confusion=_confusion(good),
     )
 
@@ -270,7 +271,8 @@ def _efficiency(row: Row, device: str | None, one_core: Ratio | None, same_cores
 def _parity(comparison: Comparison, row: Row) -> str:
     if comparison.proof is None:
         return "not examined"
-    return comparison.proof.mode_verdicts.get(row.contestant, {}).get(row.spec.variant, "not claimed")
+    of_mode = comparison.proof.mode_verdicts.get(row.contestant, {}).get(row.spec.variant, "not claimed")
+    return comparison.proof.row_verdicts.get(row.id, of_mode)
 
 
 def _first_step_difference(stored: Stored, row: Row) -> float | None:

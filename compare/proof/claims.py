@@ -10,6 +10,8 @@ from common.models.architectures import Architecture
 from common.spec import Spec
 from compare.execution import launch
 
+WITHOUT_SWITCHES = "the float64 proof is made without its switches"
+
 
 def not_claimed(timed: Spec, architecture: Architecture, modes: Sequence[str], frameworks: Sequence[str]) -> dict[str, str]:
     """Mode or framework: why it does not claim to be the proved mathematics as it is timed.
@@ -18,7 +20,7 @@ def not_claimed(timed: Spec, architecture: Architecture, modes: Sequence[str], f
         timed: the run that the proof is for.
         architecture: of its model.
         modes: parallel ones.
-        frameworks: those that run with switches of their own.
+        frameworks: those all of whose runs have switches that the float64 proof is made without.
     """
     reasons: dict[str, str] = {}
     for mode in modes:
@@ -35,7 +37,7 @@ def not_claimed(timed: Spec, architecture: Architecture, modes: Sequence[str], f
             reasons[mode] = "the learning rate is scaled with the replicas"
         elif architecture.has_batch_norm and timed.accumulation > 1:
             reasons[mode] = "the parts of a batch whose gradients are added up are parts of each replica's shard"
-    reasons |= dict.fromkeys(frameworks, "the float64 proof is made without its switches")
+    reasons |= dict.fromkeys(frameworks, WITHOUT_SWITCHES)
     if timed.optimizer.native:
         reasons |= dict.fromkeys(("serial", *modes), "the frameworks' own optimizers follow different rules")
     return reasons
@@ -54,6 +56,15 @@ def compared_with(timed: Spec, architecture: Architecture, modes: Sequence[str])
 def has_switches(timed: Spec) -> bool:
     """Whether a run has other switches than `usual`."""
     return bool(timed.framework_options) or timed.switches != "usual"
+
+
+def keeps_mathematics(framework: str, timed: Spec) -> bool:
+    """Whether the float64 proof can be made with a run's switches: those of a level, if they leave all digits.
+
+    Layout, graph, threads and kernels are no change of mathematics. Switches that a spec names, or that were searched, are
+    each framework's own, so that no one proof has them.
+    """
+    return not timed.framework_options and timed.switches != "best" and not reduced(framework, timed)
 
 
 def reduced(framework: str, timed: Spec) -> list[str]:

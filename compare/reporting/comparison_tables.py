@@ -10,7 +10,7 @@ from typing import Any
 from common.artifacts.results import TRACE_FILE
 from common.artifacts.schema import Phases
 from compare.core.wording import shortened, visible
-from compare.judgement.conditions import CONDITIONS, NOT_RECORDED
+from compare.judgement.conditions import CONDITIONS, NOT_RECORDED, OF_SWITCHES
 from compare.judgement.row_figures import Epoch, Summary
 from compare.reporting.tables import RUN, Cell, Column, Table, value_at
 
@@ -171,6 +171,7 @@ def conditions_table(summaries: Sequence[Summary]) -> list[Table]:
         condition("mechanism", fold=36),
         condition("threads"),
         condition("precision", fold=24),
+        *(condition(name, terminal=False) for name in OF_SWITCHES),
         condition("allocator", terminal=False),
         condition("deterministic", terminal=False),
         Column("implementation", "made by", terminal=False),
