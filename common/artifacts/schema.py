@@ -177,6 +177,21 @@ class Noise(Exact):
     """Cores that other work took during training. Only CPUs of the run count. None also if it ran on several machines."""
 
 
+class Environment(Exact):
+    """What a process ran in."""
+
+    interpreter: str
+    python: str
+    """Its version."""
+    distributions: tuple[str, ...]
+    """All that it can import, as `name==version`."""
+    distributions_hash: str
+    """SHA-256 over them and the version of Python."""
+    libraries: dict[str, str] = {}
+    """Versions of the NVIDIA driver, CUDA, cuDNN, NCCL and oneDNN, as far as they are known. All but the driver's are what the
+    framework says of its own build."""
+
+
 class RunResult(Exact):
     """All that is recorded of one run of one framework."""
 
@@ -242,6 +257,8 @@ class RunResult(Exact):
     """Examples of the test split: true class (row) by predicted class (column)."""
     class_names: list[str] = []
     versions: dict[str, str] = {}
+    environment: Environment | None = None
+    """None: not recorded."""
     machine: Facts = {}
     started_at: Moment | None = None
     """UTC, ISO 8601; of the last attempt."""

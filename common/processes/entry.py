@@ -15,11 +15,11 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from common import spec
 from common.artifacts import results
-from common.machine import heartbeat, machine, placement
+from common.machine import environment, heartbeat, machine, placement
 from common.processes import command_line, commands, ranks, supervisor
 from common.processes.commands import refused
 from common.processes.twin import (
@@ -90,7 +90,9 @@ def _do(
 ) -> int:
     if arguments.command == "describe":
         twin = load_twin()
-        print(json.dumps({**twin.describe(), "formats": twin.inference.suffixes}, indent=1))
+        described = twin.describe()
+        own = {"formats": twin.inference.suffixes, "environment": _environment(described)}
+        print(json.dumps({**described, **own}, indent=1))
         return EXIT_OK
     supervisor.die_with_parent()
     heartbeat.attach()
@@ -204,11 +206,18 @@ def _in_this_process(
     held = {"allocator": allocator, "cpus": cpus, "physical_cores": machine.physical_cores(cpus)}
     facts = {
         "machine": {**machine.describe(), **held},
+        "environment": _environment(description),
         "switches": spec.resolved(read, options),
         "reduced": spec.reduced(read, options),
         "conditions": spec.conditions(read, description) | {"allocator": allocator},
     }
     return commands.run(job, twin, cpus, facts)
+
+
+def _environment(description: dict[str, Any]) -> dict[str, Any]:
+    """This process's environment, with the libraries that the framework names."""
+    found = environment.describe()
+    return {**found, "libraries": found["libraries"] | description.get("libraries", {})}
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

@@ -18,7 +18,7 @@ from pydantic import AliasChoices, BaseModel, Field
 
 from common.artifacts import atomic_files, checkpoint, event_log, records, results
 from common.artifacts.checkpoint import CheckpointError
-from common.artifacts.schema import ResultError, RunResult
+from common.artifacts.schema import Environment, ResultError, RunResult
 from common.frozen import Exact, Moment
 from common.machine import machine
 from common.machine.machine import Facts
@@ -26,6 +26,8 @@ from common.machine.rates import Rates
 from common.models.work import Work
 from compare.core.errors import FolderError
 from compare.core.until_decided import UntilDecided
+from compare.execution import contestants
+from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
 
 _LONGEST_VALUE = 120
@@ -67,7 +69,7 @@ class ProofRecord(Exact):
     """proved, not proved, or not claimed."""
     sentence: str
     mode_verdicts: dict[str, dict[str, str]] = {}
-    """framework: {mode: verdict}."""
+    """contestant: {mode: verdict}."""
     row_verdicts: dict[str, str] = {}
     """Row id: the verdict on the mode, if the proof has examined the row as it is timed. Empty in results of version 0.1."""
     not_claimed: dict[str, str] = {}
@@ -97,7 +99,11 @@ class Comparison(Exact):
     code_hash: str
     """See `compare.execution.code_digest`."""
     versions: dict[str, dict[str, str]]
-    """framework: {package: version}."""
+    """contestant: {package: version}."""
+    contestants: list[Contestant] = []
+    """Those that are more than a twin's name."""
+    environments: dict[str, Environment] = {}
+    """By contestant, as they were before the proof. Empty: not recorded."""
     machine: Facts
     prove: bool = True
     """Whether a proof was asked for."""
@@ -350,7 +356,7 @@ def finished(folder: Path, row: Row, repeat: int) -> RunResult | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     result = _loaded(path, (file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns))
-    if result.spec != row.spec or result.framework != row.contestant:
+    if result.spec != row.spec or result.framework != row.framework:
         raise ResultError(f"{path} is the result of another spec. Run it again.")
     if result.status in FINISHED and not result.epochs:
         raise ResultError(f"{path} has no epoch. Run it again.")
@@ -444,6 +450,11 @@ def _difference(stored: Comparison, wanted: Comparison) -> str | None:
         return "its data had other content"
     if stored.versions != wanted.versions:
         return "it ran other versions of the frameworks"
+    if stored.contestants != wanted.contestants:
+        return "its contestants had other interpreters or switches"
+    for name, before in stored.environments.items():
+        if (now := wanted.environments.get(name)) is not None and (changed := contestants.changes(before, now)):
+            return f"the environment of {name} has changed since: {changed}"
     return other_ground((stored.code_hash, wanted.code_hash), (stored.machine, wanted.machine))
 
 

@@ -8,6 +8,7 @@ from common.artifacts.schema import RunResult
 from common.data.dataset import listed
 from compare.core import wording
 from compare.execution.store import Stored
+from compare.judgement import environments
 from compare.judgement.row_figures import Summary
 from compare.judgement.summary import FAILURES, measured, seconds_apart
 
@@ -113,6 +114,7 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
         *_shared_cores(stored),
         *_not_in_turn(stored),
     ]
+    sentences += environments.cautions(stored)
     for row, summary in zip(stored.comparison.rows, summaries, strict=True):
         sentences += _cut_short(summary, list(stored.runs[summary.id].values()))
         if summary.status in FAILURES:

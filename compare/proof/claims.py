@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from common import spec
 from common.models import architectures
 from common.models.architectures import Architecture
 from common.spec import Spec
-from compare.execution import launch
+from compare.execution import contestants, launch
 
 WITHOUT_SWITCHES = "the float64 proof is made without its switches"
 
@@ -20,7 +21,7 @@ def not_claimed(timed: Spec, architecture: Architecture, modes: Sequence[str], f
         timed: the run that the proof is for.
         architecture: of its model.
         modes: parallel ones.
-        frameworks: those all of whose runs have switches that the float64 proof is made without.
+        frameworks: contestants all of whose runs have switches that the float64 proof is made without.
     """
     reasons: dict[str, str] = {}
     for mode in modes:
@@ -58,13 +59,28 @@ def has_switches(timed: Spec) -> bool:
     return bool(timed.framework_options) or timed.switches != "usual"
 
 
-def keeps_mathematics(framework: str, timed: Spec) -> bool:
-    """Whether the float64 proof can be made with a run's switches: those of a level, if they leave all digits.
+def keeps_mathematics(name: str, timed: Spec) -> bool:
+    """Whether the float64 proof can be made with a run's switches: those of a level and of the contestant, if all digits stay.
 
     Layout, graph, threads and kernels are no change of mathematics. Switches that a spec names, or that were searched, are
     each framework's own, so that no one proof has them.
     """
-    return not timed.framework_options and timed.switches != "best" and not reduced(framework, timed)
+    own = proved_switches(name, timed.with_fields(precision="float64"))
+    return timed.switches != "best" and timed.framework_options.items() <= own.items() and not reduced(name, timed)
+
+
+def proved_switches(name: str, *specs: Spec) -> dict[str, Any]:
+    """The switches of a contestant that its float64 proof is made with: those that keep all digits and fit all these specs."""
+    wanted = contestants.named(name).switches
+    if not wanted:
+        return {}
+    options = spec.of_device(specs[0], launch.describe(name))["options"]
+    return {
+        switch: value
+        for switch, value in wanted.items()
+        if switch in options and value not in options[switch].get("reduced", ())
+        if all(spec.incompatibility(each, options[switch], value) is None for each in specs)
+    }
 
 
 def reduced(framework: str, timed: Spec) -> list[str]:

@@ -523,6 +523,17 @@ def proof_tables(proof: Mapping[str, Any]) -> list[Table]:
     return [table for table in (certificate, claims) if table.rows]
 
 
+def environment_table(contestants: Sequence[str], differences: Sequence[Mapping[str, str | None]]) -> list[Table]:
+    """A line for each distribution or library that differs between contestants. No table if nothing does."""
+
+    def of(name: str) -> Callable[[Mapping[str, str | None]], Cell]:  # a name may have dots, which a path of `pick` divides
+        return lambda difference: difference.get(name)
+
+    columns = (Column("what", "what", pick=of("what")), *(Column(name, name, pick=of(name)) for name in contestants))
+    note = "Versions of what differs between at least two contestants. Nothing: it is not there."
+    return [Table.of("environments", "In what the environments differ", columns, differences, note)] if differences else []
+
+
 def epochs_down(summaries: Sequence[Summary], name: str, title: str, digits: int, pick: Callable[[Epoch], Cell]) -> Table:
     """One figure as the published reports lay it out: epochs down, runs across."""
 
