@@ -1,7 +1,8 @@
 """The environment of a process: interpreter, installed distributions, GPU driver.
 
 It needs the standard library alone, so it also runs where nothing else is installed:
-`python -m common.machine.environment PACKAGE [--clashes]` prints it as JSON.
+`python -m common.machine.environment PACKAGE [--clashes]` prints it as JSON. PACKAGE is that of a twin, or
+`convtwins.twins:NAME` for one that an installed package brings. Of that one it prints a digest of the code too.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from common.machine import plugins
 
 PYTHONS = ("3.11", "3.14")
 """The lowest version of Python that is supported, and the first later one that is not. A test compares pyproject.toml."""
@@ -127,11 +130,24 @@ def clashes() -> list[str]:
 
 def main(words: Sequence[str]) -> None:
     """Print this environment, and why the twin of a package cannot use it."""
-    supported = getattr(importlib.import_module(words[0].partition(".")[0]), "SUPPORTED", {})
+    group, colon, twin = words[0].partition(":")
+    brought = plugins.installed(group) if colon else {}
     installed = distributions()
+    package, supported = None, dict[str, Any]()
+    if twin in brought or not colon:
+        package = importlib.import_module(brought[twin].module if colon else words[0].partition(".")[0])
+        supported = getattr(package, "SUPPORTED", {})
     refusal = unsupported(supported, {name: version(name, installed) for name in supported})
-    there = any(version(name, installed) for name in list(supported)[:1])
-    found = {**describe(), "refusal": refusal, "installed": there, "clashes": clashes() if "--clashes" in words else None}
+    if package is None:
+        refusal = f"It has no twin {twin}. Install a package with an entry point {twin} in the group {group}."
+    found = {
+        **describe(),
+        "refusal": refusal,
+        "installed": any(version(name, installed) for name in list(supported)[:1]),
+        "code": plugins.code_digest(package) if package is not None and colon else None,
+        "brought": list(plugins.installed(plugins.TWINS)) if "--clashes" in words else None,
+        "clashes": clashes() if "--clashes" in words else None,
+    }
     print(json.dumps(found))
 
 

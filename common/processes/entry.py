@@ -110,7 +110,8 @@ def _do(
         summary = load_twin().summarize(commands.architecture_of(read))
         arguments.out.write_text(json.dumps(summary, indent=1), encoding="utf-8")
         return EXIT_OK
-    job = Job(framework, read, arguments, words, timing.process_started())
+    package = getattr(rendezvous, "__package__", None)
+    job = Job(framework, read, arguments, words, timing.process_started(), package)
     try:
         environments = rendezvous.environments(read)
         is_rank = ranks.is_rank(read, environments)
@@ -200,7 +201,7 @@ def _in_this_process(
     if arguments.command == "trace":
         twin.configure(read)
         for what, asked in [(read, arguments), *others]:
-            commands.trace(job.framework, twin, what, asked)
+            commands.trace(twin, what, asked)
         return EXIT_OK
     options = description["options"]
     held = {"allocator": allocator, "cpus": cpus, "physical_cores": machine.physical_cores(cpus)}

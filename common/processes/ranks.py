@@ -107,7 +107,7 @@ def launch(job: Job, environments: list[dict[str, str]], waiting: str) -> int:
 
 
 def _process(job: Job, rank: int, environment: dict[str, str]) -> ProcessSpec:
-    twin, read, arguments = [sys.executable, "-m", f"{job.framework}_impl"], job.spec, job.arguments
+    twin, read, arguments = [sys.executable, "-m", job.package or f"{job.framework}_impl"], job.spec, job.arguments
     place = placement.host_of(rank, read.replicas, len(read.hosts) or 1)
     if place == 0:
         return ProcessSpec(f"rank {rank}", [*twin, *job.words], environment)

@@ -79,3 +79,5 @@ class Job:
     """The command line behind `python -m <twin>`."""
     started: float
     """When the process was started, in seconds since 1970."""
+    package: str | None = None
+    """Of the twin. `python -m` runs it. None: it is named after the framework."""

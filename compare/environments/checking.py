@@ -76,6 +76,9 @@ def look(name: str, python: str | None) -> Checked:
     interpreter = launch.interpreter(first)
     try:
         found = {twin: launch.inspect(_subject(name, twin), "--clashes") for twin in launch.FRAMEWORKS}
+        for twin in next(iter(found.values()))["brought"]:
+            contestants.enter([Contestant(name=_subject(name, twin), twin=twin, python=python)])
+            found[twin] = launch.inspect(_subject(name, twin))
     except LaunchError as error:
         return Checked(name=name, interpreter=interpreter, error=str(error))
     own = next(iter(found.values()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 from common.machine import machine
@@ -11,6 +12,10 @@ from compare.execution import contestants, launch
 
 def of(names: Sequence[str], model: str) -> str:
     """SHA-256 over what the twins share, the twins of these contestants, and a user's own model with its package."""
-    twins = dict.fromkeys(launch.FRAMEWORKS[contestants.named(name).twin] for name in names)
-    folders = [machine.PROJECT_ROOT / folder for folder in ("common", *twins)]
-    return machine.code_digest([*folders, *architectures.user_folders(model)])
+    twins = {contestants.named(name).twin: name for name in names}
+    own = [folder for twin, folder in launch.FRAMEWORKS.items() if twin in twins]
+    # Somebody else's twin lies where only its own interpreter finds it.
+    others = [launch.probe(name)["code"] for twin, name in twins.items() if twin not in launch.FRAMEWORKS]
+    folders = [machine.PROJECT_ROOT / folder for folder in ("common", *own)]
+    digest = machine.code_digest([*folders, *architectures.user_folders(model)])
+    return hashlib.sha256(" ".join([digest, *others]).encode()).hexdigest() if others else digest

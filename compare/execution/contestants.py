@@ -16,6 +16,7 @@ from pydantic import Field, StringConstraints, field_validator
 
 from common.artifacts.schema import Environment
 from common.frozen import Frozen
+from common.machine import plugins
 from common.spec import SpecError
 from compare.core.option_parsing import chosen
 
@@ -34,7 +35,7 @@ class Contestant(Frozen):
 
     name: Name
     twin: str
-    """Of `launch.FRAMEWORKS`."""
+    """Of `launch.FRAMEWORKS`, or of a package that its interpreter has."""
     python: str | None = None
     """Absolute path of the interpreter that runs the twin. None: this process's own."""
     switches: dict[str, bool | int | float | str] = Field(default={}, strict=True)
@@ -126,12 +127,13 @@ def entered(names: Iterable[str]) -> list[Contestant]:
 
 
 def check(names: Sequence[str], twins: Collection[str]) -> list[str]:
-    """Check names of contestants: each once, each entered or a twin's.
+    """Check names of contestants: each once, each entered or a twin's that this interpreter has.
 
     Raises:
         SpecError: one is not.
     """
-    return chosen("--frameworks", names, tuple(dict.fromkeys([*twins, *_ENTERED])))
+    known = dict.fromkeys([*twins, *_ENTERED])
+    return chosen("--frameworks", names, tuple(known if known.keys() >= set(names) else known | _brought()))
 
 
 def choose(
@@ -155,11 +157,17 @@ def choose(
     for twice in (name for name in names if names.count(name) > 1 or name in (frameworks or ())):
         raise SpecError(f"Two contestants are named {twice}. Received: {' and '.join(words)}. Give each a name of its own.")
     for each in (*of_file, *of_line):
-        chosen(f"The twin of {each.name}", [each.twin], tuple(twins))
+        if each.python is None and each.twin not in twins:  # another interpreter says for itself which twins it has
+            chosen(f"The twin of {each.name}", [each.twin], (*twins, *_brought()))
     enter([*of_file, *of_line])
     if frameworks is not None or of_line:
         return check([*(frameworks or ()), *names], twins)
     return [each.name for each in of_file] or list(twins)
+
+
+def _brought() -> dict[str, Any]:
+    """Twins of packages that are installed beside this program. Reading them takes a tenth of a second."""
+    return dict(plugins.installed(plugins.TWINS))
 
 
 def differing(one: Environment, other: Environment) -> list[tuple[str, str | None, str | None]]:

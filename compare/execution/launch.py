@@ -1,6 +1,6 @@
 """Start a contestant's twin as a process of its own, and stop it with everything that it started.
 
-This is the only place that names the twins' modules: a third framework is one more line here.
+This is the only place that names the suite's own twins. Others come with installed packages, see `common.machine.plugins`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from common.artifacts.schema import Environment
-from common.machine import environment, heartbeat
+from common.machine import environment, heartbeat, plugins
 from common.machine.machine import PROJECT_ROOT
 from common.machine.private_folder import PrivateFolder
 from common.processes import watchdog
@@ -30,13 +30,14 @@ from compare.core.errors import LaunchError
 from compare.execution import contestants
 
 FRAMEWORKS = {"pytorch": "pytorch_impl", "tensorflow": "tensorflow_impl"}
+"""The suite's own twins."""
 
 OWN = {"dask": "common.processes.dask_scan_process"}
 """The suite's own work that is measured beside the frameworks, in processes started the same way."""
 
 # A run's threads and its place among ranks are the spec's to set, never the shell's.
 _DROPPED = re.compile(
-    "(OMP|GOMP|KMP|MKL|DNNL|ONEDNN|TF|TORCH|PYTORCH|ATEN|TORCHELASTIC|XLA|KERAS|MALLOC|PMI|OMPI)_.*"
+    "(OMP|GOMP|KMP|MKL|DNNL|ONEDNN|TF|TORCH|PYTORCH|ATEN|TORCHELASTIC|XLA|JAX|KERAS|MALLOC|PMI|OMPI)_.*"
     "|(OPENBLAS|NUMEXPR)_NUM_THREADS|(VECLIB_MAXIMUM|BLIS_NUM)_THREADS|GLIBC_TUNABLES"
     "|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_RANK|MASTER_ADDR|MASTER_PORT|CONVTWINS_(STARTED|COMPANION|MEETING|PARAMETER_SERVER)|NVIDIA_TF32_OVERRIDE|LD_PRELOAD"
 )
@@ -143,8 +144,9 @@ def inspect(name: str, *options: str) -> dict[str, Any]:
         )
     if (refusal := environment.unsupported({"Python": environment.PYTHONS}, {"Python": version.strip()})) is not None:
         raise LaunchError(f"The interpreter of {name} cannot run it: {refusal} Received: {python}.")
-    module = (FRAMEWORKS | OWN)[contestants.named(name).twin]
-    printed, said, code = _output(name, [python, "-m", environment.__name__, module, *options])
+    twin = contestants.named(name).twin
+    package = (FRAMEWORKS | OWN).get(twin, f"{plugins.TWINS}:{twin}")
+    printed, said, code = _output(name, [python, "-m", environment.__name__, package, *options])
     try:
         return dict(json.loads(printed))
     except (ValueError, TypeError):
@@ -417,15 +419,21 @@ def exit_words(code: int) -> str:
 
 
 def _command(name: str, arguments: Sequence[str]) -> list[str]:
-    twin = ["-m", (FRAMEWORKS | OWN)[contestants.named(name).twin], *arguments]
+    twin = ["-m", *_module(name), *arguments]
     if sys.platform != "linux":
         return [interpreter(name), *twin]
     return [interpreter(name), "-I", "-S", "-c", _TIED_TO_PARENT, str(os.getpid()), *twin]
 
 
 def _shown(name: str) -> str:
-    contestant = contestants.named(name)
-    return f"{contestant.python or 'python'} -m {FRAMEWORKS[contestant.twin]} describe"
+    return " ".join([contestants.named(name).python or "python", "-m", *_module(name), "describe"])
+
+
+def _module(name: str) -> list[str]:
+    """The words behind `python -m` that run a contestant's twin."""
+    twin = contestants.named(name).twin
+    own = (FRAMEWORKS | OWN).get(twin)
+    return ["common.processes.plugin", twin] if own is None else [own]
 
 
 def _environment(root: Path | None = None) -> dict[str, str]:

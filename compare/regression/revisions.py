@@ -18,7 +18,7 @@ from common import spec
 from common.artifacts import atomic_files
 from common.artifacts.schema import RunResult
 from common.data import sources
-from common.machine import machine
+from common.machine import code_version, machine
 from common.spec import SpecError
 from compare.comparison import comparison_plan, run
 from compare.comparison.run import Request
@@ -222,7 +222,10 @@ def _warm_up(rows: Sequence[Row], sides: Mapping[str, _OneSide], what: str, show
 def _plan_of(base: Checkout, head: Comparison) -> Comparison:
     """What the base's folder records about itself: the same rows, by other code."""
     twins = {row.framework for row in head.rows}
-    folders = [base.root / folder for folder in ("common", *sorted(launch.FRAMEWORKS[name] for name in twins))]
+    folders = [
+        base.root / folder
+        for folder in ("common", *sorted(launch.FRAMEWORKS[name] for name in twins if name in launch.FRAMEWORKS))
+    ]
     own = {**head.machine, "commit": base.commit, "dirty": False}
     return head.model_copy(update={"machine": own, "code_hash": machine.code_digest(folders), "proof": None})
 
@@ -287,7 +290,7 @@ def git(*arguments: str) -> subprocess.CompletedProcess[str]:
         RevisionError: it cannot be started, or does not end.
     """
     command = ["git", "-C", str(machine.PROJECT_ROOT), "-c", "core.hooksPath=/dev/null", *arguments]
-    return _finished(f"git {arguments[0]}", command, env=machine.git_environment())
+    return _finished(f"git {arguments[0]}", command, env=code_version.git_environment())
 
 
 def _finished(what: str, command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
