@@ -52,7 +52,7 @@ RENAMED = {
 }
 """Options of version 0.1 by command. They work until version 0.3, with a notice."""
 
-EXIT_UNWRITTEN = 1
+EXIT_UNWRITTEN = EXIT_UNFINISHED = 1
 EXIT_UNREAD = SIGNALLED + signal.SIGPIPE
 """stdout was closed by the reader (`| head`). That is no failure, and 0 would be a verdict."""
 
@@ -69,6 +69,15 @@ class _Command(TyperCommand):
                 print(f"{option} is called {renamed[option]} now. The old name works until version 0.3.", file=sys.stderr)
                 args[place] = f"{renamed[option]}{equals}{value}"
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SystemExit as ending:
+            if ending.code:
+                raise
+            print("The command ended before its work was done.", file=sys.stderr)  # e.g. by sys.exit in a user's own code
+            raise SystemExit(EXIT_UNFINISHED) from ending
 
 
 class _Commands(TyperGroup):

@@ -15,9 +15,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, cast
 
 import psutil
+from pydantic import AfterValidator
 
 from common.machine import environment
 
@@ -29,6 +30,12 @@ COMPANION_VARIABLE = "CONVTWINS_COMPANION"
 _CPUS = "/sys/devices/system/cpu"
 IDENTITY = ("processor", "cores", "logical_cores", "memory_mib", "gpus", "host")
 """Recorded facts that tell one machine from another."""
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("processor", "host", "system", "python", "commit", "allocator"), str),
+    **dict.fromkeys(("cores", "logical_cores", "physical_cores", "memory_mib"), (int, float)),
+    "dirty": bool,
+    "cpus": list,
+}
 _SAME_MEMORY = 0.02
 """Part of it that another kernel may keep for itself."""
 _HOST_FILE = Path("/etc/machine-id")
@@ -212,6 +219,25 @@ def describe() -> dict[str, Any]:
         "python": sys.version.split()[0],
         **_commit(),
     }
+
+
+def checked(facts: dict[str, Any]) -> dict[str, Any]:
+    """Facts of a machine, for a stored record that may come from anybody.
+
+    Raises:
+        ValueError: one that is known here is of another kind. None is possible for all.
+    """
+    for name, kind in _KINDS.items():
+        value = facts.get(name)
+        if value is None:
+            continue
+        numbers: list[Any] = cast(list[Any], value) if kind is list else [value] if kind is not str else []
+        if not isinstance(value, kind) or not all(isinstance(each, int | float) and 0 <= each < 2**63 for each in numbers):
+            raise ValueError(f"{name} is no fact of a machine")
+    return facts
+
+
+Facts = Annotated[dict[str, Any], AfterValidator(checked)]
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

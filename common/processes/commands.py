@@ -25,7 +25,7 @@ from common.data.preprocessing import scaling
 from common.machine import heartbeat, machine
 from common.models import architectures, weights
 from common.processes import ranks, serving
-from common.processes.twin import EXIT_DATA_REFUSED, EXIT_FAILED, EXIT_OK, EXIT_USAGE, Job, Twin
+from common.processes.twin import EXIT_DATA_REFUSED, EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, EXIT_USAGE, Job, Twin
 from common.spec import Spec
 from common.training import inference, layers, timing, tracing, trajectories
 from common.training.loop import Diverged, Run, is_first_rank
@@ -147,7 +147,9 @@ def _train(job: Job, twin: Twin, run: Run, stopwatch: timing.Stopwatch) -> tuple
         trainer.close()
     except Diverged as error:
         return "diverged", str(error), EXIT_FAILED
-    except (Exception, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        if isinstance(error, SystemExit) and error.code == EXIT_TERMINATED:
+            raise
         with contextlib.suppress(OSError):  # stderr may be a file on the very disk that is full
             traceback.print_exc()
         if isinstance(error, KeyboardInterrupt):
@@ -158,7 +160,7 @@ def _train(job: Job, twin: Twin, run: Run, stopwatch: timing.Stopwatch) -> tuple
     return "ok", None, EXIT_OK
 
 
-def trace(twin: Twin, read: Spec, out: Path, asked: argparse.Namespace) -> None:
+def trace(twin: Twin, read: Spec, asked: argparse.Namespace) -> None:
     """Record the arrays of a few steps."""
     dataset, plan, initial, trainer = _prepare(twin, read, reverse_batches=asked.reverse_batches)
     if asked.drawn is not None:
@@ -170,7 +172,7 @@ def trace(twin: Twin, read: Spec, out: Path, asked: argparse.Namespace) -> None:
         arrays = tracing.trace(trainer, plan, dataset, initial, batches_too=asked.batches)
     trainer.close()
     if is_first_rank():
-        weights.save(arrays, out)
+        weights.save(arrays, asked.out)
 
 
 def time_layers(twin: Twin, read: Spec, arguments: argparse.Namespace) -> int:

@@ -14,13 +14,13 @@ import select
 import shlex
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from common.machine import machine
 from common.machine.heartbeat import Marks
+from common.machine.private_folder import PrivateFolder
 from common.processes import watchdog
 from common.processes.process_spec import Local, ProcessSpec
 from common.processes.watchdog import Sample
@@ -171,14 +171,15 @@ def main() -> int:
         received += more
     line, received = received.split(b"\n", 1)
     asked = json.loads(line)
-    with tempfile.TemporaryDirectory(prefix="convtwins-") as folder:
+    with PrivateFolder() as temporary:
+        folder = str(temporary.path)
         for name, content in asked["files"].items():
             (Path(folder) / name).write_text(content, encoding="utf-8")
         if Path(asked["folder"]).is_dir():
             os.chdir(asked["folder"])
         command = [word.replace(FOLDER, folder) for word in asked["command"]]
         # What it prints is for people: standard output is the answers'.
-        rank = Local(ProcessSpec("rank", command, asked["environment"]), stdout=sys.stderr)
+        rank = Local(ProcessSpec("rank", command, asked["environment"] | temporary.environment), stdout=sys.stderr)
         try:
             return _attend(rank, asked["silence_seconds"], received)
         finally:

@@ -28,7 +28,7 @@ from compare.execution import executor, options, run_settings, store
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
 from compare.judgement import decision
-from compare.proof import ladder
+from compare.proof import claims, ladder
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import Compared
 from compare.reporting.document import Report
@@ -278,13 +278,20 @@ def proof(comparison: Comparison, request: Request, folder: Path, watchers: Watc
     except (LaunchError, SpecError) as error:
         return ProofRecord(verdict="not proved", sentence=f"the proof broke off: {error}")
     verdicts = {framework: {mode: proof.mode_verdict(framework, mode) for mode in modes} for framework in request.frameworks}
+    rows = ladder.row_verdicts(proof, comparison.rows)
+    others = {
+        row.id: claims.WITHOUT_SWITCHES
+        for row in comparison.rows
+        if rows[row.id] == "not claimed" and verdicts[row.contestant].get(row.spec.variant) == "proved"
+    }
     rungs, before = [rung.model_dump() for rung in proof.rungs], comparison.proof
     own = before is not None and proof.remembered and before.rungs == rungs  # from before this comparison was cut short
     return ProofRecord(
         verdict=proof.verdict,
         sentence=before.sentence if before is not None and own else proof.sentence,
         mode_verdicts=verdicts,
-        not_claimed=proof.not_claimed,
+        row_verdicts=rows,
+        not_claimed=proof.not_claimed | others,
         compared_with=proof.compared_with,
         rungs=rungs,
         trajectories=proof.trajectories,

@@ -6,6 +6,7 @@ This is the only place that names the suite's own twins. Others come with instal
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import platform
@@ -13,15 +14,17 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import psutil
 
 from common.artifacts.schema import Environment
 from common.machine import environment, heartbeat, plugins
 from common.machine.machine import PROJECT_ROOT
+from common.machine.private_folder import PrivateFolder
 from common.processes import watchdog
 from compare.core.errors import LaunchError
 from compare.execution import contestants
@@ -52,6 +55,8 @@ _GRACE_SECONDS = 5.0
 INTERRUPTED_GRACE_SECONDS = 0.5
 """For a process that Ctrl-C ends: it has nothing to write, and the user waits."""
 _DESCRIBE_SECONDS = 300.0
+_POLL_SECONDS = 0.5
+"""Between two looks at what is running."""
 _PROBE_SECONDS = 60.0
 _LAST_LINES = 8
 
@@ -225,17 +230,31 @@ def _last_lines(said: str) -> str:
 
 
 class Started(subprocess.Popen[bytes]):
-    """A watched process in a session of its own. With `talks`, its stdin and stdout are pipes."""
+    """A watched process in a session of its own, with its own temporary folder. With `talks`, stdin and stdout are pipes."""
 
-    def __init__(self, command: Sequence[str], log: Path, root: Path | None = None, *, talks: bool = False) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        root: Path | None = None,
+        *,
+        talks: bool = False,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.watched = watchdog.Watched()
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
+            self.temporary = PrivateFolder()
             try:
                 super().__init__(
                     command,
                     cwd=root,
-                    env=_environment(root) | self.watched.environment,
+                    env={
+                        **_environment(root),
+                        **environment,
+                        **self.watched.environment,
+                        **self.temporary.environment,
+                    },
                     stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
                     stdout=subprocess.PIPE if talks else file,
                     stderr=file,
@@ -243,19 +262,33 @@ class Started(subprocess.Popen[bytes]):
                     start_new_session=True,
                 )
             except BaseException:
-                self.watched.close()
+                self.release()
                 raise
         self.watched.pid = self.pid
 
+    def release(self) -> None:
+        """Let go of its files, once it has ended. A second call does nothing."""
+        self.watched.close()
+        self.temporary.remove()
 
-def start(name: str, arguments: Sequence[str], *, log: Path, root: Path | None = None, talks: bool = False) -> Started:
+
+def start(
+    name: str,
+    arguments: Sequence[str],
+    *,
+    log: Path,
+    root: Path | None = None,
+    talks: bool = False,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Started:
     """Start `<python> -m <twin> arguments...` of a contestant in a session of its own.
 
     Its stdout and stderr go to the log file. With `talks`, its stdin and stdout are connected to this process, which closes
     them. The process ends with the calling thread, so call from the main thread. `stop` ends it earlier, with all that it
-    started. The working directory is the caller's, or `root` if the code of another checkout is started.
+    started. The working directory is the caller's, or `root` if the code of another checkout is started. `environment` is
+    added to what every twin gets.
     """
-    return Started(_command(name, arguments), log, root, talks=talks)
+    return Started(_command(name, arguments), log, root, talks=talks, environment=environment)
 
 
 def stop(process: Started, *, grace_seconds: float | None = None) -> None:
@@ -268,7 +301,7 @@ def stop(process: Started, *, grace_seconds: float | None = None) -> None:
     _, alive = psutil.wait_procs(descendants, timeout=min(grace_seconds, 1.0))
     _signal_all(process, alive, signal.SIGKILL)
     process.wait()
-    process.watched.close()
+    process.release()
 
 
 def wait(
@@ -293,10 +326,28 @@ def wait(
             return None
         except subprocess.TimeoutExpired:
             watch()
-        if (hang := dog.look()) is not None:
-            (path,) = watchdog.save_stacks(hang.stacks, ["rank 0"], folder)
-            stop(process, grace_seconds=0.0)
-            return f"{hang.words}; see {path.name}"
+        if (words := _hang(process, dog, folder)) is not None:
+            return words
+
+
+def _hang(process: Started, dog: watchdog.Watchdog, folder: Path) -> str | None:
+    """How a process hangs, in words, after it was stopped. None if it works."""
+    if (hang := dog.look()) is None:
+        return None
+    (path,) = watchdog.save_stacks(hang.stacks, ["rank 0"], folder)
+    stop(process, grace_seconds=0.0)
+    return f"{hang.words}; see {path.name}"
+
+
+class Call(NamedTuple):
+    """`python -m <twin> arguments...`, to be waited for."""
+
+    framework: str
+    arguments: Sequence[str]
+    log: Path
+    hang_seconds: float = heartbeat.HANG_SECONDS
+    environment: Mapping[str, str] = MappingProxyType({})
+    """Besides what every twin gets."""
 
 
 def call(name: str, arguments: Sequence[str], *, log: Path, hang_seconds: float = heartbeat.HANG_SECONDS) -> int:
@@ -305,18 +356,56 @@ def call(name: str, arguments: Sequence[str], *, log: Path, hang_seconds: float 
     Returns:
         Its exit code. Negative: the signal that ended it. A hung twin is ended by SIGTERM or SIGKILL. The log states this.
     """
-    process = start(name, arguments, log=log)
+    waiting, codes = [Call(name, arguments, log, hang_seconds)], list[int]()
+    call_each(lambda: waiting.pop() if waiting else None, lambda _, code: codes.append(code))
+    return codes[0]
+
+
+def call_each(following: Callable[[], Call | None], ended: Callable[[Call, int], object], at_once: int = 1) -> None:
+    """Start twins and wait for all. Nothing of them is left running, whatever happens.
+
+    Args:
+        following: the next call, or None if there is none before another has ended.
+        ended: gets each call with its exit code, see `call`. If it raises, the other twins are stopped.
+        at_once: how many side by side. More than one is for work that nobody times.
+    """
+    running: list[tuple[Call, Started, watchdog.Watchdog]] = []
     try:
-        folder = log.with_suffix(".stacks")
-        hang = wait(process, poll_seconds=1.0, watch=lambda: None, hang_seconds=hang_seconds, folder=folder)
+        while True:
+            while len(running) < at_once and (wanted := following()) is not None:
+                process = start(wanted.framework, wanted.arguments, log=wanted.log, environment=wanted.environment)
+                dog = watchdog.Watchdog([watchdog.Member("the process", process.watched)], wanted.hang_seconds)
+                running.append((wanted, process, dog))
+            if not running:
+                return
+            for one in list(running):
+                each, process, dog = one
+                hang = None
+                try:
+                    process.wait(_POLL_SECONDS / len(running))
+                except subprocess.TimeoutExpired:
+                    if (hang := _hang(process, dog, each.log.with_suffix(".stacks"))) is None:
+                        continue
+                stop(process)
+                running.remove(one)
+                if hang is not None:
+                    with each.log.open("a", encoding="utf-8") as file:
+                        file.write(f"{hang}\n")
+                code = process.returncode
+                if code == 0 and (missing := [path for path in promised(each.arguments) if not path.exists()]):
+                    with each.log.open("a", encoding="utf-8") as file:
+                        file.write(f"It ended with exit code 0 and has not written {missing[0].name}.\n")
+                    code = 1
+                ended(each, code)
     except BaseException:
-        stop(process, grace_seconds=INTERRUPTED_GRACE_SECONDS)
+        for _, process, _ in running:
+            stop(process, grace_seconds=INTERRUPTED_GRACE_SECONDS)
         raise
-    stop(process)
-    if hang is not None:
-        with log.open("a", encoding="utf-8") as file:
-            file.write(f"{hang}\n")
-    return process.returncode
+
+
+def promised(arguments: Sequence[str]) -> list[Path]:
+    """The files that a command of a twin writes if it does its work."""
+    return [Path(following) for word, following in itertools.pairwise(arguments) if word == "--out"]
 
 
 def exit_words(code: int) -> str:

@@ -11,6 +11,8 @@ from common.models.architectures import Architecture
 from common.spec import Spec
 from compare.execution import contestants, launch
 
+WITHOUT_SWITCHES = "the float64 proof is made without its switches"
+
 
 def not_claimed(timed: Spec, architecture: Architecture, modes: Sequence[str], frameworks: Sequence[str]) -> dict[str, str]:
     """Mode or framework: why it does not claim to be the proved mathematics as it is timed.
@@ -19,7 +21,7 @@ def not_claimed(timed: Spec, architecture: Architecture, modes: Sequence[str], f
         timed: the run that the proof is for.
         architecture: of its model.
         modes: parallel ones.
-        frameworks: contestants with switches that the proof is made without.
+        frameworks: contestants all of whose runs have switches that the float64 proof is made without.
     """
     reasons: dict[str, str] = {}
     for mode in modes:
@@ -36,7 +38,7 @@ def not_claimed(timed: Spec, architecture: Architecture, modes: Sequence[str], f
             reasons[mode] = "the learning rate is scaled with the replicas"
         elif architecture.has_batch_norm and timed.accumulation > 1:
             reasons[mode] = "the parts of a batch whose gradients are added up are parts of each replica's shard"
-    reasons |= dict.fromkeys(frameworks, "the float64 proof is made without its switches")
+    reasons |= dict.fromkeys(frameworks, WITHOUT_SWITCHES)
     if timed.optimizer.native:
         reasons |= dict.fromkeys(("serial", *modes), "the frameworks' own optimizers follow different rules")
     return reasons
@@ -57,6 +59,16 @@ def has_switches(timed: Spec) -> bool:
     return bool(timed.framework_options) or timed.switches != "usual"
 
 
+def keeps_mathematics(name: str, timed: Spec) -> bool:
+    """Whether the float64 proof can be made with a run's switches: those of a level and of the contestant, if all digits stay.
+
+    Layout, graph, threads and kernels are no change of mathematics. Switches that a spec names, or that were searched, are
+    each framework's own, so that no one proof has them.
+    """
+    own = proved_switches(name, timed.with_fields(precision="float64"))
+    return timed.switches != "best" and timed.framework_options.items() <= own.items() and not reduced(name, timed)
+
+
 def proved_switches(name: str, *specs: Spec) -> dict[str, Any]:
     """The switches of a contestant that its float64 proof is made with: those that keep all digits and fit all these specs."""
     wanted = contestants.named(name).switches
@@ -69,12 +81,6 @@ def proved_switches(name: str, *specs: Spec) -> dict[str, Any]:
         if switch in options and value not in options[switch].get("reduced", ())
         if all(spec.incompatibility(each, options[switch], value) is None for each in specs)
     }
-
-
-def has_unproved_switches(name: str, timed: Spec, proved: Spec) -> bool:
-    """Whether a run has other switches than `usual` and those that its float64 proof is made with."""
-    own = proved_switches(name, proved).items()
-    return timed.switches != "usual" or not timed.framework_options.items() <= own
 
 
 def reduced(framework: str, timed: Spec) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 from common.artifacts.results import TRACE_FILE
 from common.artifacts.schema import Phases
 from compare.core.wording import shortened, visible
-from compare.judgement.conditions import CONDITIONS, NOT_RECORDED
+from compare.judgement.conditions import CONDITIONS, NOT_RECORDED, OF_SWITCHES
 from compare.judgement.row_figures import Epoch, Summary
 from compare.reporting.tables import RUN, Cell, Column, Table, value_at
 
@@ -171,6 +171,7 @@ def conditions_table(summaries: Sequence[Summary]) -> list[Table]:
         condition("mechanism", fold=36),
         condition("threads"),
         condition("precision", fold=24),
+        *(condition(name, terminal=False) for name in OF_SWITCHES),
         condition("allocator", terminal=False),
         condition("deterministic", terminal=False),
         Column("implementation", "made by", terminal=False),
@@ -485,13 +486,13 @@ def confusion_table(summaries: Sequence[Summary], class_names: Sequence[str]) ->
 
 
 def named(class_names: Sequence[str], number: int) -> list[str]:
-    """The first `number` classes by name. A class without a name has its id."""
-    return [*class_names[:number], *map(str, range(len(class_names), number))]
+    """The first `number` classes by name, as `visible` shows it. A class without a name has its id."""
+    return [*map(visible, class_names[:number]), *map(str, range(len(class_names), number))]
 
 
 def headings(class_names: Sequence[str], number: int) -> list[str]:
-    """The same, shortened, and with invisible characters escaped."""
-    return [shortened(visible(name), _CLASS_NAME) for name in named(class_names, number)]
+    """The same, shortened."""
+    return [shortened(name, _CLASS_NAME) for name in named(class_names, number)]
 
 
 def proof_tables(proof: Mapping[str, Any]) -> list[Table]:

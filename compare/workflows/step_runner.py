@@ -16,6 +16,7 @@ from common.artifacts import records
 from common.data.sources import DataRefused
 from common.frozen import Exact
 from common.machine import machine
+from common.machine.machine import Facts
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import Interrupted
 from compare.execution import code_digest, store
@@ -80,7 +81,7 @@ class Record(Exact):
     settings: dict[str, Any]
     """Everything that identifies it."""
     code_hash: str
-    machine: dict[str, Any]
+    machine: Facts
 
     @classmethod
     def of(cls, kind: str, settings: dict[str, Any], frameworks: Sequence[str], model: str) -> Self:

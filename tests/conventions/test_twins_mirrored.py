@@ -27,10 +27,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("parallel/data_parallel.py", "own_part"): "A shard cut in TensorFlow's graph; torch's replicas are told theirs.",
     ("parallel/tensor_parallel.py", "TensorParallel.num_values"): _RANKS,
     ("parallel/hybrid_tensor.py", "HybridTensor.load_weights"): "TensorFlow's copies are all in this process.",
-    (
-        "parallel/pipeline.py",
-        "Pipeline.compile",
-    ): "Torch builds a schedule for each batch size.",
     ("parallel/pipeline.py", "Pipeline.fetch"): _RANKS,
     ("parallel/pipeline_async.py", "PipelineAsync.load_weights"): _AGES,
 }

@@ -134,6 +134,8 @@ class _Source:
     cache_folder: Path
     scanned: Scanned | None = None
     """None for the digits, which are no files."""
+    notes: Sequence[str] = ()
+    """Of the tree as it is now."""
 
     @property
     def image_size(self) -> int:
@@ -147,7 +149,7 @@ class _Source:
             "class_names": tuple(facts["class_names"]),
             "content_hash": facts["content_hash"],
             "image_size": self.image_size,
-            "notes": tuple(facts["notes"]),
+            "notes": (*self.notes, *facts["notes"]),
             **({split: split_of(split) for split in SPLITS} if split_of is not None else {}),
         }
 
@@ -258,7 +260,7 @@ def _open(data: Data, seed: int, cache_folder: Path) -> _Source:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
         side = divide(io.BytesIO())  # a cache folder of another user, which already holds all that takes long
-    return _Source(name=name, side=side, cache_folder=cache_folder, scanned=found)
+    return _Source(name=name, side=side, cache_folder=cache_folder, scanned=found, notes=tree.notes())
 
 
 def _digits(data: Data, seed: int) -> Side:
