@@ -158,7 +158,7 @@ def _train(job: Job, twin: Twin, run: Run, stopwatch: timing.Stopwatch) -> tuple
     return "ok", None, EXIT_OK
 
 
-def trace(framework: str, twin: Twin, read: Spec, out: Path, asked: argparse.Namespace) -> None:
+def trace(framework: str, twin: Twin, read: Spec, asked: argparse.Namespace) -> None:
     """Record the arrays of a few steps."""
     dataset, plan, initial, trainer = _prepare(framework, twin, read, reverse_batches=asked.reverse_batches)
     if asked.drawn is not None:
@@ -170,7 +170,7 @@ def trace(framework: str, twin: Twin, read: Spec, out: Path, asked: argparse.Nam
         arrays = tracing.trace(trainer, plan, dataset, initial, batches_too=asked.batches)
     trainer.close()
     if is_first_rank():
-        weights.save(arrays, out)
+        weights.save(arrays, asked.out)
 
 
 def time_layers(twin: Twin, read: Spec, arguments: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ and the launcher of several ranks never imports it.
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import json
 import os
@@ -37,7 +38,7 @@ from common.training.loop import is_first_rank
 
 __all__ = ["EXIT_DATA_REFUSED", "EXIT_FAILED", "EXIT_OK", "EXIT_USAGE", "Rendezvous", "Switches", "Twin", "leave", "main"]
 
-OF_THE_PROCESS = ("mode", "replicas", "cores", "device", "precision", "switches", "framework_options", "hosts")
+OF_THE_PROCESS = ("mode", "replicas", "cores", "device", "switches", "framework_options", "hosts")
 """Fields of the spec that decide the threads, devices and ranks of a process. They are set once."""
 
 _WITHOUT_SPEC = {
@@ -80,7 +81,7 @@ def main(
     try:
         rendezvous.adopt()
         read = _read(arguments.spec)
-        others = [(_of_same_process(path, read), out) for path, out in getattr(arguments, "then", ())]
+        others = [(_of_same_process(other.spec, read), other) for other in arguments.then]
     except spec.SpecError as error:
         return refused(error)
     commands.choose_device(read.device)
@@ -153,7 +154,12 @@ def _check_command(job: Job, *, several: bool, others: bool) -> None:
 
 
 def _in_this_process(
-    job: Job, load_twin: Callable[[], Twin], switches: Switches, others: list[tuple[Spec, Path]], *, is_rank: bool
+    job: Job,
+    load_twin: Callable[[], Twin],
+    switches: Switches,
+    others: list[tuple[Spec, argparse.Namespace]],
+    *,
+    is_rank: bool,
 ) -> int:
     """Set the process up, import the framework, and do the command."""
     read, arguments = job.spec, job.arguments
@@ -172,8 +178,8 @@ def _in_this_process(
         return commands.time_layers(twin, read, arguments)
     if arguments.command == "trace":
         twin.configure(read)
-        for what, out in [(read, arguments.out), *others]:
-            commands.trace(job.framework, twin, what, out, arguments)
+        for what, asked in [(read, arguments), *others]:
+            commands.trace(job.framework, twin, what, asked)
         return EXIT_OK
     options = description["options"]
     held = {"allocator": allocator, "cpus": cpus, "physical_cores": machine.physical_cores(cpus)}

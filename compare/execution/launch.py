@@ -12,9 +12,10 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -49,6 +50,8 @@ _GRACE_SECONDS = 5.0
 INTERRUPTED_GRACE_SECONDS = 0.5
 """For a process that Ctrl-C ends: it has nothing to write, and the user waits."""
 _DESCRIBE_SECONDS = 300.0
+_POLL_SECONDS = 0.5
+"""Between two looks at what is running."""
 _LAST_LINES = 8
 
 
@@ -124,7 +127,15 @@ def _answer(framework: str, process: subprocess.Popen[str]) -> dict[str, Any]:
 class Started(subprocess.Popen[bytes]):
     """A watched process in a session of its own, with its own temporary folder. With `talks`, stdin and stdout are pipes."""
 
-    def __init__(self, command: Sequence[str], log: Path, root: Path | None = None, *, talks: bool = False) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        root: Path | None = None,
+        *,
+        talks: bool = False,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.watched = watchdog.Watched()
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
@@ -133,7 +144,7 @@ class Started(subprocess.Popen[bytes]):
                 super().__init__(
                     command,
                     cwd=root,
-                    env=_environment(root) | self.watched.environment | self.temporary.environment,
+                    env={**_environment(root), **environment, **self.watched.environment, **self.temporary.environment},
                     stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
                     stdout=subprocess.PIPE if talks else file,
                     stderr=file,
@@ -151,14 +162,22 @@ class Started(subprocess.Popen[bytes]):
         self.temporary.remove()
 
 
-def start(framework: str, arguments: Sequence[str], *, log: Path, root: Path | None = None, talks: bool = False) -> Started:
+def start(
+    framework: str,
+    arguments: Sequence[str],
+    *,
+    log: Path,
+    root: Path | None = None,
+    talks: bool = False,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Started:
     """Start `python -m <twin> arguments...` in a session of its own. Its stdout and stderr go to the log file.
 
     With `talks`, its stdin and stdout are connected to this process, which closes them. The process ends with the calling
     thread, so call from the main thread. `stop` ends it earlier, with all that it started. The working directory is the
-    caller's, or `root` if the code of another checkout is started.
+    caller's, or `root` if the code of another checkout is started. `environment` is added to what every twin gets.
     """
-    return Started(_command(framework, arguments), log, root, talks=talks)
+    return Started(_command(framework, arguments), log, root, talks=talks, environment=environment)
 
 
 def stop(process: Started, *, grace_seconds: float | None = None) -> None:
@@ -196,10 +215,28 @@ def wait(
             return None
         except subprocess.TimeoutExpired:
             watch()
-        if (hang := dog.look()) is not None:
-            (path,) = watchdog.save_stacks(hang.stacks, ["rank 0"], folder)
-            stop(process, grace_seconds=0.0)
-            return f"{hang.words}; see {path.name}"
+        if (words := _hang(process, dog, folder)) is not None:
+            return words
+
+
+def _hang(process: Started, dog: watchdog.Watchdog, folder: Path) -> str | None:
+    """How a process hangs, in words, after it was stopped. None if it works."""
+    if (hang := dog.look()) is None:
+        return None
+    (path,) = watchdog.save_stacks(hang.stacks, ["rank 0"], folder)
+    stop(process, grace_seconds=0.0)
+    return f"{hang.words}; see {path.name}"
+
+
+class Call(NamedTuple):
+    """`python -m <twin> arguments...`, to be waited for."""
+
+    framework: str
+    arguments: Sequence[str]
+    log: Path
+    hang_seconds: float = heartbeat.HANG_SECONDS
+    environment: Mapping[str, str] = MappingProxyType({})
+    """Besides what every twin gets."""
 
 
 def call(framework: str, arguments: Sequence[str], *, log: Path, hang_seconds: float = heartbeat.HANG_SECONDS) -> int:
@@ -208,18 +245,46 @@ def call(framework: str, arguments: Sequence[str], *, log: Path, hang_seconds: f
     Returns:
         Its exit code. Negative: the signal that ended it. A hung twin is ended by SIGTERM or SIGKILL. The log states this.
     """
-    process = start(framework, arguments, log=log)
+    waiting, codes = [Call(framework, arguments, log, hang_seconds)], list[int]()
+    call_each(lambda: waiting.pop() if waiting else None, lambda _, code: codes.append(code))
+    return codes[0]
+
+
+def call_each(following: Callable[[], Call | None], ended: Callable[[Call, int], object], at_once: int = 1) -> None:
+    """Start twins and wait for all. Nothing of them is left running, whatever happens.
+
+    Args:
+        following: the next call, or None if there is none before another has ended.
+        ended: gets each call with its exit code, see `call`. If it raises, the other twins are stopped.
+        at_once: how many side by side. More than one is for work that nobody times.
+    """
+    running: list[tuple[Call, Started, watchdog.Watchdog]] = []
     try:
-        folder = log.with_suffix(".stacks")
-        hang = wait(process, poll_seconds=1.0, watch=lambda: None, hang_seconds=hang_seconds, folder=folder)
+        while True:
+            while len(running) < at_once and (wanted := following()) is not None:
+                process = start(wanted.framework, wanted.arguments, log=wanted.log, environment=wanted.environment)
+                dog = watchdog.Watchdog([watchdog.Member("the process", process.watched)], wanted.hang_seconds)
+                running.append((wanted, process, dog))
+            if not running:
+                return
+            for one in list(running):
+                each, process, dog = one
+                hang = None
+                try:
+                    process.wait(_POLL_SECONDS / len(running))
+                except subprocess.TimeoutExpired:
+                    if (hang := _hang(process, dog, each.log.with_suffix(".stacks"))) is None:
+                        continue
+                stop(process)
+                running.remove(one)
+                if hang is not None:
+                    with each.log.open("a", encoding="utf-8") as file:
+                        file.write(f"{hang}\n")
+                ended(each, process.returncode)
     except BaseException:
-        stop(process, grace_seconds=INTERRUPTED_GRACE_SECONDS)
+        for _, process, _ in running:
+            stop(process, grace_seconds=INTERRUPTED_GRACE_SECONDS)
         raise
-    stop(process)
-    if hang is not None:
-        with log.open("a", encoding="utf-8") as file:
-            file.write(f"{hang}\n")
-    return process.returncode
 
 
 def exit_words(code: int) -> str:

@@ -416,20 +416,20 @@ def _write_specs(folder: Path, **fields: dict[str, Any]) -> None:
 
 
 def test_specs_that_one_process_cannot_record_are_refused(framework: str, tmp_path: Path) -> None:
-    _write_specs(tmp_path, first={"steps": 4}, coarser={"steps": 3, "precision": "float32"})
-    then = ("--then", tmp_path / "coarser.json", tmp_path / "coarser")
+    _write_specs(tmp_path, first={"steps": 4}, divided={"steps": 3, "replicas": 2, "mode": "data_parallel"})
+    then = ("--then", tmp_path / "divided.json", "--out", tmp_path / "divided")
     refused = _traced(framework, tmp_path, "first", "--out", tmp_path / "first", *then)
-    assert refused.returncode == 2 and "coarser.json has another precision" in refused.stderr, refused.stderr
+    assert refused.returncode == 2 and "divided.json has another mode, replicas" in refused.stderr, refused.stderr
     assert not (tmp_path / "first").exists()
 
 
 @pytest.mark.slow
 def test_several_specs_recorded_by_one_process_are_what_each_is_alone(framework: str, tmp_path: Path) -> None:
-    _write_specs(tmp_path, first={"steps": 4}, second={"steps": 3, "accumulation": 2, "seed": 5})
-    then = ("--then", tmp_path / "second.json", tmp_path / "second")
+    _write_specs(tmp_path, first={"steps": 4}, second={"steps": 3, "accumulation": 2, "seed": 5, "precision": "float32"})
+    then = ("--then", tmp_path / "second.json", "--out", tmp_path / "second", "--reverse-batches")
     together = _traced(framework, tmp_path, "first", "--out", tmp_path / "first", *then)
     assert together.returncode == 0, together.stderr
-    alone = _traced(framework, tmp_path, "second", "--out", tmp_path / "alone")
+    alone = _traced(framework, tmp_path, "second", "--out", tmp_path / "alone", "--reverse-batches")
     assert alone.returncode == 0, alone.stderr
     first, ours, theirs = (safetensors.numpy.load_file(tmp_path / name) for name in ("first", "second", "alone"))
     assert (len(first["loss"]), len(ours["loss"])) == (4, 3)

@@ -273,3 +273,41 @@ def test_a_twin_that_works_is_waited_for(script: Path, tmp_path: Path, monkeypat
     monkeypatch.setattr(watchdog, "LOADING_SECONDS", 1.0)
     script.write_text("import time; end = time.time() + 4\nwhile time.time() < end: pass")
     assert launch.call("scripted", ["run"], log=tmp_path / "log.txt", hang_seconds=1.0) == 0
+
+
+def _calls(folder: Path, *names: str) -> list[launch.Call]:
+    return [launch.Call("scripted", [name], folder / f"{name}.txt") for name in reversed(names)]
+
+
+def test_two_twins_work_side_by_side_and_a_third_waits_for_what_it_needs(script: Path, tmp_path: Path) -> None:
+    meeting = "while not pathlib.Path({'first': 'second', 'second': 'first'}[name]).exists(): time.sleep(0.01)"
+    script.write_text(
+        f"import pathlib, sys, time; name = sys.argv[1]; pathlib.Path(name).touch()\nif name == 'third': sys.exit(3)\n{meeting}"
+    )
+    waiting, ended = _calls(tmp_path, "first", "second", "third"), dict[str, int]()
+
+    def following() -> launch.Call | None:
+        if not waiting or (len(waiting) == 1 and not {"first", "second"} <= set(ended)):
+            return None
+        return waiting.pop()
+
+    launch.call_each(following, lambda call, code: ended.update({call.arguments[0]: code}), at_once=2)
+    assert ended == {"first": 0, "second": 0, "third": 3}
+
+
+def test_no_twin_is_left_running_where_another_ends_all(script: Path, tmp_path: Path) -> None:
+    script.write_text(
+        "import os, pathlib, sys, time\n"
+        "if sys.argv[1] == 'short':\n"
+        "    while not pathlib.Path('pid').exists(): time.sleep(0.01)\n"
+        "    sys.exit(5)\n"
+        "pathlib.Path('new').write_text(str(os.getpid())); os.replace('new', 'pid'); time.sleep(600)"
+    )
+    waiting = _calls(tmp_path, "long", "short")
+
+    def ended(call: launch.Call, code: int) -> None:
+        raise errors.LaunchError(f"{call.arguments[0]} ended with {code}")
+
+    with pytest.raises(errors.LaunchError, match="short ended with 5"):
+        launch.call_each(lambda: waiting.pop() if waiting else None, ended, at_once=2)
+    assert not _runs(int((tmp_path / "pid").read_text()))
