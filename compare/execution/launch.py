@@ -248,12 +248,7 @@ class Started(subprocess.Popen[bytes]):
                 super().__init__(
                     command,
                     cwd=root,
-                    env={
-                        **_environment(root),
-                        **environment,
-                        **self.watched.environment,
-                        **self.temporary.environment,
-                    },
+                    env={**_environment(root), **environment, **self.watched.environment, **self.temporary.environment},
                     stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
                     stdout=subprocess.PIPE if talks else file,
                     stderr=file,
