@@ -96,7 +96,10 @@ def launch(job: Job, environments: list[dict[str, str]], waiting: str) -> int:
         print(f"hosts must begin with this machine. Received: {', '.join(read.hosts)} ({error}).", file=sys.stderr)
         return EXIT_USAGE
     if failure is None:
-        return EXIT_OK
+        made = out / results.RESULT_FILE if job.arguments.command == "run" else out
+        if made.exists():
+            return EXIT_OK
+        failure = supervisor.Failure(0, EXIT_FAILED, f"all ranks ended with exit code 0, and rank 0 wrote no {made.name}")
     print(failure.words, file=sys.stderr)
     if job.arguments.command == "run":
         _save_failure(job, out, failure)
@@ -104,7 +107,7 @@ def launch(job: Job, environments: list[dict[str, str]], waiting: str) -> int:
 
 
 def _process(job: Job, rank: int, environment: dict[str, str]) -> ProcessSpec:
-    twin, read, arguments = [sys.executable, "-m", f"{job.framework}_impl"], job.spec, job.arguments
+    twin, read, arguments = [sys.executable, "-m", job.package or f"{job.framework}_impl"], job.spec, job.arguments
     place = placement.host_of(rank, read.replicas, len(read.hosts) or 1)
     if place == 0:
         return ProcessSpec(f"rank {rank}", [*twin, *job.words], environment)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 
+_LONGEST_VALUE = 200
+
 
 class SpecError(ValueError):
     """A spec was refused. The message names the field, the value received, and the fix."""
@@ -22,3 +24,9 @@ def did_you_mean(name: str, names: tuple[str, ...], *, sentence: bool = False) -
     if not close:
         return ""
     return f" Did you mean {close[0]}?" if sentence else f" (did you mean {close[0]}?)"
+
+
+def shown(value: object) -> str:
+    """A received value in a message. Of a long one, the start."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."

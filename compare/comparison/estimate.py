@@ -168,17 +168,17 @@ def stored(folder: Path) -> Callable[[Row], tuple[RunResult, str] | str]:
     """
     held = store.read(folder)
     whole = [
-        (result.phases.wall_seconds, result)
-        for repeats in held.runs.values()
-        for result in repeats.values()
+        (row.contestant, result.phases.wall_seconds, result)
+        for row in held.comparison.rows
+        for result in held.runs[row.id].values()
         if result.status in ("ok", "not parallel") and result.epochs and result.phases
     ]
 
     def known(row: Row) -> tuple[RunResult, str] | str:
-        alike = [each for each in whole if each[1].framework == row.contestant and _alike(each[1], row)]
+        alike = [each for each in whole if each[0] == row.contestant and _alike(each[2], row)]
         if not alike:
             return f"unknown: {folder} has no run of this kind"
-        return sorted(alike, key=itemgetter(0))[(len(alike) - 1) // 2][1], f"stored in {folder}"
+        return sorted(alike, key=itemgetter(1))[(len(alike) - 1) // 2][2], f"stored in {folder}"
 
     return known
 

@@ -26,6 +26,8 @@ class Preset:
     """Seeds of the repeats, in a cycle. Empty: all repeats have the seed in the values."""
     until: UntilDecided | None = None
     """When to stop adding repeats. None: `repeats` are made."""
+    contestants: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Of the spec file, by name, as it says them."""
 
 
 def digits() -> Preset:

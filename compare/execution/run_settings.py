@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from common import spec
 from common.spec import SpecError
@@ -21,7 +21,10 @@ def settings(preset: str | None, spec_file: Path | None, options: Mapping[str, A
     values = settings.values
     if spec_file is not None:
         values, until = until_decided.of_fields(spec.read_values(spec_file))
-        settings = replace(settings, until=until)
+        named = values.pop("contestants", None) or {}
+        if not isinstance(named, dict):
+            raise SpecError(f"contestants must be a group of them. Received: {named!r}. Write {{NAME: {{twin: pytorch}}}}.")
+        settings = replace(settings, until=until, contestants=cast(dict[str, Any], named))
     given = {field: value for field, value in options.items() if value is not None}
     for asked in (given, spec.parse_assignments(assignments)):
         for field, other in (("epochs", "steps"), ("steps", "epochs")):

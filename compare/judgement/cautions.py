@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from common.artifacts.schema import RunResult
+from common.data.dataset import listed
 from compare.core import wording
 from compare.execution.store import Stored
+from compare.judgement import environments
 from compare.judgement.row_figures import Summary
 from compare.judgement.summary import FAILURES, measured, seconds_apart
 
@@ -63,10 +65,10 @@ def _breakdown(run: RunResult) -> str | None:
 def _shared_cores(stored: Stored) -> list[str]:
     """Budgets that were hardware threads of fewer physical cores."""
     budgets = {
-        (len(run.machine["cpus"]), run.machine["physical_cores"])
+        (len(cpus), physical)
         for runs in stored.runs.values()
         for run in runs.values()
-        if "physical_cores" in run.machine
+        if (cpus := run.machine.get("cpus")) and (physical := run.machine.get("physical_cores"))
     }
     return [
         f"A budget of {cores} cores was {cores} hardware threads of {physical} physical core{'s' if physical > 1 else ''}. Two "
@@ -94,8 +96,25 @@ def _not_in_turn(stored: Stored) -> list[str]:
     ]
 
 
+def unchecked(stored: Stored) -> list[str]:
+    """Stored files that nobody can check."""
+    if not stored.unchecked:
+        return []
+    files = wording.count(len(stored.unchecked), "file")
+    return [
+        f"{files} without a checksum, of a version that wrote none. Nobody can tell whether they were changed: "
+        f"{listed(stored.unchecked)}."
+    ]
+
+
 def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
-    sentences = [*(f"Set aside: {reason}" for reason in stored.set_aside), *_shared_cores(stored), *_not_in_turn(stored)]
+    sentences = [
+        *(f"Set aside: {reason}" for reason in stored.set_aside),
+        *unchecked(stored),
+        *_shared_cores(stored),
+        *_not_in_turn(stored),
+    ]
+    sentences += environments.cautions(stored)
     for row, summary in zip(stored.comparison.rows, summaries, strict=True):
         sentences += _cut_short(summary, list(stored.runs[summary.id].values()))
         if summary.status in FAILURES:
@@ -118,6 +137,8 @@ def sentences(stored: Stored, summaries: Sequence[Summary]) -> list[str]:
             )
         if summary.unwatched:
             sentences.append(f"{summary.name}: too short to tell whether other work disturbed it: rely on no time of it.")
+        if summary.clock_caution is not None:
+            sentences.append(f"{summary.name}: {summary.clock_caution}: rely on no time of it.")
         if summary.exceeds_budget:
             sentences.append(f"{summary.name}: used {summary.cores_used:.2f} cores of a budget of {summary.cores}.")
         if summary.disturbed and not summary.stolen:

@@ -63,7 +63,7 @@ def prove(
     steps: int = STEPS,
     precision: spec.Precision = "float64",
     timed_runs: Mapping[str, Spec] | None = None,
-    others: Sequence[Mapping[str, Spec]] = (),
+    others: Sequence[Timed] = (),
     remember: bool = True,
 ) -> Proof:
     """Climb the ladder for the model, data and optimizer of a spec.
@@ -79,24 +79,25 @@ def prove(
         steps: of rung 5.
         precision: float64 proves. float32 shows how rounding grows.
         timed_runs: by framework, its serial run as it is timed, with its switches. Their first steps are compared too.
-        others: such runs with other switches or input workers. Single steps of these are compared too.
+        others: such runs with other switches, input workers or cores. Single steps of these are compared too.
         remember: use a stored proof of the same code, versions and spec, and store this one.
 
     Raises:
         LaunchError: a twin could not record.
     """
     batch_size = max(BATCH_SIZE // replicas, LEAST_PER_REPLICA) * replicas
-    base = proof_spec(timed, batch_size, steps, precision)
     parallel = [mode for mode in modes if mode != "serial"]
     timed_runs = timed_runs or {}
+    every = [*(runs for runs, _ in others), timed_runs or dict.fromkeys(frameworks, timed)]
+    level, *other_levels = _levels(every)
+    base = proof_spec(timed, batch_size, steps, precision, level)
     remember = remember and base.model in spec.MODELS  # nobody knows all the modules that a user's own model is made of
-    key = remembered.key(base, frameworks, parallel, replicas, [timed_runs, *others])
-    runs = tuple(each for each in (timed_runs, *others) if each)
-    ladder = _Ladder(base, tuple(frameworks), tuple(parallel), replicas, runs, out, progress)
+    key = remembered.key(base, frameworks, parallel, replicas, [timed_runs, *(runs for runs, _ in others)])
+    timed_alike: tuple[Timed, ...] = ((timed_runs, parallel), *others) if timed_runs else ()
+    ladder = _Ladder(base, tuple(frameworks), tuple(parallel), replicas, timed_alike, tuple(other_levels), out, progress)
     # What is claimed depends on the timed run itself, which the key leaves out.
-    with_switches = [
-        name for name in frameworks if any(claims.has_switches(runs.get(name, timed)) for runs in (timed_runs, *others))
-    ]
+    levels = level, *other_levels
+    with_switches = [name for name in frameworks if not any(_is_of(levels, name, runs.get(name, timed)) for runs in every)]
     claimed: dict[str, Any] = {
         "not_claimed": claims.not_claimed(timed, ladder.architecture, parallel, with_switches),
         "compared_with": claims.compared_with(timed, ladder.architecture, parallel),
@@ -120,6 +121,8 @@ def prove(
         seconds=time.perf_counter() - start,
         made_at=made_at,
         trajectories=copies,
+        examined=[run for steps in ladder.single_steps() for run in steps.examined],
+        levels=list(levels),
         **claimed,
     )
     if remember and proof.verdict == "proved":
@@ -138,14 +141,7 @@ def prove_rows(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int,
         LaunchError: a twin could not record.
     """
     base = rows[0].spec
-    alike: dict[tuple[str, int], dict[str, Spec]] = {}
-    for row in rows:  # those on most cores come last
-        runs = alike.setdefault((row.spec.switches, row.spec.workers), {})
-        if row.spec.mode == "serial":
-            runs[row.contestant] = row.spec
-        elif row.contestant not in runs:
-            runs[row.contestant] = spec.build(spec.with_variant(row.spec.model_dump(), "serial", 1))
-    *others, timed = alike.values()
+    *others, (timed, _) = _groups(rows).values()
     return prove(
         base.with_fields(hosts=(), cores=min(base.cores, machine.available_cores())),  # the mathematics are the same here
         frameworks,
@@ -155,6 +151,63 @@ def prove_rows(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int,
         others=others,
         **options,
     )
+
+
+def row_verdicts(proof: Proof, rows: Sequence[Row]) -> dict[str, str]:
+    """The verdict on each row, by its id.
+
+    A row has the verdict on its mode if the float64 proof was made with its switches, and if rung 8 has examined its very run.
+    A run in float64, or by the frameworks' own optimizers, has no rung 8.
+    """
+    found: dict[str, str] = {}
+    for row in rows:
+        verdict: str = proof.mode_verdict(row.contestant, row.spec.variant)
+        if verdict == "proved" and not _is_of(proof.levels, row.contestant, row.spec):
+            verdict = "not claimed"
+        if verdict == "proved" and row.spec.precision == "float32" and _run(row.contestant, row.spec) not in proof.examined:
+            verdict = "not examined"
+        found[row.id] = verdict
+    return found
+
+
+def _run(framework: str, what: Spec) -> str:
+    return f"{framework} {what.digest}"
+
+
+Timed = tuple[Mapping[str, Spec], Sequence[str]]
+"""(by framework, a serial run as it is timed, parallel modes that are timed alike)."""
+
+
+def _groups(rows: Sequence[Row]) -> dict[tuple[str, int, int], tuple[dict[str, Spec], list[str]]]:
+    """The runs of rows that have the same switches, input workers and cores. Those on most cores come last."""
+    found: dict[tuple[str, int, int], tuple[dict[str, Spec], list[str]]] = {}
+    for row in sorted(rows, key=lambda row: row.spec.cores):
+        runs, modes = found.setdefault(_key(row.spec), ({}, []))
+        if row.spec.mode == "serial":
+            runs[row.contestant] = row.spec
+            continue
+        runs.setdefault(row.contestant, spec.build(spec.with_variant(row.spec.model_dump(), "serial", 1)))
+        if row.unavailable is None and row.spec.variant not in modes:
+            modes.append(row.spec.variant)
+    return found
+
+
+def _key(what: Spec) -> tuple[str, int, int]:
+    return what.switches, what.workers, what.cores
+
+
+def _levels(groups: Sequence[Mapping[str, Spec]]) -> tuple[str, ...]:
+    """The levels of switches that the float64 proof is made with, that of the last group first."""
+    found: dict[str, None] = {}
+    for runs in reversed(groups):
+        levels = {run.switches for run in runs.values()}
+        if len(levels) == 1 and all(claims.keeps_mathematics(name, run) for name, run in runs.items()):
+            found |= dict.fromkeys(levels)
+    return tuple(found) or ("usual",)
+
+
+def _is_of(levels: Sequence[str], framework: str, run: Spec) -> bool:
+    return run.switches in levels and claims.keeps_mathematics(framework, run)
 
 
 def modes_of(rows: Sequence[Row]) -> list[str]:
@@ -181,6 +234,8 @@ class _SingleSteps:
     others: tuple[Recording, ...]
     drawn: list[int]
     plan: Plan
+    examined: tuple[str, ...] = ()
+    """The timed runs that these steps are of."""
     shown: str | None = None
     """Why the rungs prove nothing."""
     addition: str = ""
@@ -194,11 +249,15 @@ class _Ladder:
     modes: tuple[str, ...]
     """Parallel ones."""
     replicas: int
-    runs: tuple[Mapping[str, Spec], ...]
-    """What is timed, by framework: first the run that is followed, then others with other switches or workers."""
+    runs: tuple[Timed, ...]
+    """What is timed: first the run that is followed, then others with other switches, workers or cores."""
+    other_levels: tuple[str, ...]
+    """Of switches, that the base has not."""
     out: Path
     progress: Callable[[str], None]
     _yardsticks: dict[int, Yardstick] = field(default_factory=dict[int, Yardstick])
+    _judges: dict[str, single_steps.Judge] = field(default_factory=dict[str, single_steps.Judge])
+    """Of float32 steps, by the teacher's label."""
 
     def __post_init__(self) -> None:
         self._first_rate = self.base.optimizer.learning_rate
@@ -311,27 +370,37 @@ class _Ladder:
         return found
 
     def single_steps(self) -> list[_SingleSteps]:
-        """Rung 8 of all that is timed, or else of the proof's own runs."""
-        if self.runs:
-            return [steps for number, runs in enumerate(self.runs, start=1) for steps in self._timed_steps(runs, number)]
-        return self._proved_steps()
+        """Rung 8 of all that is timed, or else of the proof's own runs; and of these with other levels of switches."""
+        teachers: dict[str, Recording] = {}
+        found: list[_SingleSteps] = []
+        for number, (runs, modes) in enumerate(self.runs, start=1):
+            found += self._timed_steps(runs, modes, number, teachers)
+        for level in self.other_levels if self.runs else (self.base.switches, *self.other_levels):
+            found += self._proved_steps(level)
+        return found
 
-    def _timed_steps(self, specs: Mapping[str, Spec], number: int) -> list[_SingleSteps]:
+    def _timed_steps(
+        self, specs: Mapping[str, Spec], modes: Sequence[str], number: int, teachers: dict[str, Recording]
+    ) -> list[_SingleSteps]:
         """Float32 steps of what is timed, with the timed kernels, batch, input, modes and switches.
 
-        If the switches leave fewer digits than float32, the difference is shown and not judged.
+        `modes` are the parallel ones. If the switches leave fewer digits than float32, the difference is shown and not judged.
         """
         if not self.frameworks or any(name not in specs or specs[name].precision != "float32" for name in self.frameworks):
             return []
         if any(specs[name].optimizer.native for name in self.frameworks):
             return []  # two update rules, which nobody claims to be the same
         serial = {name: _few_batches(specs[name], len(self._dataset.train)) for name in self.frameworks}
-        parallel = [
-            (name, spec.build(spec.with_variant(serial[name].model_dump(), mode, self.replicas)))
-            for mode in self.modes
-            for name in self.frameworks
-        ]
-        steps = self._steps(f"timed-{number}", serial, [(name, what) for name, what in parallel if what.departs is None])
+        examined = [_run(name, specs[name]) for name in self.frameworks]
+        parallel: list[tuple[str, Spec]] = []
+        for mode in modes:
+            for name in self.frameworks:
+                sides = [spec.with_variant(each[name].model_dump(), mode, self.replicas) for each in (specs, serial)]
+                own, few = map(spec.build, sides)
+                examined.append(_run(name, own))
+                if few.departs is None:
+                    parallel.append((name, few))
+        steps = replace(self._steps(f"timed-{number}", serial, parallel, teachers), examined=tuple(examined))
         fewer = [f"{name} with {each}" for name in self.frameworks for each in claims.reduced(name, specs[name])]
         if fewer:
             steps = replace(steps, shown=f"fewer digits than float32: {', '.join(fewer)}")
@@ -340,36 +409,56 @@ class _Ladder:
             steps = replace(steps, shown=reason)
         if number > 1:
             what = specs[self.frameworks[0]]
-            steps = replace(steps, addition=f", switches {what.switches}, {what.workers} workers")
+            which = f"switches {what.switches}, {what.workers} workers, {what.cores} cores"
+            steps = replace(steps, addition=f", {which}")
         return [steps]
 
-    def _proved_steps(self) -> list[_SingleSteps]:
-        """Steps of the proof's own spec, over many uneven epochs: all of them in float64, a few in float32."""
+    def _proved_steps(self, level: str) -> list[_SingleSteps]:
+        """Steps of the proof's own spec, over many uneven epochs: all of them in float64, a few in float32.
+
+        `level` of switches may be another one than that of the other rungs. Then the rungs are named by it.
+        """
         found: list[_SingleSteps] = []
+        addition, of_label = ("", "") if level == self.base.switches else (f", switches {level}", f"-{level}")
         for micro_batches in sorted({1, *(claim.micro_batches for claim in self._claims.values())}):
-            serial = self._uneven.with_fields(accumulation=micro_batches, steps=self.base.steps)
+            serial = self._uneven.with_fields(accumulation=micro_batches, steps=self.base.steps, switches=level)
             parallel = [
-                (name, claim.parallel.with_fields(steps=self.base.steps))
+                (name, claim.parallel.with_fields(steps=self.base.steps, switches=level))
                 for claim in self._claims.values()
                 if claim.micro_batches == micro_batches
                 for name in claim.frameworks
             ]
             if serial.precision == "float64" and len(self.frameworks) < 2 and not parallel:
                 continue  # nothing to compare the first framework with
-            found.append(self._steps(f"{micro_batches}-parts", dict.fromkeys(self.frameworks, serial), parallel))
+            label = f"{micro_batches}-parts{of_label}"
+            steps = self._steps(label, dict.fromkeys(self.frameworks, serial), parallel, {})
+            found.append(replace(steps, addition=addition))
         return found
 
-    def _steps(self, label: str, serial: Mapping[str, Spec], parallel: Sequence[tuple[str, Spec]]) -> _SingleSteps:
-        """Single steps of serial runs, of which only switches may differ, and of the same runs in other modes."""
+    def _steps(
+        self,
+        label: str,
+        serial: Mapping[str, Spec],
+        parallel: Sequence[tuple[str, Spec]],
+        teachers: dict[str, Recording],
+    ) -> _SingleSteps:
+        """Single steps of serial runs, of which only switches may differ, and of the same runs in other modes.
+
+        Runs of the same batches load the same states: those of the first such run, which `teachers` keeps.
+        """
         first, *others = self.frameworks
         base = serial[first]
         available = len(self._dataset.train)
         plan = Plan(base, self.architecture, min(base.data.limit or available, available))
         drawn = single_steps.drawn(base, self.architecture, plan)
         options = "--drawn", ",".join(map(str, drawn))
-        teacher = Recording(f"single-steps-{base.precision}-{label}", first, base, options)
+        label = f"single-steps-{base.precision}-{label}"
+        own = Recording(label, first, base, options)
+        teacher = teachers.setdefault(_inline(base).with_fields(cores=1, switches="usual", framework_options={}).digest, own)
+        if teacher != own:
+            others = list(self.frameworks)
         students = tuple(
-            Recording(f"{teacher.label}-{what.variant}", name, what, options, teacher)
+            Recording(f"{label}-{what.variant}", name, what, options, teacher)
             for name, what in [*((name, serial[name]) for name in others), *parallel]
             if spec.check_against(what, launch.describe(name)) is None
         )
@@ -377,10 +466,14 @@ class _Ladder:
 
     def judged(self, steps: _SingleSteps) -> list[Rung]:
         """The rungs of single steps."""
-        teacher = self._recorder.arrays(steps.teacher)
-        judge = single_steps.Judge(self.architecture, teacher, steps.drawn, steps.plan)
-        first = steps.teacher
-        found = judge.rungs(first.what, teacher, first.framework) if first.what.precision == "float32" else []
+        first, found = steps.teacher, list[Rung]()
+        judge = self._judges.get(first.label)
+        if judge is None:
+            teacher = self._recorder.arrays(first)
+            judge = single_steps.Judge(self.architecture, teacher, steps.drawn, steps.plan)
+            if first.what.precision == "float32":  # states of float64 steps may fill the memory
+                self._judges[first.label] = judge
+                found += judge.rungs(first.what, teacher, first.framework)
         for student in steps.others:
             found += judge.rungs(student.what, self._recorder.arrays(student), student.framework)
         found = [rung.model_copy(update={"name": rung.name + steps.addition}) for rung in found]
@@ -409,20 +502,20 @@ class _Ladder:
         if beyond:
             made = self._follow(min(self._followed, max(*beyond, LEAST_FOLLOWED)), MORE_COPIES)
             pairs = [(other, growth.between(made.losses[first][0], made.losses[other][0], made)) for other in others]
-        return [rungs.trajectory(self.runs[0][first], pair, made.losses[first][0]) for _, pair in pairs], made
+        return [rungs.trajectory(self.runs[0][0][first], pair, made.losses[first][0]) for _, pair in pairs], made
 
     @property
     def _is_followed(self) -> bool:
-        if len(self.frameworks) < 2 or not self.runs or any(name not in self.runs[0] for name in self.frameworks):
+        if len(self.frameworks) < 2 or not self.runs or any(name not in self.runs[0][0] for name in self.frameworks):
             return False
-        what = [self.runs[0][name] for name in self.frameworks]
+        what = [self.runs[0][0][name] for name in self.frameworks]
         plain = all(each.precision == "float32" and not each.optimizer.native for each in what)
         return plain and not any(claims.reduced(name, each) for name, each in zip(self.frameworks, what, strict=True))
 
     @cached_property
     def _followed(self) -> int:
         """How many steps of a run are followed: all, or as many as the budget of operations has room for."""
-        what = self.runs[0][self.frameworks[0]]
+        what = self.runs[0][0][self.frameworks[0]]
         dataset = sources.load(what.data, seed=what.split_seed, cache_dir=what.paths.cache_dir)
         work_of_a_step = work.count(self.architecture).flops * what.global_batch_size * (1 + COPIES)
         plan = Plan(what, self.architecture, len(dataset.train))
@@ -430,7 +523,7 @@ class _Ladder:
 
     def _copies_of(self, steps: int, copies: int) -> list[Recording]:
         label, options = f"trajectory-{copies}-copies", ("--copies", str(copies), str(steps))
-        return [Recording(label, name, _inline(self.runs[0][name]), options) for name in self.frameworks]
+        return [Recording(label, name, _inline(self.runs[0][0][name]), options) for name in self.frameworks]
 
     def _follow(self, steps: int, copies: int) -> Trajectories:
         wanted = self._copies_of(steps, copies)
@@ -504,7 +597,7 @@ def _uneven_label(micro_batches: int) -> str:
     return "serial-uneven" if micro_batches == 1 else f"serial-uneven-{micro_batches}-parts"
 
 
-def proof_spec(timed: Spec, batch_size: int, steps: int, precision: spec.Precision) -> Spec:
+def proof_spec(timed: Spec, batch_size: int, steps: int, precision: spec.Precision, level: str = "usual") -> Spec:
     """A timed run as the proof trains it: serially, with its own batch size, length, precision and learning rate."""
     return timed.with_fields(
         epochs=None,
@@ -525,7 +618,7 @@ def proof_spec(timed: Spec, batch_size: int, steps: int, precision: spec.Precisi
         },
         # Scaling by replicas would make serial and parallel two different trainings.
         schedule={**timed.schedule.model_dump(), "scaling": "none"},
-        switches="usual",
+        switches=level,
         framework_options={},
     )
 

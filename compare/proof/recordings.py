@@ -13,6 +13,7 @@ from common.processes.entry import OF_THE_PROCESS
 from common.spec import Spec
 from compare.core.errors import LaunchError
 from compare.execution import launch
+from compare.proof import claims
 from compare.proof.differences import Arrays
 
 _SIDE_BY_SIDE = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
@@ -108,12 +109,14 @@ class Recorder:
         framework, what = process[0].framework, process[0].what
         self._progress(f"proof: {what.model}, {what.optimizer.name}, {_labels(process)}, {framework}")
         words: list[str] = []
+        own = claims.proved_switches(framework, *(each.what for each in process))
         for each in process:
             place = self.path(each)
             place.parent.mkdir(parents=True, exist_ok=True)
             place.unlink(missing_ok=True)  # never judge a recording of an earlier proof
             source = place.with_suffix(".json")
-            source.write_text(each.what.to_json(), encoding="utf-8")
+            with_own = each.what.with_fields(framework_options={**each.what.framework_options, **own}) if own else each.what
+            source.write_text(with_own.to_json(), encoding="utf-8")
             words += ["--then" if words else "trace", str(source), "--out", str(place), *each.options]
             if each.teacher is not None:
                 words += ["--teacher", str(self.path(each.teacher))]
