@@ -132,7 +132,7 @@ def test_a_cluster_may_be_protected_by_dask_s_own_tls(tmp_path: Path) -> None:
     with (
         dask.config.set(settings),
         distributed.LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=False, protocol="tls", dashboard_address=None
+            n_workers=1, threads_per_worker=1, processes=False, protocol="tls", dashboard_address="127.0.0.1:0"
         ) as tls,
     ):
         assert tls.scheduler_address.startswith("tls://")
