@@ -10,7 +10,6 @@ import importlib.metadata
 import os
 import platform
 import re
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -20,9 +19,13 @@ from typing import Annotated, Any, cast
 import psutil
 from pydantic import AfterValidator
 
-from common.machine import environment
+from common.machine import code_version, environment
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
+"""The folder of the suite's packages: a checkout, or `convtwins/_app` of an installed package."""
+INSTALLED = PROJECT_ROOT.name == "_app"
+COMMAND = "convtwins" if INSTALLED else ".venv/bin/convtwins"
+"""The command line, as a user can paste it."""
 
 COMPANION_VARIABLE = "CONVTWINS_COMPANION"
 """The id of a process that this one counts to its family: a server that all ranks of a run share."""
@@ -209,6 +212,7 @@ def proportional_memory_mib() -> float | None:
 @cache
 def describe() -> dict[str, Any]:
     """Processor, cores, memory, system, Python, and the commit of the code."""
+    code = code_version.of(PROJECT_ROOT)
     return {
         "processor": _processor(),
         "cores": psutil.cpu_count(logical=False) or 0,
@@ -217,7 +221,7 @@ def describe() -> dict[str, Any]:
         "host": _host(),
         "system": platform.platform(),
         "python": sys.version.split()[0],
-        **_commit(),
+        **{fact: code[fact] for fact in ("commit", "dirty")},
     }
 
 
@@ -273,11 +277,6 @@ def code_digest(folders: Sequence[Path]) -> str:
     return sha256.hexdigest()
 
 
-def git_environment() -> dict[str, str]:
-    """This process's environment without what git sets for its hooks, and would take for its own place."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith("GIT_CONFIG")}
-
-
 def _host() -> str | None:
     """An id of this machine: a keyed digest, because the id itself must stay secret (machine-id(5))."""
     try:
@@ -306,20 +305,3 @@ def _cpuinfo(field: str) -> str | None:
     except OSError:
         return None
     return next((line.split(":", 1)[1].strip() for line in lines if line.partition(":")[0].strip() == field), None)
-
-
-def _commit() -> dict[str, Any]:
-    if not (PROJECT_ROOT / ".git").exists():  # unpacked inside of another repository, perhaps
-        return {"commit": None, "dirty": None}
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(PROJECT_ROOT), *arguments]
-        done = subprocess.run(command, env=git_environment(), capture_output=True, text=True, check=True, timeout=10)
-        return done.stdout.strip()
-
-    try:
-        changed = git("status", "--porcelain", "--untracked-files=no")
-        new = git("ls-files", "--others", "--exclude-standard", "--", "*.py")  # code as well, which no checkout brings back
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(changed or new)}
-    except (OSError, subprocess.SubprocessError):
-        return {"commit": None, "dirty": None}

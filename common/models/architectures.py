@@ -20,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, NoReturn
 
+from common.models import name_clashes
 from common.spec import MODELS, SpecError
 
 Padding = tuple[tuple[int, int], tuple[int, int]]
@@ -213,14 +214,18 @@ def user_module(model: str) -> ModuleType:
     """Import a user's model module by its dotted name."""
     with kept_running(model):
         try:
-            return importlib.import_module(model)
+            module = importlib.import_module(model)
         except ImportError as error:
             raise SpecError(
-                f"model {model} cannot be imported ({error}). Use {', '.join(MODELS)}, or a module on PYTHONPATH that defines "
-                "architecture."
+                name_clashes.clash(model, error)
+                or f"model {model} cannot be imported ({error}). Use {', '.join(MODELS)}, or a module on PYTHONPATH that "
+                "defines architecture."
             ) from None
         except Exception as error:
             raise SpecError(f"model {model} cannot be imported: {_told(error)}. Mend the module.") from error
+    if (clash := name_clashes.clash(model, None)) is not None:
+        raise SpecError(clash)
+    return module
 
 
 def user_builder(model: str, framework: str) -> Callable[..., Any] | None:

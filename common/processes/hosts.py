@@ -63,7 +63,7 @@ class Distant:
         self._sample = Sample(Marks(), stopped=False, cpu_seconds=0.0)
         self._stacks: str | None = None
         shell = [word.replace("{host}", member.host) for word in shlex.split(os.environ.get(SHELL_VARIABLE, SHELL))]
-        there = ["env", f"PYTHONPATH={machine.PROJECT_ROOT}", sys.executable, "-m", "common.processes.hosts"]
+        there = ["env", f"PYTHONPATH={machine.PROJECT_ROOT}", sys.executable, "-P", "-m", "common.processes.hosts"]
         self._process = subprocess.Popen(
             [*shell, *map(shlex.quote, there)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
         )

@@ -1,4 +1,4 @@
-"""`python -m compare run`: judge everything first, then prove, run, and report."""
+"""`convtwins run`: judge everything first, then prove, run, and report."""
 
 from __future__ import annotations
 

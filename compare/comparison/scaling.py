@@ -1,4 +1,4 @@
-"""`python -m compare scaling`: measures the gain from more replicas, and projects it to other machines, labelled as such."""
+"""`convtwins scaling`: measures the gain from more replicas, and projects it to other machines, labelled as such."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m compare selftest`: tests whether the verdicts are reliable, in simulation and on this machine."""
+"""`convtwins selftest`: tests whether the verdicts are reliable, in simulation and on this machine."""
 
 from __future__ import annotations
 

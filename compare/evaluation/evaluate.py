@@ -1,4 +1,4 @@
-"""`python -m compare evaluate`: train to the best epoch, and score it on the test split."""
+"""`convtwins evaluate`: train to the best epoch, and score it on the test split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m compare infer`: how fast a trained model answers in each framework. The frameworks alternate."""
+"""`convtwins infer`: how fast a trained model answers in each framework. The frameworks alternate."""
 
 from __future__ import annotations
 

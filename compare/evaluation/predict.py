@@ -1,4 +1,4 @@
-"""`python -m compare predict`: labels images with a trained model."""
+"""`convtwins predict`: labels images with a trained model."""
 
 from __future__ import annotations
 

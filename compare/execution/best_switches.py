@@ -91,7 +91,7 @@ def load(framework: str, model: str, description: Mapping[str, Any], cache_dir: 
     """
     where = path(framework, model, description, cache_dir)
     held = f" --set device={device}" if device != "auto" else ""
-    again = f"Run: .venv/bin/python -m compare optimize --model {model} --frameworks {framework}{held}"
+    again = f"Run: {machine.COMMAND} optimize --model {model} --frameworks {framework}{held}"
     found = records.read(
         where,
         Best,

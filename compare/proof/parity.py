@@ -1,4 +1,4 @@
-"""`python -m compare parity`: climb the ladder of proof and print it, one line a rung."""
+"""`convtwins parity`: climb the ladder of proof and print it, one line a rung."""
 
 from __future__ import annotations
 

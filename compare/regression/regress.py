@@ -1,4 +1,4 @@
-"""`python -m compare regress`: did a change make training slower, larger, less accurate, or different?"""
+"""`convtwins regress`: did a change make training slower, larger, less accurate, or different?"""
 
 from __future__ import annotations
 

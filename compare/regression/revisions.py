@@ -18,7 +18,7 @@ from common import spec
 from common.artifacts import atomic_files
 from common.artifacts.schema import RunResult
 from common.data import sources
-from common.machine import machine
+from common.machine import code_version, machine
 from common.spec import SpecError
 from compare.comparison import comparison_plan, run
 from compare.comparison.run import Request
@@ -290,7 +290,7 @@ def git(*arguments: str) -> subprocess.CompletedProcess[str]:
         RevisionError: it cannot be started, or does not end.
     """
     command = ["git", "-C", str(machine.PROJECT_ROOT), "-c", "core.hooksPath=/dev/null", *arguments]
-    return _finished(f"git {arguments[0]}", command, env=machine.git_environment())
+    return _finished(f"git {arguments[0]}", command, env=code_version.git_environment())
 
 
 def _finished(what: str, command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:

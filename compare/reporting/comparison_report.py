@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from common.artifacts.schema import RunResult
+from common.machine.machine import INSTALLED
 from compare.core import exits, wording
 from compare.core.statistics import VERDICT_PAIRS
 from compare.execution import launch, store
@@ -19,7 +20,7 @@ from compare.judgement.findings import Findings, findings
 from compare.judgement.row_figures import Summary
 from compare.judgement.summary import FAILURES, UNFINISHED, summarize
 from compare.reporting import comparison_plots, comparison_tables, dataframes, document, page, tables
-from compare.reporting.document import COMPARE, TABLES_FOLDER, Mark, Report, shell
+from compare.reporting.document import COMPARE, PYTHON, SET_UP, SUITE_ON_PATH, TABLES_FOLDER, Mark, Report, shell
 from compare.reporting.tables import Table
 
 RESULTS_FILE = "results.json"
@@ -282,13 +283,13 @@ def commands(compared: Compared, folder: Path, out: Path | None = None) -> list[
     comparison = compared.stored.comparison
     commit = comparison.machine.get("commit")
     made: list[tuple[str, str]] = []
-    if isinstance(commit, str):
+    if isinstance(commit, str) and not INSTALLED:
         changed = "The last commit of its code. It lacks changes that were not committed:"
         purpose = changed if comparison.machine.get("dirty") else "The code that made it:"
         made.append((purpose, shell(["git", "checkout", commit])))
     return [
         *made,
-        ("Its environment:", "make setup"),
+        *SET_UP,
         ("The comparison:", f"{COMPARE} {shell(comparison.argv)}"),
         ("This report, from the stored results:", f"{COMPARE} {shell(again)}"),
     ]
@@ -303,8 +304,8 @@ def run_commands(compared: Compared, folder: Path) -> list[str]:
         if (spec_file := next(filter(Path.exists, specs), None)) is not None:
             twin = launch.FRAMEWORKS.get(row.framework, row.framework)
             python = next((each.python for each in comparison.contestants if each.name == row.contestant), None)
-            words = [python or ".venv/bin/python", "-m", twin, "run", str(spec_file), "--out", f"again/{row.id}"]
-            lines.append(shell(words))
+            words = [python or PYTHON, "-m", twin, "run", str(spec_file), "--out", f"again/{row.id}"]
+            lines.append(shell([*SUITE_ON_PATH, *words]))
     return lines
 
 

@@ -1,4 +1,4 @@
-"""`python -m compare export`: the runs of a comparison for tools that track experiments."""
+"""`convtwins export`: the runs of a comparison for tools that track experiments."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from common.artifacts.schema import Metrics, RunResult
+from common.machine.machine import INSTALLED
 from compare.core import exits, wording
 from compare.core.errors import FolderError
 from compare.execution import store
@@ -66,7 +67,7 @@ def export(stored: Stored, to: str, out: Path) -> int:
     except ModuleNotFoundError as error:
         raise ExportError(
             f"--to {to} needs {error.name}, which is not installed. Install the extras for tracking: "
-            f".venv/bin/python -m pip install -r {EXTRAS_FILE}"
+            + ("pip install 'convtwins[tracking]'" if INSTALLED else f".venv/bin/python -m pip install -r {EXTRAS_FILE}")
         ) from None
     return len(runs)
 

@@ -1,4 +1,4 @@
-"""`python -m compare optimize`: search the switches that make training fastest on this machine, and store them."""
+"""`convtwins optimize`: search the switches that make training fastest on this machine, and store them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m compare tune`: search for the best settings in every framework, with one or several jobs."""
+"""`convtwins tune`: search for the best settings in every framework, with one or several jobs."""
 
 from __future__ import annotations
 

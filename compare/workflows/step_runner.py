@@ -21,7 +21,7 @@ from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import Interrupted
 from compare.execution import code_digest, store
 from compare.reporting import tables
-from compare.reporting.document import COMPARE, Mark, Report, Section, shell
+from compare.reporting.document import COMPARE, SET_UP, Mark, Report, Section, shell
 from compare.reporting.tables import Column, Table
 
 SCHEMA_VERSION = 1
@@ -267,7 +267,7 @@ def commands(record: Record) -> list[tuple[str, str]]:
     """(purpose, command line) of each command that repeats it."""
     again = [word for word in record.argv if word != "--json"]
     return [
-        ("Its environment:", "make setup"),
+        *SET_UP,
         (f"The {record.kind}, or what of it is not done:", f"{COMPARE} {shell(again)}"),
     ]
 

@@ -28,6 +28,7 @@ from common.data.sources.locating import NAMES, locate
 from common.data.sources.manifest import Manifest
 from common.data.sources.scanned import Scanned
 from common.data.sources.splits import SPLITS, Ids
+from common.machine import machine
 from common.spec import Data
 
 _ROWS_AT_ONCE = 1000  # of arrays: bounds what is in memory while they are written
@@ -211,7 +212,7 @@ class _Source:
             raise DataRefused(
                 f"There is no room to decode {self._images(count)}. Received: {needed:,} bytes needed, {free:,} free in "
                 f"{self.cache_folder}. Use a smaller data.image_size or data.limit, data.loading streaming, a paths.cache_dir "
-                "with room, or make room with `.venv/bin/python -m compare cache --prune`."
+                f"with room, or make room with `{machine.COMMAND} cache --prune`."
             )
         return needed
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from common import spec
 from common.artifacts import atomic_files, results
 from common.artifacts.schema import RunResult
-from common.machine import machine
+from common.machine import code_version, machine
 from compare.__main__ import app
 from compare.comparison import comparison_plan, run
 from compare.core.interrupt import Interrupted
@@ -326,7 +326,7 @@ def test_a_program_that_does_not_end_is_told_as_such(monkeypatch: pytest.MonkeyP
 def test_what_git_sets_for_its_hooks_is_not_passed_on_but_its_configuration_is(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("GIT_DIR", "GIT_OBJECT_DIRECTORY", "GIT_CONFIG_COUNT"):
         monkeypatch.setenv(name, "0")
-    kept = {name for name in machine.git_environment() if name.startswith("GIT_")}
+    kept = {name for name in code_version.git_environment() if name.startswith("GIT_")}
     assert "GIT_CONFIG_COUNT" in kept and not kept & {"GIT_DIR", "GIT_OBJECT_DIRECTORY"}
 
 

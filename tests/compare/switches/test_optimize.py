@@ -326,7 +326,7 @@ def test_run_takes_the_best_switches_that_fit_its_rows_and_those_that_it_names_i
     command = ["run", "--frameworks", "left", "--modes", "serial", "--no-proof", "--switches", "best", "--set", cache]
     refused = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "refused")])
     assert refused.exit_code == 2
-    assert "Run: .venv/bin/python -m compare optimize --model simple_cnn --frameworks left" in refused.stderr
+    assert "Run: .venv/bin/convtwins optimize --model simple_cnn --frameworks left" in refused.stderr
     optimize(tmp_path / "out", "--repeats", "2")
     assert CliRunner().invoke(app, [*command, "--out", str(tmp_path / "run")]).exit_code == 0
     ran = store.read_plan(tmp_path / "run").rows
@@ -347,9 +347,7 @@ def test_what_is_stored_is_refused_where_it_was_changed_or_is_of_other_versions(
     optimize(tmp_path / "out", "--only", "digits", "--repeats", "2")
     description, cache = launch.DESCRIPTIONS["left"], str(tmp_path / "cache")
     newer = {**description, "versions": {"left": "2.0"}}
-    with pytest.raises(
-        ValueError, match=r"other versions of left \(left 1.0\). Here: left 2.0. Run: .venv/bin/python -m compare opti"
-    ):
+    with pytest.raises(ValueError, match=r"other versions of left \(left 1.0\). Here: left 2.0. Run: .venv/bin/convtwins opti"):
         best_switches.load("left", "simple_cnn", newer, cache)
     with pytest.raises(ValueError, match="no record of the best switches for mini_xception in left on this machine"):
         best_switches.load("left", "mini_xception", description, cache)

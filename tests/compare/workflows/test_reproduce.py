@@ -134,7 +134,7 @@ def test_cells_that_a_larger_scale_fills_have_its_command_and_those_of_a_run_tha
     paper = schema.find(CIFAR10)
     setting = Setting("quick", "digits", 0, spec.overlay({}, {"steps": None, "model": "a b", "data.seed": 1}))
     repeated = "--set steps=null --set 'model=a b' --set data.seed=1"
-    command = f".venv/bin/python -m compare reproduce {CIFAR10} --scale full --data digits {repeated}"
+    command = f".venv/bin/convtwins reproduce {CIFAR10} --scale full --data digits {repeated}"
     assert here.beyond(paper, setting, 4) == f"after epoch 4 of scale quick; all: {command}"
     assert here.beyond(paper, setting, 0) == "the run failed here: see the cautions"
     assert here.beyond(paper, Setting("full", "digits", 0), 4) == "after epoch 4 of scale full"
