@@ -166,7 +166,8 @@ class Judge:
             within = f"; widest tolerance {max(compared, default=math.inf):.0e}"
             if empty := len(findings) - len(compared):
                 within += f"; {empty} times an array is nothing but rounding, and is not compared"
-            loose = counts["loose"] and aspect in ("gradients", "weights") and worst.ratio <= 1
+            covers_any = aspect == "gradients" or (aspect == "weights" and counts["unkept"])
+            loose = covers_any and counts["loose"] and worst.ratio <= 1
             made.append(
                 rung(
                     what,
