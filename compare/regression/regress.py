@@ -6,7 +6,6 @@ import fnmatch
 import math
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +19,7 @@ from compare.comparison import comparison_plan, run
 from compare.core import exits, terminal
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import Interrupted, interruptible
-from compare.core.option_parsing import chosen, given_besides, names, variants
+from compare.core.option_parsing import chosen, given_besides, names
 from compare.core.presets import Preset
 from compare.core.progress import display
 from compare.execution import matrix, options, run_settings, store
@@ -60,13 +59,18 @@ def command(
     revision: Annotated[
         str | None, typer.Option("--interleaved", metavar="REV", help="Measure this revision and the checked-out one in turn.")
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs of each row and revision. A verdict needs 5.")] = PAIRS,
+    repeats: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"Runs of each row and revision. A verdict needs 5. Default: {PAIRS}, or as the spec says."),
+    ] = None,
     preset: options.PresetName = None,
     spec_file: options.SpecFile = None,
     data: options.Data = None,
     model: options.Model = None,
     frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
-    modes: Annotated[str, typer.Option(help="Which, with commas; or all.")] = "serial",
+    modes: Annotated[
+        str | None, typer.Option(help="Which, with commas; or all. Default: serial, or `modes` of the spec file.")
+    ] = None,
     epochs: options.Epochs = None,
     batch_size: options.BatchSize = None,
     image_size: options.ImageSize = None,
@@ -81,7 +85,7 @@ def command(
     markdown: Annotated[Path | None, typer.Option(help="Append the report to this file, e.g. $GITHUB_STEP_SUMMARY.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Compare stored results, or two revisions. Exit code 3: a regression, 2: cannot tell.
+    """Compare stored results, or two revisions. Exit code 3: a regression, 5: cannot tell.
 
     The options of runs, from --repeats to --out, need --interleaved.
     """
@@ -109,7 +113,8 @@ def command(
                 precision=precision, limit=limit, cores=cores, seed=seed,
             )  # fmt: skip
             settings = run_settings.settings(preset, spec_file, fields, assignments or [])
-            settings = replace(settings, modes=tuple(variants(modes)), repeats=repeats)
+            settings = run_settings.with_matrix(settings, modes, "serial", repeats, PAIRS)
+            repeats = settings.repeats
             first = settings.values.get("seed") or 0
             settings = comparison_plan.with_seeds(settings, tuple(range(first, first + repeats)), repeats)
             folder = (out or store.new_folder("regress")).resolve()
