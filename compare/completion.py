@@ -18,7 +18,10 @@ VARIABLE = "_CONVTWINS_COMPLETE"
 
 def command(shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="Whose script.")]) -> None:
     """Print a script that defines the command `convtwins` with completion. Source it in your shell."""
-    run = f"env PYTHONPATH={shlex.quote(str(PROJECT_ROOT))} {shlex.quote(sys.executable)} -m compare"
-    typer.echo(f"function {NAME}; {run} $argv; end" if shell == "fish" else f'{NAME}() {{ {run} "$@"; }}')
+    root, python = shlex.quote(str(PROJECT_ROOT)), shlex.quote(sys.executable)
+    if shell == "fish":  # which keeps PYTHONPATH as a list
+        typer.echo(f"function {NAME}; env PYTHONPATH=(string join : -- {root} $PYTHONPATH) {python} -m compare $argv; end")
+    else:
+        typer.echo(f'{NAME}() {{ env PYTHONPATH={root}"${{PYTHONPATH:+:$PYTHONPATH}}" {python} -m compare "$@"; }}')
     script = get_completion_script(prog_name=NAME, complete_var=VARIABLE, shell=shell)
     typer.echo(script.replace("env ", ""))  # `env` starts programs only, and `convtwins` is a function

@@ -83,12 +83,10 @@ def prove(
     Raises:
         LaunchError: a twin could not record.
     """
-    batch_size = max(BATCH_SIZE // replicas, LEAST_PER_REPLICA) * replicas
-    base = proof_spec(timed, batch_size, steps, precision)
     parallel = [mode for mode in modes if mode != "serial"]
     timed_runs = timed_runs or {}
+    base, key = _base_and_key(timed, frameworks, parallel, replicas, [timed_runs, *others], steps, precision)
     remember = remember and base.model in spec.MODELS  # nobody knows all the modules that a user's own model is made of
-    key = remembered.key(base, frameworks, parallel, replicas, [timed_runs, *others])
     ladder = _Ladder(base, tuple(frameworks), tuple(parallel), replicas, out, progress)
     # What is claimed depends on the timed run itself, which the key leaves out.
     with_switches = [
@@ -133,7 +131,40 @@ def prove_rows(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int,
     Raises:
         LaunchError: a twin could not record.
     """
+    *others, timed_runs = timed_runs_of(rows)
+    return prove(_timed(rows), frameworks, modes_of(rows), replicas=replicas, timed_runs=timed_runs, others=others, **options)
+
+
+def is_remembered(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int) -> bool:
+    """Whether `prove_rows` finds a stored proof."""
+    *others, timed_runs = timed_runs_of(rows)
+    parallel = [mode for mode in modes_of(rows) if mode != "serial"]
+    base, key = _base_and_key(_timed(rows), frameworks, parallel, replicas, [timed_runs, *others])
+    return base.model in spec.MODELS and remembered.load(key) is not None
+
+
+def _base_and_key(
+    timed: Spec,
+    frameworks: Sequence[str],
+    parallel: Sequence[str],
+    replicas: int,
+    timed_runs: Sequence[Mapping[str, Spec]],
+    steps: int = STEPS,
+    precision: spec.Precision = "float64",
+) -> tuple[Spec, str]:
+    """The spec of a proof, and the key of the stored proof."""
+    batch_size = max(BATCH_SIZE // replicas, LEAST_PER_REPLICA) * replicas
+    base = proof_spec(timed, batch_size, steps, precision)
+    return base, remembered.key(base, frameworks, parallel, replicas, timed_runs)
+
+
+def _timed(rows: Sequence[Row]) -> Spec:
     base = rows[0].spec
+    return base.with_fields(hosts=(), cores=min(base.cores, machine.available_cores()))  # the mathematics are the same here
+
+
+def timed_runs_of(rows: Sequence[Row]) -> list[dict[str, Spec]]:
+    """By framework, the serial run of every combination of switches and input workers. The one that is timed comes last."""
     alike: dict[tuple[str, int], dict[str, Spec]] = {}
     for row in rows:  # those on most cores come last
         runs = alike.setdefault((row.spec.switches, row.spec.workers), {})
@@ -141,16 +172,7 @@ def prove_rows(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int,
             runs[row.contestant] = row.spec
         elif row.contestant not in runs:
             runs[row.contestant] = spec.build(spec.with_variant(row.spec.model_dump(), "serial", 1))
-    *others, timed = alike.values()
-    return prove(
-        base.with_fields(hosts=(), cores=min(base.cores, machine.available_cores())),  # the mathematics are the same here
-        frameworks,
-        modes_of(rows),
-        replicas=replicas,
-        timed_runs=timed,
-        others=others,
-        **options,
-    )
+    return list(alike.values())
 
 
 def _named(rung: Rung, runs: Mapping[str, Spec]) -> Rung:
