@@ -141,7 +141,7 @@ COLLECT_AFTER = (100_000, 50, 1000)
 if __name__ == "__main__":
     gc.set_threshold(*COLLECT_AFTER)
     sys.stdout = _Output(sys.stdout.buffer, sys.stdout.encoding, sys.stdout.errors, line_buffering=sys.stdout.isatty())
-    with interruptible():
+    with interruptible(to_the_end=True):
         try:
             app(prog_name="python -m compare", complete_var=completion.VARIABLE)
         except Interrupted as interruption:  # outside of the command's own clean-up
